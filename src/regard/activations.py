@@ -1,0 +1,52 @@
+"""The elementwise functions a pairwise score may apply to `a + b`.
+
+An activation is named because engines are compiled or registered ahead of time and receive the
+name, not the function. Registering a new one makes it usable by every engine that runs the
+pairwise form in PyTorch (`reference`, `cpu`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+ACTIVATIONS: dict[str, Activation] = {}
+
+
+@dataclass(frozen=True)
+class Activation:
+    """An elementwise function `f(x, parameter)` and its derivative.
+
+    Args:
+        name: what the activation is called; registering a second one under the same name with
+            other functions is an error.
+        value: `f(x, parameter)`, a new tensor of the shape of `x`.
+        slope: `f'(x, y, parameter)` where `y = f(x, parameter)`, given so that it need not be
+            computed again.
+    """
+
+    name: str
+    value: Callable[[Tensor, float], Tensor]
+    slope: Callable[[Tensor, Tensor, float], Tensor]
+
+    def __post_init__(self) -> None:
+        known = ACTIVATIONS.get(self.name)
+        if known is not None and (known.value, known.slope) != (self.value, self.slope):
+            raise ValueError(f"an activation called {self.name!r} is already registered")
+        ACTIVATIONS[self.name] = self
+
+
+TANH = Activation(
+    "tanh",
+    value=lambda x, _: torch.tanh(x),
+    slope=lambda _x, y, _: 1 - y * y,
+)
+
+LEAKY_RELU = Activation(
+    "leaky_relu",
+    value=lambda x, slope: torch.nn.functional.leaky_relu(x, slope),
+    slope=lambda x, _y, slope: torch.full_like(x, slope).masked_fill_(x > 0, 1.0),
+)

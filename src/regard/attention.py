@@ -1,0 +1,256 @@
+"""The public functions: check the call, lower the score, pick an engine, run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from regard.engines import plan
+from regard.engines.base import Attended, working_dtype
+from regard.engines.plan import Plan
+from regard.forms import Inner
+from regard.mask import Mask
+from regard.problem import (
+    Problem,
+    check_bias,
+    check_mask,
+    check_mask_heads,
+    check_options,
+    check_parameters,
+    check_sink,
+    check_temperature,
+    check_tensors,
+    check_want,
+)
+from regard.scores import Score, named_score
+
+NOTHING: frozenset[str] = frozenset()
+
+
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    score: Score | str | None = None,
+    *,
+    mask: Mask | Tensor | None = None,
+    bias: Tensor | None = None,
+    sink: Tensor | None = None,
+    temperature: float | Tensor = 1.0,
+    softcap: float | None = None,
+    dropout: float = 0.0,
+    error: float | None = None,
+    engine: str | None = None,
+) -> Tensor:
+    """Attend: score every key against every query, weigh the values, sum them.
+
+    `softmax(softcap(score / temperature) + bias, over visible keys and sink) @ value`
+
+    Args:
+        query: (..., heads, query length, query dim). Up to 3 dims there is one head and no head
+            dim: (batch, length, dim) or (length, dim).
+        key: (..., key heads, key length, key dim). Leading dims broadcast; key heads divide heads.
+        value: (..., value heads, key length, value dim). Value heads divide heads.
+        score: a `Score`, the name of one without parameters ("dot", "scaled_dot", "cosine",
+            "gaussian"), or None for scaled dot.
+        mask: a `Mask`, or a boolean tensor with True = attend: (query length, key length), or as
+            many dims as the query.
+        bias: added to the logits, shaped as a dense mask; -inf hides a key.
+        sink: (heads,), the logit of one more outcome whose value is 0.
+        temperature: a number, or a tensor for each head (heads,) or for each query (..., heads,
+            length, 1). 0 is a hard look-up: the best key, the lowest index among equals.
+        softcap: bounds the logits to `cap * tanh(logits / cap)`.
+        dropout: probability of dropping a weight; the rest is scaled up. Active whenever it is
+            not 0: pass 0.0 for evaluation.
+        error: the largest output error, in units of the values, that an approximate engine may
+            make. All engines so far are exact to rounding, so that it rules out none of them.
+        engine: the name of an engine, which then runs or raises with its reasons; None picks one.
+
+    Returns:
+        (..., heads, query length, value dim), the dtype of the inputs.
+    """
+    problem, squeeze = _prepare(
+        query, key, value, score, mask, bias, sink, temperature, softcap, dropout, error, NOTHING
+    )
+    output = _run(problem, engine).output
+    return output.squeeze(-3) if squeeze else output
+
+
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    score: Score | str | None = None,
+    *,
+    want: Iterable[str] = ("lse",),
+    mask: Mask | Tensor | None = None,
+    bias: Tensor | None = None,
+    sink: Tensor | None = None,
+    temperature: float | Tensor = 1.0,
+    softcap: float | None = None,
+    dropout: float = 0.0,
+    error: float | None = None,
+    engine: str | None = None,
+) -> Attended:
+    """`attention` with statistics: `want` any of lse, entropy, max_logit, max_weight, jacobian,
+    weights. See `Attended` for what each is; fields not asked for are None.
+    """
+    problem, squeeze = _prepare(
+        query,
+        key,
+        value,
+        score,
+        mask,
+        bias,
+        sink,
+        temperature,
+        softcap,
+        dropout,
+        error,
+        check_want(want),
+    )
+    if problem.hard and (undefined := problem.want & {"lse", "max_logit"}):
+        raise ValueError(
+            f"temperature 0 is a hard look-up: {' and '.join(sorted(undefined))} grow without bound "
+            "there; ask for other statistics, or use a small temperature"
+        )
+    result = _run(problem, engine)
+    if not squeeze:
+        return result
+    rows = {"output": -3, "weights": -3}
+    return Attended(
+        *(
+            x if x is None else x.squeeze(rows.get(name, -2))
+            for name, x in zip(Attended._fields, result, strict=True)
+        )
+    )
+
+
+def score(query: Tensor, key: Tensor, score: Score | str | None = None) -> Tensor:
+    """Raw logits (..., heads, query length, key length), before temperature, bias and mask.
+
+    The Q x L result is built, but never the Q x L x hidden tensor of a pairwise score on the CPU.
+    """
+    check_tensors(query, key, None)
+    chosen = named_score(score)
+    squeeze = query.ndim <= 3
+    if squeeze:
+        query, key = query.unsqueeze(-3), key.unsqueeze(-3)
+    check_parameters(chosen, query, torch.is_autocast_enabled(query.device.type))
+    form = chosen.lower(query, key)
+    # The checks of heads and leading dims are the op's own.
+    problem = Problem(form, form.key)
+    logits = plan.scores(problem).to(query.dtype)
+    return _one_head(logits, chosen) if squeeze else logits
+
+
+def explain(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    score: Score | str | None = None,
+    *,
+    want: Iterable[str] = (),
+    mask: Mask | Tensor | None = None,
+    bias: Tensor | None = None,
+    sink: Tensor | None = None,
+    temperature: float | Tensor = 1.0,
+    softcap: float | None = None,
+    dropout: float = 0.0,
+    error: float | None = None,
+    engine: str | None = None,
+) -> Plan:
+    """What `attention` would do with this call: the engine, its error bound, and why each other
+    engine refused. Nothing is run; print the plan to read it.
+    """
+    problem, _ = _prepare(
+        query,
+        key,
+        value,
+        score,
+        mask,
+        bias,
+        sink,
+        temperature,
+        softcap,
+        dropout,
+        error,
+        check_want(want),
+    )
+    return plan.make_plan(problem, named_score(score), engine)
+
+
+def _prepare(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    score: Score | str | None,
+    mask: Mask | Tensor | None,
+    bias: Tensor | None,
+    sink: Tensor | None,
+    temperature: float | Tensor,
+    softcap: float | None,
+    dropout: float,
+    error: float | None,
+    want: frozenset[str],
+) -> tuple[Problem, bool]:
+    """Check everything and lower the score; also say whether a head dim was inserted."""
+    check_tensors(query, key, value)
+    if softcap is not None or dropout or error is not None:
+        check_options(softcap, dropout, error)
+    chosen = named_score(score)
+    ndim = query.ndim
+    device = query.device.type
+    autocast = torch.is_autocast_enabled(device)
+    if autocast and query.dtype != torch.float64:
+        dtype = torch.get_autocast_dtype(device)
+        query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
+    squeeze = query.ndim <= 3
+    if squeeze:
+        query, key, value = query.unsqueeze(-3), key.unsqueeze(-3), value.unsqueeze(-3)
+    if chosen.softcap is not None:
+        if softcap is not None:
+            raise ValueError(f"softcap={softcap}, but the score has a soft cap of its own")
+        softcap = chosen.softcap
+    if score is not None and not isinstance(score, str):
+        check_parameters(chosen, query, autocast)
+    if mask is not None:
+        mask = check_mask(mask, query, key, value, ndim)
+    form = chosen.lower(query, key, mask)
+    problem = Problem(form, value, mask, softcap=softcap, dropout=dropout, want=want)
+    if squeeze and problem.heads != 1:
+        raise ValueError(
+            f"{type(chosen).__name__} makes {problem.heads} heads, but query with {ndim} dims has "
+            "no head dim; use query.unsqueeze(-3), and the same for key and value"
+        )
+    if mask is not None:
+        check_mask_heads(mask, problem)
+    if bias is not None:
+        problem.bias = check_bias(bias, ndim, problem)
+    if sink is not None:
+        problem.sink = check_sink(sink, problem)
+    if isinstance(temperature, Tensor) or temperature != 1.0:
+        problem.temperature = check_temperature(temperature, ndim, problem)
+    if problem.hard and sink is not None:
+        raise ValueError("temperature 0 is a hard look-up: it has no use for a sink")
+    return problem, squeeze
+
+
+def _run(problem: Problem, engine: str | None) -> Attended:
+    device = problem.device.type
+    if torch.is_autocast_enabled(device):
+        # Inputs were cast already; engines choose their own working precision.
+        with torch.autocast(device, enabled=False):
+            return plan.pick(problem, engine).run(problem)
+    return plan.pick(problem, engine).run(problem)
+
+
+def _one_head(logits: Tensor, score: Score) -> Tensor:
+    if logits.shape[-3] != 1:
+        raise ValueError(
+            f"{type(score).__name__} makes {logits.shape[-3]} heads, but the inputs have no head "
+            "dim; use query.unsqueeze(-3) and key.unsqueeze(-3)"
+        )
+    return logits.squeeze(-3)

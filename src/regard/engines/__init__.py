@@ -1,0 +1,1 @@
+"""Engines run a lowered score on some hardware; `plan.py` picks one."""

@@ -1,0 +1,97 @@
+"""What an engine is, and what it gives back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from regard.problem import Problem
+
+STATISTICS = ("lse", "entropy", "max_logit", "max_weight", "jacobian", "weights")
+
+
+class Attended(NamedTuple):
+    """What `attend` returns; fields that were not asked for are None.
+
+    Logits are `softcap(score / temperature) + bias`; a sink counts as one more outcome.
+
+    Args:
+        output: (*, H, Q, value dim).
+        lse: log of the sum of exp of the logits, sink included, (*, H, Q). -inf where a query sees
+            nothing. Differentiable.
+        entropy: of the weights in nats, sink included, (*, H, Q). 0 where a query sees nothing.
+            Differentiable.
+        max_logit: the largest visible logit, (*, H, Q). -inf where a query sees nothing. Detached.
+        max_weight: the largest weight, (*, H, Q). Detached.
+        jacobian: Frobenius norm of the softmax's Jacobian over the keys, (*, H, Q): how much
+            gradient can reach the scores at all. Detached.
+        weights: (*, H, Q, L), before dropout. Differentiable. Costs memory Q * L.
+    """
+
+    output: Tensor
+    lse: Tensor | None = None
+    entropy: Tensor | None = None
+    max_logit: Tensor | None = None
+    max_weight: Tensor | None = None
+    jacobian: Tensor | None = None
+    weights: Tensor | None = None
+
+
+class Engine(Protocol):
+    """Runs a lowered problem on some hardware.
+
+    `refusals` is empty where the engine serves the problem and keeps all its promises; otherwise
+    each reason is one sentence for the user.
+    """
+
+    name: str
+
+    def refusals(self, problem: Problem) -> list[str]:
+        """Why this engine will not run the problem; empty if it will."""
+        ...
+
+    def run(self, problem: Problem) -> Attended:
+        """Run it. Called only where `refusals` is empty."""
+        ...
+
+    def missing_promises(self, problem: Problem) -> list[str]:
+        """What this engine does not promise here although it serves the problem."""
+        ...
+
+
+def working_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype in which logits, softmax and sums are computed: fp32 at least."""
+    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+
+
+def jacobian_norm(peak: Tensor, rest: Tensor, squares: Tensor, cubes: Tensor) -> Tensor:
+    """Frobenius norm of `diag(p) - p p'` without cancellation in saturated rows.
+
+    Args:
+        peak: the largest weight p_1.
+        rest: 1 - p_1, summed from the other outcomes and not subtracted from 1.
+        squares: sum of the squares of the other weights.
+        cubes: sum of their cubes.
+    """
+    other = squares - 2 * cubes + squares * squares
+    return (peak * peak * (rest * rest + 2 * squares) + other).clamp(min=0).sqrt()
+
+
+def with_hard_rows(result: Attended, hard: Tensor, mass: Tensor) -> Attended:
+    """Put the statistics of hard rows (temperature 0) in place of the soft ones.
+
+    The weights there are one-hot, with `mass` 1, or 0 where nothing is seen: entropy and Jacobian
+    are 0, and LSE and the largest logit, which grow without bound as the temperature falls, NaN.
+    """
+    instead = {"lse": torch.nan, "max_logit": torch.nan, "entropy": 0.0, "jacobian": 0.0}
+    changed = {
+        name: torch.where(hard, constant, x)
+        for name, constant in instead.items()
+        if (x := getattr(result, name)) is not None
+    }
+    if result.max_weight is not None:
+        changed["max_weight"] = torch.where(hard, mass, result.max_weight)
+    return result._replace(**changed)

@@ -1,0 +1,269 @@
+"""The `cpu` engine: a problem into operator arguments, and the results back."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from regard.engines.base import Attended, with_hard_rows, working_dtype
+from regard.engines.cpu.ops import Arguments, Attend, Scores
+from regard.forms import Inner
+from regard.mask import Spans, visible
+from regard.problem import Problem
+
+
+class Cpu:
+    """Both forms on the CPU in tiles with online softmax.
+
+    Memory grows with the length, not with its square: the backward recomputes each tile. The
+    [Q, L, hidden] tensor of a pairwise score is never built.
+    """
+
+    name = "cpu"
+
+    def refusals(self, problem: Problem) -> list[str]:
+        """Only other devices."""
+        device = problem.device.type
+        return [] if device == "cpu" else [f"the tensors are on {device!r}, not on the CPU"]
+
+    def missing_promises(self, problem: Problem) -> list[str]:
+        """Second derivatives."""
+        return ["it has no second derivative (engine 'reference' has)"]
+
+    def run(self, problem: Problem) -> Attended:
+        """Run the operators and put sink and statistics together."""
+        p, layout = problem, Layout(problem)
+        args = layout.arguments()
+        if p.hard:
+            output, index = hard_lookup(p, layout, args, torch.ones(1, 1, 1, 1, 1) > 0)
+            asked = {name: mass(index, p) for name in p.want - {"weights"}}
+            weights = one_hot(index, p) if "weights" in p.want else None
+            return with_hard_rows(Attended(output, weights=weights, **asked), index == index, mass(index, p))
+        output, lse, entropy, peak = Attend.apply("entropy" in p.want, *args)
+        lse, entropy, peak = (layout.back(x) for x in (lse, entropy, peak))
+        output, sink_weight = layout.back(output), None
+        if p.sink is not None:
+            output, lse, entropy, sink_weight = add_sink(p, output, lse, entropy)
+        weights = dense_weights(p, lse) if "weights" in p.want else None
+        empty = peak == -torch.inf
+        result = Attended(
+            output,
+            lse=lse if "lse" in p.want else None,
+            entropy=entropy if "entropy" in p.want else None,
+            max_logit=peak if "max_logit" in p.want else None,
+            max_weight=torch.where(empty, 0, torch.exp(peak - lse.detach()))
+            if "max_weight" in p.want
+            else None,
+            jacobian=jacobian(layout, args, lse, peak, sink_weight)
+            if "jacobian" in p.want
+            else None,
+            weights=weights,
+        )
+        return add_hard_rows(p, layout, args, result)
+
+
+class Layout:
+    """Brings tensors (*, heads, rows, columns) to (B, K, G, rows, columns) and back."""
+
+    def __init__(self, p: Problem) -> None:
+        self.problem = p
+        key, value = p.form.key, p.value
+        key_heads, value_heads = key.shape[-3], value.shape[-3]
+        groups = max(key_heads, value_heads)
+        if groups % key_heads or groups % value_heads:
+            groups = p.heads
+        self.groups, self.group = groups, p.heads // groups
+        self.batch = math.prod(p.lead)
+
+    def five(self, x: Tensor) -> Tensor:
+        """5 dims, with size 1 kept wherever `x` broadcasts."""
+        x = x.view(*[1] * (3 - x.ndim), *x.shape) if x.ndim < 3 else x
+        lead, tail = x.shape[:-3], x.shape[-2:]
+        heads = x.shape[-3]
+        if heads not in (1, self.groups, self.problem.heads):
+            x = x.repeat_interleave(self.groups // heads, -3)
+            heads = self.groups
+        if heads == 1:
+            split = (1, 1)
+        elif heads == self.problem.heads:
+            split = (self.groups, self.group)
+        else:
+            split = (self.groups, 1)
+        if math.prod(lead) == 1:
+            return x.reshape(1, *split, *tail)
+        return x.expand(*self.problem.lead, *x.shape[-3:]).reshape(self.batch, *split, *tail)
+
+    def back(self, x: Tensor) -> Tensor:
+        """(B, K, G, ...) to (*, H, ...)."""
+        return x.reshape(*self.problem.lead, self.problem.heads, *x.shape[3:])
+
+    def arguments(self, raw: bool = False) -> Arguments:
+        """The operators' arguments; `raw` leaves out all but the score."""
+        p, form = self.problem, self.problem.form
+        cold = isinstance(p.temperature, float) and p.temperature not in (0, 1)
+        factor = 1 / p.temperature if cold and not raw else 1.0
+        rate = None
+        if isinstance(p.temperature, Tensor) and not raw:
+            hard = p.temperature == 0
+            rate = self.five((1 / torch.where(hard, 1, p.temperature)).unsqueeze(-1))
+        inner = isinstance(form, Inner)
+        spans = Spans(None, None, (), None) if raw or p.mask is None else self.spans()
+        segments = spans.segments[0] if spans.segments else (None, None)
+        return Arguments(
+            self.five(form.query),
+            self.five(form.key),
+            self.five(p.value),
+            None if inner else self.five(form.v * factor if factor != 1 else form.v),
+            self.term(form.alpha, factor, -1) if inner else None,
+            self.term(form.beta, factor, -2) if inner else None,
+            rate,
+            None if p.bias is None or raw else self.five(p.bias),
+            None if spans.dense is None else self.five(spans.dense),
+            None if spans.start is None else self.rows(spans.start, -1),
+            None if spans.stop is None else self.rows(spans.stop, -1),
+            None if segments[0] is None else self.rows(segments[0], -1),
+            None if segments[1] is None else self.rows(segments[1], -2),
+            torch.randint(2**62, ()) if p.dropout and not raw else None,
+            [self.batch, self.groups, self.group, p.queries, p.keys],
+            form.scale * factor if inner else 1.0,
+            0.0 if raw else float(p.softcap or 0),
+            0.0 if raw else float(p.dropout),
+            "" if inner else form.activation,
+            0.0 if inner else form.parameter,
+        )
+
+    def term(self, x: Tensor | None, factor: float, dim: int) -> Tensor | None:
+        """alpha as a column or beta as a row, times `factor`."""
+        return None if x is None else self.rows(x * factor if factor != 1 else x, dim)
+
+    def rows(self, x: Tensor, dim: int) -> Tensor:
+        """(*, heads, length) or (length,) as a column (dim -1) or a row (dim -2) of 5 dims."""
+        return self.five(x.unsqueeze(dim))
+
+    def spans(self) -> Spans:
+        """The mask resolved; a second set of segments goes into the dense part."""
+        p = self.problem
+        assert p.mask is not None
+        spans = p.mask.spans(p.queries, p.keys, p.device)
+        if len(spans.segments) < 2:
+            return spans
+        return Spans(None, None, (), visible(spans, p.keys, p.device))
+
+
+def add_sink(p: Problem, output: Tensor, lse: Tensor, entropy: Tensor) -> tuple[Tensor, ...]:
+    """Let one more outcome with value 0 take its share: output, LSE, entropy, its weight.
+
+    With w the share of the keys, output and weights shrink by w, and the entropy is w times the
+    keys' own plus that of the choice between keys and sink.
+    """
+    assert p.sink is not None
+    sink = p.sink.to(lse.dtype).view(-1, 1)
+    empty = lse == -torch.inf
+    margin = torch.where(empty, 0, lse) - sink
+    nothing = sink == -torch.inf
+    margin = torch.where(nothing, 0, margin)
+    share = torch.where(empty, 0, torch.where(nothing, 1, torch.sigmoid(margin)))
+    choice = share * F.softplus(-margin) + (1 - share) * F.softplus(margin)
+    choice = torch.where(empty | nothing, 0, choice)
+    total = torch.where(empty, sink, torch.where(nothing, lse, sink + F.softplus(margin)))
+    # softplus(margin) loses digits for large margins; there the keys hold all the weight.
+    total = torch.where(margin > 30, lse, total)
+    output = (output * share.unsqueeze(-1)).to(output.dtype)
+    left = torch.where(empty & nothing, 0, 1 - share)
+    return output, total, share * entropy + choice, left
+
+
+def dense_weights(p: Problem, lse: Tensor) -> Tensor:
+    """The weights (*, H, Q, L) from raw scores and the LSE, differentiable in both."""
+    logits = blocked_scores(p)
+    temperature = p.temperature
+    if isinstance(temperature, Tensor):
+        temperature = torch.where(temperature == 0, 1, temperature).to(logits.dtype).unsqueeze(-1)
+    logits = logits / temperature
+    if p.softcap is not None:
+        logits = p.softcap * torch.tanh(logits / p.softcap)
+    seen = None if p.mask is None else p.mask.visible(p.queries, p.keys, p.device)
+    if p.bias is not None:
+        given = p.bias != -torch.inf
+        seen = given if seen is None else seen & given
+        logits = logits + torch.where(given, p.bias, 0).to(logits.dtype)
+    safe = torch.where(lse == -torch.inf, 0, lse).unsqueeze(-1)
+    if seen is None:
+        return torch.exp(logits - safe)
+    logits = logits.expand(*p.lead, p.heads, p.queries, p.keys)
+    weights = torch.exp(logits.masked_fill(~seen, -torch.inf) - safe)
+    return torch.where(seen, weights, 0)
+
+
+def hard_lookup(
+    p: Problem, layout: Layout, args: Arguments, hard: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The value of the best key of each hard row, and its index: -1 for none, -2 for NaN."""
+    plain = args._replace(rate=None, softcap=0.0, dropout=0.0, bias=hiding(args.bias))
+    detached = [x.detach() if isinstance(x, Tensor) else x for x in plain]
+    index = layout.back(torch.ops.regard.cpu_best_keys(*detached, hard))
+    value = p.value.repeat_interleave(p.heads // p.value.shape[-3], -3)
+    value = value.expand(*p.lead, *value.shape[-3:])
+    at = index.unsqueeze(-1)
+    if p.keys:
+        found = value.gather(-2, at.clamp(min=0).expand(*index.shape, value.shape[-1]))
+    else:
+        found = value.new_zeros(*index.shape, value.shape[-1])
+    if p.dropout:
+        found = found * F.dropout(torch.ones_like(found[..., :1]), p.dropout)
+    found = torch.where(at == -1, 0, found)
+    return torch.where(at == -2, torch.nan, found), index
+
+
+def add_hard_rows(p: Problem, layout: Layout, args: Arguments, soft: Attended) -> Attended:
+    """Put hard look-ups in the rows whose temperature is 0."""
+    if not isinstance(p.temperature, Tensor):
+        return soft
+    hard = layout.five(p.temperature.detach().unsqueeze(-1)) == 0
+    found, index = hard_lookup(p, layout, args, hard)
+    rows = p.temperature == 0
+    result = soft._replace(output=torch.where(rows.unsqueeze(-1), found, soft.output))
+    if soft.weights is not None:
+        weights = torch.where(rows.unsqueeze(-1), one_hot(index, p), soft.weights)
+        result = result._replace(weights=weights)
+    return with_hard_rows(result, rows, mass(index, p))
+
+
+def one_hot(index: Tensor, p: Problem) -> Tensor:
+    """Weights (*, H, Q, L) of a hard look-up."""
+    at = index.unsqueeze(-1)
+    weights = (torch.arange(p.keys) == at).to(working_dtype(p.dtype))
+    return torch.where(at == -2, torch.nan, weights)
+
+
+def mass(index: Tensor, p: Problem) -> Tensor:
+    """The sum of those weights: 1, or 0 where nothing is seen."""
+    total = (index >= 0).to(working_dtype(p.dtype))
+    return torch.where(index == -2, torch.nan, total)
+
+
+def hiding(bias: Tensor | None) -> Tensor | None:
+    """Only what the bias hides: a finite bias does not matter at temperature 0."""
+    return None if bias is None else torch.where(bias == -torch.inf, bias, 0)
+
+
+def jacobian(
+    layout: Layout, args: Arguments, lse: Tensor, peak: Tensor, sink_weight: Tensor | None
+) -> Tensor:
+    """The norm of the softmax Jacobian (*, H, Q), without gradient."""
+    shape = (layout.batch, layout.groups, layout.group, layout.problem.queries)
+    rows = (
+        None if x is None else x.detach().expand(*layout.problem.lead, -1, -1).reshape(shape)
+        for x in (lse, peak, sink_weight)
+    )
+    detached = [x.detach() if isinstance(x, Tensor) else x for x in args]
+    return layout.back(torch.ops.regard.cpu_jacobian(*detached, *rows))
+
+
+def blocked_scores(problem: Problem) -> Tensor:
+    """Raw scores (*, H, Q, L) in working precision without the [Q, L, hidden] tensor."""
+    layout = Layout(problem)
+    return layout.back(Scores.apply(*layout.arguments(raw=True)))

@@ -1,0 +1,143 @@
+"""The two forms on one tile: logits, and what their gradient gives to the inputs."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from regard.activations import ACTIVATIONS
+from regard.engines.cpu.tiles import Tile, add_cut, cut
+
+
+def select_matmul(weights: Tensor, x: Tensor, seen: Tensor | None) -> Tensor:
+    """`weights @ x`, where rows of x that are hidden (weight 0) are not read, even NaN."""
+    if seen is None or bool(x.isfinite().all()):
+        return weights @ x
+    good = x.isfinite()
+    touched = seen.to(x.dtype) @ (~good).to(x.dtype) > 0
+    return torch.where(touched, weights @ x, weights @ torch.where(good, x, 0))
+
+
+def new_zeros(x: Tensor) -> Tensor:
+    """Zeros of the shape of `x`, contiguous whatever its strides."""
+    return x.new_zeros(x.shape)
+
+
+class InnerTiles:
+    """`scale * <phi, psi> + alpha + beta` on tiles; all tensors in working precision."""
+
+    def __init__(
+        self, q: Tensor, k: Tensor, scale: float, alpha: Tensor | None, beta: Tensor | None
+    ) -> None:
+        self.q, self.k, self.scale, self.alpha, self.beta = q, k, scale, alpha, beta
+
+    def start_gradients(self) -> None:
+        """Make room for the gradients of `q`, `k`, `alpha` and `beta`."""
+        self.grad_q, self.grad_k = new_zeros(self.q), new_zeros(self.k)
+        self.grad_alpha = None if self.alpha is None else new_zeros(self.alpha)
+        self.grad_beta = None if self.beta is None else new_zeros(self.beta)
+
+    def scores(self, tile: Tile) -> Tensor:
+        """Logits (b, k, g, q, l) of the tile."""
+        logits = cut(self.q, tile, tile.q) @ cut(self.k, tile, tile.l).mT
+        if self.scale != 1:
+            logits *= self.scale
+        if self.alpha is not None:
+            logits += cut(self.alpha, tile, tile.q)
+        if self.beta is not None:
+            logits += cut(self.beta, tile, tile.q, tile.l)
+        return logits
+
+    def add_gradients(self, tile: Tile, grad: Tensor, seen: Tensor | None) -> None:
+        """Give the tile's logit gradient to the inputs; call after `scores` of the same tile."""
+        if self.grad_alpha is not None:
+            add_cut(self.grad_alpha, grad, tile, tile.q)
+        if self.grad_beta is not None:
+            add_cut(self.grad_beta, grad, tile, tile.q, tile.l)
+        grad = grad if self.scale == 1 else grad * self.scale
+        q, k = cut(self.q, tile, tile.q), cut(self.k, tile, tile.l)
+        flipped = None if seen is None else seen.mT
+        add_cut(self.grad_q, select_matmul(grad, k, seen), tile, tile.q)
+        add_cut(self.grad_k, select_matmul(grad.mT, q, flipped), tile, tile.l)
+
+
+class PairwiseTiles:
+    """`sum_h v_h f(a_h + b_h)` on tiles that hold (pairs, hidden), never more.
+
+    tanh is not called where both sides are moderate: with r = 1 / (1 + e^2a e^2b),
+    tanh(a + b) = 1 - 2r and its slope is 4 r (1 - r). The exponentials are taken once for each
+    query and key, and each pair costs a product and a reciprocal: 3 to 4 times less. Products that
+    overflow or vanish give r = 0 or 1, which is right. Beyond `limit` one exponential could
+    overflow where the other vanishes; such tiles call tanh.
+    """
+
+    def __init__(self, a: Tensor, b: Tensor, v: Tensor, activation: str, parameter: float) -> None:
+        self.a, self.b, self.v = a, b, v
+        self.activation, self.parameter = ACTIVATIONS[activation], parameter
+        self.limit = 0.45 * math.log(torch.finfo(a.dtype).max)
+        self.buffer = a.new_empty(0)
+        self.exponentials = activation == "tanh"
+        if self.exponentials:
+            self.exp_a, self.exp_b = torch.exp(2 * a), torch.exp(2 * b)
+
+    def start_gradients(self) -> None:
+        """Make room for the gradients of `a`, `b` and `v`."""
+        self.grad_q, self.grad_k = new_zeros(self.a), new_zeros(self.b)
+        self.grad_v = new_zeros(self.v)
+
+    def scores(self, tile: Tile) -> Tensor:
+        """Logits (b, k, g, q, l) of the tile; its hidden units stay in the buffer."""
+        a, b = cut(self.a, tile, tile.q), cut(self.b, tile, tile.l)
+        v = cut(self.v, tile, tile.q)
+        self.fast = self.exponentials and bool((a.abs().amax() < self.limit) & (b.abs().amax() < self.limit))
+        if not self.fast:
+            self.total = a.unsqueeze(-2) + b.unsqueeze(-3)
+            self.hidden = self.activation.value(self.total, self.parameter)
+            return contract(self.hidden, v)
+        exp_a = cut(self.exp_a, tile, tile.q).unsqueeze(-2)
+        exp_b = cut(self.exp_b, tile, tile.l).unsqueeze(-3)
+        self.hidden = self.room(torch.broadcast_shapes(exp_a.shape, exp_b.shape))
+        torch.mul(exp_a, exp_b, out=self.hidden).add_(1).reciprocal_()
+        return contract(self.hidden, v).mul_(-2).add_(v.sum(-1, keepdim=True))
+
+    def room(self, shape: torch.Size) -> Tensor:
+        """A reused buffer: allocating each tile anew would fault in its pages each time."""
+        if self.buffer.numel() < math.prod(shape):
+            self.buffer = self.a.new_empty(math.prod(shape))
+        return self.buffer[: math.prod(shape)].view(shape)
+
+    def add_gradients(self, tile: Tile, grad: Tensor, seen: Tensor | None) -> None:
+        """Give the tile's logit gradient to the inputs; call after `scores` of the same tile."""
+        v, hidden = cut(self.v, tile, tile.q), self.hidden
+        if seen is not None and not bool(hidden.isfinite().all()):
+            hidden = torch.where(seen.unsqueeze(-1), hidden, 0)  # 0 * NaN would be NaN
+        by_unit = contract_pairs(grad, hidden)
+        if self.fast:
+            by_unit = grad.sum((-2, -1)).unsqueeze(-1) - 2 * by_unit
+            slope = torch.addcmul(hidden, hidden, hidden, value=-1, out=hidden)
+            weight = 4 * v
+        else:
+            slope = self.activation.slope(self.total, hidden, self.parameter)
+            weight = v
+        add_cut(self.grad_v, by_unit.unsqueeze(-2), tile, tile.q)
+        slope *= grad.unsqueeze(-1)
+        if seen is not None and not bool(slope.isfinite().all()):
+            slope = torch.where(seen.unsqueeze(-1), slope, 0)
+        add_cut(self.grad_q, slope.sum(-2) * weight, tile, tile.q)
+        add_cut(self.grad_k, slope.sum(-3) * weight, tile, tile.l)
+
+
+def contract(hidden: Tensor, v: Tensor) -> Tensor:
+    """Sum (..., q, l, E) times v (..., 1, E) over E: (..., q, l)."""
+    flat = hidden.flatten(-3, -2)
+    if v.numel() == v.shape[-1]:
+        return torch.mv(flat.reshape(-1, v.shape[-1]), v.reshape(-1)).view(hidden.shape[:-1])
+    return (flat @ v.mT).view(hidden.shape[:-1])
+
+
+def contract_pairs(grad: Tensor, hidden: Tensor) -> Tensor:
+    """Sum grad (..., q, l) times hidden (..., q, l, E) over the pairs: (..., E)."""
+    row = grad.flatten(-2, -1).unsqueeze(-2)
+    return (row @ hidden.flatten(-3, -2)).squeeze(-2)

@@ -1,0 +1,306 @@
+"""Forward, backward, hard look-up and Jacobian over tiles, written against the form.
+
+Shape legend: tiles are (b, k, g, q, l); see `tiles`. Statistics are (B, K, G, Q).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from regard.engines.base import jacobian_norm
+from regard.engines.cpu.forms import InnerTiles, PairwiseTiles, new_zeros, select_matmul
+from regard.engines.cpu.tiles import WHOLE, Shape, Tile, add_cut, cut, key_tiles, row_tiles
+
+
+class Inputs(NamedTuple):
+    """Everything one call needs, 5 dims each (see `tiles`), in working precision.
+
+    rate multiplies the score (1 / temperature); start, stop, and segments are (B, 1, 1, rows, 1)
+    or (B, 1, 1, 1, columns); seed is one integer.
+    """
+
+    form: InnerTiles | PairwiseTiles
+    value: Tensor
+    rate: Tensor | None
+    bias: Tensor | None
+    dense: Tensor | None
+    start: Tensor | None
+    stop: Tensor | None
+    query_segment: Tensor | None
+    key_segment: Tensor | None
+    softcap: float
+    dropout: float
+    seed: int
+    shape: Shape
+
+
+class Logits(NamedTuple):
+    """One tile: the score, the capped score, the final logits, and which pairs are seen.
+
+    `final` and `seen` have the tile's full shape; the others only what the form's tensors span.
+    `seen` is None where all pairs are.
+    """
+
+    score: Tensor
+    capped: Tensor
+    final: Tensor
+    seen: Tensor | None
+
+
+def span(x: Inputs, row: Tile) -> tuple[int, int]:
+    """The first key and the end of the keys that any query of the row tile may see."""
+    first = 0 if x.start is None else int(cut(x.start, row, row.q).min())
+    last = x.shape.keys if x.stop is None else int(cut(x.stop, row, row.q).max())
+    return first, last
+
+
+def visible(x: Inputs, tile: Tile) -> Tensor | None:
+    """Which pairs of the tile are seen, None for all."""
+    parts = []
+    if x.start is not None or x.stop is not None:
+        column = torch.arange(tile.l.start, tile.l.stop)
+        if x.start is not None:
+            start = cut(x.start, tile, tile.q)
+            if int(start.max()) > tile.l.start:
+                parts.append(column >= start)
+        if x.stop is not None:
+            stop = cut(x.stop, tile, tile.q)
+            if int(stop.min()) < tile.l.stop:
+                parts.append(column < stop)
+    if x.query_segment is not None and x.key_segment is not None:
+        own = cut(x.query_segment, tile, tile.q)
+        parts += [own == cut(x.key_segment, tile, tile.q, tile.l), own >= 0]
+    if x.dense is not None:
+        parts.append(cut(x.dense, tile, tile.q, tile.l))
+    if x.bias is not None:
+        parts.append(cut(x.bias, tile, tile.q, tile.l) != -torch.inf)
+    seen = None
+    for part in parts:
+        seen = part if seen is None else seen & part
+    return seen
+
+
+def tile_logits(x: Inputs, tile: Tile) -> Logits:
+    """Score, scale, cap, bias and mask one tile."""
+    score = x.form.scores(tile)
+    logits = score if x.rate is None else score * cut(x.rate, tile, tile.q)
+    capped = torch.tanh(logits / x.softcap) * x.softcap if x.softcap else logits
+    final = capped
+    if x.bias is not None:
+        final = capped + cut(x.bias, tile, tile.q, tile.l)
+    final = final.expand(*tile_rows(x.shape, tile)[:-1], -1)
+    seen = visible(x, tile)
+    if seen is not None:
+        seen = seen.expand(final.shape)
+        final = final.masked_fill(~seen, -torch.inf)
+    return Logits(score, capped, final, seen)
+
+
+def keep_mask(x: Inputs, tile: Tile, like: Tensor) -> Tensor:
+    """Dropout of one tile, 0 or 1 / (1 - p): drawn from the seed and the tile's number."""
+    generator = torch.Generator().manual_seed((x.seed + tile.number) % 2**63)
+    kept = torch.empty_like(like).bernoulli_(1 - x.dropout, generator=generator)
+    return kept.div_(1 - x.dropout)
+
+
+def forward(x: Inputs, entropy: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Output (B, K, G, Q, dv), LSE, entropy (0 unless asked for) and the largest logit."""
+    s = x.shape
+    rows = (s.batch, s.groups, s.heads, s.queries, 1)
+    output = x.value.new_empty(*rows[:-1], x.value.shape[-1])
+    lse, spread, peak = (x.value.new_zeros(rows) for _ in range(3))
+    for row in row_tiles(s):
+        result = forward_rows(x, row, entropy)
+        for whole, part in zip((output, lse, spread, peak), result, strict=True):
+            cut_exact(whole, row).copy_(part)
+    return output, lse.squeeze(-1), spread.squeeze(-1), peak.squeeze(-1)
+
+
+def forward_rows(x: Inputs, row: Tile, entropy: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Online softmax over the key tiles of one block of queries."""
+    new = x.value.new_zeros
+    lead = tile_rows(x.shape, row)
+    top, total, moment = new(lead).fill_(-torch.inf), new(lead), new(lead)
+    sums = new(*lead[:-1], x.value.shape[-1])
+    for tile in key_tiles(row, x.shape, *span(x, row)):
+        logits, seen = tile_logits(x, tile)[2:]
+        raised = torch.maximum(top, logits.amax(-1, keepdim=True))
+        base = torch.where(raised == -torch.inf, 0, raised)
+        shrink = torch.exp(top - base)
+        below = logits - base
+        exp = torch.exp(below)
+        if entropy:
+            lift = torch.where(top == -torch.inf, 0, top - base)
+            below.masked_fill_(below == -torch.inf, 0)
+            moment = shrink * (moment + lift * total) + (exp * below).sum(-1, keepdim=True)
+        total = total * shrink + exp.sum(-1, keepdim=True)
+        if x.dropout:
+            exp = exp * keep_mask(x, tile, exp)
+        sums = sums * shrink + select_matmul(exp, cut(x.value, tile, tile.l), seen)
+        top = raised
+    empty = total == 0
+    total = torch.where(empty, 1, total)
+    base = torch.where(top == -torch.inf, 0, top)
+    spread = total.log() - moment / total
+    return sums / total, torch.where(empty, -torch.inf, base + total.log()), spread, top
+
+
+class Gradients(NamedTuple):
+    """Gradients of value, rate and bias; those of the form stay in the form."""
+
+    value: Tensor
+    rate: Tensor | None
+    bias: Tensor | None
+
+
+def backward(
+    x: Inputs,
+    grad: Tensor,
+    output: Tensor,
+    stats: tuple[Tensor, Tensor, Tensor, Tensor | None],
+    bias_gradient: bool,
+) -> Gradients:
+    """Recompute each tile and give its gradient to the inputs.
+
+    `stats` is (LSE, gradient of LSE, entropy, gradient of the entropy or None), (B, K, G, Q, 1).
+    """
+    lse, grad_lse, _, grad_entropy = stats
+    # d logit = p * (d p - <grad, output> + grad_lse): one number for each row is enough.
+    shift = grad_lse - (grad * output).sum(-1, keepdim=True)
+    shift = torch.where(lse == -torch.inf, 0, shift)
+    grads = Gradients(
+        new_zeros(x.value),
+        None if x.rate is None else new_zeros(x.rate),
+        new_zeros(x.bias) if x.bias is not None and bias_gradient else None,
+    )
+    x.form.start_gradients()
+    for row in row_tiles(x.shape):
+        rows = [None if t is None else cut_exact(t, row) for t in (grad, shift, *stats)]
+        for tile in key_tiles(row, x.shape, *span(x, row)):
+            backward_tile(x, tile, rows, grads, grad_entropy is not None)
+    return grads
+
+
+def backward_tile(
+    x: Inputs, tile: Tile, rows: list[Tensor | None], grads: Gradients, entropy: bool
+) -> None:
+    """One tile of the backward pass."""
+    grad, shift, lse, _, spread, grad_entropy = rows
+    assert grad is not None and shift is not None and lse is not None
+    score, capped, final, seen = tile_logits(x, tile)
+    value = cut(x.value, tile, tile.l)
+    log_weight = final - torch.where(lse == -torch.inf, 0, lse)
+    weights = torch.exp(log_weight)
+    if seen is not None:
+        weights.masked_fill_(~seen, 0)  # a row whose LSE is NaN must not touch hidden keys
+    grad_weights = grad @ value.mT
+    kept = weights
+    if x.dropout:
+        keep = keep_mask(x, tile, weights)
+        kept, grad_weights = weights * keep, grad_weights * keep
+    flipped = None if seen is None else seen.mT
+    add_cut(grads.value, select_matmul(kept.mT, grad, flipped), tile, tile.l)
+    slope = grad_weights.add_(shift)
+    if entropy:
+        assert spread is not None and grad_entropy is not None
+        log_weight.masked_fill_(log_weight == -torch.inf, 0)
+        slope -= grad_entropy * (log_weight + spread)
+    slope *= weights
+    if seen is not None:
+        slope.masked_fill_(~seen, 0)
+    if grads.bias is not None:
+        add_cut(grads.bias, slope, tile, tile.q, tile.l)
+    if x.softcap:
+        slope *= 1 - (capped / x.softcap) ** 2
+    if x.rate is not None and grads.rate is not None:
+        product = slope * score
+        if seen is not None:
+            product.masked_fill_(~seen, 0)
+        add_cut(grads.rate, product, tile, tile.q)
+        slope = slope * cut(x.rate, tile, tile.q)
+    if slope.shape != score.shape:
+        # Queries and keys are shared by several batch entries: the form sees their sum.
+        slope = slope.sum_to_size(score.shape)
+        seen = None if seen is None else seen.to(torch.int64).sum_to_size(score.shape) > 0
+    x.form.add_gradients(tile, slope, seen)
+
+
+def best_keys(x: Inputs, hard: Tensor) -> Tensor:
+    """The index of the best visible key of each hard row, (B, K, G, Q): -1 none, -2 NaN."""
+    s = x.shape
+    best = torch.full((s.batch, s.groups, s.heads, s.queries, 1), -1, dtype=torch.int64)
+    for row in row_tiles(s):
+        if not bool(cut(hard, row, row.q).any()):
+            continue
+        top = x.value.new_full(tile_rows(s, row), -torch.inf)
+        index = torch.full_like(top, -1, dtype=torch.int64)
+        for tile in key_tiles(row, s, *span(x, row)):
+            logits = tile_logits(x, tile).final
+            peak = logits.amax(-1, keepdim=True)
+            first = (logits == peak).to(torch.uint8).argmax(-1, keepdim=True) + tile.l.start
+            index = torch.where(peak > top, first, index)  # strictly: the lowest index stays
+            index = torch.where(peak.isnan(), -2, index)
+            top = torch.maximum(top, peak)
+        cut_exact(best, row).copy_(index)
+    return best.squeeze(-1)
+
+
+def jacobian(x: Inputs, lse: Tensor, peak: Tensor, sink: Tensor | None) -> Tensor:
+    """Norm of the softmax Jacobian (B, K, G, Q) in a second pass, the largest weight kept apart.
+
+    `lse` counts the sink, whose weight is `sink`; all (B, K, G, Q, 1).
+    """
+    norm = torch.zeros_like(lse)
+    for row in row_tiles(x.shape):
+        safe = torch.where(cut_exact(lse, row) == -torch.inf, 0, cut_exact(lse, row))
+        top = cut_exact(peak, row)
+        rest = torch.zeros_like(safe) if sink is None else cut_exact(sink, row).clone()
+        squares, cubes = torch.zeros_like(safe), torch.zeros_like(safe)
+        taken = torch.zeros_like(safe, dtype=torch.bool)
+        for tile in key_tiles(row, x.shape, *span(x, row)):
+            logits = tile_logits(x, tile).final
+            weights = torch.exp(logits - safe)
+            high, index = logits.max(-1, keepdim=True)
+            # The largest weight is left out once, at its first place.
+            here = (high == top) & ~taken
+            weights.scatter_(-1, index, torch.where(here, 0, weights.gather(-1, index)))
+            taken |= here
+            rest += weights.sum(-1, keepdim=True)
+            squares += weights.square().sum(-1, keepdim=True)
+            cubes += weights.pow(3).sum(-1, keepdim=True)
+        largest = torch.where(top == -torch.inf, 0, torch.exp(top - safe))
+        cut_exact(norm, row).copy_(jacobian_norm(largest, rest, squares, cubes))
+    return norm.squeeze(-1)
+
+
+def all_scores(x: Inputs) -> Tensor:
+    """Raw scores (B, K, G, Q, L), tile by tile."""
+    s = x.shape
+    scores = x.value.new_empty(s.batch, s.groups, s.heads, s.queries, s.keys)
+    for row in row_tiles(s):
+        for tile in key_tiles(row, s, 0, s.keys):
+            cut_exact(scores, tile, tile.l).copy_(x.form.scores(tile))
+    return scores
+
+
+def all_scores_backward(x: Inputs, grad: Tensor) -> None:
+    """Give the gradient of raw scores to the form."""
+    x.form.start_gradients()
+    for row in row_tiles(x.shape):
+        for tile in key_tiles(row, x.shape, 0, x.shape.keys):
+            x.form.scores(tile)
+            x.form.add_gradients(tile, cut_exact(grad, tile, tile.l), None)
+
+
+def cut_exact(x: Tensor, tile: Tile, columns: slice = WHOLE) -> Tensor:
+    """The tile's part of a tensor that has every dim in full."""
+    return x[tile.b, tile.k, tile.g, tile.q, columns]
+
+
+def tile_rows(shape: Shape, row: Tile) -> tuple[int, ...]:
+    """(b, k, g, q, 1) of a block of queries, cut at the ends."""
+    sizes = (shape.batch, shape.groups, shape.heads, shape.queries)
+    return (*(len(range(*s.indices(n))) for s, n in zip(row[:4], sizes, strict=True)), 1)

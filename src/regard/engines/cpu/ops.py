@@ -1,0 +1,271 @@
+"""The tiled kernels as registered PyTorch operators, and their autograd.
+
+An operator is one opaque node to `torch.compile` and `torch.export`, so that the loops over tiles
+are never traced. Each takes the same arguments, `Arguments`, in this order.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from regard.engines.base import working_dtype
+from regard.engines.cpu import kernels
+from regard.engines.cpu.forms import InnerTiles, PairwiseTiles
+from regard.engines.cpu.tiles import Shape
+
+
+class Arguments(NamedTuple):
+    """The arguments of every operator here; tensors have 5 dims, see `tiles`.
+
+    `sizes` is (B, K, G, Q, L). `v` is None for the inner form. `seed` is one integer.
+    """
+
+    q: Tensor
+    k: Tensor
+    value: Tensor
+    v: Tensor | None
+    alpha: Tensor | None
+    beta: Tensor | None
+    rate: Tensor | None
+    bias: Tensor | None
+    dense: Tensor | None
+    start: Tensor | None
+    stop: Tensor | None
+    query_segment: Tensor | None
+    key_segment: Tensor | None
+    seed: Tensor | None
+    sizes: list[int]
+    scale: float
+    softcap: float
+    dropout: float
+    activation: str
+    parameter: float
+
+
+SCHEMA = (
+    "Tensor q, Tensor k, Tensor value, Tensor? v, Tensor? alpha, Tensor? beta, Tensor? rate, "
+    "Tensor? bias, Tensor? dense, Tensor? start, Tensor? stop, Tensor? query_segment, "
+    "Tensor? key_segment, Tensor? seed, SymInt[] sizes, float scale, float softcap, "
+    "float dropout, str activation, float parameter"
+)
+# The gradients of q, k, value, v, alpha, beta, rate and bias; empty where there is none.
+GRADIENTS = "(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
+LIBRARY = torch.library.Library("regard", "DEF")
+LIBRARY.define(f"cpu_attend({SCHEMA}, bool entropy) -> (Tensor, Tensor, Tensor, Tensor)")
+LIBRARY.define(
+    f"cpu_attend_backward({SCHEMA}, Tensor grad, Tensor output, Tensor lse, Tensor grad_lse, "
+    f"Tensor spread, Tensor? grad_spread, bool bias_gradient) -> {GRADIENTS}"
+)
+LIBRARY.define(f"cpu_best_keys({SCHEMA}, Tensor hard) -> Tensor")
+LIBRARY.define(f"cpu_jacobian({SCHEMA}, Tensor lse, Tensor peak, Tensor? sink) -> Tensor")
+LIBRARY.define(f"cpu_scores({SCHEMA}) -> Tensor")
+LIBRARY.define(f"cpu_scores_backward({SCHEMA}, Tensor grad) -> {GRADIENTS}")
+COUNT = len(Arguments._fields)
+
+
+def read(flat: tuple) -> kernels.Inputs:
+    """Operator arguments in working precision, with the form built."""
+    args = Arguments(*flat[:COUNT])
+    dtype = working_dtype(args.q.dtype)
+
+    def wide(x: Tensor | None) -> Tensor | None:
+        return None if x is None else x.to(dtype)
+
+    q, k, value = args.q.to(dtype), args.k.to(dtype), args.value.to(dtype)
+    if args.v is None:
+        form = InnerTiles(q, k, args.scale, wide(args.alpha), wide(args.beta))
+        depth = 4
+    else:
+        form = PairwiseTiles(q, k, args.v.to(dtype), args.activation, args.parameter)
+        depth = max(q.shape[-1], 1)
+    return kernels.Inputs(
+        form,
+        value,
+        wide(args.rate),
+        wide(args.bias),
+        args.dense,
+        args.start,
+        args.stop,
+        args.query_segment,
+        args.key_segment,
+        args.softcap,
+        args.dropout,
+        0 if args.seed is None else int(args.seed),
+        Shape(*args.sizes, depth),
+    )
+
+
+def gradients(x: kernels.Inputs, args: Arguments, grads: kernels.Gradients | None) -> tuple:
+    """All gradients in the dtypes of their inputs, empty where there is none."""
+    form = x.form
+    inner = isinstance(form, InnerTiles)
+    found = (
+        form.grad_q,
+        form.grad_k,
+        None if grads is None else grads.value,
+        None if inner else form.grad_v,
+        form.grad_alpha if inner else None,
+        form.grad_beta if inner else None,
+        None if grads is None else grads.rate,
+        None if grads is None else grads.bias,
+    )
+    like = args[:8]
+    return tuple(
+        args.q.new_empty(0) if g is None or x is None else g.to(x.dtype)
+        for g, x in zip(found, like, strict=True)
+    )
+
+
+@torch.library.impl(LIBRARY, "cpu_attend", "CPU")
+def cpu_attend(*flat):
+    """Output, LSE, entropy and largest logit."""
+    output, lse, spread, peak = kernels.forward(read(flat), entropy=flat[COUNT])
+    return output.to(flat[2].dtype), lse, spread, peak
+
+
+@torch.library.impl(LIBRARY, "cpu_attend_backward", "CPU")
+def cpu_attend_backward(*flat):
+    """All gradients, recomputing every tile."""
+    x = read(flat)
+    grad, output, *stats, bias_gradient = flat[COUNT:]
+    dtype = x.value.dtype
+    stats = tuple(None if s is None else s.unsqueeze(-1).to(dtype) for s in stats)
+    grads = kernels.backward(x, grad.to(dtype), output.to(dtype), stats, bias_gradient)
+    return gradients(x, Arguments(*flat[:COUNT]), grads)
+
+
+@torch.library.impl(LIBRARY, "cpu_best_keys", "CPU")
+def cpu_best_keys(*flat):
+    """The best visible key of each hard row."""
+    return kernels.best_keys(read(flat), flat[COUNT])
+
+
+@torch.library.impl(LIBRARY, "cpu_jacobian", "CPU")
+def cpu_jacobian(*flat):
+    """The norm of the softmax Jacobian of each row."""
+    rows = (None if s is None else s.unsqueeze(-1) for s in flat[COUNT:])
+    return kernels.jacobian(read(flat), *rows)
+
+
+@torch.library.impl(LIBRARY, "cpu_scores", "CPU")
+def cpu_scores(*flat):
+    """Raw scores in working precision."""
+    return kernels.all_scores(read(flat))
+
+
+@torch.library.impl(LIBRARY, "cpu_scores_backward", "CPU")
+def cpu_scores_backward(*flat):
+    """Gradients of the form's inputs from the gradient of raw scores."""
+    x = read(flat)
+    kernels.all_scores_backward(x, flat[COUNT].to(x.value.dtype))
+    return gradients(x, Arguments(*flat[:COUNT]), None)
+
+
+def _fake_rows(args: Arguments, *last: int, dtype: torch.dtype | None = None) -> Tensor:
+    b, k, g, q, _ = args.sizes
+    return args.q.new_empty((b, k, g, q, *last), dtype=dtype or working_dtype(args.q.dtype))
+
+
+def _fake_gradients(args: Arguments, with_value: bool, with_bias: bool) -> tuple:
+    has = (True, True, with_value, True, True, True, with_value, with_bias)
+    return tuple(
+        args.q.new_empty(0) if x is None or not wanted else x.new_empty(x.shape)
+        for x, wanted in zip(args[:8], has, strict=True)
+    )
+
+
+@torch.library.register_fake("regard::cpu_attend", lib=LIBRARY)
+def _(*flat):
+    args = Arguments(*flat[:COUNT])
+    output = _fake_rows(args, args.value.shape[-1], dtype=args.value.dtype)
+    return output, _fake_rows(args), _fake_rows(args), _fake_rows(args)
+
+
+@torch.library.register_fake("regard::cpu_attend_backward", lib=LIBRARY)
+def _(*flat):
+    return _fake_gradients(Arguments(*flat[:COUNT]), with_value=True, with_bias=flat[-1])
+
+
+@torch.library.register_fake("regard::cpu_best_keys", lib=LIBRARY)
+def _(*flat):
+    return _fake_rows(Arguments(*flat[:COUNT]), dtype=torch.int64)
+
+
+@torch.library.register_fake("regard::cpu_jacobian", lib=LIBRARY)
+def _(*flat):
+    return _fake_rows(Arguments(*flat[:COUNT]))
+
+
+@torch.library.register_fake("regard::cpu_scores", lib=LIBRARY)
+def _(*flat):
+    args = Arguments(*flat[:COUNT])
+    return _fake_rows(args, args.sizes[-1])
+
+
+@torch.library.register_fake("regard::cpu_scores_backward", lib=LIBRARY)
+def _(*flat):
+    return _fake_gradients(Arguments(*flat[:COUNT]), with_value=False, with_bias=False)
+
+
+def _returned(grads: tuple, args: Arguments, needed: tuple[bool, ...]) -> list[Tensor | None]:
+    """Gradients for every argument of a Function, None where there is none or none is needed."""
+    found: list[Tensor | None] = [None] * COUNT
+    for i, (g, x) in enumerate(zip(grads, args[:8], strict=True)):
+        if x is not None and needed[i] and g.ndim == x.ndim:
+            found[i] = g
+    return found
+
+
+class Attend(torch.autograd.Function):
+    """`cpu_attend` with its gradient; the largest logit has none."""
+
+    @staticmethod
+    def forward(ctx, entropy: bool, *flat):  # type: ignore[override] # arguments are `Arguments`
+        """Run the operator and keep what the backward recomputes from."""
+        output, lse, spread, peak = torch.ops.regard.cpu_attend(*flat, entropy)
+        ctx.save_for_backward(*flat[:14], output, lse, spread)
+        ctx.settings, ctx.entropy = flat[14:], entropy
+        ctx.mark_non_differentiable(peak)
+        return output, lse, spread, peak
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad, grad_lse, grad_spread, _):  # type: ignore[override] # as `forward`
+        """Recompute every tile. For a second derivative use engine="reference"."""
+        *tensors, output, lse, spread = ctx.saved_tensors
+        args = Arguments(*tensors, *ctx.settings)
+        bias_needed = ctx.needs_input_grad[1 + Arguments._fields.index("bias")]
+        grads = torch.ops.regard.cpu_attend_backward(
+            *args,
+            grad,
+            output,
+            lse,
+            grad_lse,
+            spread,
+            grad_spread if ctx.entropy else None,
+            bias_needed,
+        )
+        return None, *_returned(grads, args, ctx.needs_input_grad[1:])
+
+
+class Scores(torch.autograd.Function):
+    """`cpu_scores` with its gradient."""
+
+    @staticmethod
+    def forward(ctx, *flat):  # type: ignore[override] # arguments are `Arguments`
+        """Run the operator and keep what the backward recomputes from."""
+        ctx.save_for_backward(*flat[:14])
+        ctx.settings = flat[14:]
+        return torch.ops.regard.cpu_scores(*flat)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad):  # type: ignore[override] # as `forward`
+        """Recompute every tile. For a second derivative use engine="reference"."""
+        args = Arguments(*ctx.saved_tensors, *ctx.settings)
+        grads = torch.ops.regard.cpu_scores_backward(*args, grad)
+        return tuple(_returned(grads, args, ctx.needs_input_grad))

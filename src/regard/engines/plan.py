@@ -1,0 +1,175 @@
+"""Picks the engine that runs a problem, and says why.
+
+The choice depends on shapes, dtypes and options alone, never on timing: the same call runs the
+same engine on every machine of a job.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from regard.engines.base import Engine, working_dtype
+from regard.engines.cpu import Cpu, blocked_scores
+from regard.engines.reference import Reference, raw_scores
+from regard.engines.sdpa import Sdpa
+from regard.forms import Inner, Pairwise
+from regard.problem import Problem
+from regard.scores import Score
+
+REFERENCE = Reference()
+# In order of preference: the first that does not refuse runs.
+ENGINES: tuple[Engine, ...] = (Sdpa(), Cpu(), REFERENCE)
+BY_NAME: dict[str, Engine] = {engine.name: engine for engine in ENGINES}
+
+
+class EngineRefused(ValueError):
+    """An engine asked for by name cannot serve the call; `reasons` says why."""
+
+    def __init__(self, engine: str, reasons: list[str]) -> None:
+        self.engine, self.reasons = engine, reasons
+        lines = "".join(f"\n  - {reason}" for reason in reasons)
+        super().__init__(
+            f"engine {engine!r} refuses this call:{lines}\n"
+            "engine=None picks one that serves it; explain(...) shows which"
+        )
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What `attention` would do with a call; print it to read it.
+
+    Attributes:
+        engine: the engine that runs, or None where the one asked for refuses.
+        form: what the score is lowered to.
+        error_bound: an upper bound on the error of the output against exact arithmetic on the
+            lowered features, in units of the largest |value|; inf where rounding can change the
+            answer altogether.
+        refused: why each engine that does not run was passed over.
+        notes: what the engine does not promise, and what is missing on this machine.
+    """
+
+    engine: str | None
+    score: str
+    form: str
+    error_bound: float
+    refused: dict[str, list[str]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        """A few lines for a person."""
+        lines = [
+            f"score   {self.score}",
+            f"form    {self.form}",
+            f"engine  {self.engine or 'none: the engine asked for refuses'}",
+            f"error   at most {self.error_bound:.1e} of the largest |value|",
+        ]
+        for name, reasons in self.refused.items():
+            lines.append(f"refused {name}")
+            lines += [f"          - {reason}" for reason in reasons]
+        lines += [f"note    {note}" for note in self.notes]
+        return "\n".join(lines)
+
+
+def pick(problem: Problem, engine: str | None = None) -> Engine:
+    """The engine to run; one asked for by name never falls back to another."""
+    if engine is None:
+        for candidate in ENGINES:
+            if not candidate.refusals(problem):
+                return candidate
+    chosen = named_engine(engine)
+    reasons = chosen.refusals(problem)
+    if reasons:
+        raise EngineRefused(chosen.name, reasons)
+    return chosen
+
+
+def named_engine(name: str | None) -> Engine:
+    """The engine called `name`, or an error that suggests one."""
+    if name not in BY_NAME:
+        near = difflib.get_close_matches(str(name), BY_NAME, n=1)
+        hint = f", did you mean {near[0]!r}?" if near else ""
+        raise ValueError(f"unknown engine {name!r}{hint}; engines: {', '.join(BY_NAME)}")
+    return BY_NAME[name]
+
+
+def scores(problem: Problem) -> Tensor:
+    """Raw logits (*, H, Q, L) in working precision, by the leanest route on this device."""
+    form = problem.form
+    if isinstance(form, Pairwise) and problem.device.type == "cpu":
+        return blocked_scores(problem)
+    return raw_scores(form, working_dtype(form.query.dtype))
+
+
+def make_plan(problem: Problem, score: Score, engine: str | None = None) -> Plan:
+    """The plan for a problem; see `Plan`."""
+    refusals = {candidate.name: candidate.refusals(problem) for candidate in ENGINES}
+    if engine is None:
+        chosen = next(candidate for candidate in ENGINES if not refusals[candidate.name])
+    else:
+        chosen = named_engine(engine)
+    served = not refusals[chosen.name]
+    refused = {name: reasons for name, reasons in refusals.items() if reasons}
+    for candidate in ENGINES:
+        if candidate is not chosen and candidate.name not in refused:
+            why = f"it would serve, but {chosen.name} is "
+            why += "asked for" if engine else "preferred"
+            refused[candidate.name] = [why]
+    return Plan(
+        engine=chosen.name if served else None,
+        score=score.name,
+        form=problem.form.describe(),
+        error_bound=error_bound(problem),
+        refused=refused,
+        notes=(chosen.missing_promises(problem) if served else []) + machine_notes(problem),
+    )
+
+
+def machine_notes(problem: Problem) -> list[str]:
+    """What this machine lacks that would matter."""
+    notes = []
+    if problem.device.type == "cpu" and not torch.cuda.is_available():
+        notes.append("no GPU is visible: everything runs on the CPU")
+    if importlib.util.find_spec("triton") is None:
+        notes.append("triton is not installed: engines written in Triton are not available")
+    return notes
+
+
+def error_bound(problem: Problem) -> float:
+    """A bound on |output - exact| / max |value|, from the sizes of the lowered features.
+
+    Rounding moves a logit by at most `delta = u * n * size`, with u the unit roundoff of the
+    working precision, n the number of terms and size the largest sum of their absolute values. A
+    logit error of delta changes each weight by a factor of at most exp(2 delta); weights of half
+    precision kernels and the output are rounded once more to the dtype itself.
+    """
+    form, p = problem.form, problem
+    if 0 in form.query.shape or 0 in form.key.shape:
+        return 0.0
+    working = torch.finfo(working_dtype(p.dtype)).eps
+    terms = form.query.shape[-1] + 4
+    if isinstance(form, Inner):
+        size = form.scale * float(_norm(form.phi) * _norm(form.psi))
+        size += sum(float(x.detach().abs().max()) for x in (form.alpha, form.beta) if x is not None)
+    else:
+        # tanh is bounded; an unbounded activation is bounded by its argument.
+        reach = 1.0 if form.activation == "tanh" else float(_peak(form.a) + _peak(form.b))
+        size = float(form.v.detach().abs().sum(-1).max()) * reach
+    coldest = p.temperature if isinstance(p.temperature, (int, float)) else float(p.temperature.min())
+    if coldest == 0:
+        return float("inf")
+    delta = working * terms * size / coldest
+    rounding = 4 * torch.finfo(p.dtype).eps + 2 * working * p.keys**0.5
+    return float(torch.tensor(2 * delta, dtype=torch.float64).expm1()) + rounding
+
+
+def _norm(x: Tensor) -> Tensor:
+    return x.detach().double().norm(dim=-1).max()
+
+
+def _peak(x: Tensor) -> Tensor:
+    return x.detach().abs().max()

@@ -1,0 +1,230 @@
+"""The specification: attention in plain PyTorch, any dtype, every option, no tricks for speed.
+
+Everything other engines promise is defined by what this file computes:
+
+1.  logits[i, j]  = the score of query i and key j (`scale <phi_i, psi_j> + alpha_i + beta_j`, or
+    `sum_h v_h f(a_ih + b_jh)`).
+2.  logits        = softcap(logits / temperature) + bias, with
+    `softcap(x) = cap * tanh(x / cap)`. A bias of -inf hides the key, as a mask does.
+3.  Hidden pairs are *selected* away, not added away: whatever a hidden key or value holds, NaN and
+    Inf included, it is not read into any sum, forward or backward.
+4.  A sink is one more outcome with its own logit and value 0.
+5.  weights       = softmax over the visible keys (and the sink). A query that sees nothing has
+    weights 0, output 0, LSE -inf and gradient 0.
+6.  output        = dropout(weights) @ value.
+
+Temperature 0 is the limit (`one_hot_best`): each query takes the visible key with the best score, the lowest index
+among equals; a finite bias and a soft cap no longer matter, and gradient reaches the values alone.
+
+NaN in a visible query, key or value gives NaN in the rows that see it and in no other. Half
+precision is computed in fp32 and rounded once, at the end. Every step is differentiable by
+autograd, twice where PyTorch's own operations are.
+
+It builds the Q x L logits, and for the pairwise form the Q x L x hidden tensor: memory grows with
+the square of the length. That is the price of being plain.
+
+Shape legend: `*` leading dims, H query heads, Q query length, L key length.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from regard.engines.base import Attended, jacobian_norm, with_hard_rows, working_dtype
+from regard.forms import Form, Inner
+from regard.problem import Problem
+
+
+class Reference:
+    """Plain PyTorch; never refuses."""
+
+    name = "reference"
+
+    def refusals(self, problem: Problem) -> list[str]:
+        """None: the specification covers everything."""
+        return []
+
+    def missing_promises(self, problem: Problem) -> list[str]:
+        """None."""
+        return []
+
+    def run(self, problem: Problem) -> Attended:
+        """Compute what the module's docstring says, step by step."""
+        dtype = working_dtype(problem.dtype)
+        visible = visible_pairs(problem)
+        scores = raw_scores(problem.form, dtype, visible)
+        shape = (*problem.lead, problem.heads, problem.queries, problem.keys)
+        visible = None if visible is None else visible.expand(shape)
+        hard, soft = tempered(scores, problem.temperature)
+        if problem.softcap is not None:
+            soft = problem.softcap * torch.tanh(soft / problem.softcap)
+        if problem.bias is not None:
+            bias = problem.bias.to(dtype)
+            soft = soft + torch.where(bias == -torch.inf, 0, bias)
+        logits = hide(soft.expand(shape), visible)
+        sink = None if problem.sink is None else problem.sink.to(dtype).view(-1, 1)
+        weights, lse, sink_weight = softmax(logits, visible, sink)
+        if hard is not None:
+            best = one_hot_best(hide(scores.expand(shape), visible))
+            weights = torch.where(hard, best, weights)
+        kept = F.dropout(weights, problem.dropout) if problem.dropout else weights
+        value = repeat_heads(problem.value, problem.heads).to(dtype)
+        output = select_matmul(kept, value, visible)
+        result = Attended(
+            output.to(problem.dtype),
+            **statistics(problem.want, logits, weights, lse, sink, sink_weight),
+        )
+        return result if hard is None else with_hard_rows(result, hard.squeeze(-1), best.sum(-1))
+
+
+def visible_pairs(problem: Problem) -> Tensor | None:
+    """Booleans that broadcast to (*, H, Q, L), True = attend, or None where nothing is hidden."""
+    seen = None
+    if problem.mask is not None:
+        seen = problem.mask.visible(problem.queries, problem.keys, problem.device)
+    if problem.bias is not None:
+        given = problem.bias != -torch.inf
+        seen = given if seen is None else seen & given
+    return seen
+
+
+def hide(logits: Tensor, visible: Tensor | None) -> Tensor:
+    """-inf where a pair is not visible."""
+    return logits if visible is None else logits.masked_fill(~visible, -torch.inf)
+
+
+def repeat_heads(x: Tensor, heads: int, dim: int = -3) -> Tensor:
+    """Repeat grouped heads so that every query head has its own."""
+    group = heads // x.shape[dim]
+    return x if group == 1 else x.repeat_interleave(group, dim)
+
+
+def raw_scores(form: Form, dtype: torch.dtype, visible: Tensor | None = None) -> Tensor:
+    """The raw logits (*, H, Q, L).
+
+    With a mask, entries that are not finite are taken out before the product and put back as NaN
+    where they are visible: 0 * NaN is NaN, so that a plain product would spread them, in the
+    backward as well.
+    """
+    heads = form.query.shape[-3]
+    q, k = form.query.to(dtype), repeat_heads(form.key, heads).to(dtype)
+    broken = None
+    if visible is not None:
+        good_q, good_k = q.isfinite(), k.isfinite()
+        broken = ~good_q.all(-1).unsqueeze(-1) | ~good_k.all(-1).unsqueeze(-2)
+        q, k = torch.where(good_q, q, 0), torch.where(good_k, k, 0)
+    if isinstance(form, Inner):
+        logits = form.scale * (q @ k.mT)
+        if form.alpha is not None:
+            logits = logits + form.alpha.to(dtype).unsqueeze(-1)
+        if form.beta is not None:
+            logits = logits + repeat_heads(form.beta, heads, -2).to(dtype).unsqueeze(-2)
+    else:
+        hidden = form.function.value(q.unsqueeze(-2) + k.unsqueeze(-3), form.parameter)
+        logits = (hidden @ form.v.to(dtype).unsqueeze(-1)).squeeze(-1)
+    if broken is not None:
+        logits = torch.where(broken & visible, torch.nan, logits)
+    return logits
+
+
+def tempered(logits: Tensor, temperature: float | Tensor) -> tuple[Tensor | None, Tensor]:
+    """Divide by the temperature; also say which rows are hard look-ups, None if none can be."""
+    if not isinstance(temperature, Tensor):
+        if temperature == 0:
+            return torch.ones(1, 1, dtype=torch.bool, device=logits.device), logits
+        return None, logits / temperature if temperature != 1 else logits
+    temperature = temperature.to(logits.dtype).unsqueeze(-1)
+    hard = temperature == 0
+    return hard, logits / torch.where(hard, 1, temperature)
+
+
+def softmax(
+    logits: Tensor, visible: Tensor | None, sink: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Weights (*, H, Q, L), LSE (*, H, Q) and the sink's weight; rows that see nothing are 0."""
+    top = logits.detach().amax(-1) if logits.shape[-1] else logits.new_full(logits.shape[:-1], -torch.inf)
+    if sink is not None:
+        top = torch.maximum(top, sink.detach())
+    top = torch.where(top == -torch.inf, 0, top)
+    exp = torch.exp(logits - top.unsqueeze(-1))
+    if visible is not None:
+        exp = torch.where(visible, exp, 0)
+    total = exp.sum(-1)
+    sink_exp = None
+    if sink is not None:
+        sink_exp = torch.exp(sink - top)
+        total = total + sink_exp
+    empty = total == 0
+    total = torch.where(empty, 1, total)
+    weights = exp / total.unsqueeze(-1)
+    if visible is not None:
+        weights = torch.where(visible, weights, 0)
+    lse = torch.where(empty, -torch.inf, top + total.log())
+    return weights, lse, None if sink_exp is None else sink_exp / total
+
+
+def one_hot_best(logits: Tensor) -> Tensor:
+    """1 at the best visible logit, lowest index first; 0 rows where nothing is seen, NaN kept."""
+    if not logits.shape[-1]:
+        return logits
+    logits = logits.detach()
+    best, index = logits.max(-1, keepdim=True)
+    first = (logits == best).to(torch.uint8).argmax(-1, keepdim=True)
+    one = torch.zeros_like(logits).scatter(-1, torch.where(best.isnan(), index, first), 1.0)
+    return torch.where(best == -torch.inf, 0, torch.where(best.isnan(), torch.nan, one))
+
+
+def select_matmul(weights: Tensor, value: Tensor, visible: Tensor | None) -> Tensor:
+    """`weights @ value` where a hidden value is not read, whatever it holds."""
+    if visible is None:
+        return weights @ value
+    good = value.isfinite()
+    clean = weights @ torch.where(good, value, 0)
+    touched = visible.to(value.dtype) @ (~good).to(value.dtype) > 0
+    return torch.where(touched, weights @ value, clean)
+
+
+def statistics(
+    want: frozenset[str],
+    logits: Tensor,
+    weights: Tensor,
+    lse: Tensor,
+    sink: Tensor | None,
+    sink_weight: Tensor | None,
+) -> dict[str, Tensor]:
+    """What `want` asks for, as fields of `Attended`."""
+    found: dict[str, Tensor] = {}
+    if "lse" in want:
+        found["lse"] = lse
+    if "weights" in want:
+        found["weights"] = weights
+    if "entropy" in want:
+        surprise = torch.where(lse == -torch.inf, 0, lse).unsqueeze(-1) - logits
+        expected = (weights * torch.where(weights > 0, surprise, 0)).sum(-1)
+        if sink is not None and sink_weight is not None:
+            expected = expected + sink_weight * (lse - sink)
+        found["entropy"] = expected
+    if "max_logit" in want:
+        found["max_logit"] = _peak(logits.detach(), -torch.inf)
+    if "max_weight" in want:
+        found["max_weight"] = _peak(weights.detach(), 0.0)
+    if "jacobian" in want:
+        found["jacobian"] = _jacobian(weights.detach(), sink_weight)
+    return found
+
+
+def _peak(x: Tensor, empty: float) -> Tensor:
+    return x.amax(-1) if x.shape[-1] else x.new_full(x.shape[:-1], empty)
+
+
+def _jacobian(weights: Tensor, sink_weight: Tensor | None) -> Tensor:
+    if not weights.shape[-1]:
+        return weights.new_zeros(weights.shape[:-1])
+    peak, index = weights.max(-1, keepdim=True)
+    others = weights.scatter(-1, index, 0.0)
+    rest = others.sum(-1)
+    if sink_weight is not None:
+        rest = rest + sink_weight.detach()
+    return jacobian_norm(peak.squeeze(-1), rest, (others**2).sum(-1), (others**3).sum(-1))

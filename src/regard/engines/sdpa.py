@@ -1,0 +1,237 @@
+"""The inner form through `torch.nn.functional.scaled_dot_product_attention`.
+
+SDPA is fast only where it is asked the right way: on the CPU its fused kernel takes 4 dims and
+equal widths, and falls back to building the Q x L matrix otherwise. This engine brings every call
+it accepts into that shape, and refuses what SDPA would do slowly or wrongly.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from regard.engines.base import Attended
+from regard.forms import Inner
+from regard.mask import Mask
+from regard.problem import Problem
+
+# SDPA takes masks that differ by query only as a dense tensor, and on the CPU copies it to floats.
+# Above 2**24 entries (64 MiB of floats, 4096 x 4096) that costs more than it saves.
+LARGEST_DENSE_MASK = 2**24
+
+# cuDNN's backward gives NaN for some masked lengths (pytorch #196678), so that it is left out
+# where there is a mask.
+MASKED_BACKENDS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+
+
+class Sdpa:
+    """PyTorch's own scaled dot product attention."""
+
+    name = "sdpa"
+
+    def refusals(self, problem: Problem) -> list[str]:
+        """What SDPA cannot do, or would do by building the Q x L matrix."""
+        p, reasons = problem, []
+        on_cpu = p.device.type == "cpu"
+        if not isinstance(p.form, Inner):
+            reasons.append("SDPA computes inner products; this score is pairwise")
+        if p.softcap is not None:
+            reasons.append("SDPA has no soft cap")
+        if p.sink is not None:
+            reasons.append("SDPA has no sink")
+        if isinstance(p.temperature, Tensor):
+            reasons.append("a temperature tensor may hold 0, a hard look-up, which SDPA cannot do")
+        elif p.temperature == 0:
+            reasons.append("temperature 0 is a hard look-up, which SDPA cannot do")
+        if p.want:
+            reasons.append(f"SDPA returns no statistics ({', '.join(sorted(p.want))})")
+        if p.queries == 0 or p.keys == 0 or 0 in p.lead or p.form.query.shape[-1] == 0:
+            reasons.append("SDPA's kernels are not reliable on empty tensors")
+        if on_cpu and p.dropout:
+            reasons.append("SDPA builds the Q x L matrix for dropout on the CPU")
+        if on_cpu and p.bias is not None and p.bias.requires_grad:
+            reasons.append("SDPA builds the Q x L matrix for the gradient of a bias on the CPU")
+        if (p.mask is not None or p.bias is not None) and (
+            entries := dense_entries(p)
+        ) > LARGEST_DENSE_MASK:
+            reasons.append(
+                f"SDPA would need a dense mask of {entries:,} entries, more than the limit of "
+                f"{LARGEST_DENSE_MASK:,}"
+            )
+        return reasons
+
+    def missing_promises(self, problem: Problem) -> list[str]:
+        """NaN in a key that some queries see may reach those that do not."""
+        if problem.bias is None and (problem.mask is None or padding_only(problem.mask)):
+            return []
+        return [
+            "NaN or Inf in a key or value that only some queries see reaches the other queries "
+            "too (engines 'reference' and 'cpu' keep it out)"
+        ]
+
+    def run(self, problem: Problem) -> Attended:
+        """Bring the call into SDPA's shape, call it, and shape the result back."""
+        p = problem
+        query, key, value, scale = features(p)
+        keep, causal, keys, rows = attn_mask(p)
+        if causal and p.keys > p.queries:
+            # SDPA aligns to the top left: later keys are seen by no query and must not be read.
+            key, value = key[..., : p.queries, :], value[..., : p.queries, :]
+        if keys is not None:
+            key, value = torch.where(keys, key, 0), torch.where(keys, value, 0)
+        if rows is not None:
+            query = torch.where(rows, query, 0)
+        width, value_width = query.shape[-1], value.shape[-1]
+        if p.device.type == "cpu" and width != value_width:
+            query, key = (F.pad(x, (0, max(value_width - width, 0))) for x in (query, key))
+            value = F.pad(value, (0, max(width - value_width, 0)))
+        arguments = {
+            "attn_mask": keep,
+            "dropout_p": float(p.dropout),
+            "is_causal": causal,
+            "scale": scale,
+            "enable_gqa": key.shape[-3] != query.shape[-3],
+        }
+        if keep is not None and p.device.type == "cuda":
+            with sdpa_kernel(MASKED_BACKENDS):
+                out = F.scaled_dot_product_attention(query, key, value, **arguments)
+        else:
+            out = F.scaled_dot_product_attention(query, key, value, **arguments)
+        if width > value_width and p.device.type == "cpu":
+            out = out[..., :value_width]
+        if rows is not None:
+            out = torch.where(rows, out, 0)
+        return Attended(out if len(p.lead) == 1 else out.unflatten(0, p.lead) if p.lead else out[0])
+
+
+def features(p: Problem) -> tuple[Tensor, Tensor, Tensor, float]:
+    """Query, key and value as (B, heads, length, width), and the scale.
+
+    alpha cannot change the weights and is left out. beta becomes feature columns.
+    """
+    form = p.form
+    assert isinstance(form, Inner)
+    assert isinstance(p.temperature, float)
+    query, key, value = form.phi, form.psi, p.value
+    if form.beta is not None:
+        heads = max(key.shape[-3], form.beta.shape[-2])
+        key = key if key.shape[-3] == heads else key.repeat_interleave(heads // key.shape[-3], -3)
+        query, key = beta_columns(query, key, form.beta, form.scale)
+    if key.shape[-3] != value.shape[-3]:
+        key = key.repeat_interleave(p.heads // key.shape[-3], -3)
+        value = value.repeat_interleave(p.heads // value.shape[-3], -3)
+    return (
+        four_dims(query, p.lead),
+        four_dims(key, p.lead),
+        four_dims(value, p.lead),
+        form.scale / p.temperature,
+    )
+
+
+def four_dims(x: Tensor, lead: tuple[int, ...]) -> Tensor:
+    """Broadcast the leading dims and make them one."""
+    if len(lead) == 1 and x.shape[0] == lead[0]:
+        return x
+    return x.expand(*lead, *x.shape[-3:]).reshape(math.prod(lead), *x.shape[-3:])
+
+
+def beta_columns(
+    query: Tensor, key: Tensor, beta: Tensor, scale: float
+) -> tuple[Tensor, Tensor]:
+    """Write `scale * <query, key> + beta` as one inner product.
+
+    In half precision one column is not enough: 8 to 11 bits of beta would shift whole weights. A
+    second column carries what the first one rounds away, and a power of two on the query side
+    keeps large squares inside fp16.
+    """
+    column = (beta / scale).unsqueeze(-1)
+    lift = 64.0 if query.dtype == torch.float16 else 1.0
+    high = (column / lift).to(query.dtype)
+    columns = [high]
+    if query.dtype in (torch.float16, torch.bfloat16):
+        columns.append((column / lift - high.to(column.dtype)).to(query.dtype))
+    lead = torch.broadcast_shapes(key.shape[:-1], high.shape[:-1])
+    wide = torch.cat([key.expand(*lead, -1), *(x.expand(*lead, 1) for x in columns)], -1)
+    ones = query.new_full((*query.shape[:-1], len(columns)), lift)
+    return torch.cat([query, ones], -1), wide
+
+
+def causal_only(mask: Mask) -> bool:
+    """Whether the mask is one causal band and nothing else."""
+    plain = not mask.allowed and not mask.packed
+    return (
+        plain
+        and mask.key_lengths is None
+        and mask.query_lengths is None
+        and len(mask.bands) == 1
+        and mask.bands[0][:2] == (None, 0)
+    )
+
+
+def padding_only(mask: Mask) -> bool:
+    """Whether the mask says the same of a key to every real query."""
+    return not mask.bands and not mask.packed and all(x.shape[-2] == 1 for x in mask.allowed)
+
+
+def served_by_flag(p: Problem) -> bool:
+    """Whether SDPA's own `is_causal` says what the mask says."""
+    if p.mask is None or p.bias is not None or not causal_only(p.mask):
+        return False
+    return p.queries == p.keys or p.mask.bands[0].alignment == "top_left"
+
+
+def dense_entries(p: Problem) -> int:
+    """Entries of the mask tensor that SDPA would be given."""
+    parts = [] if p.bias is None else [p.bias]
+    queries = 1 if p.bias is None else p.queries
+    batched = False
+    if p.mask is not None:
+        if served_by_flag(p):
+            return 0
+        parts += p.mask.allowed
+        batched = p.mask.key_lengths is not None or bool(p.mask.packed)
+        queries = queries if padding_only(p.mask) else p.queries
+    shape = torch.broadcast_shapes(*(x.shape[:-2] for x in parts), p.lead + (1,) if batched else ())
+    return math.prod(shape) * queries * p.keys
+
+
+def attn_mask(p: Problem) -> tuple[Tensor | None, bool, Tensor | None, Tensor | None]:
+    """SDPA's mask and causal flag, and which keys (B, h, L, 1) and rows (B, h, Q, 1) are real."""
+    if p.mask is None and p.bias is None:
+        return None, False, None, None
+    if served_by_flag(p):
+        return None, True, None, None
+    mask, rows = p.mask, None
+    if mask is not None and mask.query_lengths is not None and padding_only(mask):
+        # Padded queries are zeroed around SDPA, so that no mask needs a row for each query.
+        position = torch.arange(p.queries, device=p.device)
+        rows = position < mask.query_lengths.to(p.device)[..., None, None]
+        rows = rows.unsqueeze(-1)
+        mask = Mask(mask.allowed, mask.key_lengths)
+    seen = None if mask is None else mask.visible(p.queries, p.keys, p.device)
+    if p.bias is not None:
+        given = p.bias != -torch.inf
+        seen = given if seen is None else seen & given
+    assert seen is not None
+    some_key = seen.any(-1, keepdim=True)
+    rows = some_key if rows is None else rows & some_key
+    keys = seen.any(-2).unsqueeze(-1)
+    if keys.ndim > 2 and keys.shape[-3] > 1:
+        keys = keys.any(-3, keepdim=True)  # one key may serve a whole group of heads
+    keep = seen
+    if p.bias is not None:
+        keep = p.bias.to(p.dtype).masked_fill(~seen, -torch.inf)
+    return mask_dims(keep, p), False, mask_dims(keys, p), mask_dims(rows, p)
+
+
+def mask_dims(x: Tensor, p: Problem) -> Tensor:
+    """Give a mask-like tensor the 4 dims of the flattened call, still broadcasting."""
+    lead = x.shape[:-3]
+    x = x.view(*[1] * (3 - x.ndim), *x.shape) if x.ndim < 3 else x
+    if math.prod(lead) == 1:
+        return x.reshape(1, *x.shape[-3:])
+    return four_dims(x, p.lead)

@@ -1,0 +1,134 @@
+"""The two shapes a score is lowered to, so that an engine can run it without knowing the score.
+
+Inner:     s(q, k) = scale * <phi(q), psi(k)> + alpha(q) + beta(k)
+Pairwise:  s(q, k) = sum_h v_h f(a_h(q) + b_h(k))
+
+The query side and the key side are separate values because the key side can be cached: at a
+decoder step only the query is new.
+
+Shape legend: `*` leading (batch) dims, H query heads, K key heads (K divides H), Q query length,
+L key length, D feature width, E hidden width.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+from regard.activations import ACTIVATIONS, Activation
+
+
+class InnerQuery(NamedTuple):
+    """What an inner score keeps of the queries.
+
+    Args:
+        phi: features (*, H, Q, D).
+        alpha: a term of the query alone (*, H, Q), or None. It cannot change the weights, but it
+            does change LSE, the largest logit, a soft cap and a sink.
+        scale: a number multiplied into the inner product; kept apart from `phi` because SDPA
+            applies it for free.
+    """
+
+    phi: Tensor
+    alpha: Tensor | None = None
+    scale: float = 1.0
+
+
+class InnerKey(NamedTuple):
+    """What an inner score keeps of the keys: cacheable, reorderable for beams.
+
+    Args:
+        psi: features (*, K, L, D).
+        beta: a term of the key alone (*, K or H, L), or None.
+    """
+
+    psi: Tensor
+    beta: Tensor | None = None
+
+    def reorder(self, index: Tensor) -> InnerKey:
+        """The same keys with their first (batch) dim reordered, as beam search needs."""
+        beta = None if self.beta is None else self.beta.index_select(0, index)
+        return InnerKey(self.psi.index_select(0, index), beta)
+
+
+class PairwiseQuery(NamedTuple):
+    """What a pairwise score keeps of the queries: a (*, H, Q, E) and v (H, E)."""
+
+    a: Tensor
+    v: Tensor
+
+
+class PairwiseKey(NamedTuple):
+    """What a pairwise score keeps of the keys: b (*, K, L, E). Cacheable, reorderable."""
+
+    b: Tensor
+
+    def reorder(self, index: Tensor) -> PairwiseKey:
+        """The same keys with their first (batch) dim reordered, as beam search needs."""
+        return PairwiseKey(self.b.index_select(0, index))
+
+
+class Inner(NamedTuple):
+    """`scale * <phi, psi> + alpha + beta`; see `InnerQuery` and `InnerKey` for the shapes."""
+
+    phi: Tensor
+    psi: Tensor
+    alpha: Tensor | None = None
+    beta: Tensor | None = None
+    scale: float = 1.0
+
+    @property
+    def query(self) -> Tensor:
+        """The tensor that carries the query's heads and length."""
+        return self.phi
+
+    @property
+    def key(self) -> Tensor:
+        """The tensor that carries the key's heads and length."""
+        return self.psi
+
+    def describe(self) -> str:
+        """One line for `explain`."""
+        terms = [f"<phi, psi> of width {self.phi.shape[-1]}"]
+        terms += ["alpha(q)"] if self.alpha is not None else []
+        terms += ["beta(k)"] if self.beta is not None else []
+        return "inner: " + " + ".join(terms)
+
+
+class Pairwise(NamedTuple):
+    """`sum_h v_h f(a_h + b_h)` with `f` the activation called `activation`.
+
+    `v` is (H, 1, E) so that it broadcasts against `a`; `parameter` is the activation's own number
+    (the negative slope of LeakyReLU), 0.0 where it has none.
+    """
+
+    a: Tensor
+    b: Tensor
+    v: Tensor
+    activation: str
+    parameter: float = 0.0
+
+    @property
+    def query(self) -> Tensor:
+        """The tensor that carries the query's heads and length."""
+        return self.a
+
+    @property
+    def key(self) -> Tensor:
+        """The tensor that carries the key's heads and length."""
+        return self.b
+
+    @property
+    def function(self) -> Activation:
+        """The activation itself."""
+        return ACTIVATIONS[self.activation]
+
+    def describe(self) -> str:
+        """One line for `explain`."""
+        return f"pairwise: sum of v * {self.activation}(a + b) over {self.a.shape[-1]} hidden units"
+
+
+QuerySide = InnerQuery | PairwiseQuery
+KeySide = InnerKey | PairwiseKey
+Form = Inner | Pairwise

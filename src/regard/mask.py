@@ -1,0 +1,287 @@
+"""Which keys each query may see, as one frozen value.
+
+One rule everywhere: True means *attend*. Masks are combined with `&`; a key is seen only where
+every part allows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+Alignment = Literal["bottom_right", "top_left"]
+
+
+class Band(NamedTuple):
+    """Keys from `left` before to `right` after the query's own position; None is no limit."""
+
+    left: int | None
+    right: int | None
+    alignment: Alignment
+
+
+class Spans(NamedTuple):
+    """A mask resolved against real lengths: what engines read.
+
+    Query i sees key j where `start[i] <= j < stop[i]` (int64, (*, 1, Q or 1), None for no limit),
+    its segment equals the key's in every pair of `segments` ((*, 1, Q), (*, 1, L)), and `dense`
+    (*, H or 1, Q or 1, L or 1) is True.
+    """
+
+    start: Tensor | None
+    stop: Tensor | None
+    segments: tuple[tuple[Tensor, Tensor], ...]
+    dense: Tensor | None
+
+
+@dataclass(frozen=True, eq=False)
+class Mask:
+    """Which keys each query may see. Build one with the class methods and combine with `&`.
+
+    ```python
+    Mask.causal()                                      # the last query sits at the last key
+    Mask.window(left=128) & Mask.causal()              # each query sees 128 keys before it
+    Mask.lengths(keys=lengths, queries=lengths)        # padding; aligns a causal mask too
+    Mask.segments(ids)                                 # several sequences packed into one row
+    Mask.dense(allowed)                                # any boolean tensor, True = attend
+    ```
+
+    A query that may see nothing gets output 0, gradient 0 and LSE -inf.
+    """
+
+    allowed: tuple[Tensor, ...] = ()
+    key_lengths: Tensor | None = None
+    query_lengths: Tensor | None = None
+    bands: tuple[Band, ...] = ()
+    packed: tuple[tuple[Tensor, Tensor], ...] = ()
+
+    @classmethod
+    def dense(cls, allowed: Tensor) -> Mask:
+        """A boolean tensor, True = attend: (Q, L), or as many dims as the query, broadcast."""
+        if not isinstance(allowed, Tensor) or allowed.dtype != torch.bool:
+            given = f"{allowed.dtype}" if isinstance(allowed, Tensor) else type(allowed).__name__
+            raise TypeError(
+                f"mask must be a boolean tensor with True = attend, got {given}. From 0/1 "
+                "integers use mask.bool(); additive float masks are `bias=`"
+            )
+        if allowed.ndim < 2:
+            raise ValueError(
+                f"a dense mask ends in (query length, key length), got shape "
+                f"{tuple(allowed.shape)}; for padding use Mask.lengths(keys=...)"
+            )
+        return cls(allowed=(allowed,))
+
+    @classmethod
+    def lengths(
+        cls,
+        *,
+        keys: Tensor | Sequence[int] | int | None = None,
+        queries: Tensor | Sequence[int] | int | None = None,
+    ) -> Mask:
+        """How many keys and queries of each sequence are real; the rest is padding at the end.
+
+        Integers of the shape of the leading dims without heads: (batch,) for (batch, heads,
+        length, dim) and for (batch, length, dim).
+        """
+        if keys is None and queries is None:
+            raise ValueError("Mask.lengths needs keys=, queries= or both")
+        return cls(
+            key_lengths=_integers(keys, "keys"), query_lengths=_integers(queries, "queries")
+        )
+
+    @classmethod
+    def causal(cls, alignment: Alignment = "bottom_right") -> Mask:
+        """No key after the query.
+
+        With unequal lengths, `bottom_right` puts the last (real) query at the last (real) key, as
+        decoding with a cache needs; `top_left` puts the first at the first, as SDPA's `is_causal`.
+        """
+        return cls(bands=(Band(None, 0, _alignment(alignment)),))
+
+    @classmethod
+    def window(
+        cls,
+        left: int | None = None,
+        right: int | None = None,
+        alignment: Alignment = "bottom_right",
+    ) -> Mask:
+        """Keys from `left` before the query to `right` after it, both included."""
+        for name, size in (("left", left), ("right", right)):
+            if size is not None and (not isinstance(size, int) or isinstance(size, bool)):
+                raise TypeError(f"window {name} must be an integer or None, got {size!r}")
+            if size is not None and size < 0:
+                raise ValueError(f"window {name} must be 0 or more, got {size}")
+        if left is None and right is None:
+            raise ValueError("Mask.window needs left=, right= or both")
+        return cls(bands=(Band(left, right, _alignment(alignment)),))
+
+    @classmethod
+    def segments(cls, queries: Tensor, keys: Tensor | None = None) -> Mask:
+        """Only keys of the query's own segment: ids (*, Q) and (*, L), without heads.
+
+        Ids need not be sorted; `keys` defaults to `queries` (self-attention). A negative id is
+        padding and sees nothing.
+        """
+        queries = _ids(queries, "queries")
+        return cls(packed=((queries, queries if keys is None else _ids(keys, "keys")),))
+
+    def __and__(self, other: Mask) -> Mask:
+        """Both must allow."""
+        if not isinstance(other, Mask):
+            return NotImplemented
+        return Mask(
+            allowed=self.allowed + other.allowed,
+            key_lengths=_shorter(self.key_lengths, other.key_lengths),
+            query_lengths=_shorter(self.query_lengths, other.query_lengths),
+            bands=self.bands + other.bands,
+            packed=self.packed + other.packed,
+        )
+
+    def __repr__(self) -> str:
+        """The parts, without the numbers."""
+        parts = [f"dense{tuple(x.shape)}" for x in self.allowed]
+        parts += ["key lengths"] if self.key_lengths is not None else []
+        parts += ["query lengths"] if self.query_lengths is not None else []
+        parts += [
+            f"causal({b.alignment})" if b[:2] == (None, 0) else f"window({b.left}, {b.right})"
+            for b in self.bands
+        ]
+        parts += ["segments"] * len(self.packed)
+        return f"Mask({' & '.join(parts) or 'everything'})"
+
+    @property
+    def only_keys(self) -> bool:
+        """Whether every query sees the same keys."""
+        same = self.query_lengths is None and not self.bands and not self.packed
+        return same and all(x.shape[-2] == 1 for x in self.allowed)
+
+    def to(self, device: torch.device) -> Mask:
+        """The same mask with its tensors on `device`."""
+        tensors = (*self.allowed, self.key_lengths, self.query_lengths)
+        pairs = [x for pair in self.packed for x in pair]
+        if all(x is None or x.device == device for x in (*tensors, *pairs)):
+            return self
+        return Mask(
+            tuple(x.to(device) for x in self.allowed),
+            None if self.key_lengths is None else self.key_lengths.to(device),
+            None if self.query_lengths is None else self.query_lengths.to(device),
+            self.bands,
+            tuple((q.to(device), k.to(device)) for q, k in self.packed),
+        )
+
+    def spans(self, queries: int, keys: int, device: torch.device) -> Spans:
+        """Resolve against real lengths; see `Spans`."""
+        mask = self.to(device)
+        key_end = None if mask.key_lengths is None else mask.key_lengths[..., None, None]
+        query_end = None if mask.query_lengths is None else mask.query_lengths[..., None, None]
+        start, stop = None, key_end
+        row = torch.arange(queries, device=device) if mask.bands or query_end is not None else None
+        for band in mask.bands:
+            assert row is not None
+            own = row + mask.offset(band, queries, keys, key_end, query_end)
+            if band.left is not None:
+                start = _either(start, own - band.left, torch.maximum)
+            if band.right is not None:
+                stop = _either(stop, own + band.right + 1, torch.minimum)
+        if query_end is not None:
+            assert row is not None
+            end = torch.where(row < query_end, torch.iinfo(torch.int64).max, 0)
+            stop = _either(stop, end, torch.minimum)
+        segments = tuple((q.unsqueeze(-2), k.unsqueeze(-2)) for q, k in mask.packed)
+        dense = None
+        for allowed in mask.allowed:
+            dense = allowed if dense is None else dense & allowed
+        return Spans(start, stop, segments, dense)
+
+    def offset(
+        self,
+        band: Band,
+        queries: int,
+        keys: int,
+        key_end: Tensor | None,
+        query_end: Tensor | None,
+    ) -> Tensor | int:
+        """The key position of query 0."""
+        if band.alignment == "top_left" or (key_end is None and query_end is None):
+            return 0 if band.alignment == "top_left" else keys - queries
+        if query_end is None and queries > 1:
+            raise ValueError(
+                "a bottom-right aligned mask with key lengths needs the query lengths too: is a "
+                "short sequence's last query its last row, or is that row padding? Use "
+                "Mask.lengths(keys=..., queries=...), or alignment='top_left'"
+            )
+        if queries == 1 and query_end is None:
+            query_end = torch.ones_like(key_end)  # type: ignore[arg-type] # not both are None
+        return (keys if key_end is None else key_end) - (
+            queries if query_end is None else query_end
+        )
+
+    def real_keys(self, keys: int, device: torch.device) -> Tensor:
+        """Keys that no padding hides, (*, 1, L): a cheap superset of the visible ones."""
+        mask = self.to(device)
+        real = torch.ones(1, keys, dtype=torch.bool, device=device)
+        if mask.key_lengths is not None:
+            real = torch.arange(keys, device=device) < mask.key_lengths[..., None, None]
+        for _, ids in mask.packed:
+            real = real & (ids.unsqueeze(-2) >= 0)
+        for allowed in mask.allowed:
+            some = allowed.any(-2)
+            real = real & (some.any(-2, keepdim=True) if some.ndim > 1 else some)
+        return real
+
+    def visible(self, queries: int, keys: int, device: torch.device) -> Tensor:
+        """The whole mask as booleans, (*, H or 1, Q or 1, L) broadcastable; True = attend."""
+        return visible(self.spans(queries, keys, device), keys, device)
+
+
+def visible(spans: Spans, keys: int, device: torch.device) -> Tensor:
+    """Spans as booleans, (*, H or 1, Q or 1, L) broadcastable; True = attend."""
+    column = torch.arange(keys, device=device)
+    seen = torch.ones(1, keys, dtype=torch.bool, device=device)
+    if spans.start is not None:
+        seen = seen & (column >= spans.start.unsqueeze(-1))
+    if spans.stop is not None:
+        seen = seen & (column < spans.stop.unsqueeze(-1))
+    for q, k in spans.segments:
+        seen = seen & (q.unsqueeze(-1) == k.unsqueeze(-2)) & (q.unsqueeze(-1) >= 0)
+    return seen if spans.dense is None else seen & spans.dense
+
+
+def _integers(x: Tensor | Sequence[int] | int | None, name: str) -> Tensor | None:
+    if x is None:
+        return None
+    x = torch.as_tensor(x)
+    if x.dtype == torch.bool or x.is_floating_point() or x.is_complex():
+        raise TypeError(
+            f"Mask.lengths {name} must be integers, got {x.dtype}; for a boolean mask use "
+            "Mask.dense(mask), True = attend"
+        )
+    return x.to(torch.int64)
+
+
+def _ids(x: Tensor, name: str) -> Tensor:
+    if not isinstance(x, Tensor) or x.dtype == torch.bool or x.is_floating_point():
+        raise TypeError(f"Mask.segments {name} must be an integer tensor of segment ids, got {x!r}")
+    if x.ndim < 1:
+        raise ValueError(f"Mask.segments {name} must end in a length dim, got a single number")
+    return x.to(torch.int64)
+
+
+def _alignment(alignment: str) -> Alignment:
+    if alignment not in ("bottom_right", "top_left"):
+        raise ValueError(f"alignment must be 'bottom_right' or 'top_left', got {alignment!r}")
+    return alignment  # type: ignore[return-value] # checked above
+
+
+def _shorter(x: Tensor | None, y: Tensor | None) -> Tensor | None:
+    return _either(x, y, torch.minimum)
+
+
+def _either(x: Tensor | None, y: Tensor | None, combine) -> Tensor | None:  # noqa: ANN001
+    if x is None or y is None:
+        return y if x is None else x
+    return combine(x, y)

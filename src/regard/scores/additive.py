@@ -1,0 +1,96 @@
+"""Additive attention, as Bahdanau wrote it."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from regard.forms import PairwiseKey, PairwiseQuery
+from regard.scores.base import PairwiseScore, check_dim, check_heads, check_positive
+
+# E[tanh(x)^2] for x ~ N(0, 2), the sum of two unit-variance projections.
+TANH_POWER = 0.5200
+
+
+class Additive(PairwiseScore):
+    """A small network that judges each pair (Bahdanau, Luong's *concat*).
+
+    Formula: `s(q, k) = sum_h v_h tanh(a_h + b_h + bias_h)`
+
+    It takes the projected `a = W_q q` and `b = W_k k`; `Projected(Additive(hidden, heads),
+    query_dim, key_dim)` holds the projections as well.
+
+    Args:
+        hidden: hidden units for each head.
+        heads: query heads.
+        bias: learn a bias inside tanh; without it the score is odd in (q, k).
+        weight_norm: write v as `gain * v / |v|`, length and direction learned apart.
+
+    Parameters: heads * hidden for v, as many for the bias, heads for the gain.
+    Dims: any pair, through `Projected`.
+    Cost for each pair: hidden tanh and multiply-adds. |s| is at most the 1-norm of v.
+
+    v starts normal such that scores have variance 1 for unit-variance a and b.
+    """
+
+    name = "additive"
+    activation = "tanh"
+    power = TANH_POWER
+
+    def __init__(
+        self, hidden: int, heads: int = 1, *, bias: bool = False, weight_norm: bool = False
+    ) -> None:
+        super().__init__()
+        check_positive(hidden=hidden, heads=heads)
+        self.hidden, self.heads = hidden, heads
+        self.v = nn.Parameter(torch.empty(heads, hidden))
+        self.bias = nn.Parameter(torch.empty(heads, hidden)) if bias else None
+        self.gain = nn.Parameter(torch.empty(heads)) if weight_norm else None
+        self.reset_parameters()
+
+    @property
+    def width(self) -> int:
+        """How wide the projections must be."""
+        return self.hidden
+
+    def reset_parameters(self) -> None:
+        """Draw v anew; the bias starts at 0, the gain at the length of v."""
+        nn.init.normal_(self.v, std=(self.hidden * self.power) ** -0.5)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+        if self.gain is not None:
+            with torch.no_grad():
+                self.gain.copy_(self.v.norm(dim=-1))
+
+    def direction(self) -> Tensor:
+        """The v that is used, (heads, hidden)."""
+        if self.gain is None:
+            return self.v
+        return self.v * (self.gain / self.v.norm(dim=-1)).unsqueeze(-1)
+
+    def query(self, q: Tensor) -> PairwiseQuery:
+        """`a`, with the bias added."""
+        check_dim(q, self.hidden, "query", self, _PROJECT_HINT.format(type(self).__name__))
+        check_heads(q, self.v.shape[0], "query", self)
+        if self.bias is not None:
+            q = q + self.bias.unsqueeze(-2).to(q.dtype)
+        return PairwiseQuery(q, self.direction())
+
+    def key(self, k: Tensor) -> PairwiseKey:
+        """`b`."""
+        check_dim(k, self.hidden, "key", self, _PROJECT_HINT.format(type(self).__name__))
+        return PairwiseKey(k)
+
+    @torch.no_grad()
+    def rescale_(self, factor: Tensor) -> None:
+        """Logits are linear in v."""
+        if self.gain is not None:
+            self.gain.mul_(factor)
+        else:
+            self.v.mul_(factor.unsqueeze(-1))
+
+
+_PROJECT_HINT = (
+    "it takes projected queries and keys: Projected({}(hidden, heads), query_dim, key_dim) "
+    "projects them"
+)

@@ -1,0 +1,160 @@
+"""What every score has in common, and the checks that give a wrong call its one clear error."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from regard.forms import (
+    Form,
+    Inner,
+    InnerKey,
+    InnerQuery,
+    KeySide,
+    Pairwise,
+    PairwiseKey,
+    PairwiseQuery,
+    QuerySide,
+)
+from regard.mask import Mask
+
+UNEQUAL_DIMS_HINT = (
+    "Scores that take query_dim != key_dim: Bilinear(query_dim, key_dim), "
+    "LowRank(query_dim, key_dim, rank), and Projected(score, query_dim, key_dim) around any score, "
+    "for example Projected(Additive(16), query_dim={q}, key_dim={k})"
+)
+
+
+class Score(nn.Module):
+    """How well a key answers a query.
+
+    Subclass `InnerScore` or `PairwiseScore`; both sides are lowered apart, so that keys can be
+    cached. `heads` is the number of query heads the parameters are for, None where there are no
+    parameters for each head.
+    """
+
+    name: ClassVar[str]
+    heads: int | None = None
+    softcap: float | None = None
+
+    def query(self, q: Tensor) -> QuerySide:
+        """Lower the queries (*, H, Q, query dim)."""
+        raise NotImplementedError
+
+    def key(self, k: Tensor) -> KeySide:
+        """Lower the keys (*, K, L, key dim)."""
+        raise NotImplementedError
+
+    def join(self, query: QuerySide, key: KeySide) -> Form:
+        """Put two lowered sides together."""
+        raise NotImplementedError
+
+    def lower(self, q: Tensor, k: Tensor, mask: Mask | None = None) -> Form:
+        """Lower both sides and put them together.
+
+        The mask is there for a score that looks at all visible keys first, as `Gaussian` does.
+        """
+        return self.join(self.query(q), self.key(k))
+
+    @torch.no_grad()
+    def rescale_(self, factor: Tensor) -> None:
+        """Multiply this score's logits by `factor` (heads,) in place, through its parameters."""
+        raise ValueError(
+            f"{type(self).__name__} has no parameters that scale its logits; "
+            "wrap it, for example Projected(score, query_dim, key_dim)"
+        )
+
+    def forward(self, q: Tensor, k: Tensor) -> Tensor:
+        """Raw logits (*, H, Q, L); the same as `regard.score(q, k, self)`."""
+        from regard.attention import score  # noqa: PLC0415 - attention.py imports the scores
+
+        return score(q, k, self)
+
+
+class InnerScore(Score):
+    """A score of the form `scale * <phi(q), psi(k)> + alpha(q) + beta(k)`."""
+
+    def query(self, q: Tensor) -> InnerQuery:
+        """Lower the queries; the identity unless a subclass says otherwise."""
+        return InnerQuery(q)
+
+    def key(self, k: Tensor) -> InnerKey:
+        """Lower the keys; the identity unless a subclass says otherwise."""
+        return InnerKey(k)
+
+    def join(self, query: QuerySide, key: KeySide) -> Inner:
+        """Check that the feature widths agree and put the sides together."""
+        assert isinstance(query, InnerQuery) and isinstance(key, InnerKey)
+        phi, psi = query.phi, key.psi
+        if phi.shape[-1] != psi.shape[-1]:
+            q, k = phi.shape[-1], psi.shape[-1]
+            raise ValueError(
+                f"score {self.name!r} needs query dim == key dim, got query dim {q} and "
+                f"key dim {k}. " + UNEQUAL_DIMS_HINT.format(q=q, k=k)
+            )
+        return Inner(phi, psi, query.alpha, key.beta, query.scale)
+
+
+class PairwiseScore(Score):
+    """A score of the form `sum_h v_h f(a_h(q) + b_h(k))`.
+
+    A subclass names its `activation` (see `regard.activations`) and gives `query` and `key`.
+    """
+
+    activation: ClassVar[str]
+    parameter: float = 0.0
+
+    def join(self, query: QuerySide, key: KeySide) -> Pairwise:
+        """Check the hidden widths, give `a` the heads of `v`, and put the sides together."""
+        assert isinstance(query, PairwiseQuery) and isinstance(key, PairwiseKey)
+        a, b, v = query.a, key.b, query.v
+        if a.shape[-1] != b.shape[-1]:
+            raise ValueError(
+                f"score {self.name!r} adds a(q) and b(k): their widths must agree, got "
+                f"{a.shape[-1]} and {b.shape[-1]}. "
+                + UNEQUAL_DIMS_HINT.format(q=a.shape[-1], k=b.shape[-1])
+            )
+        heads = v.shape[0]
+        if heads > 1 and a.shape[-3] == 1:
+            a = a.expand(*a.shape[:-3], heads, *a.shape[-2:])
+        return Pairwise(a, b, v.unsqueeze(-2), self.activation, self.parameter)
+
+
+def check_heads(x: Tensor, heads: int, side: str, score: Score) -> None:
+    """Refuse `x` unless it has `heads` heads, or one that is shared by all."""
+    given = x.shape[-3] if x.ndim >= 3 else 1
+    if given not in (1, heads):
+        raise ValueError(
+            f"{type(score).__name__} was built for {heads} {side} heads, got {side} of shape "
+            f"{tuple(x.shape)} with {given} heads; shapes are (..., heads, length, dim)"
+        )
+
+
+def check_dim(x: Tensor, dim: int, side: str, score: Score, hint: str = "") -> None:
+    """Refuse `x` unless its last dim is `dim`."""
+    if x.shape[-1] != dim:
+        raise ValueError(
+            f"{type(score).__name__} was built for {side} dim {dim}, got {side} of shape "
+            f"{tuple(x.shape)} with dim {x.shape[-1]}" + (f"; {hint}" if hint else "")
+        )
+
+
+def check_positive(**sizes: float) -> None:
+    """Refuse sizes that are not positive numbers, naming the first."""
+    for name, size in sizes.items():
+        if not (isinstance(size, (int, float)) and size > 0 and math.isfinite(size)):
+            raise ValueError(f"{name} must be a positive number, got {size!r}")
+
+
+def per_head(parameter: Tensor, heads: int, side: str, score: Score) -> Tensor:
+    """Repeat a (K,) parameter to `heads` heads, each shared by a group, as (heads, 1, 1)."""
+    count = parameter.shape[0]
+    if count != heads and heads % count != 0:
+        raise ValueError(
+            f"{type(score).__name__} was built for {count} heads, which does not divide the "
+            f"{heads} {side} heads given"
+        )
+    return parameter.repeat_interleave(heads // count).view(heads, 1, 1)

@@ -1,0 +1,76 @@
+"""The cosine of the angle between query and key."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from regard.forms import InnerKey, InnerQuery
+from regard.scores.base import InnerScore, check_positive, per_head
+
+
+def unit(x: Tensor, eps: float = 0.0) -> Tensor:
+    """`x / max(|x|, eps)` along the last dim, exact in scale from 1e-38 to 1e38, 0 at 0.
+
+    The norm is taken of `x` divided by its largest entry, so that squares neither overflow nor
+    vanish (`torch.nn.functional.normalize` gives 0 at 1e20 and 1e-18 at 1e-30). At the zero
+    vector the value and the gradient are 0; near it the gradient is 1 / |x|, unless `eps` bounds
+    it.
+    """
+    work = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+    peak = work.detach().abs().amax(-1, keepdim=True) if x.shape[-1] else work.new_ones(())
+    zero = peak < torch.finfo(work.dtype).tiny
+    # Two factors: 1 / peak itself may overflow where peak is tiny.
+    scaled = work / torch.where(zero, 1.0, peak)
+    norm = scaled.square().sum(-1, keepdim=True)
+    norm = torch.where(zero, 1.0, norm).sqrt()
+    if eps:
+        norm = torch.maximum(norm, eps / torch.where(zero, 1.0, peak))
+    return torch.where(zero, 0.0, scaled / norm).to(x.dtype)
+
+
+class Cosine(InnerScore):
+    """The cosine between query and key, times a scale.
+
+    Formula: `s(q, k) = gain_h * scale * <q, k> / (|q| |k|)`
+
+    Args:
+        heads: query heads that learn a gain each; None for no parameters.
+        scale: default `sqrt(d)`, which gives scores of variance 1 for isotropic inputs.
+        eps: the smallest norm that is divided by; 0 keeps the score exactly free of norms.
+
+    Parameters: heads (the gains, starting at 1). Dims: query dim == key dim.
+    Cost for each pair: d multiply-adds, as a matrix product.
+    """
+
+    name = "cosine"
+
+    def __init__(
+        self, heads: int | None = 1, scale: float | None = None, eps: float = 0.0
+    ) -> None:
+        super().__init__()
+        if scale is not None:
+            check_positive(scale=scale)
+        if eps < 0:
+            raise ValueError(f"eps must be 0 or more, got {eps!r}")
+        self.scale, self.eps = scale, eps
+        self.gain = None if heads is None else nn.Parameter(torch.ones(heads))
+
+    def query(self, q: Tensor) -> InnerQuery:
+        """The unit query times its head's gain."""
+        phi = unit(q, self.eps)
+        if self.gain is not None:
+            phi = phi * per_head(self.gain, q.shape[-3], "query", self).to(q.dtype)
+        return InnerQuery(phi, scale=self.scale or max(q.shape[-1], 1) ** 0.5)
+
+    def key(self, k: Tensor) -> InnerKey:
+        """The unit key."""
+        return InnerKey(unit(k, self.eps))
+
+    @torch.no_grad()
+    def rescale_(self, factor: Tensor) -> None:
+        """Logits are linear in the gain."""
+        if self.gain is None:
+            super().rescale_(factor)
+        else:
+            self.gain.mul_(factor)

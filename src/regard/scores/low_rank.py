@@ -1,0 +1,68 @@
+"""The bilinear score with a matrix of low rank."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from regard.forms import InnerKey, InnerQuery
+from regard.scores.base import InnerScore, check_dim, check_heads, check_positive
+from regard.scores.projected import project
+
+
+class LowRank(InnerScore):
+    """A bilinear score whose matrix is `P Q'` and is never built.
+
+    Formula: `s(q, k) = <P' q, Q' k> / sqrt(rank)`
+
+    Parameters: rank * (heads * query_dim + key_heads * key_dim). Dims: any pair.
+    Cost for each query and key: dim * rank once; for each pair: rank multiply-adds.
+
+    `P` and `Q` start normal with variance 1 / dim: scores have variance 1 for unit-variance
+    inputs.
+    """
+
+    name = "low_rank"
+
+    def __init__(
+        self,
+        query_dim: int,
+        key_dim: int,
+        rank: int,
+        heads: int = 1,
+        key_heads: int | None = None,
+    ) -> None:
+        super().__init__()
+        key_heads = key_heads or heads
+        check_positive(query_dim=query_dim, key_dim=key_dim, rank=rank, heads=heads)
+        if heads % key_heads:
+            raise ValueError(f"key_heads={key_heads} does not divide heads={heads}")
+        self.query_dim, self.key_dim, self.rank = query_dim, key_dim, rank
+        self.heads, self.key_heads = heads, key_heads
+        self.query_factor = nn.Parameter(torch.empty(heads * rank, query_dim))
+        self.key_factor = nn.Parameter(torch.empty(key_heads * rank, key_dim))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw both factors anew."""
+        nn.init.normal_(self.query_factor, std=self.query_dim**-0.5)
+        nn.init.normal_(self.key_factor, std=self.key_dim**-0.5)
+
+    def query(self, q: Tensor) -> InnerQuery:
+        """`phi = P' q`."""
+        check_dim(q, self.query_dim, "query", self)
+        heads = self.query_factor.shape[0] // self.rank
+        check_heads(q, heads, "query", self)
+        phi = project(q, self.query_factor, None, heads)
+        return InnerQuery(phi, scale=self.rank**-0.5)
+
+    def key(self, k: Tensor) -> InnerKey:
+        """`psi = Q' k`."""
+        check_dim(k, self.key_dim, "key", self)
+        check_heads(k, self.key_heads, "key", self)
+        return InnerKey(project(k, self.key_factor, None, self.key_heads))
+
+    @torch.no_grad()
+    def rescale_(self, factor: Tensor) -> None:
+        """Logits are linear in `P`."""
+        self.query_factor.unflatten(0, (-1, self.rank)).mul_(factor.view(-1, 1, 1))
