@@ -47,6 +47,6 @@ TANH = Activation(
 
 LEAKY_RELU = Activation(
     "leaky_relu",
-    value=lambda x, slope: torch.nn.functional.leaky_relu(x, slope),
+    value=torch.nn.functional.leaky_relu,
     slope=lambda x, _y, slope: torch.full_like(x, slope).masked_fill_(x > 0, 1.0),
 )

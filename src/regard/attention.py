@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from regard.engines import plan
-from regard.engines.base import Attended, working_dtype
+from regard.engines.base import Attended
 from regard.engines.plan import Plan
-from regard.forms import Inner
 from regard.mask import Mask
 from regard.problem import (
     Problem,
@@ -94,8 +93,10 @@ def attend(
     error: float | None = None,
     engine: str | None = None,
 ) -> Attended:
-    """`attention` with statistics: `want` any of lse, entropy, max_logit, max_weight, jacobian,
-    weights. See `Attended` for what each is; fields not asked for are None.
+    """`attention` with statistics from the same pass.
+
+    `want` names any of lse, entropy, max_logit, max_weight, jacobian and weights; `Attended` says
+    what each is. Fields not asked for are None.
     """
     problem, squeeze = _prepare(
         query,
@@ -119,17 +120,13 @@ def attend(
     result = _run(problem, engine)
     if not squeeze:
         return result
-    rows = {"output": -3, "weights": -3}
-    return Attended(
-        *(
-            x if x is None else x.squeeze(rows.get(name, -2))
-            for name, x in zip(Attended._fields, result, strict=True)
-        )
-    )
+    dims = {"output": -3, "weights": -3}  # the head dim; statistics of rows end in (H, Q)
+    fields = zip(Attended._fields, result, strict=True)
+    return Attended._make(None if x is None else x.squeeze(dims.get(n, -2)) for n, x in fields)
 
 
 def score(query: Tensor, key: Tensor, score: Score | str | None = None) -> Tensor:
-    """Raw logits (..., heads, query length, key length), before temperature, bias and mask.
+    """Raw logits (..., heads, query length, key length), before temperature, cap, bias and mask.
 
     The Q x L result is built, but never the Q x L x hidden tensor of a pairwise score on the CPU.
     """
@@ -162,8 +159,9 @@ def explain(
     error: float | None = None,
     engine: str | None = None,
 ) -> Plan:
-    """What `attention` would do with this call: the engine, its error bound, and why each other
-    engine refused. Nothing is run; print the plan to read it.
+    """Say what `attention` would do with this call; print the plan to read it.
+
+    It names the engine, its error bound, and why each other engine refused. Nothing is run.
     """
     problem, _ = _prepare(
         query,

@@ -89,9 +89,7 @@ class Mask:
         """
         if keys is None and queries is None:
             raise ValueError("Mask.lengths needs keys=, queries= or both")
-        return cls(
-            key_lengths=_integers(keys, "keys"), query_lengths=_integers(queries, "queries")
-        )
+        return cls(key_lengths=_integers(keys, "keys"), query_lengths=_integers(queries, "queries"))
 
     @classmethod
     def causal(cls, alignment: Alignment = "bottom_right") -> Mask:
@@ -281,7 +279,7 @@ def _shorter(x: Tensor | None, y: Tensor | None) -> Tensor | None:
     return _either(x, y, torch.minimum)
 
 
-def _either(x: Tensor | None, y: Tensor | None, combine) -> Tensor | None:  # noqa: ANN001
+def _either(x: Tensor | None, y: Tensor | None, combine) -> Tensor | None:
     if x is None or y is None:
         return y if x is None else x
     return combine(x, y)

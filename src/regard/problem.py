@@ -220,9 +220,7 @@ def check_sink(sink: Tensor, problem: Problem) -> Tensor:
     return sink.reshape(-1)
 
 
-def check_temperature(
-    temperature: float | Tensor, ndim: int, problem: Problem
-) -> float | Tensor:
+def check_temperature(temperature: float | Tensor, ndim: int, problem: Problem) -> float | Tensor:
     """A number of 0 or more, or a tensor that broadcasts to (*, H, Q)."""
     if not isinstance(temperature, Tensor):
         if isinstance(temperature, bool) or not isinstance(temperature, (int, float)):

@@ -159,7 +159,9 @@ def error_bound(problem: Problem) -> float:
         # tanh is bounded; an unbounded activation is bounded by its argument.
         reach = 1.0 if form.activation == "tanh" else float(_peak(form.a) + _peak(form.b))
         size = float(form.v.detach().abs().sum(-1).max()) * reach
-    coldest = p.temperature if isinstance(p.temperature, (int, float)) else float(p.temperature.min())
+    coldest = (
+        p.temperature if isinstance(p.temperature, (int, float)) else float(p.temperature.min())
+    )
     if coldest == 0:
         return float("inf")
     delta = working * terms * size / coldest

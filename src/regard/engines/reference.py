@@ -66,8 +66,8 @@ class Reference:
         logits = hide(soft.expand(shape), visible)
         sink = None if problem.sink is None else problem.sink.to(dtype).view(-1, 1)
         weights, lse, sink_weight = softmax(logits, visible, sink)
-        if hard is not None:
-            best = one_hot_best(hide(scores.expand(shape), visible))
+        best = None if hard is None else one_hot_best(hide(scores.expand(shape), visible))
+        if hard is not None and best is not None:
             weights = torch.where(hard, best, weights)
         kept = F.dropout(weights, problem.dropout) if problem.dropout else weights
         value = repeat_heads(problem.value, problem.heads).to(dtype)
@@ -76,7 +76,9 @@ class Reference:
             output.to(problem.dtype),
             **statistics(problem.want, logits, weights, lse, sink, sink_weight),
         )
-        return result if hard is None else with_hard_rows(result, hard.squeeze(-1), best.sum(-1))
+        if hard is None or best is None:
+            return result
+        return with_hard_rows(result, hard.squeeze(-1), best.sum(-1))
 
 
 def visible_pairs(problem: Problem) -> Tensor | None:
@@ -124,7 +126,7 @@ def raw_scores(form: Form, dtype: torch.dtype, visible: Tensor | None = None) ->
     else:
         hidden = form.function.value(q.unsqueeze(-2) + k.unsqueeze(-3), form.parameter)
         logits = (hidden @ form.v.to(dtype).unsqueeze(-1)).squeeze(-1)
-    if broken is not None:
+    if broken is not None and visible is not None:
         logits = torch.where(broken & visible, torch.nan, logits)
     return logits
 
@@ -144,7 +146,11 @@ def softmax(
     logits: Tensor, visible: Tensor | None, sink: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Weights (*, H, Q, L), LSE (*, H, Q) and the sink's weight; rows that see nothing are 0."""
-    top = logits.detach().amax(-1) if logits.shape[-1] else logits.new_full(logits.shape[:-1], -torch.inf)
+    top = (
+        logits.detach().amax(-1)
+        if logits.shape[-1]
+        else logits.new_full(logits.shape[:-1], -torch.inf)
+    )
     if sink is not None:
         top = torch.maximum(top, sink.detach())
     top = torch.where(top == -torch.inf, 0, top)

@@ -68,10 +68,11 @@ class Sdpa:
         """NaN in a key that some queries see may reach those that do not."""
         if problem.bias is None and (problem.mask is None or padding_only(problem.mask)):
             return []
-        return [
+        leak = (
             "NaN or Inf in a key or value that only some queries see reaches the other queries "
             "too (engines 'reference' and 'cpu' keep it out)"
-        ]
+        )
+        return [leak]
 
     def run(self, problem: Problem) -> Attended:
         """Bring the call into SDPA's shape, call it, and shape the result back."""
@@ -139,9 +140,7 @@ def four_dims(x: Tensor, lead: tuple[int, ...]) -> Tensor:
     return x.expand(*lead, *x.shape[-3:]).reshape(math.prod(lead), *x.shape[-3:])
 
 
-def beta_columns(
-    query: Tensor, key: Tensor, beta: Tensor, scale: float
-) -> tuple[Tensor, Tensor]:
+def beta_columns(query: Tensor, key: Tensor, beta: Tensor, scale: float) -> tuple[Tensor, Tensor]:
     """Write `scale * <query, key> + beta` as one inner product.
 
     In half precision one column is not enough: 8 to 11 bits of beta would shift whole weights. A
@@ -195,7 +194,7 @@ def dense_entries(p: Problem) -> int:
         parts += p.mask.allowed
         batched = p.mask.key_lengths is not None or bool(p.mask.packed)
         queries = queries if padding_only(p.mask) else p.queries
-    shape = torch.broadcast_shapes(*(x.shape[:-2] for x in parts), p.lead + (1,) if batched else ())
+    shape = torch.broadcast_shapes(*(x.shape[:-2] for x in parts), (*p.lead, 1) if batched else ())
     return math.prod(shape) * queries * p.keys
 
 

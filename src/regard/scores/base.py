@@ -69,7 +69,7 @@ class Score(nn.Module):
 
     def forward(self, q: Tensor, k: Tensor) -> Tensor:
         """Raw logits (*, H, Q, L); the same as `regard.score(q, k, self)`."""
-        from regard.attention import score  # noqa: PLC0415 - attention.py imports the scores
+        from regard.attention import score
 
         return score(q, k, self)
 
@@ -150,9 +150,14 @@ def check_positive(**sizes: float) -> None:
 
 
 def per_head(parameter: Tensor, heads: int, side: str, score: Score) -> Tensor:
-    """Repeat a (K,) parameter to `heads` heads, each shared by a group, as (heads, 1, 1)."""
+    """A (K,) parameter as (heads, 1, 1), each value shared by a group of heads.
+
+    One given head is shared by all K values.
+    """
     count = parameter.shape[0]
-    if count != heads and heads % count != 0:
+    if heads == 1 or heads == count:
+        return parameter.view(count, 1, 1)
+    if heads % count:
         raise ValueError(
             f"{type(score).__name__} was built for {count} heads, which does not divide the "
             f"{heads} {side} heads given"

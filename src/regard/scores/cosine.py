@@ -45,15 +45,13 @@ class Cosine(InnerScore):
 
     name = "cosine"
 
-    def __init__(
-        self, heads: int | None = 1, scale: float | None = None, eps: float = 0.0
-    ) -> None:
+    def __init__(self, heads: int | None = 1, scale: float | None = None, eps: float = 0.0) -> None:
         super().__init__()
         if scale is not None:
             check_positive(scale=scale)
         if eps < 0:
             raise ValueError(f"eps must be 0 or more, got {eps!r}")
-        self.scale, self.eps = scale, eps
+        self.scale, self.eps, self.heads = scale, eps, heads
         self.gain = None if heads is None else nn.Parameter(torch.ones(heads))
 
     def query(self, q: Tensor) -> InnerQuery:

@@ -34,35 +34,27 @@ class Cpu:
         return ["it has no second derivative (engine 'reference' has)"]
 
     def run(self, problem: Problem) -> Attended:
-        """Run the operators and put sink and statistics together."""
+        """Run the operators and put sink, statistics and hard rows together."""
         p, layout = problem, Layout(problem)
         args = layout.arguments()
         if p.hard:
-            output, index = hard_lookup(p, layout, args, torch.ones(1, 1, 1, 1, 1) > 0)
-            asked = {name: mass(index, p) for name in p.want - {"weights"}}
-            weights = one_hot(index, p) if "weights" in p.want else None
-            return with_hard_rows(Attended(output, weights=weights, **asked), index == index, mass(index, p))
+            return all_hard_rows(p, layout, args)
         output, lse, entropy, peak = Attend.apply("entropy" in p.want, *args)
-        lse, entropy, peak = (layout.back(x) for x in (lse, entropy, peak))
-        output, sink_weight = layout.back(output), None
+        output, lse, entropy, peak = (layout.back(x) for x in (output, lse, entropy, peak))
+        sink_weight = None
         if p.sink is not None:
-            output, lse, entropy, sink_weight = add_sink(p, output, lse, entropy)
-        weights = dense_weights(p, lse) if "weights" in p.want else None
-        empty = peak == -torch.inf
-        result = Attended(
-            output,
-            lse=lse if "lse" in p.want else None,
-            entropy=entropy if "entropy" in p.want else None,
-            max_logit=peak if "max_logit" in p.want else None,
-            max_weight=torch.where(empty, 0, torch.exp(peak - lse.detach()))
-            if "max_weight" in p.want
-            else None,
-            jacobian=jacobian(layout, args, lse, peak, sink_weight)
-            if "jacobian" in p.want
-            else None,
-            weights=weights,
-        )
-        return add_hard_rows(p, layout, args, result)
+            output, lse, entropy, sink_weight = add_sink(p.sink, output, lse, entropy)
+        found = {"lse": lse, "entropy": entropy, "max_logit": peak}
+        if "max_weight" in p.want:
+            found["max_weight"] = torch.exp(
+                torch.where(peak == -torch.inf, peak, peak - lse.detach())
+            )
+        if "jacobian" in p.want:
+            found["jacobian"] = jacobian(layout, args, lse, peak, sink_weight)
+        if "weights" in p.want:
+            found["weights"] = dense_weights(p, lse)
+        soft = Attended(output, **{name: x for name, x in found.items() if name in p.want})
+        return add_hard_rows(p, layout, args, soft)
 
 
 class Layout:
@@ -103,12 +95,12 @@ class Layout:
     def arguments(self, raw: bool = False) -> Arguments:
         """The operators' arguments; `raw` leaves out all but the score."""
         p, form = self.problem, self.problem.form
-        cold = isinstance(p.temperature, float) and p.temperature not in (0, 1)
-        factor = 1 / p.temperature if cold and not raw else 1.0
-        rate = None
+        factor, rate = 1.0, None
         if isinstance(p.temperature, Tensor) and not raw:
-            hard = p.temperature == 0
-            rate = self.five((1 / torch.where(hard, 1, p.temperature)).unsqueeze(-1))
+            soft = torch.where(p.temperature == 0, 1, p.temperature)
+            rate = self.five((1 / soft).unsqueeze(-1))
+        elif not isinstance(p.temperature, Tensor) and p.temperature and not raw:
+            factor = 1 / p.temperature
         inner = isinstance(form, Inner)
         spans = Spans(None, None, (), None) if raw or p.mask is None else self.spans()
         segments = spans.segments[0] if spans.segments else (None, None)
@@ -136,7 +128,7 @@ class Layout:
         )
 
     def term(self, x: Tensor | None, factor: float, dim: int) -> Tensor | None:
-        """alpha as a column or beta as a row, times `factor`."""
+        """A term as a column (dim -1, alpha) or a row (dim -2, beta), times `factor`."""
         return None if x is None else self.rows(x * factor if factor != 1 else x, dim)
 
     def rows(self, x: Tensor, dim: int) -> Tensor:
@@ -153,14 +145,15 @@ class Layout:
         return Spans(None, None, (), visible(spans, p.keys, p.device))
 
 
-def add_sink(p: Problem, output: Tensor, lse: Tensor, entropy: Tensor) -> tuple[Tensor, ...]:
+def add_sink(
+    sink: Tensor, output: Tensor, lse: Tensor, entropy: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Let one more outcome with value 0 take its share: output, LSE, entropy, its weight.
 
     With w the share of the keys, output and weights shrink by w, and the entropy is w times the
     keys' own plus that of the choice between keys and sink.
     """
-    assert p.sink is not None
-    sink = p.sink.to(lse.dtype).view(-1, 1)
+    sink = sink.to(lse.dtype).view(-1, 1)
     empty = lse == -torch.inf
     margin = torch.where(empty, 0, lse) - sink
     nothing = sink == -torch.inf
@@ -198,9 +191,7 @@ def dense_weights(p: Problem, lse: Tensor) -> Tensor:
     return torch.where(seen, weights, 0)
 
 
-def hard_lookup(
-    p: Problem, layout: Layout, args: Arguments, hard: Tensor
-) -> tuple[Tensor, Tensor]:
+def hard_lookup(p: Problem, layout: Layout, args: Arguments, hard: Tensor) -> tuple[Tensor, Tensor]:
     """The value of the best key of each hard row, and its index: -1 for none, -2 for NaN."""
     plain = args._replace(rate=None, softcap=0.0, dropout=0.0, bias=hiding(args.bias))
     detached = [x.detach() if isinstance(x, Tensor) else x for x in plain]
@@ -216,6 +207,16 @@ def hard_lookup(
         found = found * F.dropout(torch.ones_like(found[..., :1]), p.dropout)
     found = torch.where(at == -1, 0, found)
     return torch.where(at == -2, torch.nan, found), index
+
+
+def all_hard_rows(p: Problem, layout: Layout, args: Arguments) -> Attended:
+    """A hard look-up for every query."""
+    every = torch.ones(1, 1, 1, 1, 1, dtype=torch.bool)
+    output, index = hard_lookup(p, layout, args, every)
+    found = {name: mass(index, p) for name in p.want - {"weights"}}
+    if "weights" in p.want:
+        found["weights"] = one_hot(index, p)
+    return with_hard_rows(Attended(output, **found), every[0, 0, 0], mass(index, p))
 
 
 def add_hard_rows(p: Problem, layout: Layout, args: Arguments, soft: Attended) -> Attended:

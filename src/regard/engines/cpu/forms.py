@@ -91,7 +91,9 @@ class PairwiseTiles:
         """Logits (b, k, g, q, l) of the tile; its hidden units stay in the buffer."""
         a, b = cut(self.a, tile, tile.q), cut(self.b, tile, tile.l)
         v = cut(self.v, tile, tile.q)
-        self.fast = self.exponentials and bool((a.abs().amax() < self.limit) & (b.abs().amax() < self.limit))
+        self.fast = self.exponentials and bool(
+            (a.abs().amax() < self.limit) & (b.abs().amax() < self.limit)
+        )
         if not self.fast:
             self.total = a.unsqueeze(-2) + b.unsqueeze(-3)
             self.hidden = self.activation.value(self.total, self.parameter)

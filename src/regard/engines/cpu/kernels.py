@@ -156,21 +156,23 @@ class Gradients(NamedTuple):
     bias: Tensor | None
 
 
-def backward(
-    x: Inputs,
-    grad: Tensor,
-    output: Tensor,
-    stats: tuple[Tensor, Tensor, Tensor, Tensor | None],
-    bias_gradient: bool,
-) -> Gradients:
-    """Recompute each tile and give its gradient to the inputs.
+class Rows(NamedTuple):
+    """What the backward knows of each query, (B, K, G, Q, 1) but for `grad` and `output`."""
 
-    `stats` is (LSE, gradient of LSE, entropy, gradient of the entropy or None), (B, K, G, Q, 1).
-    """
-    lse, grad_lse, _, grad_entropy = stats
-    # d logit = p * (d p - <grad, output> + grad_lse): one number for each row is enough.
-    shift = grad_lse - (grad * output).sum(-1, keepdim=True)
-    shift = torch.where(lse == -torch.inf, 0, shift)
+    grad: Tensor
+    output: Tensor
+    lse: Tensor
+    grad_lse: Tensor
+    entropy: Tensor
+    grad_entropy: Tensor | None
+
+    def cut(self, row: Tile) -> Rows:
+        """The rows of one block of queries."""
+        return Rows(*(None if x is None else cut_exact(x, row) for x in self))  # type: ignore[arg-type] # None stays None
+
+
+def backward(x: Inputs, rows: Rows, bias_gradient: bool) -> Gradients:
+    """Recompute each tile and give its gradient to the inputs."""
     grads = Gradients(
         new_zeros(x.value),
         None if x.rate is None else new_zeros(x.rate),
@@ -178,36 +180,33 @@ def backward(
     )
     x.form.start_gradients()
     for row in row_tiles(x.shape):
-        rows = [None if t is None else cut_exact(t, row) for t in (grad, shift, *stats)]
+        block = rows.cut(row)
+        # d logit = p * (d p - <grad, output> + grad_lse): one number for each row is enough.
+        shift = block.grad_lse - (block.grad * block.output).sum(-1, keepdim=True)
+        shift = torch.where(block.lse == -torch.inf, 0, shift)
         for tile in key_tiles(row, x.shape, *span(x, row)):
-            backward_tile(x, tile, rows, grads, grad_entropy is not None)
+            backward_tile(x, tile, block, shift, grads)
     return grads
 
 
-def backward_tile(
-    x: Inputs, tile: Tile, rows: list[Tensor | None], grads: Gradients, entropy: bool
-) -> None:
+def backward_tile(x: Inputs, tile: Tile, rows: Rows, shift: Tensor, grads: Gradients) -> None:
     """One tile of the backward pass."""
-    grad, shift, lse, _, spread, grad_entropy = rows
-    assert grad is not None and shift is not None and lse is not None
     score, capped, final, seen = tile_logits(x, tile)
-    value = cut(x.value, tile, tile.l)
-    log_weight = final - torch.where(lse == -torch.inf, 0, lse)
+    log_weight = final - torch.where(rows.lse == -torch.inf, 0, rows.lse)
     weights = torch.exp(log_weight)
     if seen is not None:
         weights.masked_fill_(~seen, 0)  # a row whose LSE is NaN must not touch hidden keys
-    grad_weights = grad @ value.mT
+    slope = rows.grad @ cut(x.value, tile, tile.l).mT
     kept = weights
     if x.dropout:
         keep = keep_mask(x, tile, weights)
-        kept, grad_weights = weights * keep, grad_weights * keep
+        kept, slope = weights * keep, slope * keep
     flipped = None if seen is None else seen.mT
-    add_cut(grads.value, select_matmul(kept.mT, grad, flipped), tile, tile.l)
-    slope = grad_weights.add_(shift)
-    if entropy:
-        assert spread is not None and grad_entropy is not None
+    add_cut(grads.value, select_matmul(kept.mT, rows.grad, flipped), tile, tile.l)
+    slope += shift
+    if rows.grad_entropy is not None:
         log_weight.masked_fill_(log_weight == -torch.inf, 0)
-        slope -= grad_entropy * (log_weight + spread)
+        slope -= rows.grad_entropy * (log_weight + rows.entropy)
     slope *= weights
     if seen is not None:
         slope.masked_fill_(~seen, 0)

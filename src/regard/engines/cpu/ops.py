@@ -95,7 +95,7 @@ def read(flat: tuple) -> kernels.Inputs:
         args.softcap,
         args.dropout,
         0 if args.seed is None else int(args.seed),
-        Shape(*args.sizes, depth),
+        Shape._make([*args.sizes, depth]),
     )
 
 
@@ -131,10 +131,17 @@ def cpu_attend(*flat):
 def cpu_attend_backward(*flat):
     """All gradients, recomputing every tile."""
     x = read(flat)
-    grad, output, *stats, bias_gradient = flat[COUNT:]
+    grad, output, lse, grad_lse, spread, grad_spread, bias_gradient = flat[COUNT:]
     dtype = x.value.dtype
-    stats = tuple(None if s is None else s.unsqueeze(-1).to(dtype) for s in stats)
-    grads = kernels.backward(x, grad.to(dtype), output.to(dtype), stats, bias_gradient)
+    rows = kernels.Rows(
+        grad.to(dtype),
+        output.to(dtype),
+        lse.unsqueeze(-1),
+        grad_lse.unsqueeze(-1),
+        spread.unsqueeze(-1),
+        None if grad_spread is None else grad_spread.unsqueeze(-1),
+    )
+    grads = kernels.backward(x, rows, bias_gradient)
     return gradients(x, Arguments(*flat[:COUNT]), grads)
 
 
@@ -147,8 +154,9 @@ def cpu_best_keys(*flat):
 @torch.library.impl(LIBRARY, "cpu_jacobian", "CPU")
 def cpu_jacobian(*flat):
     """The norm of the softmax Jacobian of each row."""
-    rows = (None if s is None else s.unsqueeze(-1) for s in flat[COUNT:])
-    return kernels.jacobian(read(flat), *rows)
+    lse, peak, sink = flat[COUNT:]
+    sink = None if sink is None else sink.unsqueeze(-1)
+    return kernels.jacobian(read(flat), lse.unsqueeze(-1), peak.unsqueeze(-1), sink)
 
 
 @torch.library.impl(LIBRARY, "cpu_scores", "CPU")

@@ -1,0 +1,113 @@
+# Every target does its own set-up on a fresh Linux machine that has git, make and Python 3.11 or newer.
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+MAKEFLAGS += --no-builtin-rules
+
+# The first of these that is new enough is used. 3.11 leads: the pins were made on it.
+PYTHON ?= python3.11 python3.12 python3.13 python3.14 python3
+WORKERS ?= 2
+
+TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
+TORCH_FLOOR := 2.6.0
+
+PIP_FLAGS := --disable-pip-version-check
+# Modules from elsewhere on the machine would hide what is missing here.
+unexport PYTHONPATH PYTHONHOME
+
+# Sets $$python in the shell, or stops with a sentence that says what to install.
+define find_python
+python=; no_venv=; \
+for candidate in $(PYTHON); do \
+    "$$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 || continue; \
+    "$$candidate" -c 'import ensurepip, venv' >/dev/null 2>&1 || { no_venv="$$candidate"; continue; }; \
+    python="$$candidate"; break; \
+done; \
+if [ -z "$$python" ] && [ -n "$$no_venv" ]; then \
+    echo "error: $$no_venv has no venv module (on Debian and Ubuntu: apt install python3-venv)" >&2; exit 1; \
+elif [ -z "$$python" ]; then \
+    echo "error: needs Python 3.11 or newer; none of these is: $(PYTHON)" >&2; \
+    echo "       install one, or name yours: make PYTHON=path/to/python3 ..." >&2; exit 1; \
+fi
+endef
+
+.PHONY: help demo test test-full lint format types unit wheel-test bench floor-test accuracy clean
+
+help: ## show this list
+	@echo "usage: make TARGET"
+	@echo
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' Makefile
+
+demo: .venv/.stamp ## compare the scores on this machine: time, memory, parameters, error
+	.venv/bin/regard choose --shape d_q=256,d_k=128,len=1024,heads=8
+
+test: lint types unit wheel-test ## all that a change must pass: lint, format, types, tests, the wheel
+	@echo "make test: passed"
+
+test-full: .venv/.stamp ## the slow tests too, with a wider search; writes reports/test-full.txt
+	@mkdir -p reports
+	HYPOTHESIS_PROFILE=full .venv/bin/python -m pytest -n $(WORKERS) --report=reports/test-full.txt
+
+lint: .venv/.stamp ## ruff: rules and format, nothing is changed
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+
+format: .venv/.stamp ## ruff: put files into format and apply safe fixes
+	.venv/bin/ruff check --fix .
+	.venv/bin/ruff format .
+
+types: .venv/.stamp ## pyrefly: check the types of src
+	.venv/bin/pyrefly check --python-interpreter-path .venv/bin/python
+
+unit: .venv/.stamp ## the quick tests alone
+	.venv/bin/python -m pytest -n $(WORKERS) -m "not gpu and not slow"
+
+# The environment stands beside the sources and not in the system's temporary folder, which can be
+# too small to hold torch.
+wheel-test: .venv/.stamp ## build the wheel, install it into an empty environment, run the README there
+	@set -eu; \
+	work=$$(mktemp -d "$(CURDIR)/.wheel-test.XXXXXX"); \
+	trap 'rm -rf "$$work"' EXIT; trap 'exit 1' HUP INT TERM; \
+	echo "wheel-test: building"; \
+	.venv/bin/python -m build --wheel --no-isolation --outdir "$$work/dist" . >"$$work/build.log" 2>&1 \
+	    || { cat "$$work/build.log" >&2; exit 1; }; \
+	echo "wheel-test: installing into an empty environment"; \
+	.venv/bin/python -m venv "$$work/env"; \
+	"$$work/env/bin/python" -m pip install $(PIP_FLAGS) -q -c constraints.txt "$$work"/dist/*.whl; \
+	echo "wheel-test: running the README"; \
+	"$$work/env/bin/python" -Iu tests/wheel/readme.py README.md
+
+bench: .venv/.stamp ## time the CPU engines against their bars
+	.venv/bin/python benchmarks/cpu_bars.py
+
+floor-test: .venv-floor/.stamp ## the quick tests on the oldest torch we promise; writes reports/floor.txt
+	@mkdir -p reports
+	.venv-floor/bin/python -m pytest -n $(WORKERS) -m "not gpu and not slow" --report=reports/floor.txt
+
+accuracy: .venv/.stamp ## measure every score, engine and dtype against fp64; writes docs/accuracy.md
+	.venv/bin/python -m regard.testing.accuracy docs/accuracy.md
+
+clean: ## remove environments, caches and build output
+	rm -rf .venv .venv-floor .wheel-test.* build dist .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# torch goes first, at its exact version: an open range would fetch gigabytes to then replace them.
+.venv/.stamp: pyproject.toml constraints.txt
+	@[ -x .venv/bin/pip ] || { \
+	    $(find_python); echo "making .venv with $$python"; "$$python" -m venv --clear .venv; }
+	.venv/bin/python -m pip install $(PIP_FLAGS) -c constraints.txt torch==$(TORCH)
+	.venv/bin/python -m pip install $(PIP_FLAGS) -q -c constraints.txt hatchling
+	.venv/bin/python -m pip install $(PIP_FLAGS) -q -c constraints.txt --no-build-isolation -e '.[cli,dev]'
+	@touch $@
+
+# The floor's torch asks for its own sympy, so both are taken out of the pins.
+.venv-floor/.stamp: pyproject.toml constraints.txt Makefile
+	@[ -x .venv-floor/bin/pip ] || { \
+	    $(find_python); echo "making .venv-floor with $$python"; "$$python" -m venv --clear .venv-floor; }
+	grep -vE '^(torch|sympy)==' constraints.txt >.venv-floor/constraints.txt
+	.venv-floor/bin/python -m pip install $(PIP_FLAGS) -c .venv-floor/constraints.txt torch==$(TORCH_FLOOR)
+	.venv-floor/bin/python -m pip install $(PIP_FLAGS) -q -c .venv-floor/constraints.txt \
+	    hatchling pytest pytest-xdist hypothesis numpy
+	.venv-floor/bin/python -m pip install $(PIP_FLAGS) -q -c .venv-floor/constraints.txt \
+	    --no-build-isolation -e '.[cli]'
+	@touch $@

@@ -1,0 +1,289 @@
+"""Stabilisers: wrappers that keep the logits of any score in bounds, and QK-clip.
+
+Each takes a score and is a score, so that they compose:
+`SoftCapped(Normalized(ScaledDot(), dim=64), 30.0)`.
+
+| stabiliser | acts on | keeps |
+|---|---|---|
+| `Tempered` | the score | its sharpness, fixed or learned for each head |
+| `Normalized` | query and key | the variance of every vector |
+| `UnitKeys` | key | every key at norm 1: none can shout |
+| `ClippedKeys` | key | key norms below a limit; shorter keys as they are |
+| `SoftCapped` | the logit | |logit| below a cap, smoothly |
+| `qk_clip_` | the weights, after an optimiser step | the largest logit below a threshold |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from regard.forms import Form, InnerKey, InnerQuery, KeySide, Pairwise, PairwiseQuery, QuerySide
+from regard.mask import Mask
+from regard.scores.base import Score, check_positive
+from regard.scores.cosine import unit
+
+
+class Stabilized(Score):
+    """A score that changes queries and keys before another score sees them.
+
+    Subclasses override `change_query` and `change_key`.
+    """
+
+    def __init__(self, score: Score) -> None:
+        super().__init__()
+        if not isinstance(score, Score):
+            raise TypeError(f"score must be a Score object, got {score!r}")
+        self.score = score
+
+    @property
+    def name(self) -> str:  # type: ignore[override] # it depends on the score inside
+        """The name of the score inside."""
+        return self.score.name
+
+    @property
+    def heads(self) -> int | None:  # type: ignore[override] # it depends on the score inside
+        """The heads of the score inside."""
+        return self.score.heads
+
+    @property
+    def softcap(self) -> float | None:  # type: ignore[override] # it depends on the score inside
+        """The soft cap of the score inside."""
+        return self.score.softcap
+
+    @property
+    def width(self) -> int | None:
+        """The width of the projections the score inside needs, if it has one."""
+        return getattr(self.score, "width", None)
+
+    def change_query(self, q: Tensor) -> Tensor:
+        """The query that the score inside sees."""
+        return q
+
+    def change_key(self, k: Tensor) -> Tensor:
+        """The key that the score inside sees."""
+        return k
+
+    def query(self, q: Tensor) -> QuerySide:
+        """Change, then lower by the score inside."""
+        return self.score.query(self.change_query(q))
+
+    def key(self, k: Tensor) -> KeySide:
+        """Change, then lower by the score inside."""
+        return self.score.key(self.change_key(k))
+
+    def join(self, query: QuerySide, key: KeySide) -> Form:
+        """As the score inside."""
+        return self.score.join(query, key)
+
+    def lower(self, q: Tensor, k: Tensor, mask: Mask | None = None) -> Form:
+        """Change, then lower by the score inside."""
+        return self.score.lower(self.change_query(q), self.change_key(k), mask)
+
+    @torch.no_grad()
+    def rescale_(self, factor: Tensor) -> None:
+        """As the score inside."""
+        self.score.rescale_(factor)
+
+
+class Tempered(Stabilized):
+    """A score divided by a temperature, fixed or learned.
+
+    Formula: `s(q, k) / t_h`
+
+    Args:
+        score: any score.
+        temperature: t, or where it starts.
+        heads: query heads that learn a temperature each, as `t * exp(log_factor)`, which
+            stays positive; None keeps it fixed.
+    """
+
+    def __init__(self, score: Score, temperature: float = 1.0, heads: int | None = None) -> None:
+        super().__init__(score)
+        check_positive(temperature=temperature)
+        self.temperature = temperature
+        self.log_factor = None
+        if heads is not None:
+            check_positive(heads=heads)
+            if score.heads not in (None, 1, heads):
+                raise ValueError(
+                    f"heads={heads}, but {type(score).__name__} has {score.heads} heads"
+                )
+            self.log_factor = nn.Parameter(torch.zeros(heads))
+
+    def query(self, q: Tensor) -> QuerySide:
+        """The lowered query, divided by the temperature."""
+        return self.cool_query(self.score.query(q))
+
+    def key(self, k: Tensor) -> KeySide:
+        """The lowered key; its own term is divided by the temperature."""
+        return self.cool_key(self.score.key(k))
+
+    def lower(self, q: Tensor, k: Tensor, mask: Mask | None = None) -> Form:
+        """Lower by the score inside, then divide."""
+        form = self.score.lower(q, k, mask)
+        if isinstance(form, Pairwise):
+            return form._replace(v=self.cool(form.v, -3))
+        side = self.cool_query(InnerQuery(form.phi, form.alpha, form.scale))
+        return self.score.join(side, self.cool_key(InnerKey(form.psi, form.beta)))
+
+    def cool_query(self, side: QuerySide) -> QuerySide:
+        """Divide a lowered query side."""
+        if isinstance(side, PairwiseQuery):
+            return PairwiseQuery(side.a, self.cool(side.v, -2))
+        alpha = None if side.alpha is None else self.cool(side.alpha, -2)
+        if self.log_factor is None:
+            return InnerQuery(side.phi, alpha, side.scale / self.temperature)
+        return InnerQuery(self.cool(side.phi, -3), alpha, side.scale)
+
+    def cool_key(self, side: KeySide) -> KeySide:
+        """Divide the key's own term; with a temperature for each query head it gets their heads."""
+        if not isinstance(side, InnerKey) or side.beta is None:
+            return side
+        return InnerKey(side.psi, self.cool(side.beta, -2))
+
+    def cool(self, x: Tensor, head_dim: int) -> Tensor:
+        """Divide a tensor by the temperature of its heads."""
+        if self.log_factor is None:
+            return x / self.temperature
+        rate = torch.exp(-self.log_factor).to(x.dtype) / self.temperature
+        if x.shape[head_dim] not in (1, rate.shape[0]):
+            x = x.repeat_interleave(rate.shape[0] // x.shape[head_dim], head_dim)
+        return x * rate.view(-1, *[1] * (-1 - head_dim))
+
+    @torch.no_grad()
+    def rescale_(self, factor: Tensor) -> None:
+        """Logits grow with `1 / t`."""
+        if self.log_factor is not None:
+            self.log_factor.sub_(factor.log())
+        else:
+            self.score.rescale_(factor)
+
+
+class Normalized(Stabilized):
+    """LayerNorm or RMSNorm on queries and keys, learned gains and all (QK-norm).
+
+    Args:
+        score: any score.
+        dim: the width of queries and keys, or a pair (query dim, key dim).
+        norm: "layer" or "rms".
+        eps: added to the variance.
+    """
+
+    def __init__(
+        self,
+        score: Score,
+        dim: int | tuple[int, int],
+        norm: Literal["layer", "rms"] = "rms",
+        eps: float = 1e-6,
+    ) -> None:
+        super().__init__(score)
+        kinds = {"layer": nn.LayerNorm, "rms": nn.RMSNorm}
+        if norm not in kinds:
+            raise ValueError(f"norm must be 'layer' or 'rms', got {norm!r}")
+        query_dim, key_dim = (dim, dim) if isinstance(dim, int) else dim
+        check_positive(query_dim=query_dim, key_dim=key_dim)
+        self.query_norm = kinds[norm](query_dim, eps=eps)
+        self.key_norm = kinds[norm](key_dim, eps=eps)
+
+    def change_query(self, q: Tensor) -> Tensor:
+        """The normalised query."""
+        _check_width(q, self.query_norm.normalized_shape[0], "query", self)
+        return self.query_norm(q).to(q.dtype)
+
+    def change_key(self, k: Tensor) -> Tensor:
+        """The normalised key."""
+        _check_width(k, self.key_norm.normalized_shape[0], "key", self)
+        return self.key_norm(k).to(k.dtype)
+
+
+class UnitKeys(Stabilized):
+    """Keys of norm 1, queries as they are: the query's norm alone sets the sharpness."""
+
+    def change_key(self, k: Tensor) -> Tensor:
+        """The unit key."""
+        return unit(k)
+
+
+class ClippedKeys(Stabilized):
+    """Keys no longer than `max_norm`; shorter ones are left as they are."""
+
+    def __init__(self, score: Score, max_norm: float) -> None:
+        super().__init__(score)
+        check_positive(max_norm=max_norm)
+        self.max_norm = max_norm
+
+    def change_key(self, k: Tensor) -> Tensor:
+        """The key, shortened where it is too long."""
+        work = k.float() if k.dtype in (torch.float16, torch.bfloat16) else k
+        # Scaled by the largest entry, so that squares do not overflow.
+        peak = work.detach().abs().amax(-1, keepdim=True).clamp(min=1) if k.shape[-1] else 1.0
+        norm = peak * torch.linalg.vector_norm(work / peak, dim=-1, keepdim=True)
+        short = norm <= self.max_norm
+        factor = torch.where(short, 1.0, self.max_norm / torch.where(short, 1.0, norm))
+        return (work * factor).to(k.dtype)
+
+
+class SoftCapped(Stabilized):
+    """Logits bounded to `cap * tanh(s / cap)`.
+
+    The same as `softcap=` of `attention`, carried by the score.
+    """
+
+    def __init__(self, score: Score, cap: float) -> None:
+        super().__init__(score)
+        check_positive(cap=cap)
+        if score.softcap is not None:
+            raise ValueError(f"the score has a soft cap of {score.softcap} already")
+        self.cap = cap
+
+    @property
+    def softcap(self) -> float | None:  # type: ignore[override] # read by `attention`
+        """The cap, which `attention` applies."""
+        return self.cap
+
+
+@torch.no_grad()
+def qk_clip_(score: Score, max_logit: Tensor, threshold: float = 100.0) -> Tensor:
+    """Shrink the weights of heads whose largest logit passed `threshold`, after an optimiser step.
+
+    ```python
+    seen = attend(q, k, v, score, want={"max_logit"})
+    loss.backward(); optimizer.step()
+    qk_clip_(score, seen.max_logit)
+    ```
+
+    Args:
+        score: a score whose parameters scale its logits, such as `Projected(ScaledDot(), ...)`,
+            where both projections of the head shrink by the square root of the factor.
+        max_logit: (..., heads, queries) as `attend` returns it; the largest for each head counts.
+        threshold: what no logit should pass.
+
+    Returns:
+        The factor (heads,) that was applied: 1 where a head was left alone.
+    """
+    check_positive(threshold=threshold)
+    if max_logit.ndim < 2:
+        raise ValueError(f"max_logit must be (..., heads, queries), got {tuple(max_logit.shape)}")
+    dims = [i for i in range(max_logit.ndim) if i != max_logit.ndim - 2]
+    largest = max_logit.amax(dims).clamp(min=torch.finfo(max_logit.dtype).tiny)
+    factor = (threshold / largest).clamp(max=1.0)
+    if not bool(largest.isfinite().all()):
+        raise ValueError("max_logit holds NaN or inf: the logits have overflowed already")
+    score.rescale_(factor.to(_parameter_dtype(score.parameters(), factor.dtype)))
+    return factor
+
+
+def _parameter_dtype(parameters: Iterable[Tensor], default: torch.dtype) -> torch.dtype:
+    return next((p.dtype for p in parameters), default)
+
+
+def _check_width(x: Tensor, width: int, side: str, score: Score) -> None:
+    if x.shape[-1] != width:
+        raise ValueError(
+            f"{type(score).__name__} was built for {side} dim {width}, got {side} of shape "
+            f"{tuple(x.shape)}"
+        )

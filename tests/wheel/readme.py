@@ -1,0 +1,107 @@
+"""Run the README's Python examples against the installed wheel, with torch and nothing else.
+
+    python -I readme.py README.md
+
+Each block runs in a namespace of its own, as a reader would paste it. A block fenced as
+`python continue` goes on in the namespace of the block before it. Warnings are errors.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import importlib.util
+import linecache
+import re
+import sys
+import tempfile
+import textwrap
+import traceback
+import warnings
+from pathlib import Path
+
+NAME = "README.md"
+FENCE = re.compile(
+    r"^(?P<indent> *)```python\b(?P<flags>[^\n]*)\n(?P<code>.*?)^(?P=indent)```\s*$",
+    re.MULTILINE | re.DOTALL,
+)
+
+
+def blocks(text: str) -> list[tuple[int, str, bool]]:
+    """(line of the first statement, code, whether it continues the block before)."""
+    return [
+        (
+            text.count("\n", 0, match.start("code")) + 1,
+            textwrap.dedent(match["code"]),
+            "continue" in match["flags"],
+        )
+        for match in FENCE.finditer(text)
+    ]
+
+
+def check_import() -> None:
+    """`import regard` works here, from the wheel, and brings only torch and the standard library."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch itself warns when numpy is absent
+        import torch  # noqa: F401 - loaded first, so that it is not counted below
+    before = set(sys.modules)
+    import regard
+
+    brought = {name.partition(".")[0] for name in set(sys.modules) - before}
+    foreign = brought - sys.stdlib_module_names - {"regard", "torch", "torchgen", "functorch"}
+    if foreign:
+        raise SystemExit(f"import regard also imported: {', '.join(sorted(foreign))}")
+
+    package = Path(regard.__file__).parent
+    if not package.is_relative_to(sys.prefix):
+        raise SystemExit(f"regard was imported from outside this environment: {package}")
+    if not (package / "py.typed").is_file():
+        raise SystemExit("py.typed is missing from the wheel")
+    if regard.__version__ != importlib.metadata.version("regard"):
+        raise SystemExit("regard.__version__ is not the version of the wheel")
+    for extra in ("click", "rich", "matplotlib", "numpy"):
+        if importlib.util.find_spec(extra):
+            raise SystemExit(f"{extra} is installed: this environment is not empty")
+
+
+def run_block(number: int, line: int, code: str, namespace: dict[str, object]) -> bool:
+    """Run one block; on failure say which block and which line of the README."""
+    try:
+        # Empty lines in front make the traceback count as the README does.
+        program = compile("\n" * (line - 1) + code, NAME, "exec")
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            exec(program, namespace)
+    except (Exception, SystemExit) as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [frame.lineno for frame in frames if frame.filename == NAME]
+        at = lines[0] if lines else getattr(error, "lineno", line)
+        print(f"\nFAILED: block {number}, {NAME} line {at}", file=sys.stderr)
+        traceback.print_exception(error)
+        return False
+    return True
+
+
+def main(readme: str) -> int:
+    """Run all blocks and return the number of those that failed."""
+    text = Path(readme).read_text(encoding="utf-8")
+    found = blocks(text)
+    if not found:
+        raise SystemExit(f"{readme} has no ```python block")
+    check_import()
+
+    # Tracebacks and torch.compile look up the source of a block here.
+    linecache.cache[NAME] = (len(text), None, text.splitlines(keepends=True), NAME)
+    failed = 0
+    namespace: dict[str, object] = {}
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        for number, (line, code, continues) in enumerate(found, start=1):
+            if not continues:
+                namespace = {"__name__": "__main__"}
+            failed += not run_block(number, line, code, namespace)
+    print(f"{NAME}: {len(found) - failed} of {len(found)} examples passed")
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]) > 0)
