@@ -12,6 +12,7 @@ L key length, D feature width, E hidden width.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from torch import Tensor
@@ -69,7 +70,8 @@ class PairwiseKey(NamedTuple):
         return PairwiseKey(self.b.index_select(0, index))
 
 
-class Inner(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Inner:
     """`scale * <phi, psi> + alpha + beta`; see `InnerQuery` and `InnerKey` for the shapes."""
 
     phi: Tensor
@@ -96,7 +98,8 @@ class Inner(NamedTuple):
         return "inner: " + " + ".join(terms)
 
 
-class Pairwise(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Pairwise:
     """`sum_h v_h f(a_h + b_h)` with `f` the activation called `activation`.
 
     `v` is (H, 1, E) so that it broadcasts against `a`; `parameter` is the activation's own number

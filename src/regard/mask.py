@@ -23,6 +23,11 @@ class Band(NamedTuple):
     right: int | None
     alignment: Alignment
 
+    @property
+    def is_causal(self) -> bool:
+        """Whether it hides just the keys after the query."""
+        return self.left is None and self.right == 0
+
 
 class Spans(NamedTuple):
     """A mask resolved against real lengths: what engines read.
@@ -145,7 +150,7 @@ class Mask:
         parts += ["key lengths"] if self.key_lengths is not None else []
         parts += ["query lengths"] if self.query_lengths is not None else []
         parts += [
-            f"causal({b.alignment})" if b[:2] == (None, 0) else f"window({b.left}, {b.right})"
+            f"causal({b.alignment})" if b.is_causal else f"window({b.left}, {b.right})"
             for b in self.bands
         ]
         parts += ["segments"] * len(self.packed)

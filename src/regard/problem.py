@@ -179,7 +179,7 @@ def check_mask(mask: Mask | Tensor, query: Tensor, key: Tensor, value: Tensor, n
 def check_mask_heads(mask: Mask, problem: Problem) -> None:
     """Refuse dense masks for another number of heads."""
     for x in mask.allowed:
-        if x.ndim > 2 and x.shape[-3] not in (1, problem.heads):
+        if x.ndim > 2 and not _fits(x.shape[-3], problem.heads):
             raise ValueError(
                 f"mask of shape {tuple(x.shape)} has {x.shape[-3]} heads, but there are "
                 f"{problem.heads} query heads"
@@ -212,7 +212,7 @@ def check_sink(sink: Tensor, problem: Problem) -> Tensor:
     heads = problem.heads
     if sink.device != problem.device:
         raise ValueError(f"sink is on {sink.device} but query is on {problem.device}")
-    if sink.ndim > 1 or (sink.ndim == 1 and sink.shape[0] not in (1, heads)):
+    if sink.ndim > 1 or (sink.ndim == 1 and not _fits(sink.shape[0], heads)):
         raise ValueError(
             f"sink is one logit for each head: shape ({heads},), (1,) or (), got "
             f"{tuple(sink.shape)}"
@@ -236,7 +236,7 @@ def check_temperature(temperature: float | Tensor, ndim: int, problem: Problem) 
         raise ValueError(f"temperature is on {temperature.device} but query is on {problem.device}")
     heads, full = problem.heads, (*problem.lead, problem.heads, problem.queries, 1)
     if temperature.ndim <= 1:
-        if temperature.ndim == 1 and temperature.shape[0] not in (1, heads):
+        if temperature.ndim == 1 and not _fits(temperature.shape[0], heads):
             raise ValueError(
                 f"temperature is a number, or a tensor for each head ({heads},), got shape "
                 f"{tuple(temperature.shape)}"
@@ -307,7 +307,12 @@ def _with_heads(x: Tensor, name: str, ndim: int, full: tuple[int | None, ...]) -
 
 def _broadcasts(shape: Sequence[int], full: Sequence[int | None]) -> bool:
     pairs = zip(reversed(shape), reversed(full), strict=False)
-    return len(shape) <= len(full) and all(n is None or m in (1, n) for m, n in pairs)
+    return len(shape) <= len(full) and all(n is None or _fits(m, n) for m, n in pairs)
+
+
+def _fits(size: int, full: int) -> bool:
+    # Not `size in (1, full)`: under torch.compile sizes are symbols, which `in` compares by identity.
+    return size == 1 or size == full
 
 
 def _check_lengths(x: Tensor | None, side: str, length: int, lead: tuple[int, ...]) -> None:

@@ -16,6 +16,7 @@ Each takes a score and is a score, so that they compose:
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -126,7 +127,7 @@ class Tempered(Stabilized):
         """Lower by the score inside, then divide."""
         form = self.score.lower(q, k, mask)
         if isinstance(form, Pairwise):
-            return form._replace(v=self.cool(form.v, -3))
+            return replace(form, v=self.cool(form.v, -3))
         side = self.cool_query(InnerQuery(form.phi, form.alpha, form.scale))
         return self.score.join(side, self.cool_key(InnerKey(form.psi, form.beta)))
 
@@ -150,7 +151,7 @@ class Tempered(Stabilized):
         if self.log_factor is None:
             return x / self.temperature
         rate = torch.exp(-self.log_factor).to(x.dtype) / self.temperature
-        if x.shape[head_dim] not in (1, rate.shape[0]):
+        if x.shape[head_dim] != 1 and x.shape[head_dim] != rate.shape[0]:
             x = x.repeat_interleave(rate.shape[0] // x.shape[head_dim], head_dim)
         return x * rate.view(-1, *[1] * (-1 - head_dim))
 

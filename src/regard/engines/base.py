@@ -39,6 +39,18 @@ class Attended(NamedTuple):
     jacobian: Tensor | None = None
     weights: Tensor | None = None
 
+    def with_changed(self, fields: dict[str, Tensor]) -> Attended:
+        """The same with some fields changed; unlike `_replace` older compilers can trace it."""
+        return Attended(
+            fields.get("output", self.output),
+            fields.get("lse", self.lse),
+            fields.get("entropy", self.entropy),
+            fields.get("max_logit", self.max_logit),
+            fields.get("max_weight", self.max_weight),
+            fields.get("jacobian", self.jacobian),
+            fields.get("weights", self.weights),
+        )
+
 
 class Engine(Protocol):
     """Runs a lowered problem on some hardware.
@@ -94,4 +106,4 @@ def with_hard_rows(result: Attended, hard: Tensor, mass: Tensor) -> Attended:
     }
     if result.max_weight is not None:
         changed["max_weight"] = torch.where(hard, mass, result.max_weight)
-    return result._replace(**changed)
+    return result.with_changed(changed)

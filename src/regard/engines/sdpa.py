@@ -95,7 +95,8 @@ class Sdpa:
             "dropout_p": float(p.dropout),
             "is_causal": causal,
             "scale": scale,
-            "enable_gqa": key.shape[-3] != query.shape[-3],
+            # Not the comparison itself, which is a symbol under torch.compile.
+            "enable_gqa": True if key.shape[-3] != query.shape[-3] else False,  # noqa: SIM210
         }
         if keep is not None and p.device.type == "cuda":
             with sdpa_kernel(MASKED_BACKENDS):
@@ -167,7 +168,7 @@ def causal_only(mask: Mask) -> bool:
         and mask.key_lengths is None
         and mask.query_lengths is None
         and len(mask.bands) == 1
-        and mask.bands[0][:2] == (None, 0)
+        and mask.bands[0].is_causal
     )
 
 

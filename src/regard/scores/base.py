@@ -126,7 +126,7 @@ class PairwiseScore(Score):
 def check_heads(x: Tensor, heads: int, side: str, score: Score) -> None:
     """Refuse `x` unless it has `heads` heads, or one that is shared by all."""
     given = x.shape[-3] if x.ndim >= 3 else 1
-    if given not in (1, heads):
+    if given != 1 and given != heads:
         raise ValueError(
             f"{type(score).__name__} was built for {heads} {side} heads, got {side} of shape "
             f"{tuple(x.shape)} with {given} heads; shapes are (..., heads, length, dim)"

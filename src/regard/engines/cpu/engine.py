@@ -36,9 +36,9 @@ class Cpu:
     def run(self, problem: Problem) -> Attended:
         """Run the operators and put sink, statistics and hard rows together."""
         p, layout = problem, Layout(problem)
-        args = layout.arguments()
         if p.hard:
-            return all_hard_rows(p, layout, args)
+            return all_hard_rows(p, layout)
+        args = layout.arguments()
         output, lse, entropy, peak = Attend.apply("entropy" in p.want, *args)
         output, lse, entropy, peak = (layout.back(x) for x in (output, lse, entropy, peak))
         sink_weight = None
@@ -54,7 +54,7 @@ class Cpu:
         if "weights" in p.want:
             found["weights"] = dense_weights(p, lse)
         soft = Attended(output, **{name: x for name, x in found.items() if name in p.want})
-        return add_hard_rows(p, layout, args, soft)
+        return add_hard_rows(p, layout, soft)
 
 
 class Layout:
@@ -75,7 +75,7 @@ class Layout:
         x = x.view(*[1] * (3 - x.ndim), *x.shape) if x.ndim < 3 else x
         lead, tail = x.shape[:-3], x.shape[-2:]
         heads = x.shape[-3]
-        if heads not in (1, self.groups, self.problem.heads):
+        if heads != 1 and heads != self.groups and heads != self.problem.heads:
             x = x.repeat_interleave(self.groups // heads, -3)
             heads = self.groups
         if heads == 1:
@@ -92,8 +92,8 @@ class Layout:
         """(B, K, G, ...) to (*, H, ...)."""
         return x.reshape(*self.problem.lead, self.problem.heads, *x.shape[3:])
 
-    def arguments(self, raw: bool = False) -> Arguments:
-        """The operators' arguments; `raw` leaves out all but the score."""
+    def arguments(self, raw: bool = False, masked: bool = True) -> Arguments:
+        """The operators' arguments; `raw` leaves out all but score and mask, not `masked` that too."""
         p, form = self.problem, self.problem.form
         factor, rate = 1.0, None
         if isinstance(p.temperature, Tensor) and not raw:
@@ -102,7 +102,7 @@ class Layout:
         elif not isinstance(p.temperature, Tensor) and p.temperature and not raw:
             factor = 1 / p.temperature
         inner = isinstance(form, Inner)
-        spans = Spans(None, None, (), None) if raw or p.mask is None else self.spans()
+        spans = self.spans() if masked and p.mask is not None else Spans(None, None, (), None)
         segments = spans.segments[0] if spans.segments else (None, None)
         return Arguments(
             self.five(form.query),
@@ -119,13 +119,18 @@ class Layout:
             None if segments[0] is None else self.rows(segments[0], -1),
             None if segments[1] is None else self.rows(segments[1], -2),
             torch.randint(2**62, ()) if p.dropout and not raw else None,
+            self.numbers(factor, raw),
             [self.batch, self.groups, self.group, p.queries, p.keys],
-            form.scale * factor if inner else 1.0,
-            0.0 if raw else float(p.softcap or 0),
-            0.0 if raw else float(p.dropout),
             "" if inner else form.activation,
-            0.0 if inner else form.parameter,
         )
+
+    def numbers(self, factor: float, raw: bool) -> Tensor:
+        """Scale, soft cap, dropout and parameter; see `Arguments`."""
+        p, form = self.problem, self.problem.form
+        scale = form.scale * factor if isinstance(form, Inner) else 1.0
+        parameter = 0.0 if isinstance(form, Inner) else form.parameter
+        softcap, dropout = (0.0, 0.0) if raw else (p.softcap or 0.0, p.dropout)
+        return torch.tensor([scale, softcap, dropout, parameter], dtype=torch.float64)
 
     def term(self, x: Tensor | None, factor: float, dim: int) -> Tensor | None:
         """A term as a column (dim -1, alpha) or a row (dim -2, beta), times `factor`."""
@@ -191,9 +196,13 @@ def dense_weights(p: Problem, lse: Tensor) -> Tensor:
     return torch.where(seen, weights, 0)
 
 
-def hard_lookup(p: Problem, layout: Layout, args: Arguments, hard: Tensor) -> tuple[Tensor, Tensor]:
+def hard_lookup(p: Problem, layout: Layout, hard: Tensor) -> tuple[Tensor, Tensor]:
     """The value of the best key of each hard row, and its index: -1 for none, -2 for NaN."""
-    plain = args._replace(rate=None, softcap=0.0, dropout=0.0, bias=hiding(args.bias))
+    plain = layout.arguments(raw=True)
+    if p.bias is not None:
+        # At temperature 0 a finite bias does not matter, but -inf still hides a key.
+        hidden = torch.where(p.bias == -torch.inf, p.bias, 0)
+        plain = plain._replace(bias=layout.five(hidden))
     detached = [x.detach() if isinstance(x, Tensor) else x for x in plain]
     index = layout.back(torch.ops.regard.cpu_best_keys(*detached, hard))
     value = p.value.repeat_interleave(p.heads // p.value.shape[-3], -3)
@@ -209,28 +218,27 @@ def hard_lookup(p: Problem, layout: Layout, args: Arguments, hard: Tensor) -> tu
     return torch.where(at == -2, torch.nan, found), index
 
 
-def all_hard_rows(p: Problem, layout: Layout, args: Arguments) -> Attended:
+def all_hard_rows(p: Problem, layout: Layout) -> Attended:
     """A hard look-up for every query."""
     every = torch.ones(1, 1, 1, 1, 1, dtype=torch.bool)
-    output, index = hard_lookup(p, layout, args, every)
+    output, index = hard_lookup(p, layout, every)
     found = {name: mass(index, p) for name in p.want - {"weights"}}
     if "weights" in p.want:
         found["weights"] = one_hot(index, p)
     return with_hard_rows(Attended(output, **found), every[0, 0, 0], mass(index, p))
 
 
-def add_hard_rows(p: Problem, layout: Layout, args: Arguments, soft: Attended) -> Attended:
+def add_hard_rows(p: Problem, layout: Layout, soft: Attended) -> Attended:
     """Put hard look-ups in the rows whose temperature is 0."""
     if not isinstance(p.temperature, Tensor):
         return soft
     hard = layout.five(p.temperature.detach().unsqueeze(-1)) == 0
-    found, index = hard_lookup(p, layout, args, hard)
+    found, index = hard_lookup(p, layout, hard)
     rows = p.temperature == 0
-    result = soft._replace(output=torch.where(rows.unsqueeze(-1), found, soft.output))
+    changed = {"output": torch.where(rows.unsqueeze(-1), found, soft.output)}
     if soft.weights is not None:
-        weights = torch.where(rows.unsqueeze(-1), one_hot(index, p), soft.weights)
-        result = result._replace(weights=weights)
-    return with_hard_rows(result, rows, mass(index, p))
+        changed["weights"] = torch.where(rows.unsqueeze(-1), one_hot(index, p), soft.weights)
+    return with_hard_rows(soft.with_changed(changed), rows, mass(index, p))
 
 
 def one_hot(index: Tensor, p: Problem) -> Tensor:
@@ -244,11 +252,6 @@ def mass(index: Tensor, p: Problem) -> Tensor:
     """The sum of those weights: 1, or 0 where nothing is seen."""
     total = (index >= 0).to(working_dtype(p.dtype))
     return torch.where(index == -2, torch.nan, total)
-
-
-def hiding(bias: Tensor | None) -> Tensor | None:
-    """Only what the bias hides: a finite bias does not matter at temperature 0."""
-    return None if bias is None else torch.where(bias == -torch.inf, bias, 0)
 
 
 def jacobian(
@@ -267,4 +270,4 @@ def jacobian(
 def blocked_scores(problem: Problem) -> Tensor:
     """Raw scores (*, H, Q, L) in working precision without the [Q, L, hidden] tensor."""
     layout = Layout(problem)
-    return layout.back(Scores.apply(*layout.arguments(raw=True)))
+    return layout.back(Scores.apply(*layout.arguments(raw=True, masked=False)))

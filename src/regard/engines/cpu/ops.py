@@ -21,7 +21,9 @@ from regard.engines.cpu.tiles import Shape
 class Arguments(NamedTuple):
     """The arguments of every operator here; tensors have 5 dims, see `tiles`.
 
-    `sizes` is (B, K, G, Q, L). `v` is None for the inner form. `seed` is one integer.
+    `v` is None for the inner form. `seed` is one integer. `numbers` is (scale, soft cap or 0,
+    dropout, parameter of the activation): as a tensor, because `torch.compile` takes floats for
+    symbols that it cannot share between two operators. `sizes` is (B, K, G, Q, L).
     """
 
     q: Tensor
@@ -38,19 +40,28 @@ class Arguments(NamedTuple):
     query_segment: Tensor | None
     key_segment: Tensor | None
     seed: Tensor | None
+    numbers: Tensor
     sizes: list[int]
-    scale: float
-    softcap: float
-    dropout: float
     activation: str
-    parameter: float
+
+    def differentiable(self) -> tuple[Tensor | None, ...]:
+        """The first 8, which have gradients."""
+        return (
+            self.q,
+            self.k,
+            self.value,
+            self.v,
+            self.alpha,
+            self.beta,
+            self.rate,
+            self.bias,
+        )
 
 
 SCHEMA = (
     "Tensor q, Tensor k, Tensor value, Tensor? v, Tensor? alpha, Tensor? beta, Tensor? rate, "
     "Tensor? bias, Tensor? dense, Tensor? start, Tensor? stop, Tensor? query_segment, "
-    "Tensor? key_segment, Tensor? seed, SymInt[] sizes, float scale, float softcap, "
-    "float dropout, str activation, float parameter"
+    "Tensor? key_segment, Tensor? seed, Tensor numbers, SymInt[] sizes, str activation"
 )
 # The gradients of q, k, value, v, alpha, beta, rate and bias; empty where there is none.
 GRADIENTS = "(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
@@ -65,6 +76,7 @@ LIBRARY.define(f"cpu_jacobian({SCHEMA}, Tensor lse, Tensor peak, Tensor? sink) -
 LIBRARY.define(f"cpu_scores({SCHEMA}) -> Tensor")
 LIBRARY.define(f"cpu_scores_backward({SCHEMA}, Tensor grad) -> {GRADIENTS}")
 COUNT = len(Arguments._fields)
+TENSORS = Arguments._fields.index("sizes")
 
 
 def read(flat: tuple) -> kernels.Inputs:
@@ -76,11 +88,12 @@ def read(flat: tuple) -> kernels.Inputs:
         return None if x is None else x.to(dtype)
 
     q, k, value = args.q.to(dtype), args.k.to(dtype), args.value.to(dtype)
+    scale, softcap, dropout, parameter = args.numbers.tolist()
     if args.v is None:
-        form = InnerTiles(q, k, args.scale, wide(args.alpha), wide(args.beta))
+        form = InnerTiles(q, k, scale, wide(args.alpha), wide(args.beta))
         depth = 4
     else:
-        form = PairwiseTiles(q, k, args.v.to(dtype), args.activation, args.parameter)
+        form = PairwiseTiles(q, k, args.v.to(dtype), args.activation, parameter)
         depth = max(q.shape[-1], 1)
     return kernels.Inputs(
         form,
@@ -92,8 +105,8 @@ def read(flat: tuple) -> kernels.Inputs:
         args.stop,
         args.query_segment,
         args.key_segment,
-        args.softcap,
-        args.dropout,
+        softcap,
+        dropout,
         0 if args.seed is None else int(args.seed),
         Shape._make([*args.sizes, depth]),
     )
@@ -113,7 +126,7 @@ def gradients(x: kernels.Inputs, args: Arguments, grads: kernels.Gradients | Non
         None if grads is None else grads.rate,
         None if grads is None else grads.bias,
     )
-    like = args[:8]
+    like = args.differentiable()
     return tuple(
         args.q.new_empty(0) if g is None or x is None else g.to(x.dtype)
         for g, x in zip(found, like, strict=True)
@@ -182,7 +195,7 @@ def _fake_gradients(args: Arguments, with_value: bool, with_bias: bool) -> tuple
     has = (True, True, with_value, True, True, True, with_value, with_bias)
     return tuple(
         args.q.new_empty(0) if x is None or not wanted else x.new_empty(x.shape)
-        for x, wanted in zip(args[:8], has, strict=True)
+        for x, wanted in zip(args.differentiable(), has, strict=True)
     )
 
 
@@ -222,7 +235,7 @@ def _(*flat):
 def _returned(grads: tuple, args: Arguments, needed: tuple[bool, ...]) -> list[Tensor | None]:
     """Gradients for every argument of a Function, None where there is none or none is needed."""
     found: list[Tensor | None] = [None] * COUNT
-    for i, (g, x) in enumerate(zip(grads, args[:8], strict=True)):
+    for i, (g, x) in enumerate(zip(grads, args.differentiable(), strict=True)):
         if x is not None and needed[i] and g.ndim == x.ndim:
             found[i] = g
     return found
@@ -235,8 +248,8 @@ class Attend(torch.autograd.Function):
     def forward(ctx, entropy: bool, *flat):  # type: ignore[override] # arguments are `Arguments`
         """Run the operator and keep what the backward recomputes from."""
         output, lse, spread, peak = torch.ops.regard.cpu_attend(*flat, entropy)
-        ctx.save_for_backward(*flat[:14], output, lse, spread)
-        ctx.settings, ctx.entropy = flat[14:], entropy
+        ctx.save_for_backward(*flat[:TENSORS], output, lse, spread)
+        ctx.settings, ctx.entropy = flat[TENSORS:], entropy
         ctx.mark_non_differentiable(peak)
         return output, lse, spread, peak
 
@@ -266,8 +279,8 @@ class Scores(torch.autograd.Function):
     @staticmethod
     def forward(ctx, *flat):  # type: ignore[override] # arguments are `Arguments`
         """Run the operator and keep what the backward recomputes from."""
-        ctx.save_for_backward(*flat[:14])
-        ctx.settings = flat[14:]
+        ctx.save_for_backward(*flat[:TENSORS])
+        ctx.settings = flat[TENSORS:]
         return torch.ops.regard.cpu_scores(*flat)
 
     @staticmethod

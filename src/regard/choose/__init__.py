@@ -1,0 +1,14 @@
+"""Measures the candidate scores on this machine and says which one to use.
+
+```python
+from regard.choose import measure, parse_shape
+
+report = measure(parse_shape("d_q=256,d_k=128,len=1024,heads=8"))
+```
+"""
+
+from regard.choose.measure import measure
+from regard.choose.results import Report, Row, Times
+from regard.choose.shape import Shape, ShapeError, parse_shape
+
+__all__ = ["Report", "Row", "Shape", "ShapeError", "Times", "measure", "parse_shape"]

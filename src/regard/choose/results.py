@@ -1,0 +1,161 @@
+"""What was measured, as plain values; written to JSON as they are."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from regard.choose.candidates import Candidate
+from regard.choose.shape import Shape
+
+SCHEMA = "regard.choose/1"
+# `pending` is left only where a run was interrupted.
+Status = Literal["pending", "measured", "refused", "skipped", "failed"]
+
+
+@dataclass
+class Times:
+    """Repeated measurements of one quantity, in the order they were made."""
+
+    samples: list[float] = field(default_factory=list)
+
+    @property
+    def median(self) -> float:
+        """The middle one."""
+        return statistics.median(self.samples)
+
+    @property
+    def quartiles(self) -> tuple[float, float]:
+        """The first and third quartile; both the same where there is one sample."""
+        if len(self.samples) < 2:
+            return self.samples[0], self.samples[0]
+        low, _, high = statistics.quantiles(self.samples, n=4, method="inclusive")
+        return low, high
+
+    @property
+    def spread(self) -> float | None:
+        """Half the interquartile range as a part of the median; None for one sample."""
+        if len(self.samples) < 2:
+            return None
+        low, high = self.quartiles
+        return (high - low) / 2 / self.median
+
+    def over(self, other: Times) -> Times:
+        """This divided by another, round by round."""
+        pairs = zip(self.samples, other.samples, strict=False)
+        return Times([mine / theirs for mine, theirs in pairs])
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        low, high = self.quartiles
+        return {"median": self.median, "q1": low, "q3": high, "samples": self.samples}
+
+
+@dataclass
+class Row:
+    """All that is known of one candidate.
+
+    Attributes:
+        status: whether it was measured, and if not, `reason` says why.
+        engine: the engine that ran; "eager" for the textbook.
+        error: of the output against fp64, relative, and `plain_error` that of plain PyTorch in
+            the same dtype. `gradient_error` is the worst of all gradients.
+        forward: seconds for a forward pass without gradients.
+        both: seconds for a forward and a backward pass.
+        forward_memory: bytes at the peak above the inputs, and `both_memory` alike.
+    """
+
+    candidate: Candidate
+    status: Status = "pending"
+    reason: str = ""
+    engine: str | None = None
+    parameters: int | None = None
+    error: float | None = None
+    plain_error: float | None = None
+    gradient_error: float | None = None
+    plain_gradient_error: float | None = None
+    forward: Times = field(default_factory=Times)
+    both: Times = field(default_factory=Times)
+    forward_memory: int | None = None
+    both_memory: int | None = None
+
+    def timed(self) -> bool:
+        """Whether there is a time to show: never for a candidate whose check failed."""
+        return self.status == "measured" and bool(self.forward.samples and self.both.samples)
+
+    def as_dict(self, baseline: Row | None) -> dict[str, Any]:
+        """For JSON; times in seconds, memory in bytes."""
+        shown = self.timed()
+        ratio = shown and baseline is not None and baseline.timed()
+        return {
+            "name": self.candidate.key,
+            "label": self.candidate.label,
+            "textbook": self.candidate.textbook,
+            "status": self.status,
+            "reason": self.reason or None,
+            "rule_of_thumb": self.candidate.rule,
+            "engine": self.engine,
+            "parameters": self.parameters,
+            "error": finite(self.error),
+            "plain_error": finite(self.plain_error),
+            "gradient_error": finite(self.gradient_error),
+            "plain_gradient_error": finite(self.plain_gradient_error),
+            "forward_seconds": self.forward.as_dict() if shown else None,
+            "forward_backward_seconds": self.both.as_dict() if shown else None,
+            "forward_ratio": self.forward.over(baseline.forward).median if ratio else None,
+            "forward_backward_ratio": self.both.over(baseline.both).median if ratio else None,
+            "forward_peak_bytes": self.forward_memory,
+            "forward_backward_peak_bytes": self.both_memory,
+        }
+
+
+@dataclass
+class Report:
+    """One comparison."""
+
+    shape: Shape
+    machine: dict[str, Any]
+    seed: int
+    rows: list[Row]
+    notes: list[str] = field(default_factory=list)
+    interrupted: bool = False
+    seconds: float = 0.0
+
+    @property
+    def baseline(self) -> Row | None:
+        """Scaled dot, behind projections where it needs them: what a choice must beat."""
+        for key in ("scaled_dot", "projected_scaled_dot"):
+            row = self.find(key)
+            if row is not None and row.status != "refused":
+                return row
+        return None
+
+    def find(self, key: str) -> Row | None:
+        """The row of a candidate."""
+        return next((row for row in self.rows if row.candidate.key == key), None)
+
+    def of(self, status: Status) -> list[Row]:
+        """The rows in a status."""
+        return [row for row in self.rows if row.status == status]
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        base = self.baseline
+        return {
+            "schema": SCHEMA,
+            "shape": self.shape.as_dict(),
+            "machine": self.machine,
+            "seed": self.seed,
+            "interrupted": self.interrupted,
+            "seconds": round(self.seconds, 3),
+            "baseline": None if base is None else base.candidate.key,
+            "results": [row.as_dict(base) for row in self.rows],
+            "notes": self.notes,
+        }
+
+
+def finite(x: float | None) -> float | None:
+    """None for what JSON cannot hold."""
+    return x if x is not None and math.isfinite(x) else None

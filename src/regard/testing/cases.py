@@ -1,0 +1,364 @@
+"""What the contract is checked on: tables of scores, sizes, masks, options and dtypes.
+
+Everything here is data. A new score joins the whole suite by one row in `SCORES`: how to build it
+and the formula it stands for. Masks are described by their parts, so that the oracle can work out
+from the definition who sees whom without asking `regard.Mask`.
+
+Shape legend: B batch, H query heads, Q query length, L key length.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+import regard
+from regard import stabilize
+from regard.testing import oracle
+from regard.testing.oracle import MaskParts
+
+Build = Callable[[int, int, int, int], regard.Score]
+Formula = Callable[[Any, Tensor, Tensor], Tensor]
+
+DTYPES = {
+    "fp64": torch.float64,
+    "fp32": torch.float32,
+    "fp16": torch.float16,
+    "bf16": torch.bfloat16,
+}
+
+
+class Sizes(NamedTuple):
+    """The shapes of one case; `dim` is the width of queries, and of keys unless a score differs."""
+
+    batch: int = 2
+    heads: int = 4
+    key_heads: int = 2
+    value_heads: int = 2
+    queries: int = 7
+    keys: int = 9
+    dim: int = 8
+    value_dim: int = 5
+    key_batch: int = 2
+
+
+# Blocks of 16 keys are the smallest that a tiled engine uses here, so that lengths around 16 and
+# 32 are where the last block is empty, whole or cut.
+SIZES = {
+    "tiny": Sizes(),
+    "one query": Sizes(queries=1),
+    "one key": Sizes(keys=1),
+    "one head": Sizes(heads=1, key_heads=1, value_heads=1),
+    "block - 1": Sizes(heads=2, key_heads=1, value_heads=1, queries=3, keys=15),
+    "block": Sizes(heads=2, key_heads=1, value_heads=1, queries=4, keys=16),
+    "block + 1": Sizes(heads=2, key_heads=1, value_heads=1, queries=5, keys=17),
+    "two blocks + 1": Sizes(heads=2, key_heads=2, value_heads=2, queries=9, keys=33),
+    "more queries than keys": Sizes(queries=9, keys=4),
+    "shared keys": Sizes(key_batch=1, value_heads=4, value_dim=8),
+    "one key head": Sizes(key_heads=1, value_heads=4, value_dim=11),
+}
+TINY = SIZES["tiny"]
+
+
+@dataclass(frozen=True)
+class ScoreRow:
+    """A score under contract.
+
+    Args:
+        name: what the case is called.
+        build: makes the score for (query_dim, key_dim, heads, key_heads).
+        formula: `formula(score, q, k)` gives the raw logits (B, H, Q, L) in the dtype of `q` from
+            the score's parameters, written as in a textbook and sharing no code with the library.
+        form: what the score is lowered to.
+        unequal: query dim and key dim differ.
+        one_input_head: the score makes its heads itself, from inputs with one.
+        softcap: the score brings a soft cap of its own.
+    """
+
+    name: str
+    build: Build
+    formula: Formula
+    form: Literal["inner", "pairwise"] = "inner"
+    unequal: bool = False
+    one_input_head: bool = False
+    softcap: float | None = None
+
+    def dims(self, sizes: Sizes) -> tuple[int, int]:
+        """Query dim and key dim."""
+        return sizes.dim, max(sizes.dim * 3 // 4, 1) if self.unequal else sizes.dim
+
+    def make(self, sizes: Sizes, seed: int = 0) -> regard.Score:
+        """The score in fp64, its parameters moved off the special values they start at."""
+        state = torch.random.get_rng_state()
+        torch.manual_seed(seed)
+        score = self.build(*self.dims(sizes), sizes.heads, sizes.key_heads).double()
+        with torch.no_grad():
+            for parameter in score.parameters():
+                parameter.mul_(1 + 0.1 * torch.randn_like(parameter))
+                parameter.add_(0.1 * torch.randn_like(parameter))
+                parameter.copy_(parameter.float())
+        torch.random.set_rng_state(state)
+        return score
+
+
+def _half(dim: int) -> int:
+    return max(dim // 2, 1)
+
+
+def _rows() -> list[ScoreRow]:
+    return [
+        ScoreRow("dot", lambda dq, dk, h, kh: regard.Dot(), oracle.dot),
+        ScoreRow("scaled_dot", lambda dq, dk, h, kh: regard.ScaledDot(), oracle.scaled_dot),
+        ScoreRow("cosine", lambda dq, dk, h, kh: regard.Cosine(heads=h), oracle.cosine),
+        ScoreRow("cosine fixed", lambda dq, dk, h, kh: regard.Cosine(heads=None), oracle.cosine),
+        ScoreRow("gaussian", lambda dq, dk, h, kh: regard.Gaussian(heads=kh), oracle.gaussian),
+        ScoreRow(
+            "gaussian fixed",
+            lambda dq, dk, h, kh: regard.Gaussian(bandwidth=1.5, heads=None),
+            oracle.gaussian,
+        ),
+        ScoreRow("bilinear", lambda dq, dk, h, kh: regard.Bilinear(dq, dk, h), oracle.bilinear),
+        ScoreRow(
+            "bilinear unequal",
+            lambda dq, dk, h, kh: regard.Bilinear(dq, dk, h),
+            oracle.bilinear,
+            unequal=True,
+        ),
+        ScoreRow(
+            "low_rank",
+            lambda dq, dk, h, kh: regard.LowRank(dq, dk, _half(dq), h, kh),
+            oracle.low_rank,
+            unequal=True,
+        ),
+        ScoreRow(
+            "additive", lambda dq, dk, h, kh: regard.Additive(dq, h), oracle.additive, "pairwise"
+        ),
+        ScoreRow(
+            "additive bias norm",
+            lambda dq, dk, h, kh: regard.Additive(dq, h, bias=True, weight_norm=True),
+            oracle.additive,
+            "pairwise",
+        ),
+        ScoreRow("gatv2", lambda dq, dk, h, kh: regard.GATv2(dq, h), oracle.gatv2, "pairwise"),
+        ScoreRow(
+            "gatv2 bias",
+            lambda dq, dk, h, kh: regard.GATv2(dq, h, bias=True, negative_slope=0.1),
+            oracle.gatv2,
+            "pairwise",
+        ),
+        ScoreRow(
+            "projected additive",
+            lambda dq, dk, h, kh: regard.Projected(
+                regard.Additive(_half(dq), h), dq, dk, key_heads=kh, bias=True
+            ),
+            oracle.projected(oracle.additive),
+            "pairwise",
+            unequal=True,
+            one_input_head=True,
+        ),
+        ScoreRow(
+            "projected scaled_dot",
+            lambda dq, dk, h, kh: regard.Projected(
+                regard.ScaledDot(), dq, dk, width=_half(dq), heads=h, key_heads=kh
+            ),
+            oracle.projected(oracle.scaled_dot),
+            unequal=True,
+            one_input_head=True,
+        ),
+        *_stabilised_rows(),
+    ]
+
+
+def _stabilised_rows() -> list[ScoreRow]:
+    return [
+        ScoreRow(
+            "tempered gaussian",
+            lambda dq, dk, h, kh: stabilize.Tempered(regard.Gaussian(heads=kh), 1.5, heads=h),
+            oracle.tempered(oracle.gaussian),
+        ),
+        ScoreRow(
+            "tempered additive",
+            lambda dq, dk, h, kh: stabilize.Tempered(regard.Additive(dq, h), 1.5),
+            oracle.tempered(oracle.additive),
+            "pairwise",
+        ),
+        ScoreRow(
+            "layer normalised scaled_dot",
+            lambda dq, dk, h, kh: stabilize.Normalized(regard.ScaledDot(), dq, "layer"),
+            oracle.layer_normalized(oracle.scaled_dot),
+        ),
+        ScoreRow(
+            "rms normalised bilinear",
+            lambda dq, dk, h, kh: stabilize.Normalized(regard.Bilinear(dq, dk, h), (dq, dk)),
+            oracle.rms_normalized(oracle.bilinear),
+            unequal=True,
+        ),
+        ScoreRow(
+            "unit keys dot",
+            lambda dq, dk, h, kh: stabilize.UnitKeys(regard.Dot()),
+            oracle.unit_keys(oracle.dot),
+        ),
+        ScoreRow(
+            "clipped keys scaled_dot",
+            lambda dq, dk, h, kh: stabilize.ClippedKeys(regard.ScaledDot(), dk**0.5),
+            oracle.clipped_keys(oracle.scaled_dot),
+        ),
+        ScoreRow(
+            "soft capped dot",
+            lambda dq, dk, h, kh: stabilize.SoftCapped(regard.Dot(), 4.0),
+            oracle.inside(oracle.dot),
+            softcap=4.0,
+        ),
+        ScoreRow(
+            "soft capped gatv2",
+            lambda dq, dk, h, kh: stabilize.SoftCapped(regard.GATv2(dq, h), 1.5),
+            oracle.inside(oracle.gatv2),
+            "pairwise",
+            softcap=1.5,
+        ),
+    ]
+
+
+SCORES = {row.name: row for row in _rows()}
+
+
+def _ids(starts: tuple[int, ...], length: int) -> list[int]:
+    """Segment ids 0, 1, ... that change at the given positions."""
+    return [sum(position >= start for start in starts) for position in range(length)]
+
+
+def _segments(s: Sizes, padded: bool = False) -> tuple[list[list[int]], list[list[int]]]:
+    """Ids of queries and keys, different for each sequence; padding is -1 at the end."""
+    queries = [_ids((s.queries // 2 - b % 2,), s.queries) for b in range(s.batch)]
+    keys = [_ids((s.keys // 3 + b, s.keys - 1), s.keys) for b in range(s.batch)]
+    if padded:
+        queries, keys = ([[*row[:-1], -1] for row in side] for side in (queries, keys))
+    return queries, keys
+
+
+def _coins(s: Sizes, *shape: int, share: float = 0.6) -> Tensor:
+    generator = torch.Generator().manual_seed(zlib.crc32(repr((s, shape, share)).encode()))
+    return torch.rand(shape, generator=generator) < share
+
+
+def _ragged(length: int, batch: int, least: int = 1) -> list[int]:
+    """Lengths from `least` to all of it."""
+    return [min(least + b * length, length) for b in range(batch)]
+
+
+def _empty_rows(s: Sizes) -> Tensor:
+    allowed = _coins(s, s.batch, s.heads, s.queries, s.keys)
+    allowed[0, 0] = False
+    allowed[:, :, -1] = False
+    return allowed
+
+
+def _late(s: Sizes) -> Tensor:
+    """Only the last keys, so that a lazy softmax meets whole blocks that are hidden first."""
+    return (torch.arange(s.keys) >= s.keys - 1 - s.keys // 16).expand(s.queries, s.keys)
+
+
+CAUSAL, TOP_LEFT = (None, 0, "bottom_right"), (None, 0, "top_left")
+MASKS: dict[str, Callable[[Sizes], MaskParts | None]] = {
+    "none": lambda s: None,
+    "causal": lambda s: MaskParts(bands=[CAUSAL]),
+    "causal top left": lambda s: MaskParts(bands=[TOP_LEFT]),
+    "lengths": lambda s: MaskParts(_ragged(s.keys, s.batch), _ragged(s.queries, s.batch)),
+    "lengths from 0": lambda s: MaskParts(
+        _ragged(s.keys, s.batch, 0), _ragged(s.queries, s.batch, 0)
+    ),
+    "key lengths": lambda s: MaskParts(_ragged(s.keys, s.batch, s.keys // 2)),
+    "key lengths from 0": lambda s: MaskParts(_ragged(s.keys, s.batch, 0)),
+    "window": lambda s: MaskParts(bands=[(2, 1, "bottom_right")]),
+    "window top left": lambda s: MaskParts(bands=[(1, None, "top_left")]),
+    "segments": lambda s: MaskParts(segments=[_segments(s)]),
+    "segments padded": lambda s: MaskParts(segments=[_segments(s, padded=True)]),
+    "dense": lambda s: MaskParts(dense=[_coins(s, s.queries, s.keys)]),
+    "dense heads": lambda s: MaskParts(dense=[_coins(s, s.batch, s.heads, s.queries, s.keys)]),
+    "dense keys": lambda s: MaskParts(dense=[_coins(s, s.batch, 1, 1, s.keys)]),
+    "dense empty rows": lambda s: MaskParts(dense=[_empty_rows(s)]),
+    "first blocks hidden": lambda s: MaskParts(dense=[_late(s)]),
+    "everything hidden": lambda s: MaskParts(dense=[torch.zeros(1, s.keys, dtype=torch.bool)]),
+    "causal & lengths": lambda s: MaskParts(
+        _ragged(s.keys, s.batch, s.keys // 2), _ragged(s.queries, s.batch), bands=[CAUSAL]
+    ),
+    "causal top left & key lengths": lambda s: MaskParts(
+        _ragged(s.keys, s.batch, 2), bands=[TOP_LEFT]
+    ),
+    "causal & window & dense": lambda s: MaskParts(
+        bands=[CAUSAL, (3, None, "bottom_right")], dense=[_coins(s, 1, s.heads, 1, s.keys)]
+    ),
+    "segments & causal": lambda s: MaskParts(bands=[CAUSAL], segments=[_segments(s)]),
+    "segments & segments & lengths": lambda s: MaskParts(
+        _ragged(s.keys, s.batch, s.keys // 2),
+        segments=[_segments(s), _segments(s, padded=True)],
+    ),
+    "dense & dense & key lengths": lambda s: MaskParts(
+        _ragged(s.keys, s.batch, s.keys // 2),
+        dense=[_coins(s, s.queries, s.keys, share=0.8), _coins(s, 1, s.heads, 1, s.keys)],
+    ),
+}
+
+
+Draw = Callable[..., Tensor]
+
+
+def _warm(draw: Draw, *shape: int) -> Tensor:
+    """Temperatures from 0.5 to 1.5."""
+    return 1 + 0.5 * torch.tanh(draw(*shape))
+
+
+def _some_zero(draw: Draw, *shape: int) -> Tensor:
+    return torch.where(draw(*shape) > 0.3, 0.0, _warm(draw, *shape))
+
+
+def _hiding(s: Sizes, draw: Draw) -> Tensor:
+    """A bias that hides some keys, and every key from one query."""
+    bias = draw(s.batch, s.heads, s.queries, s.keys)
+    bias = bias.masked_fill(bias > 1, -torch.inf)
+    bias[0, 0, 0] = -torch.inf
+    return bias
+
+
+def _everything(s: Sizes, draw: Draw) -> dict[str, Any]:
+    return {
+        "temperature": _some_zero(draw, s.batch, s.heads, s.queries, 1),
+        "softcap": 2.0,
+        "bias": _hiding(s, draw),
+        "sink": draw(s.heads),
+    }
+
+
+# Tensors are drawn in fp64, rounded to the dtype of the case, and learned.
+OPTIONS: dict[str, Callable[[Sizes, Draw], dict[str, Any]]] = {
+    "plain": lambda s, draw: {},
+    "temperature": lambda s, draw: {"temperature": 0.6},
+    "temperature for each head": lambda s, draw: {"temperature": _warm(draw, s.heads)},
+    "temperature for each query": lambda s, draw: {
+        "temperature": _warm(draw, s.batch, s.heads, s.queries, 1)
+    },
+    "temperature 0 for some queries": lambda s, draw: {
+        "temperature": _some_zero(draw, s.batch, s.heads, s.queries, 1)
+    },
+    "temperature 0 for some heads": lambda s, draw: {"temperature": _some_zero(draw, s.heads)},
+    "temperature 0": lambda s, draw: {"temperature": 0.0},
+    "softcap": lambda s, draw: {"softcap": 1.5},
+    "sink": lambda s, draw: {"sink": draw(s.heads)},
+    "one sink": lambda s, draw: {"sink": 2 + draw(1)},
+    "bias": lambda s, draw: {"bias": draw(s.batch, s.heads, s.queries, s.keys)},
+    "bias hides": lambda s, draw: {"bias": _hiding(s, draw)},
+    "bias for each pair": lambda s, draw: {"bias": draw(s.queries, s.keys)},
+    "bias for each key": lambda s, draw: {"bias": draw(s.batch, 1, 1, s.keys)},
+    "bias for each query": lambda s, draw: {"bias": draw(1, s.heads, s.queries, 1)},
+    "temperature 0, bias, softcap": lambda s, draw: {
+        "temperature": 0.0,
+        "softcap": 1.0,
+        "bias": _hiding(s, draw),
+    },
+    "everything": _everything,
+}
