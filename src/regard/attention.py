@@ -120,9 +120,13 @@ def attend(
     result = _run(problem, engine)
     if not squeeze:
         return result
-    dims = {"output": -3, "weights": -3}  # the head dim; statistics of rows end in (H, Q)
-    fields = zip(Attended._fields, result, strict=True)
-    return Attended._make(None if x is None else x.squeeze(dims.get(n, -2)) for n, x in fields)
+    found = {"output": result.output.squeeze(-3)}
+    if result.weights is not None:
+        found["weights"] = result.weights.squeeze(-3)
+    for name in ("lse", "entropy", "max_logit", "max_weight", "jacobian"):
+        if (x := getattr(result, name)) is not None:
+            found[name] = x.squeeze(-2)
+    return result.with_changed(found)
 
 
 def score(query: Tensor, key: Tensor, score: Score | str | None = None) -> Tensor:

@@ -38,7 +38,7 @@ class Cpu:
         p, layout = problem, Layout(problem)
         if p.hard:
             return all_hard_rows(p, layout)
-        args = layout.arguments()
+        args = layout.arguments(p.bias)
         output, lse, entropy, peak = Attend.apply("entropy" in p.want, *args)
         output, lse, entropy, peak = (layout.back(x) for x in (output, lse, entropy, peak))
         sink_weight = None
@@ -92,7 +92,7 @@ class Layout:
         """(B, K, G, ...) to (*, H, ...)."""
         return x.reshape(*self.problem.lead, self.problem.heads, *x.shape[3:])
 
-    def arguments(self, raw: bool = False, masked: bool = True) -> Arguments:
+    def arguments(self, bias: Tensor | None, raw: bool = False, masked: bool = True) -> Arguments:
         """The operators' arguments; `raw` leaves out all but score and mask, not `masked` that too."""
         p, form = self.problem, self.problem.form
         factor, rate = 1.0, None
@@ -112,7 +112,7 @@ class Layout:
             self.term(form.alpha, factor, -1) if inner else None,
             self.term(form.beta, factor, -2) if inner else None,
             rate,
-            None if p.bias is None or raw else self.five(p.bias),
+            None if bias is None else self.five(bias),
             None if spans.dense is None else self.five(spans.dense),
             None if spans.start is None else self.rows(spans.start, -1),
             None if spans.stop is None else self.rows(spans.stop, -1),
@@ -198,11 +198,9 @@ def dense_weights(p: Problem, lse: Tensor) -> Tensor:
 
 def hard_lookup(p: Problem, layout: Layout, hard: Tensor) -> tuple[Tensor, Tensor]:
     """The value of the best key of each hard row, and its index: -1 for none, -2 for NaN."""
-    plain = layout.arguments(raw=True)
-    if p.bias is not None:
-        # At temperature 0 a finite bias does not matter, but -inf still hides a key.
-        hidden = torch.where(p.bias == -torch.inf, p.bias, 0)
-        plain = plain._replace(bias=layout.five(hidden))
+    # A finite bias does not matter at temperature 0, but -inf still hides a key.
+    hidden = None if p.bias is None else torch.where(p.bias == -torch.inf, p.bias, 0)
+    plain = layout.arguments(hidden, raw=True)
     detached = [x.detach() if isinstance(x, Tensor) else x for x in plain]
     index = layout.back(torch.ops.regard.cpu_best_keys(*detached, hard))
     value = p.value.repeat_interleave(p.heads // p.value.shape[-3], -3)
@@ -270,4 +268,4 @@ def jacobian(
 def blocked_scores(problem: Problem) -> Tensor:
     """Raw scores (*, H, Q, L) in working precision without the [Q, L, hidden] tensor."""
     layout = Layout(problem)
-    return layout.back(Scores.apply(*layout.arguments(raw=True, masked=False)))
+    return layout.back(Scores.apply(*layout.arguments(None, raw=True, masked=False)))
