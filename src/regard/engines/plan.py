@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import importlib.util
+import math
 from dataclasses import dataclass, field
 
 import torch
@@ -49,7 +50,8 @@ class Plan:
         error_bound: an upper bound on the error of the output against exact arithmetic on the
             lowered features, in units of the largest |value|; inf where rounding can change the
             answer altogether.
-        refused: why each engine that does not run was passed over.
+        refused: why each engine that cannot serve the call refuses it.
+        also: engines that would serve it too, if asked for by name.
         notes: what the engine does not promise, and what is missing on this machine.
     """
 
@@ -58,6 +60,7 @@ class Plan:
     form: str
     error_bound: float
     refused: dict[str, list[str]] = field(default_factory=dict)
+    also: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
@@ -68,6 +71,7 @@ class Plan:
             f"engine  {self.engine or 'none: the engine asked for refuses'}",
             f"error   at most {self.error_bound:.1e} of the largest |value|",
         ]
+        lines += [f"also    {', '.join(self.also)} would serve it, slower"] if self.also else []
         for name, reasons in self.refused.items():
             lines.append(f"refused {name}")
             lines += [f"          - {reason}" for reason in reasons]
@@ -113,18 +117,13 @@ def make_plan(problem: Problem, score: Score, engine: str | None = None) -> Plan
     else:
         chosen = named_engine(engine)
     served = not refusals[chosen.name]
-    refused = {name: reasons for name, reasons in refusals.items() if reasons}
-    for candidate in ENGINES:
-        if candidate is not chosen and candidate.name not in refused:
-            why = f"it would serve, but {chosen.name} is "
-            why += "asked for" if engine else "preferred"
-            refused[candidate.name] = [why]
     return Plan(
         engine=chosen.name if served else None,
         score=score.name,
         form=problem.form.describe(),
         error_bound=error_bound(problem),
-        refused=refused,
+        refused={name: reasons for name, reasons in refusals.items() if reasons},
+        also=[name for name, reasons in refusals.items() if not reasons and name != chosen.name],
         notes=(chosen.missing_promises(problem) if served else []) + machine_notes(problem),
     )
 
@@ -151,22 +150,30 @@ def error_bound(problem: Problem) -> float:
     if 0 in form.query.shape or 0 in form.key.shape:
         return 0.0
     working = torch.finfo(working_dtype(p.dtype)).eps
-    terms = form.query.shape[-1] + 4
+    terms = form.query.shape[-1] + 8
     if isinstance(form, Inner):
         size = form.scale * float(_norm(form.phi) * _norm(form.psi))
         size += sum(float(x.detach().abs().max()) for x in (form.alpha, form.beta) if x is not None)
     else:
-        # tanh is bounded; an unbounded activation is bounded by its argument.
-        reach = 1.0 if form.activation == "tanh" else float(_peak(form.a) + _peak(form.b))
-        size = float(form.v.detach().abs().sum(-1).max()) * reach
-    coldest = (
-        p.temperature if isinstance(p.temperature, (int, float)) else float(p.temperature.min())
-    )
+        size = float(form.v.detach().abs().sum(-1).max()) * _reach(form)
+    coldest = p.temperature
+    if isinstance(coldest, Tensor):
+        coldest = float(coldest.detach().abs().min())
     if coldest == 0:
-        return float("inf")
-    delta = working * terms * size / coldest
+        return math.inf
+    size = size / coldest
+    if p.bias is not None:
+        size += float(torch.where(p.bias == -torch.inf, 0, p.bias).detach().abs().max())
+    delta = working * terms * size
     rounding = 4 * torch.finfo(p.dtype).eps + 2 * working * p.keys**0.5
-    return float(torch.tensor(2 * delta, dtype=torch.float64).expm1()) + rounding
+    return math.expm1(min(2 * delta, 700.0)) + rounding
+
+
+def _reach(form: Pairwise) -> float:
+    """The largest |f(a + b)|; not known for an activation that is not ours."""
+    if form.activation == "tanh":
+        return 1.0
+    return float(_peak(form.a) + _peak(form.b)) if form.activation == "leaky_relu" else math.inf
 
 
 def _norm(x: Tensor) -> Tensor:
