@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
@@ -14,14 +15,15 @@ from regard.mask import Mask
 from regard.problem import (
     Problem,
     check_bias,
+    check_heads,
     check_mask,
-    check_mask_heads,
     check_options,
     check_parameters,
     check_sink,
     check_temperature,
     check_tensors,
     check_want,
+    hide_padding,
 )
 from regard.scores import Score, named_score
 
@@ -134,16 +136,21 @@ def score(query: Tensor, key: Tensor, score: Score | str | None = None) -> Tenso
 
     The Q x L result is built, but never the Q x L x hidden tensor of a pairwise score on the CPU.
     """
-    check_tensors(query, key, None)
+    autocast = _autocast(query)
+    check_tensors(query, key, None, autocast)
+    if autocast and query.dtype != torch.float64:
+        dtype = torch.get_autocast_dtype(query.device.type)
+        query, key = query.to(dtype), key.to(dtype)
     chosen = named_score(score)
     squeeze = query.ndim <= 3
     if squeeze:
         query, key = query.unsqueeze(-3), key.unsqueeze(-3)
-    check_parameters(chosen, query, torch.is_autocast_enabled(query.device.type))
+    check_parameters(chosen, query, autocast)
     form = chosen.lower(query, key)
     # The checks of heads and leading dims are the op's own.
     problem = Problem(form, form.key)
-    logits = plan.scores(problem).to(query.dtype)
+    with _own_precision(problem):
+        logits = plan.scores(problem).to(query.dtype)
     return _one_head(logits, chosen) if squeeze else logits
 
 
@@ -199,38 +206,40 @@ def _prepare(
     want: frozenset[str],
 ) -> tuple[Problem, bool]:
     """Check everything and lower the score; also say whether a head dim was inserted."""
-    check_tensors(query, key, value)
-    if softcap is not None or dropout or error is not None:
+    autocast = _autocast(query)
+    check_tensors(query, key, value, autocast)
+    if softcap is not None or dropout != 0.0 or error is not None:
         check_options(softcap, dropout, error)
     chosen = named_score(score)
-    ndim = query.ndim
-    device = query.device.type
-    autocast = torch.is_autocast_enabled(device)
     if autocast and query.dtype != torch.float64:
-        dtype = torch.get_autocast_dtype(device)
+        dtype = torch.get_autocast_dtype(query.device.type)
         query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
-    squeeze = query.ndim <= 3
+    ndim = query.ndim
+    squeeze = ndim <= 3
     if squeeze:
         query, key, value = query.unsqueeze(-3), key.unsqueeze(-3), value.unsqueeze(-3)
     if chosen.softcap is not None:
         if softcap is not None:
-            raise ValueError(f"softcap={softcap}, but the score has a soft cap of its own")
+            raise ValueError(
+                f"softcap={softcap}, but the score has a soft cap of its own, {chosen.softcap}"
+            )
         softcap = chosen.softcap
     if score is not None and not isinstance(score, str):
         check_parameters(chosen, query, autocast)
-    if mask is not None:
-        mask = check_mask(mask, query, key, value, ndim)
-    form = chosen.lower(query, key, mask)
-    problem = Problem(form, value, mask, softcap=softcap, dropout=dropout, want=want)
+    real = None
+    if mask is not None or bias is not None:
+        mask = None if mask is None else check_mask(mask, query, key, value, ndim)
+        bias = None if bias is None else check_bias(bias, query, key, value, ndim)
+        query, key, value, real = hide_padding(query, key, value, mask, bias)
+    form = chosen.lower(query, key, real)
+    problem = Problem(form, value, mask, bias, softcap=softcap, dropout=dropout, want=want)
     if squeeze and problem.heads != 1:
         raise ValueError(
             f"{type(chosen).__name__} makes {problem.heads} heads, but query with {ndim} dims has "
             "no head dim; use query.unsqueeze(-3), and the same for key and value"
         )
-    if mask is not None:
-        check_mask_heads(mask, problem)
-    if bias is not None:
-        problem.bias = check_bias(bias, ndim, problem)
+    if mask is not None or bias is not None:
+        check_heads(problem)
     if sink is not None:
         problem.sink = check_sink(sink, problem)
     if isinstance(temperature, Tensor) or temperature != 1.0:
@@ -240,13 +249,23 @@ def _prepare(
     return problem, squeeze
 
 
+def _autocast(query: Tensor) -> bool:
+    """Whether autocast is on for the query's device; some devices, such as meta, know none."""
+    if not isinstance(query, Tensor) or query.device.type == "meta":
+        return False
+    return torch.is_autocast_enabled(query.device.type)
+
+
 def _run(problem: Problem, engine: str | None) -> Attended:
-    device = problem.device.type
-    if torch.is_autocast_enabled(device):
-        # Inputs were cast already; engines choose their own working precision.
-        with torch.autocast(device, enabled=False):
-            return plan.pick(problem, engine).run(problem)
-    return plan.pick(problem, engine).run(problem)
+    with _own_precision(problem):
+        return plan.pick(problem, engine).run(problem)
+
+
+def _own_precision(problem: Problem) -> AbstractContextManager:
+    """Autocast off: inputs were cast already, and engines choose their working precision."""
+    if _autocast(problem.value):
+        return torch.autocast(problem.device.type, enabled=False)
+    return nullcontext()
 
 
 def _one_head(logits: Tensor, score: Score) -> Tensor:

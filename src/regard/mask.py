@@ -13,6 +13,8 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from regard.describe import describe
+
 Alignment = Literal["bottom_right", "top_left"]
 
 
@@ -68,10 +70,9 @@ class Mask:
     def dense(cls, allowed: Tensor) -> Mask:
         """A boolean tensor, True = attend: (Q, L), or as many dims as the query, broadcast."""
         if not isinstance(allowed, Tensor) or allowed.dtype != torch.bool:
-            given = f"{allowed.dtype}" if isinstance(allowed, Tensor) else type(allowed).__name__
             raise TypeError(
-                f"mask must be a boolean tensor with True = attend, got {given}. From 0/1 "
-                "integers use mask.bool(); additive float masks are `bias=`"
+                f"mask must be a boolean tensor with True = attend, got {describe(allowed)}. From "
+                "0/1 integers use mask.bool(); additive float masks are `bias=`"
             )
         if allowed.ndim < 2:
             raise ValueError(
@@ -135,7 +136,10 @@ class Mask:
     def __and__(self, other: Mask) -> Mask:
         """Both must allow."""
         if not isinstance(other, Mask):
-            return NotImplemented
+            raise TypeError(
+                f"a Mask is combined with another Mask, got {describe(other)}; a boolean tensor "
+                "becomes one as Mask.dense(tensor)"
+            )
         return Mask(
             allowed=self.allowed + other.allowed,
             key_lengths=_shorter(self.key_lengths, other.key_lengths),
@@ -223,18 +227,38 @@ class Mask:
             queries if query_end is None else query_end
         )
 
-    def real_keys(self, keys: int, device: torch.device) -> Tensor:
-        """Keys that no padding hides, (*, 1, L): a cheap superset of the visible ones."""
-        mask = self.to(device)
+    def hides_no_key(self, queries: int, keys: int) -> bool:
+        """Whether, by its kind, every key is seen by some query and every query sees some key."""
+        bands_only = self.key_lengths is None and self.query_lengths is None
+        bands_only = bands_only and not self.allowed and not self.packed
+        # With equal lengths each query sees its own position at least.
+        return bands_only and queries == keys
+
+    def real(self, queries: int, keys: int, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Queries that see some key (*, h, Q) and keys that some query sees (*, h, L).
+
+        Part by part, so that it stays cheap: where parts together hide what none hides alone,
+        it is not noticed.
+        """
+        spans = self.spans(queries, keys, device)
+        column = torch.arange(keys, device=device)
+        rows = torch.ones(1, queries, dtype=torch.bool, device=device)
         real = torch.ones(1, keys, dtype=torch.bool, device=device)
-        if mask.key_lengths is not None:
-            real = torch.arange(keys, device=device) < mask.key_lengths[..., None, None]
-        for _, ids in mask.packed:
-            real = real & (ids.unsqueeze(-2) >= 0)
-        for allowed in mask.allowed:
-            some = allowed.any(-2)
-            real = real & (some.any(-2, keepdim=True) if some.ndim > 1 else some)
-        return real
+        # Spans of neighbouring queries overlap or touch, so that together they have no holes.
+        start = column.new_zeros(1, 1) if spans.start is None else spans.start.clamp(min=0)
+        stop = column.new_full((1, 1), keys) if spans.stop is None else spans.stop.clamp(max=keys)
+        rows = rows & (start < stop)
+        if queries:
+            filled = (start < stop).expand(torch.broadcast_shapes(start.shape, stop.shape))
+            first = torch.where(filled, start, keys).amin(-1, keepdim=True)
+            last = torch.where(filled, stop, 0).amax(-1, keepdim=True)
+            real = real & (column >= first) & (column < last)
+        for q, k in spans.segments:
+            rows = rows & (q >= 0) & _member(q, k)
+            real = real & (k >= 0) & _member(k, q)
+        if spans.dense is not None:
+            rows, real = rows & spans.dense.any(-1), real & spans.dense.any(-2)
+        return rows, real
 
     def visible(self, queries: int, keys: int, device: torch.device) -> Tensor:
         """The whole mask as booleans, (*, H or 1, Q or 1, L) broadcastable; True = attend."""
@@ -254,6 +278,16 @@ def visible(spans: Spans, keys: int, device: torch.device) -> Tensor:
     return seen if spans.dense is None else seen & spans.dense
 
 
+def _member(x: Tensor, others: Tensor) -> Tensor:
+    """Whether each of x (*, n) is among others (*, m) of the same leading dims."""
+    if not others.shape[-1]:
+        return torch.zeros_like(x, dtype=torch.bool)
+    lead = torch.broadcast_shapes(x.shape[:-1], others.shape[:-1])
+    x, ordered = x.expand(*lead, -1).contiguous(), others.expand(*lead, -1).sort(-1).values
+    place = torch.searchsorted(ordered, x).clamp(max=others.shape[-1] - 1)
+    return ordered.gather(-1, place) == x
+
+
 def _integers(x: Tensor | Sequence[int] | int | None, name: str) -> Tensor | None:
     if x is None:
         return None
@@ -268,7 +302,9 @@ def _integers(x: Tensor | Sequence[int] | int | None, name: str) -> Tensor | Non
 
 def _ids(x: Tensor, name: str) -> Tensor:
     if not isinstance(x, Tensor) or x.dtype == torch.bool or x.is_floating_point():
-        raise TypeError(f"Mask.segments {name} must be an integer tensor of segment ids, got {x!r}")
+        raise TypeError(
+            f"Mask.segments {name} must be an integer tensor of segment ids, got {describe(x)}"
+        )
     if x.ndim < 1:
         raise ValueError(f"Mask.segments {name} must end in a length dim, got a single number")
     return x.to(torch.int64)

@@ -16,10 +16,11 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
+from regard.describe import describe
 from regard.engines.base import STATISTICS
 from regard.forms import Form
 from regard.mask import Mask
-from regard.scores import Score
+from regard.scores.base import Score, check_positive
 
 
 class Problem:
@@ -100,12 +101,12 @@ class Problem:
         return self.value.dtype
 
 
-def check_tensors(query: Tensor, key: Tensor, value: Tensor | None) -> None:
-    """Refuse tensors that cannot be attended over at all."""
+def check_tensors(query: Tensor, key: Tensor, value: Tensor | None, autocast: bool) -> None:
+    """Refuse tensors that cannot be attended over at all; under autocast dtypes may differ."""
     named = [("query", query), ("key", key)] + ([] if value is None else [("value", value)])
     for name, x in named:
         if not isinstance(x, Tensor):
-            raise TypeError(f"{name} must be a tensor, got {type(x).__name__}")
+            raise TypeError(f"{name} must be a tensor, got {describe(x)}")
         if not x.is_floating_point():
             raise TypeError(f"{name} must be floating point, got {x.dtype}; use {name}.float()")
         if x.ndim < 2:
@@ -120,7 +121,7 @@ def check_tensors(query: Tensor, key: Tensor, value: Tensor | None) -> None:
                 f"shape {tuple(query.shape)}; give all the same number of dims, with size 1 where "
                 "they broadcast"
             )
-        if x.dtype != query.dtype:
+        if x.dtype != query.dtype and not autocast:
             raise TypeError(
                 f"{name} is {x.dtype} but query is {query.dtype}; cast one, or use torch.autocast"
             )
@@ -152,12 +153,12 @@ def check_mask(mask: Mask | Tensor, query: Tensor, key: Tensor, value: Tensor, n
     """A `Mask` whose dense parts have a head dim and whose shapes fit, or an error.
 
     The inputs have their head dim; `ndim` is what the caller gave. How many heads the dense parts
-    may have is known only after lowering: `check_mask_heads`.
+    may have is known only after lowering: `check_heads`.
     """
     if isinstance(mask, Tensor):
         mask = Mask.dense(mask)
     if not isinstance(mask, Mask):
-        raise TypeError(f"mask must be a Mask or a boolean tensor, got {type(mask).__name__}")
+        raise TypeError(f"mask must be a Mask or a boolean tensor, got {describe(mask)}")
     lead, queries, keys = _lead(query, key, value), query.shape[-2], key.shape[-2]
     full = (*lead, None, queries, keys)
     allowed = tuple(_with_heads(x, "mask", ndim, full) for x in mask.allowed)
@@ -176,39 +177,76 @@ def check_mask(mask: Mask | Tensor, query: Tensor, key: Tensor, value: Tensor, n
     return Mask(allowed, mask.key_lengths, mask.query_lengths, mask.bands, mask.packed)
 
 
-def check_mask_heads(mask: Mask, problem: Problem) -> None:
-    """Refuse dense masks for another number of heads."""
-    for x in mask.allowed:
-        if x.ndim > 2 and not _fits(x.shape[-3], problem.heads):
+def check_heads(problem: Problem) -> None:
+    """Refuse a bias or dense masks for another number of heads."""
+    parts = [] if problem.mask is None else [("mask", x) for x in problem.mask.allowed]
+    for name, x in [*parts, ("bias", problem.bias)]:
+        if x is not None and x.ndim > 2 and not _fits(x.shape[-3], problem.heads):
             raise ValueError(
-                f"mask of shape {tuple(x.shape)} has {x.shape[-3]} heads, but there are "
+                f"{name} of shape {tuple(x.shape)} has {x.shape[-3]} heads, but there are "
                 f"{problem.heads} query heads"
             )
 
 
-def check_bias(bias: Tensor, ndim: int, problem: Problem) -> Tensor:
-    """The bias with a head dim, or an error."""
+def check_bias(bias: Tensor, query: Tensor, key: Tensor, value: Tensor, ndim: int) -> Tensor:
+    """The bias with a head dim, or an error; its number of heads is checked after lowering."""
     if not isinstance(bias, Tensor) or not bias.is_floating_point():
-        given = bias.dtype if isinstance(bias, Tensor) else type(bias).__name__
         raise TypeError(
-            f"bias must be a floating point tensor added to the logits, got {given}; a boolean "
-            "mask is `mask=`"
+            f"bias must be a floating point tensor added to the logits, got {describe(bias)}; a "
+            "boolean mask is `mask=`"
         )
-    if bias.device != problem.device:
-        raise ValueError(f"bias is on {bias.device} but query is on {problem.device}")
+    if bias.device != query.device:
+        raise ValueError(f"bias is on {bias.device} but query is on {query.device}")
     if bias.ndim < 2:
         raise ValueError(
             f"bias ends in (query length, key length), got shape {tuple(bias.shape)}; a bias for "
             "each key is bias.unsqueeze(-2)"
         )
-    full = (*problem.lead, problem.heads, problem.queries, problem.keys)
+    full = (*_lead(query, key, value), None, query.shape[-2], key.shape[-2])
     return _with_heads(bias, "bias", ndim, full)
+
+
+def hide_padding(
+    query: Tensor, key: Tensor, value: Tensor, mask: Mask | None, bias: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """Zero queries that see nothing, and keys and values that no query sees.
+
+    Before the score lowers them: whatever padding holds, NaN included, must not reach the gradient
+    of a score's parameters, where 0 * NaN would be NaN. Also returns which keys are real (*, 1, L),
+    None for all.
+    """
+    queries, keys = query.shape[-2], key.shape[-2]
+    rows = real = None
+    if mask is not None and not mask.hides_no_key(queries, keys):
+        rows, real = mask.real(queries, keys, query.device)
+    if bias is not None:
+        given = bias != -torch.inf
+        some_key, some_query = given.any(-1), given.any(-2)
+        rows = some_key if rows is None else rows & some_key
+        real = some_query if real is None else real & some_query
+    if rows is None or real is None:
+        return query, key, value, None
+    query = torch.where(_shared(rows, query), query, 0)
+    key_real = _shared(real, key)
+    key, value = torch.where(key_real, key, 0), torch.where(_shared(real, value), value, 0)
+    return query, key, value, key_real.squeeze(-1)
+
+
+def _shared(real: Tensor, x: Tensor) -> Tensor:
+    """Fit (*, h, length) to the heads of x, (*, heads or 1, length, 1): real for any is real."""
+    if real.ndim > 1 and real.shape[-2] != x.shape[-3]:
+        group, rest = divmod(real.shape[-2], x.shape[-3])
+        if group > 1 and not rest:
+            real = real.unflatten(-2, (-1, group)).any(-2)
+        elif real.shape[-2] != 1:
+            real = real.any(-2, keepdim=True)
+    return real.unsqueeze(-1)
 
 
 def check_sink(sink: Tensor, problem: Problem) -> Tensor:
     """The sink as (H,) or (1,), or an error."""
     if not isinstance(sink, Tensor) or not sink.is_floating_point():
-        raise TypeError(f"sink must be a floating point tensor (heads,), got {sink!r}")
+        raise TypeError(f"sink must be a floating point tensor (heads,), got {describe(sink)}")
     heads = problem.heads
     if sink.device != problem.device:
         raise ValueError(f"sink is on {sink.device} but query is on {problem.device}")
@@ -224,7 +262,9 @@ def check_temperature(temperature: float | Tensor, ndim: int, problem: Problem) 
     """A number of 0 or more, or a tensor that broadcasts to (*, H, Q)."""
     if not isinstance(temperature, Tensor):
         if isinstance(temperature, bool) or not isinstance(temperature, (int, float)):
-            raise TypeError(f"temperature must be a number or a tensor, got {temperature!r}")
+            raise TypeError(
+                f"temperature must be a number or a tensor, got {describe(temperature)}"
+            )
         if not (temperature >= 0 and math.isfinite(temperature)):
             raise ValueError(
                 f"temperature must be 0 (hard look-up) or a positive number, got {temperature}"
@@ -247,14 +287,12 @@ def check_temperature(temperature: float | Tensor, ndim: int, problem: Problem) 
 
 def check_options(softcap: float | None, dropout: float, error: float | None) -> None:
     """Refuse numbers out of range."""
-    if softcap is not None and not (
-        isinstance(softcap, (int, float)) and softcap > 0 and math.isfinite(softcap)
-    ):
-        raise ValueError(f"softcap must be a positive number or None, got {softcap!r}")
-    if not (isinstance(dropout, (int, float)) and 0 <= dropout < 1):
-        raise ValueError(f"dropout must be a probability from 0 to below 1, got {dropout!r}")
-    if error is not None and not (isinstance(error, (int, float)) and error > 0):
-        raise ValueError(f"error must be a positive number or None, got {error!r}")
+    check_positive(softcap=softcap, error=error)
+    real = isinstance(dropout, (int, float)) and not isinstance(dropout, bool)
+    if not (real and 0 <= dropout < 1):
+        raise ValueError(
+            f"dropout must be a probability from 0 to below 1, got {describe(dropout)}"
+        )
 
 
 def check_want(want: Iterable[str]) -> frozenset[str]:

@@ -23,8 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.forms import Form, InnerKey, InnerQuery, KeySide, Pairwise, PairwiseQuery, QuerySide
-from regard.mask import Mask
-from regard.scores.base import Score, check_positive
+from regard.scores.base import Score, check_positive, check_score, check_sizes
 from regard.scores.cosine import unit
 
 
@@ -36,8 +35,7 @@ class Stabilized(Score):
 
     def __init__(self, score: Score) -> None:
         super().__init__()
-        if not isinstance(score, Score):
-            raise TypeError(f"score must be a Score object, got {score!r}")
+        check_score(score)
         self.score = score
 
     @property
@@ -80,9 +78,9 @@ class Stabilized(Score):
         """As the score inside."""
         return self.score.join(query, key)
 
-    def lower(self, q: Tensor, k: Tensor, mask: Mask | None = None) -> Form:
+    def lower(self, q: Tensor, k: Tensor, real: Tensor | None = None) -> Form:
         """Change, then lower by the score inside."""
-        return self.score.lower(self.change_query(q), self.change_key(k), mask)
+        return self.score.lower(self.change_query(q), self.change_key(k), real)
 
     @torch.no_grad()
     def rescale_(self, factor: Tensor) -> None:
@@ -108,7 +106,7 @@ class Tempered(Stabilized):
         self.temperature = temperature
         self.log_factor = None
         if heads is not None:
-            check_positive(heads=heads)
+            check_sizes(heads=heads)
             if score.heads not in (None, 1, heads):
                 raise ValueError(
                     f"heads={heads}, but {type(score).__name__} has {score.heads} heads"
@@ -123,9 +121,9 @@ class Tempered(Stabilized):
         """The lowered key; its own term is divided by the temperature."""
         return self.cool_key(self.score.key(k))
 
-    def lower(self, q: Tensor, k: Tensor, mask: Mask | None = None) -> Form:
+    def lower(self, q: Tensor, k: Tensor, real: Tensor | None = None) -> Form:
         """Lower by the score inside, then divide."""
-        form = self.score.lower(q, k, mask)
+        form = self.score.lower(q, k, real)
         if isinstance(form, Pairwise):
             return replace(form, v=self.cool(form.v, -3))
         side = self.cool_query(InnerQuery(form.phi, form.alpha, form.scale))
@@ -186,7 +184,7 @@ class Normalized(Stabilized):
         if norm not in kinds:
             raise ValueError(f"norm must be 'layer' or 'rms', got {norm!r}")
         query_dim, key_dim = (dim, dim) if isinstance(dim, int) else dim
-        check_positive(query_dim=query_dim, key_dim=key_dim)
+        check_sizes(query_dim=query_dim, key_dim=key_dim)
         self.query_norm = kinds[norm](query_dim, eps=eps)
         self.key_norm = kinds[norm](key_dim, eps=eps)
 

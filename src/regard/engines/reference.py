@@ -28,6 +28,8 @@ Shape legend: `*` leading dims, H query heads, Q query length, L key length.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -64,17 +66,19 @@ class Reference:
             bias = problem.bias.to(dtype)
             soft = soft + torch.where(bias == -torch.inf, 0, bias)
         logits = hide(soft.expand(shape), visible)
-        sink = None if problem.sink is None else problem.sink.to(dtype).view(-1, 1)
-        weights, lse, sink_weight = softmax(logits, visible, sink)
+        sink = None if problem.sink is None else problem.sink.to(dtype).view(-1, 1, 1)
+        soft = softmax(logits, visible, sink)
+        weights, readable = soft.weights, visible
         best = None if hard is None else one_hot_best(hide(scores.expand(shape), visible))
         if hard is not None and best is not None:
             weights = torch.where(hard, best, weights)
+            seen = True if visible is None else visible
+            readable = torch.where(hard, best != 0, seen)  # a hard look-up reads one value
         kept = F.dropout(weights, problem.dropout) if problem.dropout else weights
         value = repeat_heads(problem.value, problem.heads).to(dtype)
-        output = select_matmul(kept, value, visible)
+        output = select_matmul(kept, value, readable)
         result = Attended(
-            output.to(problem.dtype),
-            **statistics(problem.want, logits, weights, lse, sink, sink_weight),
+            output.to(problem.dtype), **statistics(problem.want, logits, weights, soft)
         )
         if hard is None or best is None:
             return result
@@ -104,30 +108,32 @@ def repeat_heads(x: Tensor, heads: int, dim: int = -3) -> Tensor:
 
 
 def raw_scores(form: Form, dtype: torch.dtype, visible: Tensor | None = None) -> Tensor:
-    """The raw logits (*, H, Q, L).
+    """The raw logits (*, H, Q, L); with a mask, those of hidden pairs mean nothing.
 
-    With a mask, entries that are not finite are taken out before the product and put back as NaN
-    where they are visible: 0 * NaN is NaN, so that a plain product would spread them, in the
-    backward as well.
+    0 * NaN is NaN, so that a plain product with a mask after it would still spread what a hidden
+    key holds through the backward. Hidden pairs are therefore taken out before the non-linearity
+    of a pairwise score, and entries that are not finite out of the product of an inner one, where
+    visible pairs get them back, without gradient.
     """
     heads = form.query.shape[-3]
     q, k = form.query.to(dtype), repeat_heads(form.key, heads).to(dtype)
-    broken = None
-    if visible is not None:
-        good_q, good_k = q.isfinite(), k.isfinite()
-        broken = ~good_q.all(-1).unsqueeze(-1) | ~good_k.all(-1).unsqueeze(-2)
-        q, k = torch.where(good_q, q, 0), torch.where(good_k, k, 0)
-    if isinstance(form, Inner):
+    if not isinstance(form, Inner):
+        total = q.unsqueeze(-2) + k.unsqueeze(-3)
+        if visible is not None:
+            total = torch.where(visible.unsqueeze(-1), total, 0)
+        hidden = form.function.value(total, form.parameter)
+        return (hidden @ form.v.to(dtype).unsqueeze(-1)).squeeze(-1)
+    if visible is None:
         logits = form.scale * (q @ k.mT)
-        if form.alpha is not None:
-            logits = logits + form.alpha.to(dtype).unsqueeze(-1)
-        if form.beta is not None:
-            logits = logits + repeat_heads(form.beta, heads, -2).to(dtype).unsqueeze(-2)
     else:
-        hidden = form.function.value(q.unsqueeze(-2) + k.unsqueeze(-3), form.parameter)
-        logits = (hidden @ form.v.to(dtype).unsqueeze(-1)).squeeze(-1)
-    if broken is not None and visible is not None:
-        logits = torch.where(broken & visible, torch.nan, logits)
+        good_q, good_k = q.isfinite(), k.isfinite()
+        logits = form.scale * (torch.where(good_q, q, 0) @ torch.where(good_k, k, 0).mT)
+        broken = ~good_q.all(-1).unsqueeze(-1) | ~good_k.all(-1).unsqueeze(-2)
+        logits = torch.where(broken, (form.scale * (q @ k.mT)).detach(), logits)
+    if form.alpha is not None:
+        logits = logits + form.alpha.to(dtype).unsqueeze(-1)
+    if form.beta is not None:
+        logits = logits + repeat_heads(form.beta, heads, -2).to(dtype).unsqueeze(-2)
     return logits
 
 
@@ -142,33 +148,46 @@ def tempered(logits: Tensor, temperature: float | Tensor) -> tuple[Tensor | None
     return hard, logits / torch.where(hard, 1, temperature)
 
 
-def softmax(
-    logits: Tensor, visible: Tensor | None, sink: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Weights (*, H, Q, L), LSE (*, H, Q) and the sink's weight; rows that see nothing are 0."""
-    top = (
-        logits.detach().amax(-1)
-        if logits.shape[-1]
-        else logits.new_full(logits.shape[:-1], -torch.inf)
-    )
+class Softmax(NamedTuple):
+    """Weights of the keys and, last, of the sink if there is one; and what statistics need.
+
+    With the largest logit subtracted, the total is 1 for it, plus the rest: log1p keeps the digits
+    of a small rest, which in a saturated row is all there is to know.
+    """
+
+    weights: Tensor
+    sink_weight: Tensor | None
+    lse: Tensor
+    entropy: Tensor
+
+
+def softmax(logits: Tensor, visible: Tensor | None, sink: Tensor | None) -> Softmax:
+    """Softmax over the visible keys and the sink; rows that see nothing are 0."""
+    keys = logits.shape[-1]
     if sink is not None:
-        top = torch.maximum(top, sink.detach())
+        logits = torch.cat([logits, sink.expand(*logits.shape[:-1], 1)], -1)
+        visible = None if visible is None else F.pad(visible, (0, 1), value=True)
+    elif not keys:
+        rows = logits.sum(-1)
+        return Softmax(logits, None, rows - torch.inf, rows)
+    top, first = logits.detach().max(-1, keepdim=True)
     top = torch.where(top == -torch.inf, 0, top)
-    exp = torch.exp(logits - top.unsqueeze(-1))
+    below = logits - top
+    exp = torch.exp(below)
     if visible is not None:
         exp = torch.where(visible, exp, 0)
-    total = exp.sum(-1)
-    sink_exp = None
-    if sink is not None:
-        sink_exp = torch.exp(sink - top)
-        total = total + sink_exp
-    empty = total == 0
-    total = torch.where(empty, 1, total)
-    weights = exp / total.unsqueeze(-1)
+    largest, rest = exp.gather(-1, first), exp.scatter(-1, first, 0.0).sum(-1, keepdim=True)
+    empty = largest == 0
+    weights = exp / torch.where(empty, 1, largest + rest)
     if visible is not None:
         weights = torch.where(visible, weights, 0)
-    lse = torch.where(empty, -torch.inf, top + total.log())
-    return weights, lse, None if sink_exp is None else sink_exp / total
+    # The largest is 1 in value, but not without gradient.
+    log_total = torch.log1p(torch.where(empty, 0, rest + (largest - 1)))
+    lse = torch.where(empty, -torch.inf, top + log_total).squeeze(-1)
+    expected = (weights * torch.where(weights > 0, below, 0)).sum(-1)
+    entropy = log_total.squeeze(-1) - expected
+    sink_weight = None if sink is None else weights[..., keys]
+    return Softmax(weights[..., :keys], sink_weight, lse, entropy)
 
 
 def one_hot_best(logits: Tensor) -> Tensor:
@@ -189,36 +208,23 @@ def select_matmul(weights: Tensor, value: Tensor, visible: Tensor | None) -> Ten
     good = value.isfinite()
     clean = weights @ torch.where(good, value, 0)
     touched = visible.to(value.dtype) @ (~good).to(value.dtype) > 0
-    return torch.where(touched, weights @ value, clean)
+    output = torch.where(touched, weights @ value, clean)
+    # Selected once more, so that a gradient of NaN for a row that sees nothing is not read either.
+    return torch.where(visible.any(-1, keepdim=True), output, 0)
 
 
 def statistics(
-    want: frozenset[str],
-    logits: Tensor,
-    weights: Tensor,
-    lse: Tensor,
-    sink: Tensor | None,
-    sink_weight: Tensor | None,
+    want: frozenset[str], logits: Tensor, weights: Tensor, soft: Softmax
 ) -> dict[str, Tensor]:
     """What `want` asks for, as fields of `Attended`."""
-    found: dict[str, Tensor] = {}
-    if "lse" in want:
-        found["lse"] = lse
-    if "weights" in want:
-        found["weights"] = weights
-    if "entropy" in want:
-        surprise = torch.where(lse == -torch.inf, 0, lse).unsqueeze(-1) - logits
-        expected = (weights * torch.where(weights > 0, surprise, 0)).sum(-1)
-        if sink is not None and sink_weight is not None:
-            expected = expected + sink_weight * (lse - sink)
-        found["entropy"] = expected
+    found = {"lse": soft.lse, "entropy": soft.entropy, "weights": weights}
     if "max_logit" in want:
         found["max_logit"] = _peak(logits.detach(), -torch.inf)
     if "max_weight" in want:
         found["max_weight"] = _peak(weights.detach(), 0.0)
     if "jacobian" in want:
-        found["jacobian"] = _jacobian(weights.detach(), sink_weight)
-    return found
+        found["jacobian"] = _jacobian(weights.detach(), soft.sink_weight)
+    return {name: x for name, x in found.items() if name in want}
 
 
 def _peak(x: Tensor, empty: float) -> Tensor:

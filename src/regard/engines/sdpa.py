@@ -23,6 +23,10 @@ from regard.problem import Problem
 # Above 2**24 entries (64 MiB of floats, 4096 x 4096) that costs more than it saves.
 LARGEST_DENSE_MASK = 2**24
 
+# With fewer keys than fit a vector register, SDPA's CPU kernel takes a row of NaN logits for a
+# masked one and gives 0: NaN queries are put back.
+VECTOR = 16
+
 # cuDNN's backward gives NaN for some masked lengths (pytorch #196678), so that it is left out
 # where there is a mask.
 MASKED_BACKENDS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
@@ -55,6 +59,8 @@ class Sdpa:
             reasons.append("SDPA builds the Q x L matrix for dropout on the CPU")
         if on_cpu and p.bias is not None and p.bias.requires_grad:
             reasons.append("SDPA builds the Q x L matrix for the gradient of a bias on the CPU")
+        if not on_cpu and p.bias is not None and p.bias.dtype != p.dtype:
+            reasons.append(f"SDPA would round the {p.bias.dtype} bias to {p.dtype}")
         if (p.mask is not None or p.bias is not None) and (
             entries := dense_entries(p)
         ) > LARGEST_DENSE_MASK:
@@ -78,14 +84,7 @@ class Sdpa:
         """Bring the call into SDPA's shape, call it, and shape the result back."""
         p = problem
         query, key, value, scale = features(p)
-        keep, causal, keys, rows = attn_mask(p)
-        if causal and p.keys > p.queries:
-            # SDPA aligns to the top left: later keys are seen by no query and must not be read.
-            key, value = key[..., : p.queries, :], value[..., : p.queries, :]
-        if keys is not None:
-            key, value = torch.where(keys, key, 0), torch.where(keys, value, 0)
-        if rows is not None:
-            query = torch.where(rows, query, 0)
+        keep, causal, rows = attn_mask(p)
         width, value_width = query.shape[-1], value.shape[-1]
         if p.device.type == "cpu" and width != value_width:
             query, key = (F.pad(x, (0, max(value_width - width, 0))) for x in (query, key))
@@ -107,6 +106,8 @@ class Sdpa:
             out = out[..., :value_width]
         if rows is not None:
             out = torch.where(rows, out, 0)
+        if p.keys < VECTOR and p.device.type == "cpu":
+            out = torch.where(query.isnan().any(-1, keepdim=True), torch.nan, out)
         return Attended(out if len(p.lead) == 1 else out.unflatten(0, p.lead) if p.lead else out[0])
 
 
@@ -145,19 +146,20 @@ def beta_columns(query: Tensor, key: Tensor, beta: Tensor, scale: float) -> tupl
     """Write `scale * <query, key> + beta` as one inner product.
 
     In half precision one column is not enough: 8 to 11 bits of beta would shift whole weights. A
-    second column carries what the first one rounds away, and a power of two on the query side
-    keeps large squares inside fp16.
+    second column carries what the first one rounds away. In fp16 the first is divided by 2**15,
+    which the query side multiplies back: squares up to 1e8 fit, and the second has the rest.
     """
     column = (beta / scale).unsqueeze(-1)
-    lift = 64.0 if query.dtype == torch.float16 else 1.0
-    high = (column / lift).to(query.dtype)
-    columns = [high]
-    if query.dtype in (torch.float16, torch.bfloat16):
-        columns.append((column / lift - high.to(column.dtype)).to(query.dtype))
-    lead = torch.broadcast_shapes(key.shape[:-1], high.shape[:-1])
+    half = query.dtype in (torch.float16, torch.bfloat16)
+    lifts = [2.0**15 if query.dtype == torch.float16 else 1.0, 1.0] if half else [1.0]
+    columns = []
+    for lift in lifts:
+        columns.append((column / lift).to(query.dtype))
+        column = column - lift * columns[-1].to(column.dtype)
+    lead = torch.broadcast_shapes(key.shape[:-1], column.shape[:-1])
     wide = torch.cat([key.expand(*lead, -1), *(x.expand(*lead, 1) for x in columns)], -1)
-    ones = query.new_full((*query.shape[:-1], len(columns)), lift)
-    return torch.cat([query, ones], -1), wide
+    ones = [query.new_full((*query.shape[:-1], 1), lift) for lift in lifts]
+    return torch.cat([query, *ones], -1), wide
 
 
 def causal_only(mask: Mask) -> bool:
@@ -199,18 +201,17 @@ def dense_entries(p: Problem) -> int:
     return math.prod(shape) * queries * p.keys
 
 
-def attn_mask(p: Problem) -> tuple[Tensor | None, bool, Tensor | None, Tensor | None]:
-    """SDPA's mask and causal flag, and which keys (B, h, L, 1) and rows (B, h, Q, 1) are real."""
+def attn_mask(p: Problem) -> tuple[Tensor | None, bool, Tensor | None]:
+    """SDPA's mask and causal flag, and the rows (B, h, Q, 1) that see anything, None for all."""
     if p.mask is None and p.bias is None:
-        return None, False, None, None
+        return None, False, None
     if served_by_flag(p):
-        return None, True, None, None
+        return None, True, None
     mask, rows = p.mask, None
     if mask is not None and mask.query_lengths is not None and padding_only(mask):
-        # Padded queries are zeroed around SDPA, so that no mask needs a row for each query.
+        # Padded queries are zeroed after SDPA, so that no mask needs a row for each query.
         position = torch.arange(p.queries, device=p.device)
-        rows = position < mask.query_lengths.to(p.device)[..., None, None]
-        rows = rows.unsqueeze(-1)
+        rows = (position < mask.query_lengths.to(p.device)[..., None, None]).unsqueeze(-1)
         mask = Mask(mask.allowed, mask.key_lengths)
     seen = None if mask is None else mask.visible(p.queries, p.keys, p.device)
     if p.bias is not None:
@@ -219,13 +220,13 @@ def attn_mask(p: Problem) -> tuple[Tensor | None, bool, Tensor | None, Tensor | 
     assert seen is not None
     some_key = seen.any(-1, keepdim=True)
     rows = some_key if rows is None else rows & some_key
-    keys = seen.any(-2).unsqueeze(-1)
-    if keys.ndim > 2 and keys.shape[-3] > 1:
-        keys = keys.any(-3, keepdim=True)  # one key may serve a whole group of heads
     keep = seen
     if p.bias is not None:
-        keep = p.bias.to(p.dtype).masked_fill(~seen, -torch.inf)
-    return mask_dims(keep, p), False, mask_dims(keys, p), mask_dims(rows, p)
+        # On the CPU a bias may be wider than half precision inputs.
+        dtype = torch.promote_types(p.bias.dtype, p.dtype)
+        dtype = torch.float32 if dtype == torch.float64 and p.dtype != dtype else dtype
+        keep = p.bias.to(dtype).masked_fill(~seen, -torch.inf)
+    return mask_dims(keep, p), False, mask_dims(rows, p)
 
 
 def mask_dims(x: Tensor, p: Problem) -> Tensor:

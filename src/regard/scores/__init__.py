@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import difflib
 
+from torch import Tensor
+
+from regard.describe import describe
+from regard.mask import Mask
 from regard.scores.additive import Additive
 from regard.scores.base import InnerScore, PairwiseScore, Score
 from regard.scores.bilinear import Bilinear
@@ -55,8 +59,10 @@ def named_score(score: Score | str | None) -> Score:
     if isinstance(score, Score):
         return score
     if not isinstance(score, str):
-        kind = score.__name__ + " itself, not an object of it" if isinstance(score, type) else score
-        raise TypeError(f"score must be a Score object, a name or None, got {kind!r}")
+        hint = "; a mask is given as mask=" if isinstance(score, (Tensor, Mask)) else ""
+        raise TypeError(
+            f"score must be a Score object, a name or None, got {describe(score)}{hint}"
+        )
     if score in NAMED:
         return NAMED[score]
     if score in HOW_TO_BUILD:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.forms import PairwiseKey, PairwiseQuery
-from regard.scores.base import PairwiseScore, check_dim, check_heads, check_positive
+from regard.scores.base import PairwiseScore, check_dim, check_heads, check_sizes
 
 # E[tanh(x)^2] for x ~ N(0, 2), the sum of two unit-variance projections.
 TANH_POWER = 0.5200
@@ -41,7 +41,7 @@ class Additive(PairwiseScore):
         self, hidden: int, heads: int = 1, *, bias: bool = False, weight_norm: bool = False
     ) -> None:
         super().__init__()
-        check_positive(hidden=hidden, heads=heads)
+        check_sizes(hidden=hidden, heads=heads)
         self.hidden, self.heads = hidden, heads
         self.v = nn.Parameter(torch.empty(heads, hidden))
         self.bias = nn.Parameter(torch.empty(heads, hidden)) if bias else None

@@ -8,6 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from regard.activations import ACTIVATIONS
+from regard.describe import describe
 from regard.forms import (
     Form,
     Inner,
@@ -19,7 +21,6 @@ from regard.forms import (
     PairwiseQuery,
     QuerySide,
 )
-from regard.mask import Mask
 
 UNEQUAL_DIMS_HINT = (
     "Scores that take query_dim != key_dim: Bilinear(query_dim, key_dim), "
@@ -52,10 +53,11 @@ class Score(nn.Module):
         """Put two lowered sides together."""
         raise NotImplementedError
 
-    def lower(self, q: Tensor, k: Tensor, mask: Mask | None = None) -> Form:
+    def lower(self, q: Tensor, k: Tensor, real: Tensor | None = None) -> Form:
         """Lower both sides and put them together.
 
-        The mask is there for a score that looks at all visible keys first, as `Gaussian` does.
+        `real` (*, 1, L) says which keys some query may see, None for all: for a score that looks
+        at all keys first, as `Gaussian` does.
         """
         return self.join(self.query(q), self.key(k))
 
@@ -111,6 +113,11 @@ class PairwiseScore(Score):
         """Check the hidden widths, give `a` the heads of `v`, and put the sides together."""
         assert isinstance(query, PairwiseQuery) and isinstance(key, PairwiseKey)
         a, b, v = query.a, key.b, query.v
+        if self.activation not in ACTIVATIONS:
+            raise ValueError(
+                f"{type(self).__name__} names the activation {self.activation!r}, which is not "
+                f"registered; make it with Activation(...), or use one of {', '.join(ACTIVATIONS)}"
+            )
         if a.shape[-1] != b.shape[-1]:
             raise ValueError(
                 f"score {self.name!r} adds a(q) and b(k): their widths must agree, got "
@@ -142,11 +149,29 @@ def check_dim(x: Tensor, dim: int, side: str, score: Score, hint: str = "") -> N
         )
 
 
-def check_positive(**sizes: float) -> None:
-    """Refuse sizes that are not positive numbers, naming the first."""
+def check_sizes(**sizes: int | None) -> None:
+    """Refuse sizes that are not whole numbers of 1 or more, naming the first; None passes."""
     for name, size in sizes.items():
-        if not (isinstance(size, (int, float)) and size > 0 and math.isfinite(size)):
-            raise ValueError(f"{name} must be a positive number, got {size!r}")
+        if size is None:
+            continue
+        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+            raise ValueError(f"{name} must be a whole number of 1 or more, got {describe(size)}")
+
+
+def check_positive(**numbers: float | None) -> None:
+    """Refuse numbers that are not positive and finite, naming the first; None passes."""
+    for name, number in numbers.items():
+        if number is None:
+            continue
+        real = isinstance(number, (int, float)) and not isinstance(number, bool)
+        if not (real and number > 0 and math.isfinite(number)):
+            raise ValueError(f"{name} must be a positive number, got {describe(number)}")
+
+
+def check_score(score: object) -> None:
+    """Refuse what is not a score to wrap."""
+    if not isinstance(score, Score):
+        raise TypeError(f"score must be a Score object, got {describe(score)}")
 
 
 def per_head(parameter: Tensor, heads: int, side: str, score: Score) -> Tensor:

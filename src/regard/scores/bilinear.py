@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.forms import InnerQuery
-from regard.scores.base import InnerScore, check_dim, check_heads, check_positive
+from regard.scores.base import InnerScore, check_dim, check_heads, check_sizes
 
 
 class Bilinear(InnerScore):
@@ -25,7 +25,7 @@ class Bilinear(InnerScore):
 
     def __init__(self, query_dim: int, key_dim: int, heads: int = 1) -> None:
         super().__init__()
-        check_positive(query_dim=query_dim, key_dim=key_dim, heads=heads)
+        check_sizes(query_dim=query_dim, key_dim=key_dim, heads=heads)
         self.query_dim, self.key_dim, self.heads = query_dim, key_dim, heads
         self.weight = nn.Parameter(torch.empty(heads, query_dim, key_dim))
         self.reset_parameters()

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.forms import InnerKey, InnerQuery
-from regard.scores.base import InnerScore, check_positive, per_head
+from regard.scores.base import InnerScore, check_positive, check_sizes, per_head
 
 
 def unit(x: Tensor, eps: float = 0.0) -> Tensor:
@@ -47,8 +47,8 @@ class Cosine(InnerScore):
 
     def __init__(self, heads: int | None = 1, scale: float | None = None, eps: float = 0.0) -> None:
         super().__init__()
-        if scale is not None:
-            check_positive(scale=scale)
+        check_sizes(heads=heads)
+        check_positive(scale=scale)
         if eps < 0:
             raise ValueError(f"eps must be 0 or more, got {eps!r}")
         self.scale, self.eps, self.heads = scale, eps, heads

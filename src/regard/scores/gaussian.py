@@ -6,18 +6,31 @@ import torch
 from torch import Tensor, nn
 
 from regard.forms import Form, InnerKey, InnerQuery
-from regard.mask import Mask
-from regard.scores.base import InnerScore, check_positive, per_head
+from regard.scores.base import InnerScore, check_positive, check_sizes, per_head
+
+# Keys looked at to find the origin. An odd number, so that the middle one is a key's own entry.
+SAMPLE = 31
 
 
-def mean_key(k: Tensor, mask: Mask | None) -> Tensor:
-    """The mean of the finite keys that are not padding, (*, K, 1, d), without gradient."""
-    work = k.detach()
-    seen = work.isfinite().all(-1, keepdim=True)
-    if mask is not None:
-        seen = seen & mask.real_keys(k.shape[-2], k.device).unsqueeze(-1)
-    work = torch.where(seen, work, 0).to(torch.float64 if k.dtype.itemsize > 4 else torch.float32)
-    return (work.sum(-2, keepdim=True) / seen.sum(-2, keepdim=True).clamp(min=1)).to(k.dtype)
+def middle_key(k: Tensor, real: Tensor | None) -> Tensor:
+    """A point amid the keys, (*, K, 1, d), without gradient: the median of up to 31 of them.
+
+    A median and not a mean: one distant key would carry a mean away from all the others.
+    """
+    k, count = k.detach(), min(k.shape[-2], SAMPLE)
+    if real is None:
+        index = torch.linspace(0, k.shape[-2] - 1, count, device=k.device).long()
+        sample = k.index_select(-2, index)
+    else:
+        # Evenly spaced among the real keys: the place of the n-th is where their count reaches n.
+        rank = real.long().cumsum(-1)
+        step = torch.linspace(0, 1, count, device=k.device)
+        wanted = 1 + (step * (rank[..., -1:] - 1).clamp(min=0)).long()
+        index = torch.searchsorted(rank, wanted).clamp(max=k.shape[-2] - 1)
+        index = index.unsqueeze(-1).expand(*k.shape[:-2], count, k.shape[-1])
+        sample = k.gather(-2, index)
+    middle = sample.sort(-2).values[..., count // 2, :].unsqueeze(-2)
+    return torch.where(middle.isfinite(), middle, 0)
 
 
 class Gaussian(InnerScore):
@@ -34,16 +47,16 @@ class Gaussian(InnerScore):
     Parameters: heads (factors, as logarithms starting at 0). Dims: query dim == key dim.
     Cost for each pair: d multiply-adds, as a matrix product.
 
-    The squares cancel badly far from the origin, so `lower` subtracts the mean of the visible keys
-    from both sides first: the score is of the difference alone.
+    The squares cancel badly far from the origin, so `lower` subtracts a point amid the visible
+    keys from both sides first: the score is of the difference alone.
     """
 
     name = "gaussian"
 
     def __init__(self, bandwidth: float | None = None, heads: int | None = 1) -> None:
         super().__init__()
-        if bandwidth is not None:
-            check_positive(bandwidth=bandwidth)
+        check_positive(bandwidth=bandwidth)
+        check_sizes(heads=heads)
         self.bandwidth = bandwidth
         self.log_factor = None if heads is None else nn.Parameter(torch.zeros(heads))
 
@@ -71,12 +84,13 @@ class Gaussian(InnerScore):
         """The key and its square."""
         return InnerKey(k, self.half_square(k, self.precision(k, "key")))
 
-    def lower(self, q: Tensor, k: Tensor, mask: Mask | None = None) -> Form:
-        """Move the origin to the mean of the visible keys, then lower."""
-        if q.shape[-1] == k.shape[-1]:
-            center = mean_key(k, mask)
-            group = max(q.shape[-3] // k.shape[-3], 1)
-            q, k = q - center.repeat_interleave(group, -3), k - center
+    def lower(self, q: Tensor, k: Tensor, real: Tensor | None = None) -> Form:
+        """Move the origin amid the visible keys, then lower."""
+        heads, key_heads = q.shape[-3], k.shape[-3]
+        fits = key_heads and heads % key_heads == 0 and q.shape[-1] == k.shape[-1]
+        if fits and k.shape[-2]:
+            center = middle_key(k, real)
+            q, k = q - center.repeat_interleave(heads // key_heads, -3), k - center
         return super().lower(q, k)
 
     @torch.no_grad()

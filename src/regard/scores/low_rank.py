@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.forms import InnerKey, InnerQuery
-from regard.scores.base import InnerScore, check_dim, check_heads, check_positive
+from regard.scores.base import InnerScore, check_dim, check_heads, check_sizes
 from regard.scores.projected import project
 
 
@@ -33,8 +33,9 @@ class LowRank(InnerScore):
         key_heads: int | None = None,
     ) -> None:
         super().__init__()
-        key_heads = key_heads or heads
-        check_positive(query_dim=query_dim, key_dim=key_dim, rank=rank, heads=heads)
+        key_heads = heads if key_heads is None else key_heads
+        check_sizes(query_dim=query_dim, key_dim=key_dim, rank=rank, heads=heads)
+        check_sizes(key_heads=key_heads)
         if heads % key_heads:
             raise ValueError(f"key_heads={key_heads} does not divide heads={heads}")
         self.query_dim, self.key_dim, self.rank = query_dim, key_dim, rank

@@ -7,8 +7,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from regard.forms import Form, KeySide, QuerySide
-from regard.mask import Mask
-from regard.scores.base import Score, check_dim, check_heads, check_positive
+from regard.scores.base import Score, check_dim, check_heads, check_score, check_sizes
 
 
 def project(x: Tensor, weight: Tensor, bias: Tensor | None, heads: int) -> Tensor:
@@ -54,17 +53,22 @@ class Projected(Score):
         bias: bool = False,
     ) -> None:
         super().__init__()
-        if not isinstance(score, Score):
-            raise TypeError(f"score must be a Score object, got {score!r}")
-        width = width or getattr(score, "width", None)
+        check_score(score)
+        own = getattr(score, "width", None)
+        if own is not None and width is not None and width != own:
+            raise ValueError(
+                f"width={width}, but {type(score).__name__} takes projections of width {own}"
+            )
+        width = own if width is None else width
         if width is None:
             raise ValueError(
                 f"Projected({type(score).__name__}(), ...) cannot tell how wide its projections "
                 "should be: give width=, for example width=64"
             )
-        heads = heads or score.heads or 1
-        key_heads = key_heads or heads
-        check_positive(query_dim=query_dim, key_dim=key_dim, width=width, heads=heads)
+        heads = score.heads or 1 if heads is None else heads
+        key_heads = heads if key_heads is None else key_heads
+        check_sizes(query_dim=query_dim, key_dim=key_dim, width=width, heads=heads)
+        check_sizes(key_heads=key_heads)
         if heads % key_heads:
             raise ValueError(f"key_heads={key_heads} does not divide heads={heads}")
         if score.heads not in (None, 1, heads):
@@ -120,9 +124,9 @@ class Projected(Score):
         """As the score inside."""
         return self.score.join(query, key)
 
-    def lower(self, q: Tensor, k: Tensor, mask: Mask | None = None) -> Form:
+    def lower(self, q: Tensor, k: Tensor, real: Tensor | None = None) -> Form:
         """Project, then lower by the score inside."""
-        return self.score.lower(self.project_query(q), self.project_key(k), mask)
+        return self.score.lower(self.project_query(q), self.project_key(k), real)
 
     @torch.no_grad()
     def rescale_(self, factor: Tensor) -> None:

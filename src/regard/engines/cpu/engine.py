@@ -39,22 +39,25 @@ class Cpu:
         if p.hard:
             return all_hard_rows(p, layout)
         args = layout.arguments(p.bias)
-        output, lse, entropy, peak = Attend.apply("entropy" in p.want, *args)
-        output, lse, entropy, peak = (layout.back(x) for x in (output, lse, entropy, peak))
-        sink_weight = None
+        rows = Attend.apply("entropy" in p.want, *args)
+        output, tail, entropy, peak = (layout.back(x) for x in rows)
+        empty = peak == -torch.inf
+        lse = torch.where(empty, peak, peak + tail)
+        share, left = torch.where(empty, 0.0, torch.ones_like(tail)), torch.zeros_like(tail)
         if p.sink is not None:
-            output, lse, entropy, sink_weight = add_sink(p.sink, output, lse, entropy)
+            sink = p.sink.to(tail.dtype).view(-1, 1)
+            share, left = shares(lse, sink)
+            output = output * share.unsqueeze(-1)
+            lse, entropy = with_sink(lse, sink, entropy, share)
         found = {"lse": lse, "entropy": entropy, "max_logit": peak}
         if "max_weight" in p.want:
-            found["max_weight"] = torch.exp(
-                torch.where(peak == -torch.inf, peak, peak - lse.detach())
-            )
+            found["max_weight"] = torch.where(empty, 0, torch.exp(-tail) * share).detach()
         if "jacobian" in p.want:
-            found["jacobian"] = jacobian(layout, args, lse, peak, sink_weight)
+            found["jacobian"] = jacobian(layout, args, peak, tail, share, left)
         if "weights" in p.want:
-            found["weights"] = dense_weights(p, lse)
-        soft = Attended(output, **{name: x for name, x in found.items() if name in p.want})
-        return add_hard_rows(p, layout, soft)
+            found["weights"] = dense_weights(p, peak, tail, share)
+        found = {name: x for name, x in found.items() if name in p.want}
+        return add_hard_rows(p, layout, Attended(output.to(p.dtype), **found))
 
 
 class Layout:
@@ -150,32 +153,34 @@ class Layout:
         return Spans(None, None, (), visible(spans, p.keys, p.device))
 
 
-def add_sink(
-    sink: Tensor, output: Tensor, lse: Tensor, entropy: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Let one more outcome with value 0 take its share: output, LSE, entropy, its weight.
+def shares(lse: Tensor, sink: Tensor) -> tuple[Tensor, Tensor]:
+    """The weight of all keys together, and the sink's, (*, H, Q); 0 for what is at -inf."""
+    nothing, no_sink = lse == -torch.inf, sink == -torch.inf
+    margin = torch.where(nothing | no_sink, 0, lse - sink)
+    share = torch.where(nothing, 0, torch.where(no_sink, 1, torch.sigmoid(margin)))
+    left = torch.where(no_sink, 0, torch.where(nothing, 1, torch.sigmoid(-margin)))
+    return share, left
 
-    With w the share of the keys, output and weights shrink by w, and the entropy is w times the
-    keys' own plus that of the choice between keys and sink.
+
+def with_sink(lse: Tensor, sink: Tensor, entropy: Tensor, share: Tensor) -> tuple[Tensor, Tensor]:
+    """LSE and entropy with the sink as one more outcome.
+
+    The entropy is the keys' own, in proportion to their share, and that of the choice between keys
+    and sink.
     """
-    sink = sink.to(lse.dtype).view(-1, 1)
-    empty = lse == -torch.inf
-    margin = torch.where(empty, 0, lse) - sink
-    nothing = sink == -torch.inf
-    margin = torch.where(nothing, 0, margin)
-    share = torch.where(empty, 0, torch.where(nothing, 1, torch.sigmoid(margin)))
-    choice = share * F.softplus(-margin) + (1 - share) * F.softplus(margin)
-    choice = torch.where(empty | nothing, 0, choice)
-    total = torch.where(empty, sink, torch.where(nothing, lse, sink + F.softplus(margin)))
-    # softplus(margin) loses digits for large margins; there the keys hold all the weight.
-    total = torch.where(margin > 30, lse, total)
-    output = (output * share.unsqueeze(-1)).to(output.dtype)
-    left = torch.where(empty & nothing, 0, 1 - share)
-    return output, total, share * entropy + choice, left
+    nothing, no_sink = lse == -torch.inf, sink == -torch.inf
+    alone = nothing | no_sink
+    margin = torch.where(alone, 0, lse - sink)
+    # -log of each share; softplus would lose digits beyond its threshold.
+    of_keys, of_sink = -F.logsigmoid(margin), -F.logsigmoid(-margin)
+    choice = share * of_keys + (1 - share) * of_sink
+    larger = torch.where(margin > 0, lse + of_keys, sink + of_sink)
+    total = torch.where(nothing, sink.expand_as(lse), torch.where(no_sink, lse, larger))
+    return total, share * entropy + torch.where(alone, 0, choice)
 
 
-def dense_weights(p: Problem, lse: Tensor) -> Tensor:
-    """The weights (*, H, Q, L) from raw scores and the LSE, differentiable in both."""
+def dense_weights(p: Problem, peak: Tensor, tail: Tensor, share: Tensor) -> Tensor:
+    """The weights (*, H, Q, L) from raw scores and row statistics, differentiable in both."""
     logits = blocked_scores(p)
     temperature = p.temperature
     if isinstance(temperature, Tensor):
@@ -188,12 +193,12 @@ def dense_weights(p: Problem, lse: Tensor) -> Tensor:
         given = p.bias != -torch.inf
         seen = given if seen is None else seen & given
         logits = logits + torch.where(given, p.bias, 0).to(logits.dtype)
-    safe = torch.where(lse == -torch.inf, 0, lse).unsqueeze(-1)
-    if seen is None:
-        return torch.exp(logits - safe)
     logits = logits.expand(*p.lead, p.heads, p.queries, p.keys)
-    weights = torch.exp(logits.masked_fill(~seen, -torch.inf) - safe)
-    return torch.where(seen, weights, 0)
+    if seen is not None:
+        logits = logits.masked_fill(~seen, -torch.inf)
+    below = logits - torch.where(peak == -torch.inf, 0, peak).unsqueeze(-1)
+    weights = torch.exp(below - tail.unsqueeze(-1)) * share.unsqueeze(-1)
+    return weights if seen is None else torch.where(seen, weights, 0)
 
 
 def hard_lookup(p: Problem, layout: Layout, hard: Tensor) -> tuple[Tensor, Tensor]:
@@ -252,17 +257,14 @@ def mass(index: Tensor, p: Problem) -> Tensor:
     return torch.where(index == -2, torch.nan, total)
 
 
-def jacobian(
-    layout: Layout, args: Arguments, lse: Tensor, peak: Tensor, sink_weight: Tensor | None
-) -> Tensor:
+def jacobian(layout: Layout, args: Arguments, *rows: Tensor) -> Tensor:
     """The norm of the softmax Jacobian (*, H, Q), without gradient."""
-    shape = (layout.batch, layout.groups, layout.group, layout.problem.queries)
-    rows = (
-        None if x is None else x.detach().expand(*layout.problem.lead, -1, -1).reshape(shape)
-        for x in (lse, peak, sink_weight)
-    )
+    p = layout.problem
+    full = (*p.lead, p.heads, p.queries)
+    shape = (layout.batch, layout.groups, layout.group, p.queries)
+    flat = [x.detach().expand(full).reshape(shape) for x in rows]
     detached = [x.detach() if isinstance(x, Tensor) else x for x in args]
-    return layout.back(torch.ops.regard.cpu_jacobian(*detached, *rows))
+    return layout.back(torch.ops.regard.cpu_jacobian(*detached, *flat))
 
 
 def blocked_scores(problem: Problem) -> Tensor:

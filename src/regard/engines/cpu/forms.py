@@ -116,15 +116,15 @@ class PairwiseTiles:
         if seen is not None and not bool(hidden.isfinite().all()):
             hidden = torch.where(seen.unsqueeze(-1), hidden, 0)  # 0 * NaN would be NaN
         by_unit = contract_pairs(grad, hidden)
+        outer = grad.unsqueeze(-1)
         if self.fast:
             by_unit = grad.sum((-2, -1)).unsqueeze(-1) - 2 * by_unit
-            slope = torch.addcmul(hidden, hidden, hidden, value=-1, out=hidden)
+            slope = torch.addcmul(hidden, hidden, hidden, value=-1, out=hidden).mul_(outer)
             weight = 4 * v
         else:
-            slope = self.activation.slope(self.total, hidden, self.parameter)
+            slope = outer * self.activation.slope(self.total, hidden, self.parameter)
             weight = v
         add_cut(self.grad_v, by_unit.unsqueeze(-2), tile, tile.q)
-        slope *= grad.unsqueeze(-1)
         if seen is not None and not bool(slope.isfinite().all()):
             slope = torch.where(seen.unsqueeze(-1), slope, 0)
         add_cut(self.grad_q, slope.sum(-2) * weight, tile, tile.q)

@@ -107,23 +107,27 @@ def keep_mask(x: Inputs, tile: Tile, like: Tensor) -> Tensor:
 
 
 def forward(x: Inputs, entropy: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Output (B, K, G, Q, dv), LSE, entropy (0 unless asked for) and the largest logit."""
+    """Output (B, K, G, Q, dv), tail, entropy (0 unless asked for) and the largest logit.
+
+    The tail is LSE minus the largest logit: kept apart, because at large logits their sum would
+    round the tail away, and with it the weights that the backward recomputes.
+    """
     s = x.shape
     rows = (s.batch, s.groups, s.heads, s.queries, 1)
     output = x.value.new_empty(*rows[:-1], x.value.shape[-1])
-    lse, spread, peak = (x.value.new_zeros(rows) for _ in range(3))
+    tail, spread, peak = (x.value.new_zeros(rows) for _ in range(3))
     for row in row_tiles(s):
         result = forward_rows(x, row, entropy)
-        for whole, part in zip((output, lse, spread, peak), result, strict=True):
+        for whole, part in zip((output, tail, spread, peak), result, strict=True):
             cut_exact(whole, row).copy_(part)
-    return output, lse.squeeze(-1), spread.squeeze(-1), peak.squeeze(-1)
+    return output, tail.squeeze(-1), spread.squeeze(-1), peak.squeeze(-1)
 
 
 def forward_rows(x: Inputs, row: Tile, entropy: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Online softmax over the key tiles of one block of queries."""
     new = x.value.new_zeros
     lead = tile_rows(x.shape, row)
-    top, total, moment = new(lead).fill_(-torch.inf), new(lead), new(lead)
+    top, total, rest, moment = new(lead).fill_(-torch.inf), new(lead), new(lead), new(lead)
     sums = new(*lead[:-1], x.value.shape[-1])
     for tile in key_tiles(row, x.shape, *span(x, row)):
         logits, seen = tile_logits(x, tile)[2:]
@@ -133,6 +137,7 @@ def forward_rows(x: Inputs, row: Tile, entropy: bool) -> tuple[Tensor, Tensor, T
         below = logits - base
         exp = torch.exp(below)
         if entropy:
+            rest = rest * shrink + off_the_maximum(logits, exp, top, shrink)
             lift = torch.where(top == -torch.inf, 0, top - base)
             below.masked_fill_(below == -torch.inf, 0)
             moment = shrink * (moment + lift * total) + (exp * below).sum(-1, keepdim=True)
@@ -141,11 +146,21 @@ def forward_rows(x: Inputs, row: Tile, entropy: bool) -> tuple[Tensor, Tensor, T
             exp = exp * keep_mask(x, tile, exp)
         sums = sums * shrink + select_matmul(exp, cut(x.value, tile, tile.l), seen)
         top = raised
-    empty = total == 0
-    total = torch.where(empty, 1, total)
-    base = torch.where(top == -torch.inf, 0, top)
-    spread = total.log() - moment / total
-    return sums / total, torch.where(empty, -torch.inf, base + total.log()), spread, top
+    total = torch.where(total == 0, 1, total)
+    tail = torch.log1p(rest) if entropy else total.log()
+    return sums / total, tail, tail - moment / total, top
+
+
+def off_the_maximum(logits: Tensor, exp: Tensor, top: Tensor, shrink: Tensor) -> Tensor:
+    """What a tile adds to the sum over all but one largest logit.
+
+    Summed apart from the 1 of the largest, so that a saturated row keeps its few digits: either
+    the tile's first largest is now the one left out and the one before joins, or it stays.
+    """
+    peak, first = logits.max(-1, keepdim=True)
+    leads = peak > top
+    others = exp.scatter(-1, first, torch.where(leads, 0, exp.gather(-1, first)))
+    return others.sum(-1, keepdim=True) + torch.where(leads & (top > -torch.inf), shrink, 0)
 
 
 class Gradients(NamedTuple):
@@ -161,8 +176,9 @@ class Rows(NamedTuple):
 
     grad: Tensor
     output: Tensor
-    lse: Tensor
-    grad_lse: Tensor
+    peak: Tensor
+    tail: Tensor
+    grad_tail: Tensor
     entropy: Tensor
     grad_entropy: Tensor | None
 
@@ -179,11 +195,15 @@ def backward(x: Inputs, rows: Rows, bias_gradient: bool) -> Gradients:
         new_zeros(x.bias) if x.bias is not None and bias_gradient else None,
     )
     x.form.start_gradients()
+    # A row that sees nothing has no gradient, whatever comes in for it.
+    empty = rows.peak == -torch.inf
+    rows = rows._replace(
+        grad=torch.where(empty, 0, rows.grad), grad_tail=torch.where(empty, 0, rows.grad_tail)
+    )
     for row in row_tiles(x.shape):
         block = rows.cut(row)
-        # d logit = p * (d p - <grad, output> + grad_lse): one number for each row is enough.
-        shift = block.grad_lse - (block.grad * block.output).sum(-1, keepdim=True)
-        shift = torch.where(block.lse == -torch.inf, 0, shift)
+        # d logit = p * (d p - <grad, output> + grad_tail): one number for each row is enough.
+        shift = block.grad_tail - (block.grad * block.output).sum(-1, keepdim=True)
         for tile in key_tiles(row, x.shape, *span(x, row)):
             backward_tile(x, tile, block, shift, grads)
     return grads
@@ -192,10 +212,10 @@ def backward(x: Inputs, rows: Rows, bias_gradient: bool) -> Gradients:
 def backward_tile(x: Inputs, tile: Tile, rows: Rows, shift: Tensor, grads: Gradients) -> None:
     """One tile of the backward pass."""
     score, capped, final, seen = tile_logits(x, tile)
-    log_weight = final - torch.where(rows.lse == -torch.inf, 0, rows.lse)
+    log_weight = final - torch.where(rows.peak == -torch.inf, 0, rows.peak) - rows.tail
     weights = torch.exp(log_weight)
     if seen is not None:
-        weights.masked_fill_(~seen, 0)  # a row whose LSE is NaN must not touch hidden keys
+        weights.masked_fill_(~seen, 0)  # a row of NaN must not touch hidden keys
     slope = rows.grad @ cut(x.value, tile, tile.l).mT
     kept = weights
     if x.dropout:
@@ -247,21 +267,21 @@ def best_keys(x: Inputs, hard: Tensor) -> Tensor:
     return best.squeeze(-1)
 
 
-def jacobian(x: Inputs, lse: Tensor, peak: Tensor, sink: Tensor | None) -> Tensor:
+def jacobian(x: Inputs, peak: Tensor, tail: Tensor, share: Tensor, left: Tensor) -> Tensor:
     """Norm of the softmax Jacobian (B, K, G, Q) in a second pass, the largest weight kept apart.
 
-    `lse` counts the sink, whose weight is `sink`; all (B, K, G, Q, 1).
+    `share` is the weight of all keys together and `left` that of the sink; all (B, K, G, Q, 1).
     """
-    norm = torch.zeros_like(lse)
+    norm = torch.zeros_like(peak)
     for row in row_tiles(x.shape):
-        safe = torch.where(cut_exact(lse, row) == -torch.inf, 0, cut_exact(lse, row))
-        top = cut_exact(peak, row)
-        rest = torch.zeros_like(safe) if sink is None else cut_exact(sink, row).clone()
-        squares, cubes = torch.zeros_like(safe), torch.zeros_like(safe)
-        taken = torch.zeros_like(safe, dtype=torch.bool)
+        top, log_total, of_keys = (cut_exact(t, row) for t in (peak, tail, share))
+        base = torch.where(top == -torch.inf, 0, top)
+        rest = cut_exact(left, row).clone()
+        squares, cubes = torch.zeros_like(base), torch.zeros_like(base)
+        taken = torch.zeros_like(base, dtype=torch.bool)
         for tile in key_tiles(row, x.shape, *span(x, row)):
             logits = tile_logits(x, tile).final
-            weights = torch.exp(logits - safe)
+            weights = torch.exp(logits - base - log_total) * of_keys
             high, index = logits.max(-1, keepdim=True)
             # The largest weight is left out once, at its first place.
             here = (high == top) & ~taken
@@ -270,7 +290,7 @@ def jacobian(x: Inputs, lse: Tensor, peak: Tensor, sink: Tensor | None) -> Tenso
             rest += weights.sum(-1, keepdim=True)
             squares += weights.square().sum(-1, keepdim=True)
             cubes += weights.pow(3).sum(-1, keepdim=True)
-        largest = torch.where(top == -torch.inf, 0, torch.exp(top - safe))
+        largest = torch.where(top == -torch.inf, 0, torch.exp(-log_total) * of_keys)
         cut_exact(norm, row).copy_(jacobian_norm(largest, rest, squares, cubes))
     return norm.squeeze(-1)
 

@@ -68,11 +68,13 @@ GRADIENTS = "(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
 LIBRARY = torch.library.Library("regard", "DEF")
 LIBRARY.define(f"cpu_attend({SCHEMA}, bool entropy) -> (Tensor, Tensor, Tensor, Tensor)")
 LIBRARY.define(
-    f"cpu_attend_backward({SCHEMA}, Tensor grad, Tensor output, Tensor lse, Tensor grad_lse, "
-    f"Tensor spread, Tensor? grad_spread, bool bias_gradient) -> {GRADIENTS}"
+    f"cpu_attend_backward({SCHEMA}, Tensor grad, Tensor output, Tensor peak, Tensor tail, "
+    f"Tensor grad_tail, Tensor spread, Tensor? grad_spread, bool bias_gradient) -> {GRADIENTS}"
 )
 LIBRARY.define(f"cpu_best_keys({SCHEMA}, Tensor hard) -> Tensor")
-LIBRARY.define(f"cpu_jacobian({SCHEMA}, Tensor lse, Tensor peak, Tensor? sink) -> Tensor")
+LIBRARY.define(
+    f"cpu_jacobian({SCHEMA}, Tensor peak, Tensor tail, Tensor share, Tensor left) -> Tensor"
+)
 LIBRARY.define(f"cpu_scores({SCHEMA}) -> Tensor")
 LIBRARY.define(f"cpu_scores_backward({SCHEMA}, Tensor grad) -> {GRADIENTS}")
 COUNT = len(Arguments._fields)
@@ -135,22 +137,21 @@ def gradients(x: kernels.Inputs, args: Arguments, grads: kernels.Gradients | Non
 
 @torch.library.impl(LIBRARY, "cpu_attend", "CPU")
 def cpu_attend(*flat):
-    """Output, LSE, entropy and largest logit."""
-    output, lse, spread, peak = kernels.forward(read(flat), entropy=flat[COUNT])
-    return output.to(flat[2].dtype), lse, spread, peak
+    """Output, tail, entropy and largest logit, in working precision."""
+    return kernels.forward(read(flat), entropy=flat[COUNT])
 
 
 @torch.library.impl(LIBRARY, "cpu_attend_backward", "CPU")
 def cpu_attend_backward(*flat):
     """All gradients, recomputing every tile."""
     x = read(flat)
-    grad, output, lse, grad_lse, spread, grad_spread, bias_gradient = flat[COUNT:]
-    dtype = x.value.dtype
+    grad, output, peak, tail, grad_tail, spread, grad_spread, bias_gradient = flat[COUNT:]
     rows = kernels.Rows(
-        grad.to(dtype),
-        output.to(dtype),
-        lse.unsqueeze(-1),
-        grad_lse.unsqueeze(-1),
+        grad,
+        output,
+        peak.unsqueeze(-1),
+        tail.unsqueeze(-1),
+        grad_tail.unsqueeze(-1),
         spread.unsqueeze(-1),
         None if grad_spread is None else grad_spread.unsqueeze(-1),
     )
@@ -167,9 +168,7 @@ def cpu_best_keys(*flat):
 @torch.library.impl(LIBRARY, "cpu_jacobian", "CPU")
 def cpu_jacobian(*flat):
     """The norm of the softmax Jacobian of each row."""
-    lse, peak, sink = flat[COUNT:]
-    sink = None if sink is None else sink.unsqueeze(-1)
-    return kernels.jacobian(read(flat), lse.unsqueeze(-1), peak.unsqueeze(-1), sink)
+    return kernels.jacobian(read(flat), *(x.unsqueeze(-1) for x in flat[COUNT:]))
 
 
 @torch.library.impl(LIBRARY, "cpu_scores", "CPU")
@@ -202,7 +201,7 @@ def _fake_gradients(args: Arguments, with_value: bool, with_bias: bool) -> tuple
 @torch.library.register_fake("regard::cpu_attend", lib=LIBRARY)
 def _(*flat):
     args = Arguments(*flat[:COUNT])
-    output = _fake_rows(args, args.value.shape[-1], dtype=args.value.dtype)
+    output = _fake_rows(args, args.value.shape[-1])
     return output, _fake_rows(args), _fake_rows(args), _fake_rows(args)
 
 
@@ -247,25 +246,26 @@ class Attend(torch.autograd.Function):
     @staticmethod
     def forward(ctx, entropy: bool, *flat):  # type: ignore[override] # arguments are `Arguments`
         """Run the operator and keep what the backward recomputes from."""
-        output, lse, spread, peak = torch.ops.regard.cpu_attend(*flat, entropy)
-        ctx.save_for_backward(*flat[:TENSORS], output, lse, spread)
+        output, tail, spread, peak = torch.ops.regard.cpu_attend(*flat, entropy)
+        ctx.save_for_backward(*flat[:TENSORS], output, tail, spread, peak)
         ctx.settings, ctx.entropy = flat[TENSORS:], entropy
         ctx.mark_non_differentiable(peak)
-        return output, lse, spread, peak
+        return output, tail, spread, peak
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, grad, grad_lse, grad_spread, _):  # type: ignore[override] # as `forward`
+    def backward(ctx, grad, grad_tail, grad_spread, _):  # type: ignore[override] # as `forward`
         """Recompute every tile. For a second derivative use engine="reference"."""
-        *tensors, output, lse, spread = ctx.saved_tensors
+        *tensors, output, tail, spread, peak = ctx.saved_tensors
         args = Arguments(*tensors, *ctx.settings)
         bias_needed = ctx.needs_input_grad[1 + Arguments._fields.index("bias")]
         grads = torch.ops.regard.cpu_attend_backward(
             *args,
             grad,
             output,
-            lse,
-            grad_lse,
+            peak,
+            tail,
+            grad_tail,
             spread,
             grad_spread if ctx.entropy else None,
             bias_needed,

@@ -1,0 +1,15 @@
+"""How an argument is named in an error message: short, whatever was given."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+
+def describe(x: object) -> str:
+    """A tensor by dtype and shape, a class as a class, anything else by its start."""
+    if isinstance(x, Tensor):
+        return f"a tensor of {x.dtype} and shape {tuple(x.shape)}"
+    if isinstance(x, type):
+        return f"the class {x.__name__} itself, not an object of it"
+    text = repr(x)
+    return text if len(text) <= 60 else f"{text[:57]}..."
