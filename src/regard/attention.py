@@ -8,12 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor
 
-from regard.engines import plan
-from regard.engines.base import Attended
-from regard.engines.plan import Plan
-from regard.mask import Mask
-from regard.problem import (
-    Problem,
+from regard.checks import (
     check_bias,
     check_heads,
     check_mask,
@@ -23,8 +18,12 @@ from regard.problem import (
     check_temperature,
     check_tensors,
     check_want,
-    hide_padding,
 )
+from regard.engines import plan
+from regard.engines.base import Attended
+from regard.engines.plan import Plan
+from regard.mask import Mask
+from regard.problem import Problem, broadcast_lead, hide_padding
 from regard.scores import Score, named_score
 
 NOTHING: frozenset[str] = frozenset()
@@ -208,7 +207,8 @@ def _prepare(
     """Check everything and lower the score; also say whether a head dim was inserted."""
     autocast = _autocast(query)
     check_tensors(query, key, value, autocast)
-    if softcap is not None or dropout != 0.0 or error is not None:
+    given = softcap is not None or error is not None or isinstance(dropout, Tensor)
+    if given or dropout != 0.0:
         check_options(softcap, dropout, error)
     chosen = named_score(score)
     if autocast and query.dtype != torch.float64:
@@ -231,8 +231,11 @@ def _prepare(
         mask = None if mask is None else check_mask(mask, query, key, value, ndim)
         bias = None if bias is None else check_bias(bias, query, key, value, ndim)
         query, key, value, real = hide_padding(query, key, value, mask, bias)
+    lead = broadcast_lead(query, key, value)
     form = chosen.lower(query, key, real)
-    problem = Problem(form, value, mask, bias, softcap=softcap, dropout=dropout, want=want)
+    problem = Problem(
+        form, value, mask, bias, softcap=softcap, dropout=dropout, want=want, lead=lead
+    )
     if squeeze and problem.heads != 1:
         raise ValueError(
             f"{type(chosen).__name__} makes {problem.heads} heads, but query with {ndim} dims has "
@@ -251,14 +254,17 @@ def _prepare(
 
 def _autocast(query: Tensor) -> bool:
     """Whether autocast is on for the query's device; some devices, such as meta, know none."""
-    if not isinstance(query, Tensor) or query.device.type == "meta":
+    if not isinstance(query, Tensor):
         return False
-    return torch.is_autocast_enabled(query.device.type)
+    device = query.device.type
+    return device != "meta" and torch.is_autocast_enabled(device)
 
 
 def _run(problem: Problem, engine: str | None) -> Attended:
-    with _own_precision(problem):
-        return plan.pick(problem, engine).run(problem)
+    if _autocast(problem.value):
+        with _own_precision(problem):
+            return plan.pick(problem, engine).run(problem)
+    return plan.pick(problem, engine).run(problem)
 
 
 def _own_precision(problem: Problem) -> AbstractContextManager:

@@ -6,10 +6,11 @@ from torch import Tensor
 
 
 def describe(x: object) -> str:
-    """A tensor by dtype and shape, a class as a class, anything else by its start."""
+    """A tensor by dtype and shape, a class as a class, anything else by its start and type."""
     if isinstance(x, Tensor):
         return f"a tensor of {x.dtype} and shape {tuple(x.shape)}"
     if isinstance(x, type):
         return f"the class {x.__name__} itself, not an object of it"
     text = repr(x)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    text = text if len(text) <= 60 else f"{text[:57]}..."
+    return text if isinstance(x, (int, float)) else f"{text} ({type(x).__name__})"

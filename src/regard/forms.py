@@ -70,7 +70,7 @@ class PairwiseKey(NamedTuple):
         return PairwiseKey(self.b.index_select(0, index))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Inner:
     """`scale * <phi, psi> + alpha + beta`; see `InnerQuery` and `InnerKey` for the shapes."""
 
@@ -98,7 +98,7 @@ class Inner:
         return "inner: " + " + ".join(terms)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Pairwise:
     """`sum_h v_h f(a_h + b_h)` with `f` the activation called `activation`.
 

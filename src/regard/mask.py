@@ -148,6 +148,10 @@ class Mask:
             packed=self.packed + other.packed,
         )
 
+    def __bool__(self) -> bool:
+        """Refused: `mask and other` would silently be `other` alone."""
+        raise TypeError("a Mask is neither true nor false; combine masks with &, not with `and`")
+
     def __repr__(self) -> str:
         """The parts, without the numbers."""
         parts = [f"dense{tuple(x.shape)}" for x in self.allowed]

@@ -1,7 +1,4 @@
-"""One attention call, checked and put into the shape that engines read.
-
-Every wrong argument is met here with one error that names the argument, says what was given and
-what would work.
+"""One attention call in the shape that engines read.
 
 Shape legend: `*` leading dims (broadcast), H query heads, K key heads, V value heads (K and V
 divide H), Q query length, L key length.
@@ -9,18 +6,11 @@ divide H), Q query length, L key length.
 
 from __future__ import annotations
 
-import difflib
-import math
-from collections.abc import Iterable, Sequence
-
 import torch
 from torch import Tensor
 
-from regard.describe import describe
-from regard.engines.base import STATISTICS
 from regard.forms import Form
 from regard.mask import Mask
-from regard.scores.base import Score, check_positive
 
 
 class Problem:
@@ -38,6 +28,7 @@ class Problem:
         want: the statistics asked for.
         lead: the broadcast leading dims `*`.
         heads, queries, keys: H, Q and L.
+        on_cpu: whether the tensors are on the CPU.
     """
 
     __slots__ = (
@@ -48,6 +39,7 @@ class Problem:
         "keys",
         "lead",
         "mask",
+        "on_cpu",
         "queries",
         "sink",
         "softcap",
@@ -67,6 +59,7 @@ class Problem:
         softcap: float | None = None,
         dropout: float = 0.0,
         want: frozenset[str] = frozenset(),
+        lead: tuple[int, ...] | None = None,
     ) -> None:
         query, key = form.query, form.key
         self.form, self.value, self.mask, self.bias, self.sink = form, value, mask, bias, sink
@@ -76,13 +69,15 @@ class Problem:
             dropout,
             want,
         )
+        self.on_cpu = value.device.type == "cpu"
         self.heads, self.queries, self.keys = query.shape[-3], query.shape[-2], key.shape[-2]
-        self.lead = _lead(query, key, value)
-        for name, x in (("key", key), ("value", value)):
-            if x.shape[-3] == 0 or self.heads % x.shape[-3]:
+        self.lead = broadcast_lead(query, key, value) if lead is None else lead
+        for x in (key, value):
+            heads = x.shape[-3]
+            if heads != self.heads and (heads == 0 or self.heads % heads):
                 raise ValueError(
-                    f"{name} has {x.shape[-3]} heads, which does not divide the {self.heads} query "
-                    "heads; grouped heads need a divisor"
+                    f"{'key' if x is key else 'value'} has {heads} heads, which does not divide "
+                    f"the {self.heads} query heads; grouped heads need a divisor"
                 )
 
     @property
@@ -101,109 +96,18 @@ class Problem:
         return self.value.dtype
 
 
-def check_tensors(query: Tensor, key: Tensor, value: Tensor | None, autocast: bool) -> None:
-    """Refuse tensors that cannot be attended over at all; under autocast dtypes may differ."""
-    named = [("query", query), ("key", key)] + ([] if value is None else [("value", value)])
-    for name, x in named:
-        if not isinstance(x, Tensor):
-            raise TypeError(f"{name} must be a tensor, got {describe(x)}")
-        if not x.is_floating_point():
-            raise TypeError(f"{name} must be floating point, got {x.dtype}; use {name}.float()")
-        if x.ndim < 2:
-            raise ValueError(
-                f"{name} must be (..., length, dim) with at least 2 dims, got shape "
-                f"{tuple(x.shape)}; a single vector is {name}.unsqueeze(0)"
-            )
-    for name, x in named[1:]:
-        if x.ndim != query.ndim:
-            raise ValueError(
-                f"{name} has {x.ndim} dims, shape {tuple(x.shape)}, but query has {query.ndim}, "
-                f"shape {tuple(query.shape)}; give all the same number of dims, with size 1 where "
-                "they broadcast"
-            )
-        if x.dtype != query.dtype and not autocast:
-            raise TypeError(
-                f"{name} is {x.dtype} but query is {query.dtype}; cast one, or use torch.autocast"
-            )
-        if x.device != query.device:
-            raise ValueError(f"{name} is on {x.device} but query is on {query.device}")
-    if value is not None and value.shape[-2] != key.shape[-2]:
+def broadcast_lead(query: Tensor, key: Tensor, value: Tensor) -> tuple[int, ...]:
+    """The leading dims that query, key and value broadcast to, or an error."""
+    lead = query.shape[:-3]
+    if key.shape[:-3] == lead and value.shape[:-3] == lead:
+        return tuple(lead)
+    try:
+        return tuple(torch.broadcast_shapes(lead, key.shape[:-3], value.shape[:-3]))
+    except RuntimeError:
         raise ValueError(
-            f"value has length {value.shape[-2]}, shape {tuple(value.shape)}, but key has length "
-            f"{key.shape[-2]}, shape {tuple(key.shape)}; each key needs its value"
-        )
-
-
-def check_parameters(score: Score, query: Tensor, autocast: bool) -> None:
-    """Refuse score parameters on another device or, outside autocast, of another dtype."""
-    for name, parameter in score.named_parameters():
-        if parameter.device != query.device:
-            raise ValueError(
-                f"score parameter {name!r} is on {parameter.device} but query is on "
-                f"{query.device}; use score.to({str(query.device)!r})"
-            )
-        if parameter.dtype != query.dtype and not autocast:
-            raise TypeError(
-                f"score parameter {name!r} is {parameter.dtype} but query is {query.dtype}; use "
-                f"score.to({query.dtype}), or torch.autocast"
-            )
-
-
-def check_mask(mask: Mask | Tensor, query: Tensor, key: Tensor, value: Tensor, ndim: int) -> Mask:
-    """A `Mask` whose dense parts have a head dim and whose shapes fit, or an error.
-
-    The inputs have their head dim; `ndim` is what the caller gave. How many heads the dense parts
-    may have is known only after lowering: `check_heads`.
-    """
-    if isinstance(mask, Tensor):
-        mask = Mask.dense(mask)
-    if not isinstance(mask, Mask):
-        raise TypeError(f"mask must be a Mask or a boolean tensor, got {describe(mask)}")
-    lead, queries, keys = _lead(query, key, value), query.shape[-2], key.shape[-2]
-    full = (*lead, None, queries, keys)
-    allowed = tuple(_with_heads(x, "mask", ndim, full) for x in mask.allowed)
-    _check_lengths(mask.key_lengths, "key", keys, lead)
-    _check_lengths(mask.query_lengths, "query", queries, lead)
-    for q_ids, k_ids in mask.packed:
-        for name, ids, length in (("queries", q_ids, queries), ("keys", k_ids, keys)):
-            _check_lead(ids.shape[:-1], lead, f"mask segments of the {name}")
-            if ids.shape[-1] != length:
-                raise ValueError(
-                    f"mask segments of the {name} have length {ids.shape[-1]}, shape "
-                    f"{tuple(ids.shape)}, but there are {length} {name}"
-                )
-    if not mask.allowed:
-        return mask
-    return Mask(allowed, mask.key_lengths, mask.query_lengths, mask.bands, mask.packed)
-
-
-def check_heads(problem: Problem) -> None:
-    """Refuse a bias or dense masks for another number of heads."""
-    parts = [] if problem.mask is None else [("mask", x) for x in problem.mask.allowed]
-    for name, x in [*parts, ("bias", problem.bias)]:
-        if x is not None and x.ndim > 2 and not _fits(x.shape[-3], problem.heads):
-            raise ValueError(
-                f"{name} of shape {tuple(x.shape)} has {x.shape[-3]} heads, but there are "
-                f"{problem.heads} query heads"
-            )
-
-
-def check_bias(bias: Tensor, query: Tensor, key: Tensor, value: Tensor, ndim: int) -> Tensor:
-    """The bias with a head dim, or an error; its number of heads is checked after lowering."""
-    if not isinstance(bias, Tensor) or not bias.is_floating_point():
-        raise TypeError(
-            f"bias must be a floating point tensor added to the logits, got {describe(bias)}; a "
-            "boolean mask is `mask=`"
-        )
-    if bias.device != query.device:
-        raise ValueError(f"bias is on {bias.device} but query is on {query.device}")
-    if bias.ndim < 2:
-        raise ValueError(
-            f"bias ends in (query length, key length), got shape {tuple(bias.shape)}; a bias for "
-            "each key is bias.unsqueeze(-2)"
-        )
-    full = (*_lead(query, key, value), None, query.shape[-2], key.shape[-2])
-    return _with_heads(bias, "bias", ndim, full)
+            "the leading (batch) dims of query, key and value do not broadcast: "
+            f"{tuple(lead)}, {tuple(key.shape[:-3])} and {tuple(value.shape[:-3])}"
+        ) from None
 
 
 def hide_padding(
@@ -235,140 +139,9 @@ def hide_padding(
 def _shared(real: Tensor, x: Tensor) -> Tensor:
     """Fit (*, h, length) to the heads of x, (*, heads or 1, length, 1): real for any is real."""
     if real.ndim > 1 and real.shape[-2] != x.shape[-3]:
-        group, rest = divmod(real.shape[-2], x.shape[-3])
-        if group > 1 and not rest:
-            real = real.unflatten(-2, (-1, group)).any(-2)
-        elif real.shape[-2] != 1:
+        heads, count = x.shape[-3], real.shape[-2]
+        if count > heads > 0 and count % heads == 0:
+            real = real.unflatten(-2, (heads, count // heads)).any(-2)
+        elif count != 1:
             real = real.any(-2, keepdim=True)
     return real.unsqueeze(-1)
-
-
-def check_sink(sink: Tensor, problem: Problem) -> Tensor:
-    """The sink as (H,) or (1,), or an error."""
-    if not isinstance(sink, Tensor) or not sink.is_floating_point():
-        raise TypeError(f"sink must be a floating point tensor (heads,), got {describe(sink)}")
-    heads = problem.heads
-    if sink.device != problem.device:
-        raise ValueError(f"sink is on {sink.device} but query is on {problem.device}")
-    if sink.ndim > 1 or (sink.ndim == 1 and not _fits(sink.shape[0], heads)):
-        raise ValueError(
-            f"sink is one logit for each head: shape ({heads},), (1,) or (), got "
-            f"{tuple(sink.shape)}"
-        )
-    return sink.reshape(-1)
-
-
-def check_temperature(temperature: float | Tensor, ndim: int, problem: Problem) -> float | Tensor:
-    """A number of 0 or more, or a tensor that broadcasts to (*, H, Q)."""
-    if not isinstance(temperature, Tensor):
-        if isinstance(temperature, bool) or not isinstance(temperature, (int, float)):
-            raise TypeError(
-                f"temperature must be a number or a tensor, got {describe(temperature)}"
-            )
-        if not (temperature >= 0 and math.isfinite(temperature)):
-            raise ValueError(
-                f"temperature must be 0 (hard look-up) or a positive number, got {temperature}"
-            )
-        return float(temperature)
-    if not temperature.is_floating_point():
-        raise TypeError(f"temperature must be floating point, got {temperature.dtype}")
-    if temperature.device != problem.device:
-        raise ValueError(f"temperature is on {temperature.device} but query is on {problem.device}")
-    heads, full = problem.heads, (*problem.lead, problem.heads, problem.queries, 1)
-    if temperature.ndim <= 1:
-        if temperature.ndim == 1 and not _fits(temperature.shape[0], heads):
-            raise ValueError(
-                f"temperature is a number, or a tensor for each head ({heads},), got shape "
-                f"{tuple(temperature.shape)}"
-            )
-        return temperature.reshape(-1, 1)
-    return _with_heads(temperature, "temperature", ndim, full).squeeze(-1)
-
-
-def check_options(softcap: float | None, dropout: float, error: float | None) -> None:
-    """Refuse numbers out of range."""
-    check_positive(softcap=softcap, error=error)
-    real = isinstance(dropout, (int, float)) and not isinstance(dropout, bool)
-    if not (real and 0 <= dropout < 1):
-        raise ValueError(
-            f"dropout must be a probability from 0 to below 1, got {describe(dropout)}"
-        )
-
-
-def check_want(want: Iterable[str]) -> frozenset[str]:
-    """The statistics asked for, or an error that suggests the right name."""
-    if isinstance(want, str):
-        want = (want,)
-    for name in (wanted := frozenset(want)):
-        if name not in STATISTICS:
-            near = difflib.get_close_matches(str(name), STATISTICS, n=1)
-            hint = f", did you mean {near[0]!r}?" if near else ""
-            raise ValueError(f"unknown statistic {name!r} in want{hint}; {', '.join(STATISTICS)}")
-    return wanted
-
-
-def _lead(query: Tensor, key: Tensor, value: Tensor) -> tuple[int, ...]:
-    lead = query.shape[:-3]
-    if key.shape[:-3] == lead and value.shape[:-3] == lead:
-        return tuple(lead)
-    try:
-        return tuple(torch.broadcast_shapes(lead, key.shape[:-3], value.shape[:-3]))
-    except RuntimeError:
-        raise ValueError(
-            "the leading (batch) dims of query, key and value do not broadcast: "
-            f"{tuple(lead)}, {tuple(key.shape[:-3])} and {tuple(value.shape[:-3])}"
-        ) from None
-
-
-def _with_heads(x: Tensor, name: str, ndim: int, full: tuple[int | None, ...]) -> Tensor:
-    """Insert the head dim that 3-dim inputs lack, and check that `x` broadcasts to `full`.
-
-    A size of None in `full` takes any number of heads.
-    """
-    if x.ndim not in (2, ndim):
-        each = f"; one for each sequence is {name}[:, None]" if (x.ndim, ndim) == (3, 4) else ""
-        raise ValueError(
-            f"{name} has {x.ndim} dims, shape {tuple(x.shape)}; give 2 dims {full[-2:]}, or "
-            f"{ndim} as the query has, with size 1 where it broadcasts{each}"
-        )
-    wide = x.unsqueeze(-3) if x.ndim == 3 else x
-    if not _broadcasts(wide.shape, full):
-        meaning = "heads, query length, key length" if ndim > 3 else "query length, key length"
-        sizes = full if ndim > 3 else (*full[:-3], *full[-2:])
-        wanted = ", ".join("heads" if n is None else str(n) for n in sizes)
-        raise ValueError(
-            f"{name} of shape {tuple(x.shape)} does not broadcast to ({wanted}), that is "
-            f"(..., {meaning})"
-        )
-    return wide
-
-
-def _broadcasts(shape: Sequence[int], full: Sequence[int | None]) -> bool:
-    pairs = zip(reversed(shape), reversed(full), strict=False)
-    return len(shape) <= len(full) and all(n is None or _fits(m, n) for m, n in pairs)
-
-
-def _fits(size: int, full: int) -> bool:
-    # Not `size in (1, full)`: under torch.compile sizes are symbols, which `in` compares by identity.
-    return size == 1 or size == full
-
-
-def _check_lengths(x: Tensor | None, side: str, length: int, lead: tuple[int, ...]) -> None:
-    if x is None:
-        return
-    _check_lead(x.shape, lead, f"mask {side} lengths")
-    if x.device.type == "cpu" and not torch.compiler.is_compiling() and x.numel():
-        low, high = int(x.min()), int(x.max())
-        if low < 0 or high > length:
-            raise ValueError(
-                f"mask {side} lengths must be from 0 to the {side} length {length}, got {low} to "
-                f"{high}"
-            )
-
-
-def _check_lead(shape: torch.Size, lead: tuple[int, ...], name: str) -> None:
-    if not _broadcasts(shape, lead):
-        raise ValueError(
-            f"{name} have leading shape {tuple(shape)}, which does not broadcast to the leading "
-            f"dims {lead} of query, key and value (heads are left out)"
-        )

@@ -58,6 +58,11 @@ class Stabilized(Score):
         """The width of the projections the score inside needs, if it has one."""
         return getattr(self.score, "width", None)
 
+    @property
+    def key_heads(self) -> int | None:
+        """The key heads of the score inside, if it has them."""
+        return getattr(self.score, "key_heads", None)
+
     def change_query(self, q: Tensor) -> Tensor:
         """The query that the score inside sees."""
         return q

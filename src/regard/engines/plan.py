@@ -104,7 +104,7 @@ def named_engine(name: str | None) -> Engine:
 def scores(problem: Problem) -> Tensor:
     """Raw logits (*, H, Q, L) in working precision, by the leanest route on this device."""
     form = problem.form
-    if isinstance(form, Pairwise) and problem.device.type == "cpu":
+    if isinstance(form, Pairwise) and problem.on_cpu:
         return blocked_scores(problem)
     return raw_scores(form, working_dtype(form.query.dtype))
 
@@ -131,7 +131,7 @@ def make_plan(problem: Problem, score: Score, engine: str | None = None) -> Plan
 def machine_notes(problem: Problem) -> list[str]:
     """What this machine lacks that would matter."""
     notes = []
-    if problem.device.type == "cpu" and not torch.cuda.is_available():
+    if problem.on_cpu and not torch.cuda.is_available():
         notes.append("no GPU is visible: everything runs on the CPU")
     if importlib.util.find_spec("triton") is None:
         notes.append("triton is not installed: engines written in Triton are not available")

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
 
 from regard.engines.base import Attended
 from regard.forms import Inner
@@ -24,7 +25,7 @@ from regard.problem import Problem
 LARGEST_DENSE_MASK = 2**24
 
 # With fewer keys than fit a vector register, SDPA's CPU kernel takes a row of NaN logits for a
-# masked one and gives 0: NaN queries are put back.
+# masked one and gives 0; adding x - x for the largest entry x of the query makes it NaN again.
 VECTOR = 16
 
 # cuDNN's backward gives NaN for some masked lengths (pytorch #196678), so that it is left out
@@ -39,8 +40,7 @@ class Sdpa:
 
     def refusals(self, problem: Problem) -> list[str]:
         """What SDPA cannot do, or would do by building the Q x L matrix."""
-        p, reasons = problem, []
-        on_cpu = p.device.type == "cpu"
+        p, on_cpu, reasons = problem, problem.on_cpu, []
         if not isinstance(p.form, Inner):
             reasons.append("SDPA computes inner products; this score is pairwise")
         if p.softcap is not None:
@@ -82,32 +82,28 @@ class Sdpa:
 
     def run(self, problem: Problem) -> Attended:
         """Bring the call into SDPA's shape, call it, and shape the result back."""
-        p = problem
+        p, on_cpu = problem, problem.on_cpu
         query, key, value, scale = features(p)
         keep, causal, rows = attn_mask(p)
         width, value_width = query.shape[-1], value.shape[-1]
-        if p.device.type == "cpu" and width != value_width:
+        if on_cpu and width != value_width:
             query, key = (F.pad(x, (0, max(value_width - width, 0))) for x in (query, key))
             value = F.pad(value, (0, max(width - value_width, 0)))
-        arguments = {
-            "attn_mask": keep,
-            "dropout_p": float(p.dropout),
-            "is_causal": causal,
-            "scale": scale,
-            # Not the comparison itself, which is a symbol under torch.compile.
-            "enable_gqa": True if key.shape[-3] != query.shape[-3] else False,  # noqa: SIM210
-        }
-        if keep is not None and p.device.type == "cuda":
+        # Not the comparison itself, which is a symbol under torch.compile.
+        grouped = True if key.shape[-3] != query.shape[-3] else False  # noqa: SIM210
+        arguments = (query, key, value, keep, p.dropout, causal)
+        if keep is not None and not on_cpu:
             with sdpa_kernel(MASKED_BACKENDS):
-                out = F.scaled_dot_product_attention(query, key, value, **arguments)
+                out = scaled_dot_product_attention(*arguments, scale=scale, enable_gqa=grouped)
         else:
-            out = F.scaled_dot_product_attention(query, key, value, **arguments)
-        if width > value_width and p.device.type == "cpu":
+            out = scaled_dot_product_attention(*arguments, scale=scale, enable_gqa=grouped)
+        if on_cpu and width > value_width:
             out = out[..., :value_width]
+        if on_cpu and p.keys < VECTOR:
+            largest = query.detach().amax(-1, keepdim=True)
+            out = out + (largest - largest)
         if rows is not None:
             out = torch.where(rows, out, 0)
-        if p.keys < VECTOR and p.device.type == "cpu":
-            out = torch.where(query.isnan().any(-1, keepdim=True), torch.nan, out)
         return Attended(out if len(p.lead) == 1 else out.unflatten(0, p.lead) if p.lead else out[0])
 
 

@@ -150,22 +150,23 @@ def check_dim(x: Tensor, dim: int, side: str, score: Score, hint: str = "") -> N
 
 
 def check_sizes(**sizes: int | None) -> None:
-    """Refuse sizes that are not whole numbers of 1 or more, naming the first; None passes."""
+    """Refuse sizes that are not integers of 1 or more, naming the first; None passes."""
     for name, size in sizes.items():
         if size is None:
             continue
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-            raise ValueError(f"{name} must be a whole number of 1 or more, got {describe(size)}")
+            raise ValueError(f"{name} must be an integer of 1 or more, got {describe(size)}")
 
 
-def check_positive(**numbers: float | None) -> None:
-    """Refuse numbers that are not positive and finite, naming the first; None passes."""
+def check_positive(*, optional: bool = False, **numbers: float | None) -> None:
+    """Refuse numbers that are not positive and finite, naming the first; None if `optional`."""
+    wanted = "a positive number or None" if optional else "a positive number"
     for name, number in numbers.items():
-        if number is None:
+        if number is None and optional:
             continue
         real = isinstance(number, (int, float)) and not isinstance(number, bool)
-        if not (real and number > 0 and math.isfinite(number)):
-            raise ValueError(f"{name} must be a positive number, got {describe(number)}")
+        if number is None or not (real and number > 0 and math.isfinite(number)):
+            raise ValueError(f"{name} must be {wanted}, got {describe(number)}")
 
 
 def check_score(score: object) -> None:

@@ -48,7 +48,7 @@ class Cosine(InnerScore):
     def __init__(self, heads: int | None = 1, scale: float | None = None, eps: float = 0.0) -> None:
         super().__init__()
         check_sizes(heads=heads)
-        check_positive(scale=scale)
+        check_positive(optional=True, scale=scale)
         if eps < 0:
             raise ValueError(f"eps must be 0 or more, got {eps!r}")
         self.scale, self.eps, self.heads = scale, eps, heads

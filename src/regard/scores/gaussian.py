@@ -55,9 +55,9 @@ class Gaussian(InnerScore):
 
     def __init__(self, bandwidth: float | None = None, heads: int | None = 1) -> None:
         super().__init__()
-        check_positive(bandwidth=bandwidth)
+        check_positive(optional=True, bandwidth=bandwidth)
         check_sizes(heads=heads)
-        self.bandwidth = bandwidth
+        self.bandwidth, self.key_heads = bandwidth, heads
         self.log_factor = None if heads is None else nn.Parameter(torch.zeros(heads))
 
     def precision(self, x: Tensor, side: str) -> Tensor | float:

@@ -65,7 +65,8 @@ class Projected(Score):
                 f"Projected({type(score).__name__}(), ...) cannot tell how wide its projections "
                 "should be: give width=, for example width=64"
             )
-        heads = score.heads or 1 if heads is None else heads
+        if heads is None:
+            heads = score.heads or getattr(score, "key_heads", None) or 1
         key_heads = heads if key_heads is None else key_heads
         check_sizes(query_dim=query_dim, key_dim=key_dim, width=width, heads=heads)
         check_sizes(key_heads=key_heads)

@@ -26,8 +26,8 @@ class Cpu:
 
     def refusals(self, problem: Problem) -> list[str]:
         """Only other devices."""
-        device = problem.device.type
-        return [] if device == "cpu" else [f"the tensors are on {device!r}, not on the CPU"]
+        where = problem.device.type
+        return [] if problem.on_cpu else [f"the tensors are on {where!r}, not on the CPU"]
 
     def missing_promises(self, problem: Problem) -> list[str]:
         """Second derivatives."""
