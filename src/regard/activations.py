@@ -27,11 +27,16 @@ class Activation:
         value: `f(x, parameter)`, a new tensor of the shape of `x`.
         slope: `f'(x, y, parameter)` where `y = f(x, parameter)`, given so that it need not be
             computed again.
+        in_place: optionally, both over their argument: `f(x, parameter)` over x, and the slope over
+            y, from y alone. Engines that work in tiles then allocate nothing for each tile.
     """
 
     name: str
     value: Callable[[Tensor, float], Tensor]
     slope: Callable[[Tensor, Tensor, float], Tensor]
+    in_place: tuple[Callable[[Tensor, float], Tensor], Callable[[Tensor, float], Tensor]] | None = (
+        None
+    )
 
     def __post_init__(self) -> None:
         if self.name in OURS and self.name in ACTIVATIONS:
@@ -45,10 +50,15 @@ TANH = Activation(
     "tanh",
     value=lambda x, _: torch.tanh(x),
     slope=lambda _x, y, _: 1 - y * y,
+    in_place=(lambda x, _: x.tanh_(), lambda y, _: y.square_().neg_().add_(1)),
 )
 
 LEAKY_RELU = Activation(
     "leaky_relu",
     value=torch.nn.functional.leaky_relu,
     slope=lambda x, _y, slope: torch.full_like(x, slope).masked_fill_(x > 0, 1.0),
+    in_place=(
+        torch.nn.functional.leaky_relu_,
+        lambda y, slope: y.gt_(0).mul_(1 - slope).add_(slope),
+    ),
 )

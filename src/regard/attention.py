@@ -229,6 +229,8 @@ def _prepare(
     real = None
     if mask is not None or bias is not None:
         mask = None if mask is None else check_mask(mask, query, key, value, ndim)
+        if mask is not None and mask.hides_nothing(query.shape[-2], key.shape[-2]):
+            mask = None
         bias = None if bias is None else check_bias(bias, query, key, value, ndim)
         query, key, value, real = hide_padding(query, key, value, mask, bias)
     lead = broadcast_lead(query, key, value)

@@ -231,12 +231,21 @@ class Mask:
             queries if query_end is None else query_end
         )
 
+    def hides_nothing(self, queries: int, keys: int) -> bool:
+        """Whether, by its kind, every query sees every key: one query at the last key, say."""
+        return self._bands_only() and all(
+            queries == 1 and band.is_causal and band.alignment == "bottom_right"
+            for band in self.bands
+        )
+
+    def _bands_only(self) -> bool:
+        lengths = self.key_lengths is not None or self.query_lengths is not None
+        return not lengths and not self.allowed and not self.packed
+
     def hides_no_key(self, queries: int, keys: int) -> bool:
         """Whether, by its kind, every key is seen by some query and every query sees some key."""
-        bands_only = self.key_lengths is None and self.query_lengths is None
-        bands_only = bands_only and not self.allowed and not self.packed
         # With equal lengths each query sees its own position at least.
-        return bands_only and queries == keys
+        return self._bands_only() and queries == keys
 
     def real(self, queries: int, keys: int, device: torch.device) -> tuple[Tensor, Tensor]:
         """Queries that see some key (*, h, Q) and keys that some query sees (*, h, L).

@@ -75,7 +75,10 @@ def gradients(
     if grad is None:
         steps = torch.arange(output.numel(), dtype=output.dtype).reshape(output.shape)
         grad = torch.cos(steps)
-    return list(torch.autograd.grad(output, wanted, grad, allow_unused=True, materialize_grads=True))
+    found = torch.autograd.grad(
+        output, wanted, grad, retain_graph=True, allow_unused=True, materialize_grads=True
+    )
+    return list(found)
 
 
 def run(
@@ -92,7 +95,8 @@ def assert_same(actual: list[Tensor], expected: list[Tensor], rtol: float = 1e-9
     """Equal in fp64 up to rounding; the tolerance is relative to the largest entry."""
     assert len(actual) == len(expected)
     for got, wanted in zip(actual, expected, strict=True):
-        scale = float(wanted[wanted.isfinite()].abs().max()) if wanted.isfinite().any() else 0.0
+        finite = wanted.detach()[wanted.isfinite()].abs()
+        scale = float(finite.max()) if finite.numel() else 0.0
         torch.testing.assert_close(got, wanted, rtol=rtol, atol=rtol * (1 + scale), equal_nan=True)
 
 

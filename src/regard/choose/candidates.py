@@ -117,9 +117,9 @@ def learned(shape: Shape) -> list[Candidate]:
     return [
         Candidate("bilinear", "bilinear", s, lambda: Bilinear(s.d_q, s.d_k, s.heads), full),
         Candidate("low_rank", "low-rank bilinear", s, low_rank, projections(s, s.rank)),
-        Candidate("gatv2", "GATv2", s, gatv2, judge, s.hidden),
         Candidate("additive", "additive", s, additive, judge, s.hidden),
         Candidate("textbook_additive", "textbook additive", s, additive, judge, s.hidden, True),
+        Candidate("gatv2", "GATv2", s, gatv2, judge, s.hidden),
     ]
 
 

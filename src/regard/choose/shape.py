@@ -22,9 +22,9 @@ KEYS = {
     "heads": "query heads (default 1)",
     "key_heads": "key and value heads, a divisor of heads (default heads)",
     "d_v": "width of a value vector (default width)",
-    "width": "width of learned projections for each head (default 64, at most d_q and d_k)",
+    "width": "width of projections for each head (default min(64, d_q, d_k))",
     "hidden": "hidden units of additive and GATv2 for each head (default 16)",
-    "rank": "rank of the low-rank bilinear score (default 16, at most width)",
+    "rank": "rank of the low-rank bilinear score (default min(16, width))",
     "batch": "sequences at once (default 1)",
     "dtype": "float32, bfloat16 or float16 (default float32)",
     "causal": "1 hides the keys after each query (default 0)",
@@ -169,4 +169,5 @@ def _check(shape: Shape) -> None:
 
 
 def _error(problem: str) -> ShapeError:
-    return ShapeError(f"shape: {problem}. Keys: {', '.join(KEYS)}. Example: {EXAMPLE}")
+    stop = "" if problem.endswith("?") else "."
+    return ShapeError(f"shape: {problem}{stop} Keys: {', '.join(KEYS)}. Example: {EXAMPLE}")

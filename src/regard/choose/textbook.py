@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from regard.scores import Projected, Score
+from regard.scores import Additive, Bilinear, Cosine, GATv2, Gaussian, LowRank, Projected, Score
 
 
 def attention(
@@ -51,26 +51,29 @@ def scaled_dot(score: Score, q: Tensor, k: Tensor) -> Tensor:
     return q @ k.mT / q.shape[-1] ** 0.5
 
 
-def cosine(score: Score, q: Tensor, k: Tensor) -> Tensor:
+def cosine(score: Cosine, q: Tensor, k: Tensor) -> Tensor:
     """`gain sqrt(d) <q, k> / |q| |k|`."""
     angle = F.normalize(q, dim=-1) @ F.normalize(k, dim=-1).mT
-    return score.gain.view(-1, 1, 1) * q.shape[-1] ** 0.5 * angle
+    gain = 1.0 if score.gain is None else score.gain.view(-1, 1, 1)
+    return gain * q.shape[-1] ** 0.5 * angle
 
 
-def gaussian(score: Score, q: Tensor, k: Tensor) -> Tensor:
+def gaussian(score: Gaussian, q: Tensor, k: Tensor) -> Tensor:
     """`-|q - k|^2 / 2 h^2`, the square written out."""
-    heads = score.log_factor.repeat_interleave(q.shape[-3] // len(score.log_factor))
-    bandwidth = heads.exp().view(-1, 1, 1) * q.shape[-1] ** 0.25
+    bandwidth = torch.full((1, 1, 1), q.shape[-1] ** 0.25, dtype=q.dtype, device=q.device)
+    if score.log_factor is not None:
+        factor = score.log_factor.exp()
+        bandwidth = bandwidth * factor.repeat_interleave(q.shape[-3] // len(factor)).view(-1, 1, 1)
     square = q.square().sum(-1).unsqueeze(-1) - 2 * q @ k.mT + k.square().sum(-1).unsqueeze(-2)
     return -square / (2 * bandwidth**2)
 
 
-def bilinear(score: Score, q: Tensor, k: Tensor) -> Tensor:
+def bilinear(score: Bilinear, q: Tensor, k: Tensor) -> Tensor:
     """`q' W k`."""
     return q @ score.weight @ k.mT
 
 
-def low_rank(score: Score, q: Tensor, k: Tensor) -> Tensor:
+def low_rank(score: LowRank, q: Tensor, k: Tensor) -> Tensor:
     """`<P' q, Q' k> / sqrt(rank)`."""
     group = q.shape[-3] // score.key_heads
     p = score.query_factor.unflatten(0, (-1, score.rank))
@@ -78,19 +81,19 @@ def low_rank(score: Score, q: Tensor, k: Tensor) -> Tensor:
     return (q @ p.mT) @ (k @ r.mT).mT / score.rank**0.5
 
 
-def additive(score: Score, q: Tensor, k: Tensor) -> Tensor:
+def additive(score: Additive, q: Tensor, k: Tensor) -> Tensor:
     """`sum_h v_h tanh(a_h + b_h)`: builds the [Q, L, hidden] tensor."""
     pairs = torch.tanh(q.unsqueeze(-2) + k.unsqueeze(-3))
     return (pairs @ score.v[:, None, :, None]).squeeze(-1)
 
 
-def gatv2(score: Score, q: Tensor, k: Tensor) -> Tensor:
+def gatv2(score: GATv2, q: Tensor, k: Tensor) -> Tensor:
     """`sum_h v_h LeakyReLU(a_h + b_h)`: builds the [Q, L, hidden] tensor."""
     pairs = F.leaky_relu(q.unsqueeze(-2) + k.unsqueeze(-3), score.parameter)
     return (pairs @ score.v[:, None, :, None]).squeeze(-1)
 
 
-FORMULAS: dict[str, Callable[[Score, Tensor, Tensor], Tensor]] = {
+FORMULAS: dict[str, Callable[..., Tensor]] = {
     "dot": dot,
     "scaled_dot": scaled_dot,
     "cosine": cosine,

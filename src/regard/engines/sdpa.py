@@ -149,13 +149,17 @@ def beta_columns(query: Tensor, key: Tensor, beta: Tensor, scale: float) -> tupl
     half = query.dtype in (torch.float16, torch.bfloat16)
     lifts = [2.0**15 if query.dtype == torch.float16 else 1.0, 1.0] if half else [1.0]
     columns = []
-    for lift in lifts:
-        columns.append((column / lift).to(query.dtype))
+    for lift in lifts[:-1]:
+        # Without gradient: times 2**15 it would overflow. The last column carries all of it.
+        columns.append((column.detach() / lift).to(query.dtype))
         column = column - lift * columns[-1].to(column.dtype)
+    columns.append(column.to(query.dtype))
     lead = torch.broadcast_shapes(key.shape[:-1], column.shape[:-1])
     wide = torch.cat([key.expand(*lead, -1), *(x.expand(*lead, 1) for x in columns)], -1)
     ones = [query.new_full((*query.shape[:-1], 1), lift) for lift in lifts]
-    return torch.cat([query, *ones], -1), wide
+    # A width that is no multiple of 8 would leave the fused kernels of GPUs.
+    spare = -wide.shape[-1] % 8
+    return F.pad(torch.cat([query, *ones], -1), (0, spare)), F.pad(wide, (0, spare))
 
 
 def causal_only(mask: Mask) -> bool:

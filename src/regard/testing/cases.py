@@ -20,10 +20,9 @@ from torch import Tensor
 import regard
 from regard import stabilize
 from regard.testing import oracle
-from regard.testing.oracle import MaskParts
+from regard.testing.oracle import Band, Formula, MaskParts
 
 Build = Callable[[int, int, int, int], regard.Score]
-Formula = Callable[[Any, Tensor, Tensor], Tensor]
 
 DTYPES = {
     "fp64": torch.float64,
@@ -61,6 +60,7 @@ SIZES = {
     "more queries than keys": Sizes(queries=9, keys=4),
     "shared keys": Sizes(key_batch=1, value_heads=4, value_dim=8),
     "one key head": Sizes(key_heads=1, value_heads=4, value_dim=11),
+    "long": Sizes(1, 2, 1, 1, queries=65, keys=130, dim=16, value_dim=16, key_batch=1),
 }
 TINY = SIZES["tiny"]
 
@@ -78,6 +78,9 @@ class ScoreRow:
         unequal: query dim and key dim differ.
         one_input_head: the score makes its heads itself, from inputs with one.
         softcap: the score brings a soft cap of its own.
+        kinked: the score has a kink where a sum of query and key entries is 0. Rounding can
+            decide on which side a pair falls, so that inputs are drawn on a grid whose sums keep
+            away from 0 and are exact in every dtype.
     """
 
     name: str
@@ -87,6 +90,7 @@ class ScoreRow:
     unequal: bool = False
     one_input_head: bool = False
     softcap: float | None = None
+    kinked: bool = False
 
     def dims(self, sizes: Sizes) -> tuple[int, int]:
         """Query dim and key dim."""
@@ -95,15 +99,21 @@ class ScoreRow:
     def make(self, sizes: Sizes, seed: int = 0) -> regard.Score:
         """The score in fp64, its parameters moved off the special values they start at."""
         state = torch.random.get_rng_state()
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)
         score = self.build(*self.dims(sizes), sizes.heads, sizes.key_heads).double()
         with torch.no_grad():
             for parameter in score.parameters():
                 parameter.mul_(1 + 0.1 * torch.randn_like(parameter))
                 parameter.add_(0.1 * torch.randn_like(parameter))
-                parameter.copy_(parameter.float())
+                if self.kinked:
+                    parameter.copy_(on_grid(parameter))
         torch.random.set_rng_state(state)
         return score
+
+
+def on_grid(x: Tensor, shift: float = 0.0) -> Tensor:
+    """The nearest multiples of 1/8, moved by `shift`: exact in bf16 up to 16."""
+    return torch.round(x * 8) / 8 + shift
 
 
 def _half(dim: int) -> int:
@@ -144,12 +154,19 @@ def _rows() -> list[ScoreRow]:
             oracle.additive,
             "pairwise",
         ),
-        ScoreRow("gatv2", lambda dq, dk, h, kh: regard.GATv2(dq, h), oracle.gatv2, "pairwise"),
+        ScoreRow(
+            "gatv2",
+            lambda dq, dk, h, kh: regard.GATv2(dq, h),
+            oracle.gatv2,
+            "pairwise",
+            kinked=True,
+        ),
         ScoreRow(
             "gatv2 bias",
             lambda dq, dk, h, kh: regard.GATv2(dq, h, bias=True, negative_slope=0.1),
             oracle.gatv2,
             "pairwise",
+            kinked=True,
         ),
         ScoreRow(
             "projected additive",
@@ -220,6 +237,7 @@ def _stabilised_rows() -> list[ScoreRow]:
             oracle.inside(oracle.gatv2),
             "pairwise",
             softcap=1.5,
+            kinked=True,
         ),
     ]
 
@@ -263,7 +281,8 @@ def _late(s: Sizes) -> Tensor:
     return (torch.arange(s.keys) >= s.keys - 1 - s.keys // 16).expand(s.queries, s.keys)
 
 
-CAUSAL, TOP_LEFT = (None, 0, "bottom_right"), (None, 0, "top_left")
+CAUSAL: Band = (None, 0, "bottom_right")
+TOP_LEFT: Band = (None, 0, "top_left")
 MASKS: dict[str, Callable[[Sizes], MaskParts | None]] = {
     "none": lambda s: None,
     "causal": lambda s: MaskParts(bands=[CAUSAL]),
@@ -325,9 +344,10 @@ def _hiding(s: Sizes, draw: Draw) -> Tensor:
     return bias
 
 
-def _everything(s: Sizes, draw: Draw) -> dict[str, Any]:
+def _everything(s: Sizes, draw: Draw, hard: bool = True) -> dict[str, Any]:
+    temperature = _some_zero if hard else _warm
     return {
-        "temperature": _some_zero(draw, s.batch, s.heads, s.queries, 1),
+        "temperature": temperature(draw, s.batch, s.heads, s.queries, 1),
         "softcap": 2.0,
         "bias": _hiding(s, draw),
         "sink": draw(s.heads),
@@ -360,5 +380,6 @@ OPTIONS: dict[str, Callable[[Sizes, Draw], dict[str, Any]]] = {
         "softcap": 1.0,
         "bias": _hiding(s, draw),
     },
+    "everything soft": lambda s, draw: _everything(s, draw, hard=False),
     "everything": _everything,
 }

@@ -12,12 +12,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+Band = tuple[int | None, int | None, Literal["bottom_right", "top_left"]]
 Formula = Callable[[Any, Tensor, Tensor], Tensor]
 
 
@@ -178,7 +179,7 @@ class MaskParts:
 
     key_lengths: list[int] | None = None
     query_lengths: list[int] | None = None
-    bands: list[tuple[int | None, int | None, str]] = field(default_factory=list)
+    bands: list[Band] = field(default_factory=list)
     segments: list[tuple[list[list[int]], list[list[int]]]] = field(default_factory=list)
     dense: list[Tensor] = field(default_factory=list)
 
@@ -212,7 +213,11 @@ def visible(parts: MaskParts | None, batch: int, heads: int, queries: int, keys:
 
 @dataclass
 class Textbook:
-    """Everything `attend` can return, and the logits it came from."""
+    """Everything `attend` can return, and what it came from.
+
+    `outcomes` are the logits of the keys, -inf where hidden, and of the sink; `chances` their
+    softmax; `soft` (B, H, Q, 1) is False for hard look-ups, which use neither.
+    """
 
     output: Tensor
     lse: Tensor
@@ -220,8 +225,9 @@ class Textbook:
     max_logit: Tensor
     max_weight: Tensor
     weights: Tensor
-    scores: Tensor
-    visible: Tensor
+    outcomes: Tensor
+    chances: Tensor
+    soft: Tensor
 
     @property
     def jacobian(self) -> Tensor:
@@ -267,12 +273,12 @@ def textbook(
     # A row that sees nothing is left unmasked and zeroed after: -inf - -inf would be NaN.
     open_ = seen if extra else seen | ~some
     hidden = logits.masked_fill(~open_, -torch.inf)
-    everything = torch.cat([hidden, *extra], -1)
-    lse = everything.logsumexp(-1)
-    p_all = everything.softmax(-1)
-    surprise = (lse.unsqueeze(-1) - everything).masked_fill(everything == -torch.inf, 0)
-    entropy = (p_all * surprise).sum(-1)
-    weights = p_all[..., : scores.shape[-1]]
+    outcomes = torch.cat([hidden, *extra], -1)
+    lse = outcomes.logsumexp(-1)
+    chances = outcomes.softmax(-1)
+    surprise = (lse.unsqueeze(-1) - outcomes).masked_fill(outcomes == -torch.inf, 0)
+    entropy = (chances * surprise).sum(-1)
+    weights = chances[..., : scores.shape[-1]]
     if not extra:
         weights = weights.masked_fill(~some, 0)
         entropy = entropy.masked_fill(~some[..., 0], 0)
@@ -289,8 +295,9 @@ def textbook(
         max_logit=max_logit.masked_fill(rows, torch.nan),
         max_weight=weights.amax(-1),
         weights=weights,
-        scores=scores,
-        visible=seen,
+        outcomes=outcomes,
+        chances=chances,
+        soft=~hard,
     )
 
 

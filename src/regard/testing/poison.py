@@ -1,6 +1,4 @@
-"""Two ways to make hidden mistakes show: NaN in fresh memory, and tiles so small that few inputs
-fill many of them.
-"""
+"""Two ways to make mistakes show: NaN in fresh memory, and tiles that small inputs fill."""
 
 from __future__ import annotations
 
@@ -53,7 +51,7 @@ def poisoned() -> Iterator[None]:
 
 
 @contextmanager
-def small_tiles(elements: int = 256) -> Iterator[None]:
+def small_tiles(elements: int = 512) -> Iterator[None]:
     """Let the cpu engine cut its work into tiles of at most `elements` floats.
 
     Its tiles hold 2**19, so that an input small enough to test quickly is one tile: the online

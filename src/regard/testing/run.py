@@ -9,19 +9,21 @@ import copy
 import functools
 import zlib
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 import regard
 from regard.testing import oracle
-from regard.testing.cases import MASKS, OPTIONS, TINY, ScoreRow, Sizes
-from regard.testing.oracle import MaskParts
+from regard.testing.cases import MASKS, OPTIONS, TINY, ScoreRow, Sizes, on_grid
+from regard.testing.oracle import MaskParts, Textbook
 from regard.testing.tolerance import Measure, compare, yardstick_dtype
 
 STATISTICS = ("lse", "entropy", "max_logit", "max_weight", "jacobian", "weights")
-# Gradients are taken through each of these apart. A fault in one would hide behind the others.
+# At temperature 0 the others grow without bound, and asking for them is an error.
+HARD_STATISTICS = ("entropy", "max_weight", "jacobian", "weights")
+# Gradients are taken through each of these apart: a fault in one would hide behind the others.
 LOSSES = {"output": ("output",), "lse, entropy": ("lse", "entropy"), "weights": ("weights",)}
 
 Found = dict[str, Tensor]
@@ -29,23 +31,23 @@ Found = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Case:
-    """One point of the contract: a score, a mask, an option, sizes, a dtype and a device."""
+    """One point of the contract: a score, a mask, an option, sizes and a dtype."""
 
     score: ScoreRow
     dtype: torch.dtype = torch.float32
     mask: str = "none"
     option: str = "plain"
     sizes: Sizes = TINY
-    device: str = "cpu"
 
     def __str__(self) -> str:
         """What a failure report calls it."""
         dtype = str(self.dtype).removeprefix("torch.")
-        return f"{self.score.name}, {dtype}, mask {self.mask}, {self.option}, {self.sizes}"
+        shape = "" if self.sizes == TINY else f", {self.sizes}"
+        return f"score {self.score.name}, {dtype}, mask {self.mask}, option {self.option}{shape}"
 
     @property
     def seed(self) -> int:
-        """The same numbers on every run, machine and device."""
+        """The same numbers in every dtype, on every run, machine and device."""
         return zlib.crc32(f"{self.score.name}|{self.mask}|{self.option}|{self.sizes}".encode())
 
 
@@ -54,6 +56,7 @@ class Inputs:
     """A case with its numbers: tensors in fp64 that the dtype of the case holds exactly.
 
     Attributes:
+        case: what it is drawn for.
         score: the score, in fp64.
         tensors: query, key, value, and bias, sink and temperature where the option has them.
         numbers: options that are numbers.
@@ -73,21 +76,34 @@ class Inputs:
     clear: Tensor | None
     upstream: dict[str, Tensor]
 
+    @property
+    def statistics(self) -> tuple[str, ...]:
+        """All that may be asked for."""
+        return HARD_STATISTICS if self.numbers.get("temperature") == 0 else STATISTICS
+
     def copy(self, dtype: torch.dtype, device: str) -> tuple[regard.Score, dict[str, Tensor]]:
         """Score and tensors in another dtype, all of them ready for gradients."""
         score = copy.deepcopy(self.score).to(device=device, dtype=dtype)
         tensors = {
-            name: x.to(device=device, dtype=dtype).requires_grad_()
+            name: x.to(device=device, dtype=dtype, copy=True).requires_grad_()
             for name, x in self.tensors.items()
         }
         return score, tensors
 
 
+class Expected(NamedTuple):
+    """What the textbook says of a case: in fp64, in plain PyTorch, and the size of the terms."""
+
+    inputs: Inputs
+    truth: Found
+    plain: Found
+    sizes: dict[str, float]
+
+
 @functools.lru_cache(maxsize=512)
 def seen_pairs(mask: str, sizes: Sizes) -> tuple[MaskParts | None, Tensor]:
     """The parts of a mask of the table, and who sees whom."""
-    parts = MASKS[mask](sizes)
-    s = sizes
+    parts, s = MASKS[mask](sizes), sizes
     return parts, oracle.visible(parts, s.batch, s.heads, s.queries, s.keys)
 
 
@@ -99,43 +115,36 @@ def draw_inputs(case: Case) -> Inputs:
     def draw(*shape: int) -> Tensor:
         return torch.randn(shape, generator=generator, dtype=torch.float64)
 
-    def rounded(x: Tensor) -> Tensor:
-        # fp64 cases hold numbers of fp32, so that the yardstick sees the same ones.
-        return x.to(yardstick_dtype(case.dtype)).double()
-
+    # fp64 cases hold numbers of fp32, so that the yardstick sees the same ones.
+    held = yardstick_dtype(case.dtype)
     query_dim, key_dim = row.dims(s)
     heads, key_heads = (1, 1) if row.one_input_head else (s.heads, s.key_heads)
-    tensors = {
-        "query": draw(s.batch, heads, s.queries, query_dim),
-        "key": draw(s.key_batch, key_heads, s.keys, key_dim),
-        "value": draw(s.key_batch, s.value_heads, s.keys, s.value_dim),
-    }
+    query = draw(s.batch, heads, s.queries, query_dim)
+    key = draw(s.key_batch, key_heads, s.keys, key_dim)
+    if row.kinked:
+        query, key = on_grid(query, 1 / 16), on_grid(key)
+    tensors = {"query": query, "key": key}
+    tensors["value"] = draw(s.key_batch, s.value_heads, s.keys, s.value_dim)
     options = OPTIONS[case.option](s, draw)
     tensors |= {name: x for name, x in options.items() if isinstance(x, Tensor)}
-    tensors = {name: rounded(x) for name, x in tensors.items()}
+    tensors = {name: x.to(held).double() for name, x in tensors.items()}
     numbers = {name: x for name, x in options.items() if not isinstance(x, Tensor)}
-    score = row.make(s, case.seed).to(yardstick_dtype(case.dtype)).double()
+    score = row.make(s, case.seed).to(held).double()
     parts, seen = seen_pairs(case.mask, s)
     if "bias" in tensors:
         seen = seen & (tensors["bias"] != -torch.inf)
+    rows = (s.batch, s.heads, s.queries)
+    shapes = {"output": (*rows, s.value_dim), "lse": rows, "entropy": rows}
+    shapes["weights"] = (*rows, s.keys)
+    upstream = {name: draw(*shape).to(held).double() for name, shape in shapes.items()}
     clear = None
     temperature = tensors.get("temperature", numbers.get("temperature", 1.0))
     if bool((torch.as_tensor(temperature) == 0).any()):
         with torch.no_grad():
             scores = row.formula(score, tensors["query"], tensors["key"])
         clear = clear_rows(scores, seen, case.dtype)
-    rows = (s.batch, s.heads, s.queries)
-    upstream = {
-        "output": draw(*rows, s.value_dim),
-        "lse": draw(*rows),
-        "entropy": draw(*rows),
-        "weights": draw(*rows, s.keys),
-    }
-    upstream = {name: rounded(x) for name, x in upstream.items()}
-    if clear is not None:
-        upstream = {
-            name: x * (clear if x.ndim == 4 else clear[..., 0]) for name, x in upstream.items()
-        }
+        for name, x in upstream.items():
+            upstream[name] = x * (clear if x.ndim == 4 else clear[..., 0])
     return Inputs(case, score, tensors, numbers, parts, seen, clear, upstream)
 
 
@@ -144,9 +153,8 @@ def clear_rows(scores: Tensor, seen: Tensor, dtype: torch.dtype) -> Tensor:
     if scores.shape[-1] < 2:
         return torch.ones(*scores.shape[:-1], 1, dtype=torch.bool)
     margin = 8 * torch.finfo(dtype).eps * float(scores.abs().max())
-    top = scores.masked_fill(~seen, -torch.inf).topk(2, -1).values
-    lonely = top[..., 1:] == -torch.inf
-    return lonely | (top[..., :1] - top[..., 1:] > margin)
+    first, second = scores.masked_fill(~seen, -torch.inf).topk(2, -1).values.split(1, -1)
+    return (second == -torch.inf) | (first - second > margin)
 
 
 def build_mask(parts: MaskParts | None) -> regard.Mask | None:
@@ -157,93 +165,141 @@ def build_mask(parts: MaskParts | None) -> regard.Mask | None:
     if parts.key_lengths is not None or parts.query_lengths is not None:
         masks.append(regard.Mask.lengths(keys=parts.key_lengths, queries=parts.query_lengths))
     for left, right, alignment in parts.bands:
-        causal = (left, right) == (None, 0)
-        masks.append(
-            regard.Mask.causal(alignment) if causal else regard.Mask.window(left, right, alignment)
-        )
+        if (left, right) == (None, 0):
+            masks.append(regard.Mask.causal(alignment))
+        else:
+            masks.append(regard.Mask.window(left, right, alignment))
     masks += [regard.Mask.segments(*map(torch.tensor, pair)) for pair in parts.segments]
     masks += [regard.Mask.dense(allowed) for allowed in parts.dense]
     return functools.reduce(lambda x, y: x & y, masks)
 
 
-def run_textbook(inputs: Inputs, dtype: torch.dtype, want: tuple[str, ...]) -> Found:
-    """Results and gradients of the textbook in `dtype`, always on the CPU."""
+@functools.lru_cache(maxsize=256)
+def expect(case: Case) -> Expected:
+    """Draw the inputs of a case and run the textbook on them, statistics and all."""
+    inputs = draw_inputs(case)
+    truth, sizes = run_textbook(inputs, torch.float64, inputs.statistics)
+    plain, _ = run_textbook(inputs, yardstick_dtype(case.dtype), inputs.statistics)
+    return Expected(inputs, truth, plain, sizes)
+
+
+def run_textbook(
+    inputs: Inputs, dtype: torch.dtype, want: tuple[str, ...] = ()
+) -> tuple[Found, dict[str, float]]:
+    """Results and gradients of the textbook in `dtype`, always on the CPU; sizes in fp64 only."""
+    case = inputs.case
     score, tensors = inputs.copy(dtype, "cpu")
-    options = {n: x for n, x in tensors.items() if n not in ("query", "key", "value")}
-    scores = inputs.case.score.formula(score, tensors["query"], tensors["key"])
-    numbers = dict(inputs.numbers)
-    if inputs.case.score.softcap is not None:
-        numbers["softcap"] = inputs.case.score.softcap
-    base = seen_pairs(inputs.case.mask, inputs.case.sizes)[1]
-    result = oracle.textbook(scores, tensors["value"], base, **options, **numbers)
+    options: dict[str, Any] = {n: x for n, x in tensors.items() if n not in ("query", "key")}
+    options |= inputs.numbers
+    if case.score.softcap is not None:
+        options["softcap"] = case.score.softcap
+    scores = case.score.formula(score, tensors["query"], tensors["key"])
+    seen = seen_pairs(case.mask, case.sizes)[1]
+    result = oracle.textbook(scores, seen=seen, **options)
     found = {name: getattr(result, name) for name in ("output", *want)}
-    return found | gradients(found, score, tensors, inputs.upstream)
+    grads = gradients(found, score, tensors, inputs.upstream)
+    sizes = term_sizes(result, score, tensors, inputs) if dtype == torch.float64 else {}
+    return {name: x.detach() for name, x in (found | grads).items()}, sizes
 
 
 def run_engine(
-    inputs: Inputs, engine: str | None, want: tuple[str, ...], learn_bias: bool = True
+    inputs: Inputs, engine: str | None, want: tuple[str, ...], learn_bias: bool, device: str
 ) -> Found:
     """Results and gradients of an engine, through the public functions."""
-    case = inputs.case
-    score, tensors = inputs.copy(case.dtype, case.device)
-    if not learn_bias and "bias" in tensors:
-        tensors["bias"].requires_grad_(False)
-    options = {n: x for n, x in tensors.items() if n not in ("query", "key", "value")}
-    arguments = {**options, **inputs.numbers, "mask": build_mask(inputs.parts), "engine": engine}
-    q, k, v = tensors["query"], tensors["key"], tensors["value"]
+    score, tensors = inputs.copy(inputs.case.dtype, device)
+    if "bias" in tensors:
+        tensors["bias"].requires_grad_(learn_bias)
+    arguments: dict[str, Any] = tensors | inputs.numbers
+    arguments |= {"score": score, "mask": build_mask(inputs.parts), "engine": engine}
     if want:
-        result = regard.attend(q, k, v, score, want=want, **arguments)
+        result = regard.attend(**arguments, want=want)
         found = {name: getattr(result, name) for name in ("output", *want)}
     else:
-        found = {"output": regard.attention(q, k, v, score, **arguments)}
+        found = {"output": regard.attention(**arguments)}
     return found | gradients(found, score, tensors, inputs.upstream)
+
+
+def learned(score: regard.Score, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Everything that a gradient is taken of."""
+    leaves = {f"score.{name}": x for name, x in score.named_parameters()}
+    return leaves | {name: x for name, x in tensors.items() if x.requires_grad}
 
 
 def gradients(
     found: Found, score: regard.Score, tensors: dict[str, Tensor], upstream: dict[str, Tensor]
 ) -> Found:
     """The gradient of every tensor and parameter through each of `LOSSES`; 0 for none."""
-    leaves = {f"score.{name}": x for name, x in score.named_parameters()}
-    leaves |= {name: x for name, x in tensors.items() if x.requires_grad}
-    grads = {}
+    leaves, grads = learned(score, tensors), {}
     for through, names in LOSSES.items():
-        ends = [found[name] for name in names if name in found and found[name].requires_grad]
-        flows = [
-            upstream[name].to(found[name])
-            for name in names
-            if name in found and found[name].requires_grad
-        ]
-        if not ends:
+        ends = {name: found[name] for name in names if name in found}
+        ends = {name: x for name, x in ends.items() if x.requires_grad}
+        flows = [upstream[name].to(x) for name, x in ends.items()]
+        given = [None] * len(leaves)
+        if ends:
+            given = torch.autograd.grad(
+                list(ends.values()), list(leaves.values()), flows, None, True, allow_unused=True
+            )
+        elif not any(name in found for name in names):
             continue
-        given = torch.autograd.grad(
-            ends, list(leaves.values()), flows, retain_graph=True, allow_unused=True
-        )
         for (name, leaf), grad in zip(leaves.items(), given, strict=True):
-            grad = torch.zeros_like(leaf) if grad is None else grad
-            grads[f"gradient of {name} through {through}"] = grad
+            found_grad = torch.zeros_like(leaf) if grad is None else grad
+            grads[f"gradient of {name} through {through}"] = found_grad
     return grads
+
+
+def term_sizes(
+    result: Textbook, score: regard.Score, tensors: dict[str, Tensor], inputs: Inputs
+) -> dict[str, float]:
+    """How large the terms are that cancel in each result.
+
+    LSE, entropy and the largest logit are sums and differences of logits. The gradient of a logit
+    is `p (x - mean of x)` with x what flows into its weight: its terms are as large as `p max |x|`,
+    and what these would give to a leaf is the size of the leaf's gradient.
+    """
+    chances, outcomes = result.chances.detach(), result.outcomes.detach()
+    logit = float(outcomes.masked_fill(outcomes == -torch.inf, 0).abs().max())
+    sizes = dict.fromkeys(("logit", "lse", "entropy", "max_logit"), logit)
+    up = {name: x.abs() for name, x in inputs.upstream.items()}
+    flow = torch.autograd.grad(
+        result.output, result.weights, inputs.upstream["output"], retain_graph=True
+    )[0]
+    surprise = -torch.where(chances > 0, chances, 1).log().amin(-1)
+    reach = {
+        "output": flow.masked_fill(~inputs.seen, 0).abs().amax(-1),
+        "lse, entropy": up["lse"] + up["entropy"] * surprise,
+        "weights": up["weights"].amax(-1),
+    }
+    leaves = learned(score, tensors)
+    for through, most in reach.items():
+        terms = chances * most.unsqueeze(-1) * result.soft
+        given = torch.autograd.grad(
+            result.outcomes, list(leaves.values()), terms, None, True, allow_unused=True
+        )
+        for name, grad in zip(leaves, given, strict=True):
+            size = 0.0 if grad is None else float(grad.detach().abs().max())
+            sizes[f"gradient of {name} through {through}"] = size
+    return sizes
 
 
 def exact_places(inputs: Inputs) -> dict[str, Tensor]:
     """Where a result must be exact: at queries that see nothing and at keys that nobody sees."""
     seen = inputs.seen
     empty = ~seen.any(-1, keepdim=True)
-    rows = empty[..., 0]
-    places = {"output": empty, "weights": ~seen, "entropy": rows, "max_weight": rows}
-    places["jacobian"] = rows
-    by_row, by_key = seen.any(-1, keepdim=True), seen.any(-2).unsqueeze(-1)
-    sides = {"query": by_row, "key": by_key, "value": by_key}
+    places = {"output": empty, "weights": ~seen}
+    places |= dict.fromkeys(("entropy", "max_weight", "jacobian"), empty[..., 0])
+    by_key = seen.any(-2).unsqueeze(-1)
+    sides = {"query": ~empty, "key": by_key, "value": by_key}
     if "bias" in inputs.tensors:
         sides["bias"] = seen
     for name, used in sides.items():
-        unused = ~_any_to(used, inputs.tensors[name].shape)
+        unused = ~any_to(used, tuple(inputs.tensors[name].shape))
         places |= {f"gradient of {name} through {through}": unused for through in LOSSES}
     return places
 
 
-def _any_to(used: Tensor, shape: torch.Size) -> Tensor:
+def any_to(used: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Reduce (B, H, ...) booleans with `any` to a tensor of fewer heads or broadcast dims."""
-    shape = torch.Size((1,) * (4 - len(shape)) + tuple(shape))
+    shape = (1,) * (4 - len(shape)) + shape
     used = used.unflatten(1, (shape[1], -1)).any(2)
     for dim in (0, 2, 3):
         if shape[dim] == 1:
@@ -251,24 +307,25 @@ def _any_to(used: Tensor, shape: torch.Size) -> Tensor:
     return used
 
 
-def measure(
-    inputs: Inputs, engine: str | None, want: tuple[str, ...], learn_bias: bool = True
-) -> list[Measure]:
-    """Run an engine and measure everything that comes back."""
-    dtype = inputs.case.dtype
-    got = run_engine(inputs, engine, want, learn_bias)
-    truth = run_textbook(inputs, torch.float64, want)
-    plain = run_textbook(inputs, yardstick_dtype(dtype), want)
-    return measure_found(inputs, got, plain, truth)
-
-
-def measure_found(inputs: Inputs, got: Found, plain: Found, truth: Found) -> list[Measure]:
+def measure(expected: Expected, got: Found) -> list[Measure]:
     """Compare all that an engine gave with the textbook."""
+    inputs, truth, plain, sizes = expected
     exact, measures = exact_places(inputs), []
-    for name, x in got.items():
-        x, y, z = x.cpu().double(), plain[name].double(), truth[name]
-        if inputs.clear is not None and name in ("output", "weights"):
-            # Which of two equal keys is best is not for rounding to decide.
-            x, y = (torch.where(inputs.clear, t, z) for t in (x, y))
-        measures.append(compare(name, x, y, z, inputs.case.dtype, exact.get(name)))
+    for name in got:
+        x, y, z = got[name].detach().cpu(), plain[name], truth[name]
+        if inputs.clear is not None and name in ("output", "weights") and x.shape == z.shape:
+            # Which of two nearly equal keys is best is not for rounding to decide.
+            x, y = (torch.where(inputs.clear, t.double(), z) for t in (x, y))
+        measures.append(
+            compare(
+                name,
+                x,
+                y,
+                z,
+                inputs.case.dtype,
+                size=sizes.get(name, 0.0),
+                logit=sizes["logit"],
+                exact=exact.get(name),
+            )
+        )
     return measures

@@ -66,11 +66,11 @@ class InnerTiles:
 class PairwiseTiles:
     """`sum_h v_h f(a_h + b_h)` on tiles that hold (pairs, hidden), never more.
 
-    tanh is not called where both sides are moderate: with r = 1 / (1 + e^2a e^2b),
-    tanh(a + b) = 1 - 2r and its slope is 4 r (1 - r). The exponentials are taken once for each
-    query and key, and each pair costs a product and a reciprocal: 3 to 4 times less. Products that
-    overflow or vanish give r = 0 or 1, which is right. Beyond `limit` one exponential could
-    overflow where the other vanishes; such tiles call tanh.
+    tanh is not called where both sides are moderate: with r = 1 / (1 + e^2a e^2b) - 1/2,
+    tanh(a + b) = -2r and its slope is 1 - 4r^2. The exponentials are taken once for each query and
+    key, and each pair costs a product and a reciprocal: 3 to 4 times less. Products that overflow
+    or vanish give r = -1/2 or 1/2, which is right. Beyond `limit` one exponential could overflow
+    where the other vanishes; such tiles call tanh.
     """
 
     def __init__(self, a: Tensor, b: Tensor, v: Tensor, activation: str, parameter: float) -> None:
@@ -91,18 +91,24 @@ class PairwiseTiles:
         """Logits (b, k, g, q, l) of the tile; its hidden units stay in the buffer."""
         a, b = cut(self.a, tile, tile.q), cut(self.b, tile, tile.l)
         v = cut(self.v, tile, tile.q)
-        self.fast = self.exponentials and bool(
-            (a.abs().amax() < self.limit) & (b.abs().amax() < self.limit)
+        moderate = self.exponentials and (a.abs().amax() < self.limit) & (
+            b.abs().amax() < self.limit
         )
-        if not self.fast:
-            self.total = a.unsqueeze(-2) + b.unsqueeze(-3)
-            self.hidden = self.activation.value(self.total, self.parameter)
-            return contract(self.hidden, v)
-        exp_a = cut(self.exp_a, tile, tile.q).unsqueeze(-2)
-        exp_b = cut(self.exp_b, tile, tile.l).unsqueeze(-3)
-        self.hidden = self.room(torch.broadcast_shapes(exp_a.shape, exp_b.shape))
-        torch.mul(exp_a, exp_b, out=self.hidden).add_(1).reciprocal_()
-        return contract(self.hidden, v).mul_(-2).add_(v.sum(-1, keepdim=True))
+        self.fast = bool(moderate)
+        shape = torch.broadcast_shapes(a.unsqueeze(-2).shape, b.unsqueeze(-3).shape)
+        if self.fast:
+            exp_a = cut(self.exp_a, tile, tile.q).unsqueeze(-2)
+            exp_b = cut(self.exp_b, tile, tile.l).unsqueeze(-3)
+            self.hidden = torch.mul(exp_a, exp_b, out=self.room(shape))
+            self.hidden.add_(1).reciprocal_().sub_(0.5)
+            return contract(self.hidden, v).mul_(-2)
+        total = torch.add(a.unsqueeze(-2), b.unsqueeze(-3), out=self.room(shape))
+        if self.activation.in_place is not None:
+            self.hidden = self.activation.in_place[0](total, self.parameter)
+        else:
+            self.total = total
+            self.hidden = self.activation.value(total, self.parameter)
+        return contract(self.hidden, v)
 
     def room(self, shape: torch.Size) -> Tensor:
         """A reused buffer: allocating each tile anew would fault in its pages each time."""
@@ -110,25 +116,27 @@ class PairwiseTiles:
             self.buffer = self.a.new_empty(math.prod(shape))
         return self.buffer[: math.prod(shape)].view(shape)
 
+    def slope(self, hidden: Tensor) -> Tensor:
+        """f'(a + b) of the tile, in place of its hidden units where that can be."""
+        if self.fast:
+            return hidden.square_().mul_(-4).add_(1)
+        if self.activation.in_place is not None:
+            return self.activation.in_place[1](hidden, self.parameter)
+        slope = self.activation.slope(self.total, hidden, self.parameter)
+        return slope.to(hidden.dtype).expand(hidden.shape).clone()
+
     def add_gradients(self, tile: Tile, grad: Tensor, seen: Tensor | None) -> None:
         """Give the tile's logit gradient to the inputs; call after `scores` of the same tile."""
         v, hidden = cut(self.v, tile, tile.q), self.hidden
         if seen is not None and not bool(hidden.isfinite().all()):
             hidden = torch.where(seen.unsqueeze(-1), hidden, 0)  # 0 * NaN would be NaN
-        by_unit = contract_pairs(grad, hidden)
-        outer = grad.unsqueeze(-1)
-        if self.fast:
-            by_unit = grad.sum((-2, -1)).unsqueeze(-1) - 2 * by_unit
-            slope = torch.addcmul(hidden, hidden, hidden, value=-1, out=hidden).mul_(outer)
-            weight = 4 * v
-        else:
-            slope = outer * self.activation.slope(self.total, hidden, self.parameter)
-            weight = v
+        by_unit = contract_pairs(grad, hidden) * (-2 if self.fast else 1)
         add_cut(self.grad_v, by_unit.unsqueeze(-2), tile, tile.q)
+        slope = self.slope(hidden).mul_(grad.unsqueeze(-1))
         if seen is not None and not bool(slope.isfinite().all()):
             slope = torch.where(seen.unsqueeze(-1), slope, 0)
-        add_cut(self.grad_q, slope.sum(-2) * weight, tile, tile.q)
-        add_cut(self.grad_k, slope.sum(-3) * weight, tile, tile.l)
+        add_cut(self.grad_q, slope.sum(-2) * v, tile, tile.q)
+        add_cut(self.grad_k, slope.sum(-3) * v, tile, tile.l)
 
 
 def contract(hidden: Tensor, v: Tensor) -> Tensor:
@@ -140,6 +148,8 @@ def contract(hidden: Tensor, v: Tensor) -> Tensor:
 
 
 def contract_pairs(grad: Tensor, hidden: Tensor) -> Tensor:
-    """Sum grad (..., q, l) times hidden (..., q, l, E) over the pairs: (..., E)."""
-    row = grad.flatten(-2, -1).unsqueeze(-2)
-    return (row @ hidden.flatten(-3, -2)).squeeze(-2)
+    """Sum grad (..., q, l) times hidden (..., q, l, E) over the pairs: (..., E).
+
+    Row by row and then over the rows: one sum over all pairs of a tile would lose digits in fp32.
+    """
+    return (grad.unsqueeze(-2) @ hidden).squeeze(-2).sum(-2)

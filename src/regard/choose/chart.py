@@ -1,0 +1,217 @@
+"""The comparison as a picture: time and memory of each score, ours beside the textbook."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import matplotlib as mpl
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+from regard.choose.answer import number, seconds
+from regard.choose.results import Report, Row
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# From the palette of Okabe and Ito, which stays apart for colour-blind readers; the marks differ in
+# shape too, so that the chart can be read in grey.
+OURS, TEXTBOOK, INK, FAINT = "#0072B2", "#D55E00", "#222222", "#D9D9D9"
+STYLE = {
+    "font.family": "DejaVu Sans",
+    "font.size": 9,
+    "axes.edgecolor": "#888888",
+    "axes.labelcolor": INK,
+    "axes.linewidth": 0.8,
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "regard",
+}
+
+
+def draw(report: Report) -> dict[str, bytes]:
+    """The chart as PNG and SVG, by suffix."""
+    with mpl.rc_context(STYLE):
+        figure = compose(report)
+        FigureCanvasAgg(figure)
+        found = {}
+        for suffix in ("png", "svg"):
+            buffer = io.BytesIO()
+            # No date inside: the same results give the same file.
+            extra = {"Date": None} if suffix == "svg" else None
+            figure.savefig(buffer, format=suffix, facecolor="white", dpi=200, metadata=extra)
+            found[suffix] = buffer.getvalue()
+    return found
+
+
+def compose(report: Report) -> Figure:
+    """Two panels that share their rows, the fastest score on top."""
+    rows = sorted((r for r in report.rows if r.timed()), key=lambda r: r.both.median)
+    height = 1.75 + 0.36 * len(rows)
+    figure = Figure(figsize=(9.6, height))
+    left, right = figure.subplots(1, 2, sharey=True, width_ratios=(1.3, 1))
+    figure.subplots_adjust(
+        left=0.172, right=0.975, wspace=0.07, top=1 - 0.86 / height, bottom=0.84 / height
+    )
+    left.set_yticks(range(len(rows)), [row.candidate.label for row in rows])
+    left.set_ylim(len(rows) - 0.4, -0.6)
+    for label, row in zip(left.get_yticklabels(), rows, strict=True):
+        label.set(color=colour(row), weight="bold" if row is report.baseline else "normal")
+    time_panel(left, rows, report.baseline)
+    memory_panel(right, rows)
+    figure.text(0.012, 1 - 0.24 / height, headline(report), size=12, weight="bold", va="center")
+    figure.text(0.012, 1 - 0.50 / height, subtitle(report), size=8.2, color="#555555", va="center")
+    legend(figure, height)
+    return figure
+
+
+def time_panel(axes: Axes, rows: list[Row], base: Row | None) -> None:
+    """Forward and forward+backward time, with the interquartile range."""
+    for y, row in enumerate(rows):
+        ink, text = colour(row), seconds(row.both.median)
+        if base is not None and base.timed() and row is not base:
+            text += f"  ({number(row.both.over(base.both).median)}x)"
+        axes.plot(
+            [row.forward.median, row.both.median], [y, y], color=ink, lw=1.1, alpha=0.35, zorder=2
+        )
+        for found, filled in ((row.forward, False), (row.both, True)):
+            low, high = found.quartiles
+            axes.plot([low, high], [y, y], color=ink, lw=3.4, alpha=0.45, zorder=3)
+            dot(axes, found.median, y, ink, filled)
+        beside(axes, max(row.both.median, row.both.quartiles[1]), y, text, ink)
+    if base is not None and base.timed():
+        axes.axvline(base.both.median, color=OURS, lw=0.9, ls=(0, (4, 3)), alpha=0.7, zorder=1)
+    values = [t.median for row in rows for t in (row.forward, row.both)]
+    log_axis(axes, values, seconds, room=0.42)
+    axes.set_xlabel("time of one call (log scale)")
+
+
+def memory_panel(axes: Axes, rows: list[Row]) -> None:
+    """Peak memory of both passes."""
+    values = []
+    for y, row in enumerate(rows):
+        ink = colour(row)
+        forward, both = max(row.forward_memory or 1, 1), max(row.both_memory or 1, 1)
+        axes.plot([forward, both], [y, y], color=ink, lw=1.1, alpha=0.35, zorder=2)
+        dot(axes, forward, y, ink, filled=False)
+        dot(axes, both, y, ink, filled=True)
+        beside(axes, max(forward, both), y, size(both), ink)
+        values += [forward, both]
+    log_axis(axes, values, size, room=0.28, base=2)
+    axes.set_xlabel("peak memory above the inputs (log scale)")
+
+
+def dot(axes: Axes, x: float, y: float, ink: str, filled: bool) -> None:
+    """A mark: open for forward, filled for forward and backward."""
+    axes.plot(
+        x, y, marker="o" if filled else "D", ms=6 if filled else 5, mew=1.3, mec=ink,
+        mfc=ink if filled else "white", zorder=4,
+    )  # fmt: skip
+
+
+def beside(axes: Axes, x: float, y: float, text: str, ink: str) -> None:
+    """The value, right of its mark."""
+    axes.annotate(
+        text, (x, y), (8, 0), textcoords="offset points", va="center", size=8, color=ink,
+        bbox={"fc": "white", "ec": "none", "pad": 0.6},
+    )  # fmt: skip
+
+
+def log_axis(
+    axes: Axes, values: list[float], spell: Callable[[float], str], room: float, base: int = 10
+) -> None:
+    """A logarithmic axis, ticks spelled with their units, with room for labels on the right."""
+    low, high = min(values), max(values)
+    axes.set_xscale("log", base=base)
+    # In proportion to the decades shown, since labels have a fixed width on paper.
+    reach = max(high / low, 4.0)
+    axes.set_xlim(low / reach**0.07, high * reach**room)
+    if base == 10:
+        axes.xaxis.set_major_locator(LogLocator(10, subs=(1.0, 3.0) if reach < 300 else (1.0,)))
+    else:
+        axes.xaxis.set_major_locator(LogLocator(4 if reach < 2**9 else 16, numticks=8))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: tick(spell(x))))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.minorticks_off()
+    axes.grid(axis="x", color=FAINT, lw=0.7)
+    axes.grid(axis="y", color="#F0F0F0", lw=0.7)
+    axes.set_axisbelow(True)
+    axes.tick_params(axis="y", length=0)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+
+
+def legend(figure: Figure, height: float) -> None:
+    """What marks and colours mean."""
+    grey = {"color": "#555555", "ls": "", "mew": 1.3}
+    entries = [
+        Line2D([], [], marker="D", mfc="white", ms=5, label="forward", **grey),
+        Line2D([], [], marker="o", ms=6, label="forward and backward", **grey),
+        Line2D([], [], color="#555555", lw=3.2, alpha=0.5, label="interquartile range"),
+        Line2D([], [], color=OURS, lw=0.9, ls=(0, (4, 3)), label="baseline, 1x"),
+        Line2D([], [], color=OURS, marker="s", ls="", ms=6, label="regard"),
+        Line2D([], [], color=TEXTBOOK, marker="s", ls="", ms=6, label="textbook, eager PyTorch"),
+    ]
+    figure.legend(
+        handles=entries, loc="lower center", ncols=6, frameon=False, fontsize=8.5,
+        handletextpad=0.4, columnspacing=1.6, bbox_to_anchor=(0.5, 0.02 / height),
+    )  # fmt: skip
+
+
+def headline(report: Report) -> str:
+    """What the picture shows, in one line."""
+    ours, theirs = report.find("additive"), report.find("textbook_additive")
+    if not (ours and theirs and ours.timed() and theirs.timed() and ours.both_memory):
+        return "What each attention score costs"
+    time = theirs.both.over(ours.both).median
+    space = (theirs.both_memory or 0) / ours.both_memory
+    return (
+        f"Additive attention as the textbook writes it: {brief(time)} the time and "
+        f"{brief(space)} the memory of regard's"
+    )
+
+
+def brief(ratio: float) -> str:
+    """A factor: `4.8x`, `92x`."""
+    return f"{ratio:.0f}x" if ratio >= 10 else f"{ratio:.1f}x"
+
+
+def subtitle(report: Report) -> str:
+    """Where and at what shape."""
+    s, m = report.shape, report.machine
+    place = (
+        m["name"]
+        if m["device"] == "cuda"
+        else f"{m['threads']} CPU thread{'s' * (m['threads'] > 1)}"
+    )
+    lengths = f"{s.len_q} queries, {s.len_k} keys"
+    return (
+        f"d_q {s.d_q}, d_k {s.d_k}, {lengths}, {s.heads} heads, hidden {s.hidden}, "
+        f"projections {s.width} wide, batch {s.batch}, {s.dtype}{', causal' * s.causal}; "
+        f"{place}, torch {m['torch']}"
+    )
+
+
+def colour(row: Row) -> str:
+    """Blue for the library, vermilion for the textbook."""
+    return TEXTBOOK if row.candidate.textbook else OURS
+
+
+def size(count: float) -> str:
+    """Bytes with their unit, three digits."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1000:
+            return f"{number(count)} {unit}"
+        count /= 1024
+    return f"{number(count)} TiB"
+
+
+def tick(text: str) -> str:
+    """Without zeros behind the point: `30 ms`, not `30.0 ms`."""
+    value, unit = text.split()
+    return f"{value.rstrip('0').rstrip('.') if '.' in value else value} {unit}"

@@ -1,0 +1,119 @@
+"""The error of a candidate against fp64, for the output and every gradient.
+
+Rows of queries do not know of one another, so that a sample of rows is checked: the candidate
+runs at full size, the fp64 formula on the sampled rows against all keys.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from regard.choose import textbook
+from regard.choose.memory import peak
+from regard.choose.workload import Workload
+
+# Largest number of floats that the fp64 formula may hold at once, and of rows that it looks at.
+LARGEST, MOST_ROWS = 2**23, 64
+# An error passes up to this many times that of plain PyTorch in the same dtype: enough for luck and
+# for another order of sums, far from what a mistake would give. Exact bounds are the tests' work.
+# A gradient is held to the worst of plain PyTorch's, since terms that cancel in it make its relative
+# error a matter of chance.
+OUTPUT_FACTOR, GRADIENT_FACTOR = 4.0, 16.0
+# Or up to this many roundings: of the dtype, in which results are given, and of fp32, in which sums
+# are made.
+OUTPUT_ROUNDINGS, GRADIENT_ROUNDINGS = (4, 16), (16, 256)
+
+
+class Errors(NamedTuple):
+    """Relative errors: the norm of the difference over the norm of the truth.
+
+    `seconds` and `memory` are what the run at full size took: a first idea of the time, and the
+    peak in bytes.
+    """
+
+    output: float
+    plain_output: float
+    gradient: float
+    plain_gradient: float
+    passed: bool
+    seconds: float
+    memory: int
+
+
+def sample_rows(work: Workload) -> Tensor:
+    """Rows of queries, evenly spread, the first and the last among them."""
+    s = work.inputs.shape
+    row = s.batch * s.heads * s.len_k * work.candidate.depth
+    count = max(min(s.len_q, MOST_ROWS, LARGEST // row), 1)
+    last = s.len_q - 1
+    picks = sorted({round(i * last / max(count - 1, 1)) for i in range(count)})
+    return torch.tensor(picks, device=work.inputs.query.device)
+
+
+def check(work: Workload) -> Errors:
+    """Run the candidate once, forward and backward, and compare."""
+    rows = sample_rows(work)
+    began = time.perf_counter()
+    found, memory = full_size(work, rows)
+    seconds = time.perf_counter() - began
+    truth = formula(work, rows, torch.float64)
+    plain = formula(work, rows, work.inputs.query.dtype)
+    errors = [distance(x, t) for x, t in zip(found, truth, strict=True)]
+    same = [distance(x, t) for x, t in zip(plain, truth, strict=True)]
+    dtype, worst_plain = work.inputs.query.dtype, worst(same[1:])
+    bounds = [max(OUTPUT_FACTOR * same[0], rounding(dtype, *OUTPUT_ROUNDINGS))]
+    limit = max(GRADIENT_FACTOR * worst_plain, rounding(dtype, *GRADIENT_ROUNDINGS))
+    bounds += [limit] * len(same[1:])
+    # Written so that NaN fails.
+    passed = all(error <= bound for error, bound in zip(errors, bounds, strict=True))
+    return Errors(errors[0], same[0], worst(errors[1:]), worst_plain, passed, seconds, memory)
+
+
+def full_size(work: Workload, rows: Tensor) -> tuple[list[Tensor], int]:
+    """Output and gradients on the sampled rows from a run at full size, and its peak in bytes."""
+    x = work.inputs
+    grad = torch.zeros_like(x.grad).index_copy_(-2, rows, x.grad[..., rows, :])
+    found: list[Tensor] = []
+
+    def run() -> None:
+        output = work.run()
+        found.extend((output.detach(), *torch.autograd.grad(output, work.leaves, grad)))
+
+    bytes_at_peak = peak(run, rows.device)
+    output, query, *others = found
+    return [output[..., rows, :], query[..., rows, :], *others], bytes_at_peak
+
+
+def formula(work: Workload, rows: Tensor, dtype: torch.dtype) -> list[Tensor]:
+    """The same from the textbook's formula on those rows alone."""
+    x = work.inputs
+    score = copy.deepcopy(work.score).to(dtype)
+    given = (x.query[..., rows, :], x.key, x.value)
+    query, key, value = (t.detach().to(dtype).requires_grad_() for t in given)
+    keep = None if x.keep is None else x.keep[rows]
+    output = textbook.attention(score, query, key, value, keep)
+    leaves = [query, key, value, *score.parameters()]
+    grads = torch.autograd.grad(output, leaves, x.grad[..., rows, :].to(dtype))
+    return [output.detach(), *grads]
+
+
+def rounding(dtype: torch.dtype, own: int, sums: int) -> float:
+    """That many units of rounding, whichever are larger."""
+    return max(own * torch.finfo(dtype).eps, sums * torch.finfo(torch.float32).eps)
+
+
+def distance(x: Tensor, truth: Tensor) -> float:
+    """`|x - truth| / |truth|`."""
+    size = float(truth.norm())
+    return float((x.double() - truth).norm()) / (size or 1.0)
+
+
+def worst(errors: list[float]) -> float:
+    """The largest; NaN if any is."""
+    return math.nan if any(math.isnan(e) for e in errors) else max(errors)

@@ -1,0 +1,165 @@
+"""Memory: how much there is, how much a candidate would need, how much it took."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from regard.choose.candidates import Candidate
+from regard.choose.shape import Shape
+
+# Part of the free memory that one measurement may take: others use this machine too.
+SHARE = 0.8
+# Taken to be free where the system does not say.
+UNKNOWN = 2 * 2**30
+CPU_NOTE = (
+    "Peak memory on the CPU: every allocation and release as PyTorch's profiler records it, above "
+    "the inputs and parameters, gradients included."
+)
+CUDA_NOTE = (
+    "Peak memory on the GPU: torch.cuda.max_memory_allocated, above the inputs and parameters, "
+    "gradients included."
+)
+
+
+class Need(NamedTuple):
+    """Bytes that a candidate will want, and the arithmetic for a person."""
+
+    bytes: int
+    arithmetic: str
+
+
+def available(device: torch.device) -> int:
+    """Bytes that can still be had on the device."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return free + cached
+    limits = [x for x in (_system(), _container()) if x is not None]
+    return min(limits) if limits else UNKNOWN
+
+
+def _system() -> int | None:
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return None
+
+
+def _container() -> int | None:
+    """What a container's limit leaves; files that it has read can be dropped and count as free."""
+    group = Path("/sys/fs/cgroup")
+    with contextlib.suppress(OSError, ValueError):
+        limit = int((group / "memory.max").read_text())
+        used = int((group / "memory.current").read_text())
+        stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+        return max(limit - used + int(stat.get("inactive_file", 0)), 0)
+    return None
+
+
+def inputs_need(shape: Shape) -> Need:
+    """Queries, keys, values, and the gradient of each; fp32 copies while they are drawn."""
+    s, item = shape, shape.torch_dtype.itemsize
+    floats = s.batch * s.heads * s.len_q * (s.d_q + s.d_v)
+    floats += s.batch * s.key_heads * s.len_k * (s.d_k + s.d_v)
+    total = floats * (2 * item + 4)
+    return Need(total, f"inputs of {floats:,} numbers and their gradients: {show(total)}")
+
+
+def candidate_need(candidate: Candidate, engine: str | None) -> Need:
+    """An upper estimate of what a forward and backward pass will take.
+
+    An engine of None is one that is not known yet: the least that any would take.
+    """
+    s = candidate.shape
+    weights = 3 * 4 * candidate.parameters
+    rows = s.batch * (s.heads * s.len_q + s.key_heads * s.len_k)
+    wide = max(s.width, s.hidden, s.d_k, s.d_v)
+    linear = 8 * 4 * rows * wide + weights + 2**26
+    if engine not in ("eager", "reference"):
+        return Need(linear, f"about {show(linear)} for features and parameters")
+    item = s.torch_dtype.itemsize if engine == "eager" else 4
+    if not candidate.pairwise:
+        total = linear + 6 * item * s.pairs
+        return Need(total, f"6 matrices [Q, L] of {s.pairs:,} numbers: {show(total)}")
+    one = item * s.pairs * s.hidden
+    total = linear + 3 * one
+    factors = f"{s.batch} x {s.heads} x {s.len_q} x {s.len_k} x {s.hidden}"
+    return Need(
+        total,
+        f"the tensor [batch, heads, Q, L, hidden] is {factors} x {item} bytes = {show(one)}, and "
+        f"the backward pass holds three of them: {show(3 * one)}",
+    )
+
+
+def peak(run: Callable[[], Any], device: torch.device) -> int:
+    """Bytes at the peak of `run`, above what is allocated before it."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        run()
+        torch.cuda.synchronize(device)
+        return torch.cuda.max_memory_allocated(device) - before
+    profiler = torch.autograd.profiler.profile(profile_memory=True)
+    with _quiet():
+        profiler.__enter__()
+    try:
+        run()
+    finally:
+        with _quiet():
+            profiler.__exit__(None, None, None)
+    return _peak_of_events(profiler)
+
+
+def _peak_of_events(profiler: Any) -> int:
+    changes = []
+    waiting = list(profiler.kineto_results.experimental_event_tree())
+    while waiting:
+        event = waiting.pop()
+        waiting += event.children
+        kind, detail = event.typed
+        if kind == torch._C._profiler._EventType.Allocation and str(detail.device) == "cpu":
+            changes.append((event.start_time_ns, detail.alloc_size))
+    level = highest = 0
+    for _, change in sorted(changes, key=lambda item: item[0]):
+        level += change
+        highest = max(highest, level)
+    return highest
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Drop what the profiler's C++ part prints when it starts and stops.
+
+    It reads its log level when torch is loaded, which is long before this.
+    """
+    try:
+        kept = os.dup(2)
+    except OSError:
+        yield
+        return
+    try:
+        with Path(os.devnull).open("wb") as nothing:
+            os.dup2(nothing.fileno(), 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+def show(count: float) -> str:
+    """Bytes for a person, in powers of 1024."""
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if count < 1024 or unit == "TiB":
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    raise AssertionError("unreachable")

@@ -1,0 +1,254 @@
+"""The report for a person at a terminal: the answer first, then the table, then the details."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable
+from typing import NamedTuple
+
+from rich import box
+from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+from regard.choose.answer import QUESTION, answer, listed, number
+from regard.choose.results import Report, Row, Times
+
+MIB = 2**20
+TITLE = "bold cyan"
+
+
+class Column(NamedTuple):
+    """One column: its heading and what it says of a row, given the baseline."""
+
+    heading: str
+    cell: Callable[[Row, Row | None], str]
+    right: bool = True
+
+
+def show_report(report: Report, console: Console) -> None:
+    """Print everything."""
+    console.print(Text.assemble(("regard choose", "bold"), f"  {heading(report)}"))
+    console.print(Text(f"on {where(report)}", style="dim"))
+    console.print()
+    if report.interrupted:
+        console.print(Text(interrupted(report), style="bold yellow"))
+        console.print()
+    console.print(Text(QUESTION, style=TITLE))
+    for sentence in answer(report):
+        bullet(console, "-", sentence)
+    console.print()
+    shown = sorted(report.of("measured"), key=by_time) + report.of("failed")
+    if shown:
+        console.print(table(report, shown, console))
+    show_left_out(report, console)
+    show_rules(report, console)
+    console.print(Text("How it was measured", style=TITLE))
+    for note in report.notes:
+        bullet(console, "-", note, style="dim")
+
+
+def heading(report: Report) -> str:
+    """The sizes that matter most, spelled as on the command line."""
+    s = report.shape
+    same = s.len_q == s.len_k
+    parts = [f"d_q={s.d_q}", f"d_k={s.d_k}"]
+    parts += [f"len={s.len_q}"] if same else [f"len_q={s.len_q}", f"len_k={s.len_k}"]
+    parts += [f"heads={s.heads}"]
+    parts += [] if s.key_heads == s.heads else [f"key_heads={s.key_heads}"]
+    parts += [f"d_v={s.d_v}", f"width={s.width}", f"hidden={s.hidden}", f"rank={s.rank}"]
+    parts += [f"batch={s.batch}", s.dtype] + (["causal"] if s.causal else [])
+    return " ".join(parts)
+
+
+def where(report: Report) -> str:
+    """What it was measured on, in one line."""
+    m = report.machine
+    threads = f"{m['threads']} thread{'' if m['threads'] == 1 else 's'}"
+    place = m["name"] if m["device"] == "cuda" else f"{m['name']}, {threads} on {m['cores']} cores"
+    return f"{place}, torch {m['torch']}, regard {m['regard']}, {report.seconds:.0f} s"
+
+
+def interrupted(report: Report) -> str:
+    """How far it came."""
+    done = sum(row.timed() for row in report.rows)
+    total = len(report.rows) - len(report.of("refused"))
+    few = ", some from few rounds" if done else ""
+    return f"Interrupted: {done} of {total} scores have times{few}."
+
+
+def by_time(row: Row) -> float:
+    """Fastest first."""
+    return row.both.median if row.timed() else float("inf")
+
+
+def table(report: Report, rows: list[Row], console: Console) -> Table:
+    """One line for each score, in as many columns as there is room for: none is ever cut."""
+    unbounded = console.options.update(max_width=1000)
+    for columns in (WIDE_COLUMNS, COLUMNS):
+        for gap in (2, 1):
+            grid = build(report, rows, columns, gap)
+            if Measurement.get(console, unbounded, grid).maximum <= console.width:
+                return grid
+    return build(report, rows, NARROW_COLUMNS, 1, wrap=True)
+
+
+def build(
+    report: Report, rows: list[Row], columns: list[Column], gap: int, wrap: bool = False
+) -> Table:
+    """The table with these columns; `wrap` folds what is too wide."""
+    # The box has a space between columns of its own.
+    padding = (0, gap - 1, 0, 0)
+    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=padding, show_edge=False)
+    for column in columns:
+        justify = "right" if column.right else "left"
+        grid.add_column(
+            Text(column.heading),
+            justify=justify,
+            no_wrap=not wrap,
+            overflow="fold",
+            vertical="bottom",
+        )
+    base = report.baseline
+    for row in rows:
+        style = "bold" if row is base else "yellow" if row.candidate.textbook else ""
+        style = "red" if row.status == "failed" else style
+        # Text, not markup: brackets in a cell are brackets.
+        grid.add_row(*(Text(c.cell(row, base)) for c in columns), style=style)
+    return grid
+
+
+def time_cell(times: Times, row: Row) -> str:
+    """Milliseconds and spread; never a time for a row that failed its check."""
+    if not row.timed():
+        return "-"
+    spread = "" if times.spread is None else f" ±{100 * times.spread:.0f}%"
+    return f"{number(1e3 * times.median)}{spread}"
+
+
+def range_cell(times: Times, row: Row) -> str:
+    """Milliseconds and quartiles."""
+    if not row.timed():
+        return "-"
+    low, high = (number(1e3 * x) for x in times.quartiles)
+    return f"{number(1e3 * times.median)} [{low}, {high}]"
+
+
+def ratio_cell(row: Row, base: Row | None, part: str) -> str:
+    """Times the baseline."""
+    if base is None or not (row.timed() and base.timed()):
+        return "-"
+    return f"{number(getattr(row, part).over(getattr(base, part)).median)}x"
+
+
+def memory_cell(count: int | None) -> str:
+    """MiB."""
+    return "-" if count is None else number(count / MIB)
+
+
+def error_cell(error: float | None) -> str:
+    """One digit: more would be noise."""
+    return "-" if error is None else f"{error:.0e}"
+
+
+def count_cell(count: int | None) -> str:
+    """A count in thousands or millions."""
+    if count is None:
+        return "-"
+    for unit, size in (("G", 10**9), ("M", 10**6), ("k", 10**3)):
+        if count >= size:
+            return f"{count / size:.3g}{unit}" if count < 1000 * size else f"{count // size}{unit}"
+    return str(count)
+
+
+NAME = Column("score", lambda row, _: row.candidate.label, right=False)
+ENGINE = Column("engine", lambda row, _: row.engine or "-", right=False)
+ERROR = Column("error", lambda row, _: error_cell(row.error))
+RATIO = Column("ratio", lambda row, base: ratio_cell(row, base, "both"))
+BOTH_MEMORY = Column("peak\nMiB", lambda row, _: memory_cell(row.both_memory))
+COLUMNS = [
+    NAME,
+    Column("params", lambda row, _: count_cell(row.parameters)),
+    Column("forward\nms", lambda row, _: time_cell(row.forward, row)),
+    Column("fwd+bwd\nms", lambda row, _: time_cell(row.both, row)),
+    RATIO,
+    BOTH_MEMORY,
+    ERROR,
+    ENGINE,
+]
+NARROW_COLUMNS = [
+    NAME,
+    Column("fwd+bwd\nms", lambda row, _: number(1e3 * row.both.median) if row.timed() else "-"),
+    RATIO,
+    BOTH_MEMORY,
+    ERROR,
+]
+WIDE_COLUMNS = [
+    NAME,
+    Column("params", lambda row, _: "-" if row.parameters is None else f"{row.parameters:,}"),
+    Column("forward, ms\n[quartiles]", lambda row, _: range_cell(row.forward, row)),
+    Column("fwd+bwd, ms\n[quartiles]", lambda row, _: range_cell(row.both, row)),
+    RATIO,
+    Column("peak MiB\nforward", lambda row, _: memory_cell(row.forward_memory)),
+    Column("peak MiB\nfwd+bwd", lambda row, _: memory_cell(row.both_memory)),
+    Column("error\noutput", lambda row, _: error_cell(row.error)),
+    Column("error\ngradient", lambda row, _: error_cell(row.gradient_error)),
+    ENGINE,
+]
+
+
+def show_left_out(report: Report, console: Console) -> None:
+    """What refused, was skipped or failed, with the reason."""
+    groups = refusal_groups(report.of("refused"))
+    if groups:
+        console.print()
+        console.print(Text("What refuses, in the library's own words", style=TITLE))
+    for names, reason in groups:
+        more = " (and so the others)" if len(names) > 1 else ""
+        bullet(console, "x", f"{listed(names)}: {reason}{more}")
+    for status, title in (("skipped", "What was skipped"), ("failed", "What failed its check")):
+        rows = report.of(status)  # type: ignore[arg-type] # both are statuses
+        if rows:
+            console.print()
+            console.print(Text(title, style=TITLE))
+        for row in rows:
+            bullet(console, "x", f"{row.candidate.label}: {row.reason}")
+    console.print()
+
+
+def refusal_groups(rows: list[Row]) -> list[tuple[list[str], str]]:
+    """Rows with the same reason, names apart, together; the reason is that of the first."""
+    groups: dict[str, tuple[list[str], str]] = {}
+    for row in rows:
+        same = row.reason.replace(repr(row.candidate.key), "")
+        groups.setdefault(same, ([], row.reason))[0].append(row.candidate.label)
+    return list(groups.values())
+
+
+def show_rules(report: Report, console: Console) -> None:
+    """The rule of thumb of every score, once."""
+    console.print(Text("When each is the right one (rules of thumb, not measured)", style=TITLE))
+    rules: dict[str, str] = {}
+    for row in report.rows:
+        rules.setdefault(row.candidate.rule, row.candidate.label)
+    margin = max(len(label) for label in rules.values()) + 4
+    for rule, label in rules.items():
+        paragraph(console, f"  {label}".ljust(margin), rule, mark_style="bold")
+    console.print()
+
+
+def bullet(console: Console, mark: str, text: str, style: str = "") -> None:
+    """A paragraph behind a mark."""
+    paragraph(console, f" {mark} ", text, style=style)
+
+
+def paragraph(
+    console: Console, mark: str, text: str, style: str = "", mark_style: str = ""
+) -> None:
+    """Wrapped text that hangs beside its mark; rich's own would pad each line with spaces."""
+    room = max(console.width - len(mark), 12)
+    lines = textwrap.wrap(text, room, break_on_hyphens=False)
+    for i, line in enumerate(lines):
+        head = " " * len(mark) if i else mark
+        console.print(Text.assemble((head, mark_style), (line, style)), soft_wrap=True)

@@ -1,0 +1,32 @@
+"""The group of commands. A new verb is one file beside this one, added at the end."""
+
+from __future__ import annotations
+
+import click
+import torch
+
+import regard
+from regard.cli.choose import choose
+from regard.cli.explain import explain
+
+HELP = """Attention for PyTorch: which score to use, what it costs, what runs.
+
+\b
+Examples:
+  regard choose --shape d_q=256,d_k=128,len=1024,heads=8
+  regard explain --shape d_q=64,len=512,heads=8 --score additive
+"""
+
+
+@click.group(help=HELP, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(
+    regard.__version__,
+    prog_name="regard",
+    message=f"%(prog)s %(version)s, torch {torch.__version__}",
+)
+def group() -> None:
+    """The root of all commands; its help text is above."""
+
+
+group.add_command(choose)
+group.add_command(explain)

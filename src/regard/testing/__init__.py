@@ -1,0 +1,57 @@
+"""The contract suite, for authors of scores and engines: oracle, tolerances, cases, checks.
+
+```python
+from regard.testing import check_score
+
+check_score(lambda query_dim, key_dim, heads, key_heads: MyScore(heads), my_formula)
+```
+
+It needs torch alone; the library's own tests run it under pytest.
+"""
+
+from regard.testing.cases import DTYPES, MASKS, OPTIONS, SCORES, SIZES, ScoreRow, Sizes
+from regard.testing.contract import (
+    ENGINES,
+    REFUSALS,
+    Call,
+    Report,
+    check_case,
+    check_cases,
+    check_engine,
+    check_score,
+    expected_support,
+)
+from regard.testing.oracle import MaskParts, textbook
+from regard.testing.poison import poisoned, small_tiles
+from regard.testing.properties import check_derivatives, check_hidden, check_sides
+from regard.testing.run import Case
+from regard.testing.tolerance import Measure, compare
+
+__all__ = [
+    "DTYPES",
+    "ENGINES",
+    "MASKS",
+    "OPTIONS",
+    "REFUSALS",
+    "SCORES",
+    "SIZES",
+    "Call",
+    "Case",
+    "MaskParts",
+    "Measure",
+    "Report",
+    "ScoreRow",
+    "Sizes",
+    "check_case",
+    "check_cases",
+    "check_derivatives",
+    "check_engine",
+    "check_hidden",
+    "check_score",
+    "check_sides",
+    "compare",
+    "expected_support",
+    "poisoned",
+    "small_tiles",
+    "textbook",
+]

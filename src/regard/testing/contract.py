@@ -1,0 +1,346 @@
+"""The contract: what every engine promises of every score, and whether support is expected.
+
+`check_score` runs the whole of it for a score of your own, `check_engine` for an engine of your
+own; `check_case` is one point. Whether an engine serves a case is written down here, in `REFUSALS`,
+from what its documentation says. It is not asked of the engine: one that refuses in silence, or
+accepts in silence what it cannot do, fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+import regard
+from regard.forms import Inner
+from regard.testing.cases import (
+    DTYPES,
+    MASKS,
+    OPTIONS,
+    SCORES,
+    SIZES,
+    TINY,
+    Build,
+    Formula,
+    ScoreRow,
+    Sizes,
+)
+from regard.testing.poison import poisoned, small_tiles
+from regard.testing.properties import check_derivatives, check_hidden, check_sides, lowered
+from regard.testing.run import STATISTICS, Case, expect, measure, run_engine
+from regard.testing.tolerance import Measure
+
+ENGINES = ("sdpa", "cpu", "reference")
+
+
+class Call(NamedTuple):
+    """A case as an engine meets it."""
+
+    case: Case
+    want: tuple[str, ...] = ()
+    learn_bias: bool = True
+    device: str = "cpu"
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options of the case; their values do not matter here."""
+        return OPTIONS[self.case.option](self.case.sizes, lambda *shape: torch.zeros(shape))
+
+
+def _softcap(call: Call) -> bool:
+    return "softcap" in call.options or call.case.score.softcap is not None
+
+
+def _hard(call: Call) -> bool:
+    temperature = call.options.get("temperature", 1.0)
+    return not isinstance(temperature, Tensor) and temperature == 0
+
+
+# Every documented refusal that a case of the tables can meet: the reason, and when it holds.
+REFUSALS: dict[str, list[tuple[str, Callable[[Call], bool]]]] = {
+    "reference": [],
+    "cpu": [("another device", lambda call: call.device != "cpu")],
+    "sdpa": [
+        ("a pairwise score", lambda call: call.case.score.form == "pairwise"),
+        ("a soft cap", _softcap),
+        ("a sink", lambda call: "sink" in call.options),
+        (
+            "a temperature tensor",
+            lambda call: isinstance(call.options.get("temperature"), Tensor),
+        ),
+        ("temperature 0", _hard),
+        ("statistics", lambda call: bool(call.want)),
+        (
+            "the gradient of a bias on the CPU",
+            lambda call: call.learn_bias and "bias" in call.options and call.device == "cpu",
+        ),
+    ],
+}
+
+
+def expected_support(engine: str, call: Call) -> bool:
+    """Whether the engine's documentation says that it serves the call."""
+    return not any(holds(call) for _, holds in REFUSALS[engine])
+
+
+@dataclass
+class Report:
+    """What a check found: how much was run, how close it came, and what failed."""
+
+    served: int = 0
+    refused: int = 0
+    worst: dict[str, tuple[float, str]] = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
+
+    def add(self, engine: str, case: object, measures: Iterable[Measure]) -> None:
+        """Count the measures of one case."""
+        self.served += 1
+        for found in measures:
+            text = f"engine {engine}, {case}: {found}"
+            if found.ratio > self.worst.get(engine, (-1.0, ""))[0]:
+                self.worst[engine] = (found.ratio, text)
+            if not found.passed:
+                self.failures.append(text)
+
+    def merge(self, other: Report) -> None:
+        """Add what another check found."""
+        self.served += other.served
+        self.refused += other.refused
+        self.failures += other.failures
+        for engine, worst in other.worst.items():
+            self.worst[engine] = max(worst, self.worst.get(engine, worst))
+
+    def raise_failures(self, most: int = 20) -> None:
+        """Raise an AssertionError that lists what failed, if anything did."""
+        if self.failures:
+            shown = "\n".join(f"  {text}" for text in self.failures[:most])
+            raise AssertionError(f"{len(self.failures)} failures, the first {most}:\n{shown}")
+
+    def __str__(self) -> str:
+        """A few lines for a person."""
+        lines = [f"{self.served} cases served, {self.refused} refused as documented"]
+        for engine, (ratio, text) in self.worst.items():
+            lines.append(f"closest to the limit, {ratio:.2f} of it: {text or engine}")
+        return "\n".join(lines + self.failures)
+
+
+def check_case(
+    case: Case,
+    engine: str,
+    *,
+    device: str = "cpu",
+    expected: Callable[[str, Call], bool] = expected_support,
+) -> Report:
+    """Run one case on one engine: refusals where they belong, errors within the rule.
+
+    The most demanding call goes first: all statistics, every gradient. Where it is documented to
+    be refused, the refusal is checked, and a lesser call follows.
+    """
+    report, statistics = Report(), expect(case).inputs.statistics
+    for want, learn_bias in ((statistics, True), ((), True), ((), False)):
+        call = Call(case, want, learn_bias, device)
+        due = expected(engine, call)
+        try:
+            got = run_engine(expect(case).inputs, engine, want, learn_bias, device)
+        except regard.EngineRefused as refusal:
+            report.refused += 1
+            if due or not refusal.reasons:
+                why = "; ".join(refusal.reasons) or "no reason"
+                report.failures.append(f"engine {engine}, {case}: refuses unexpectedly: {why}")
+            continue
+        except Exception as error:  # whatever is raised is a failure of this case
+            report.failures.append(f"engine {engine}, {case}: {type(error).__name__}: {error}")
+            break
+        if not due:
+            report.failures.append(f"engine {engine}, {case}: serves what it should refuse")
+        report.add(engine, case, measure(expect(case), got))
+        break
+    return report
+
+
+def cases(row: ScoreRow, dtype: torch.dtype, thorough: bool = False) -> Iterator[Case]:
+    """The cases of one score in one dtype at tiny sizes.
+
+    Every mask without options, and every option under a mask that leaves some queries nothing to
+    see; in fp32 also without a mask. `thorough` pairs every mask with every option.
+    """
+    masks = ["dense empty rows", "none"] if dtype == torch.float32 else ["dense empty rows"]
+    for option in OPTIONS:
+        for mask in MASKS if thorough or option == "plain" else masks:
+            if row.softcap is None or "softcap" not in Call(Case(row, option=option)).options:
+                yield Case(row, dtype, mask, option)
+
+
+def border_cases(row: ScoreRow, dtype: torch.dtype, thorough: bool = False) -> Iterator[Case]:
+    """One score at lengths around those of a tile, and with shared and grouped heads.
+
+    What differs there does not depend on the dtype, so that fp32 alone is run unless `thorough`.
+    """
+    for sizes in SIZES.values() if thorough or dtype == torch.float32 else ():
+        yield Case(row, dtype, "first blocks hidden", "plain", sizes)
+        option = "everything" if row.softcap is None else "plain"
+        yield Case(row, dtype, "causal & lengths", option, sizes)
+        if thorough:
+            yield Case(row, dtype, "none", "plain", sizes)
+
+
+def check_cases(
+    row: ScoreRow,
+    engine: str,
+    dtype: torch.dtype,
+    *,
+    thorough: bool = False,
+    device: str = "cpu",
+    expected: Callable[[str, Call], bool] = expected_support,
+) -> Report:
+    """Run all cases of a score on an engine in a dtype."""
+    report = Report()
+    for case in cases(row, dtype, thorough):
+        expect(case)  # outside, so that only the engine meets the poison
+        with poisoned():
+            report.merge(check_case(case, engine, device=device, expected=expected))
+    for case in border_cases(row, dtype, thorough):
+        expect(case)
+        with poisoned(), small_tiles(512 if case.sizes.keys < 100 else 4096):
+            report.merge(check_case(case, engine, device=device, expected=expected))
+    return report
+
+
+def check_score(
+    build: Build,
+    formula: Formula | None = None,
+    *,
+    form: Literal["inner", "pairwise"] | None = None,
+    unequal: bool = False,
+    one_input_head: bool = False,
+    kinked: bool = False,
+    engines: Iterable[str] = ENGINES,
+    dtypes: Iterable[str] = tuple(DTYPES),
+    thorough: bool = False,
+    device: str = "cpu",
+) -> Report:
+    """Run the whole contract on a score of your own.
+
+    Every engine, mask, option and dtype, output, statistics and every gradient against fp64; the
+    two sides lowered apart; NaN in padding; fp64 derivatives, first and second. It raises an
+    AssertionError that lists what failed, and returns a `Report` otherwise.
+
+    ```python
+    class Laplace(regard.PairwiseScore):
+        name, activation = "laplace", "minus_abs"
+
+        def query(self, q):
+            return PairwiseQuery(q, q.new_full((1, q.shape[-1]), 1 / q.shape[-1]))
+
+        def key(self, k):
+            return PairwiseKey(-k)
+
+
+    def formula(score, q, k):  # the mean of -|q - k|
+        k = k.repeat_interleave(q.shape[1] // k.shape[1], 1)
+        return -(q.unsqueeze(-2) - k.unsqueeze(-3)).abs().mean(-1)
+
+
+    regard.Activation("minus_abs", value=lambda x, _: -x.abs(), slope=lambda x, y, _: -x.sign())
+    print(check_score(lambda dq, dk, heads, key_heads: Laplace(), formula, kinked=True))
+    ```
+
+    Args:
+        build: makes the score for (query_dim, key_dim, heads, key_heads); key heads divide heads.
+        formula: `formula(score, q, k)`, the raw logits (B, heads, Q, L) from q (B, heads, Q,
+            query_dim) and k (B, key_heads, L, key_dim) in plain PyTorch: the formula as you would
+            explain it. Without one the score is compared with what it is lowered to, which finds
+            faults of dtype, gradient and activation, but no wrong formula.
+        form: what it is lowered to; found out where None.
+        unequal: draw keys narrower than queries.
+        one_input_head: draw inputs with one head, for a score that makes its heads itself.
+        kinked: its derivative jumps where entries of q and k sum to 0: keep inputs away.
+        engines: which engines to run.
+        dtypes: names of `DTYPES`.
+        thorough: every mask with every option: some minutes.
+        device: where the engine runs.
+    """
+    probe = ScoreRow("yours", build, formula or lowered, "inner", unequal, one_input_head)
+    score = probe.make(TINY)
+    heads, key_heads = (1, 1) if one_input_head else (TINY.heads, TINY.key_heads)
+    dims = probe.dims(TINY)
+    lower = score.lower(
+        torch.zeros(1, heads, 2, dims[0]).double(), torch.zeros(1, key_heads, 2, dims[1]).double()
+    )
+    form = form or ("inner" if isinstance(lower, Inner) else "pairwise")
+    name = getattr(score, "name", type(score).__name__)
+    row = ScoreRow(
+        name, build, formula or lowered, form, unequal, one_input_head, score.softcap, kinked
+    )
+    report = Report()
+    for dtype in dtypes:
+        report.failures += check_sides(row, DTYPES[dtype])
+        for engine in engines:
+            report.merge(check_cases(row, engine, DTYPES[dtype], thorough=thorough, device=device))
+    for engine in engines:
+        for statistics in (True, False):
+            call = Call(Case(row), STATISTICS if statistics else (), device=device)
+            if expected_support(engine, call):
+                report.failures += check_hidden(row, engine, statistics=statistics, device=device)
+    report.failures += check_derivatives(row, "reference", second=True)
+    report.raise_failures()
+    return report
+
+
+def check_engine(
+    engine: str,
+    expected: Callable[[str, Call], bool],
+    *,
+    scores: Iterable[str] = tuple(SCORES),
+    dtypes: Iterable[str] = tuple(DTYPES),
+    thorough: bool = False,
+    device: str = "cpu",
+) -> Report:
+    """Run the whole contract on an engine of your own, once `plan.BY_NAME` knows it.
+
+    Args:
+        engine: its name.
+        expected: `expected(engine, call)`, whether the engine should serve a call: its documented
+            refusals, as a function.
+        scores: names of `SCORES`.
+        dtypes: names of `DTYPES`.
+        thorough: every mask with every option.
+        device: where it runs.
+    """
+    report = Report()
+    for name in scores:
+        for dtype in dtypes:
+            report.merge(
+                check_cases(
+                    SCORES[name],
+                    engine,
+                    DTYPES[dtype],
+                    thorough=thorough,
+                    device=device,
+                    expected=expected,
+                )
+            )
+    report.raise_failures()
+    return report
+
+
+__all__ = [
+    "ENGINES",
+    "REFUSALS",
+    "STATISTICS",
+    "Call",
+    "Case",
+    "Report",
+    "Sizes",
+    "border_cases",
+    "cases",
+    "check_case",
+    "check_cases",
+    "check_engine",
+    "check_score",
+    "expected_support",
+]

@@ -1,0 +1,80 @@
+"""Every registered operator under torch.library.opcheck, with arguments that the library uses."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import regard
+from regard.engines.cpu import ops
+
+from .tools import CASES, everything, function, tensors
+
+OPERATORS = sorted(
+    name.partition("::")[2]
+    for name in torch._C._dispatch_get_all_op_names()
+    if name.startswith("regard::")
+)
+
+
+class Recorder(TorchDispatchMode):
+    """Keeps the arguments of every call of an operator of this library."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.namespace == "regard":
+            kept = tuple(x.detach().clone() if isinstance(x, torch.Tensor) else x for x in args)
+            self.calls.append((func, kept))
+        return func(*args, **(kwargs or {}))
+
+
+def recorded(name: str) -> list[tuple]:
+    case = CASES[name]
+    score = case.build()
+    options = {"engine": "cpu"} | case.options(5, 6)
+    with Recorder() as recorder:
+        everything(function(case, score), tensors(5, 6), options, [])
+    return recorder.calls
+
+
+def unusual() -> list[tuple]:
+    """Calls with every optional argument, and with none."""
+    bias = torch.randn(5, 6, requires_grad=True)
+    options = {"bias": bias, "temperature": torch.tensor([0.5, 0.0]), "dropout": 0.5}
+    want = ("lse", "entropy", "jacobian", "weights")
+    with Recorder() as recorder:
+        for score in (regard.Gaussian(), regard.Additive(4, 2)):
+            result = regard.attend(*tensors(5, 6), score, want=want, engine="cpu", **options)
+            (result.output.sum() + result.lse.nan_to_num().sum()).backward()
+            x = torch.randn(3, 4, requires_grad=True)
+            regard.score(x, x, regard.Additive(4)).sum().backward()
+    return recorder.calls
+
+
+PLAIN = ["inner on cpu", "gaussian", "temperatures", "hard", "additive packed", "gatv2", "statistics"]
+
+
+def test_every_operator_is_checked():
+    """A new operator joins the calls recorded here."""
+    calls = [call for name in PLAIN for call in recorded(name)] + unusual()
+    assert {func.__name__.partition(".")[0] for func, _ in calls} == {
+        name.partition(".")[0] for name in OPERATORS
+    }
+    assert ops.LIBRARY is not None
+
+
+@pytest.mark.parametrize("name", [*PLAIN, "unusual"])
+def test_opcheck(name):
+    """Schema, fake tensors with true strides, and tracing with dynamic shapes."""
+    calls = unusual() if name == "unusual" else recorded(name)
+    assert calls
+    seen = set()
+    for func, args in calls:
+        if func in seen:
+            continue
+        seen.add(func)
+        torch.library.opcheck(func, args)
