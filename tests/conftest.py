@@ -8,6 +8,7 @@ import os
 import platform
 import random
 import time
+import warnings
 import zlib
 from collections import Counter
 from pathlib import Path
@@ -64,6 +65,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="no CUDA device"))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def warm_cuda() -> None:
+    """The first matrix product on a GPU may warn that no context was current yet."""
+    if torch.cuda.is_available():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            square = torch.ones(8, 8, device="cuda", requires_grad=True)
+            (square @ square).sum().backward()
+
+
 @pytest.fixture(autouse=True)
 def fixed_seed(request: pytest.FixtureRequest) -> None:
     """Seed from the test's own name: the order of tests and the worker do not matter."""
@@ -116,6 +127,11 @@ def section(title: str, rows: list[str]) -> list[str]:
 
 def versions() -> dict[str, str]:
     names = ("regard", "torch", "numpy", "hypothesis", "pytest")
-    return {"python": platform.python_version()} | {
-        name: importlib.metadata.version(name) for name in names
-    }
+    return {"python": platform.python_version()} | {name: _version(name) for name in names}
+
+
+def _version(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:  # run from a source tree
+        return "not installed"

@@ -44,7 +44,9 @@ def test_causal(queries, keys, alignment):
 
 def test_causal_aligns_to_the_bottom_right_unless_told():
     assert dense(Mask.causal(), 2, 4) == [[[True, True, True, False], [True] * 4]]
-    assert dense(Mask.causal("top_left"), 2, 4) == [[[True] + [False] * 3, [True] * 2 + [False] * 2]]
+    assert dense(Mask.causal("top_left"), 2, 4) == [
+        [[True] + [False] * 3, [True] * 2 + [False] * 2]
+    ]
 
 
 @pytest.mark.parametrize("alignment", ALIGNMENTS)
@@ -66,7 +68,9 @@ def test_lengths(queries, keys):
     assert dense(mask, queries, keys, batch=3) == expected
 
 
-@pytest.mark.parametrize("given", [3, [3], (3,), torch.tensor(3), torch.tensor([3], dtype=torch.int32)])
+@pytest.mark.parametrize(
+    "given", [3, [3], (3,), torch.tensor(3), torch.tensor([3], dtype=torch.int32)]
+)
 def test_lengths_take_numbers_lists_and_any_integer_tensor(given):
     assert dense(Mask.lengths(keys=given), 2, 5) == [[[True] * 3 + [False] * 2] * 2]
 
@@ -108,9 +112,7 @@ def test_causal_with_lengths_aligns_to_the_real_lengths(alignment):
 
 def test_causal_with_query_lengths_alone_aligns_to_all_keys():
     mask = Mask.causal() & Mask.lengths(queries=torch.tensor([3, 1]))
-    expected = [
-        [[i < q and j <= i + 4 - q for j in range(4)] for i in range(3)] for q in (3, 1)
-    ]
+    expected = [[[i < q and j <= i + 4 - q for j in range(4)] for i in range(3)] for q in (3, 1)]
     assert dense(mask, 3, 4, 2) == expected
 
 
@@ -193,7 +195,14 @@ def test_repr_names_the_parts_and_not_the_numbers():
     mask = Mask.causal() & Mask.window(left=3) & Mask.lengths(keys=torch.arange(1000), queries=2)
     mask = mask & Mask.segments(torch.arange(7)) & Mask.dense(torch.ones(7, 7) > 0)
     text = repr(mask)
-    for part in ("causal(bottom_right)", "window(3, None)", "key lengths", "query lengths", "segments", "dense(7, 7)"):
+    for part in (
+        "causal(bottom_right)",
+        "window(3, None)",
+        "key lengths",
+        "query lengths",
+        "segments",
+        "dense(7, 7)",
+    ):
         assert part in text
     assert "tensor" not in text
     assert repr(Mask()) == "Mask(everything)"
@@ -260,7 +269,10 @@ HEADED = [(2, 2, 5, 6), (1, 2, 5, 6), (2, 1, 1, 6), (1, 1, 5, 1), (5, 6), (1, 6)
 @pytest.mark.parametrize("shape", HEADED, ids=str)
 @pytest.mark.parametrize("engine", ["reference", "cpu", "sdpa"])
 def test_dense_masks_broadcast(engine, shape):
-    q, k = torch.randn(2, 2, 5, 4, dtype=torch.float64), torch.randn(2, 2, 6, 4, dtype=torch.float64)
+    q, k = (
+        torch.randn(2, 2, 5, 4, dtype=torch.float64),
+        torch.randn(2, 2, 6, 4, dtype=torch.float64),
+    )
     allowed = torch.rand(shape) > 0.4
     output = regard.attention(q, k, k, mask=allowed, engine=engine)
     whole = allowed.expand(2, 2, 5, 6).contiguous()

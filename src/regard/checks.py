@@ -108,7 +108,7 @@ def check_mask(mask: Mask | Tensor, query: Tensor, key: Tensor, value: Tensor, n
                     f"mask segments of the {name} have length {ids.shape[-1]}, shape "
                     f"{tuple(ids.shape)}, but there are {length} {name}"
                 )
-    if not mask.allowed:
+    if len(mask.allowed) == 0:
         return mask
     return Mask(allowed, mask.key_lengths, mask.query_lengths, mask.bands, mask.packed)
 
@@ -165,7 +165,7 @@ def check_temperature(temperature: float | Tensor, ndim: int, problem: Problem) 
             raise TypeError(
                 f"temperature must be a number or a tensor, got {describe(temperature)}"
             )
-        if not (temperature >= 0 and math.isfinite(temperature)):
+        if not 0 <= temperature < math.inf:
             raise ValueError(
                 f"temperature must be 0 (hard look-up) or a positive number, got {temperature}"
             )

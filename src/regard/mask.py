@@ -167,7 +167,7 @@ class Mask:
     @property
     def only_keys(self) -> bool:
         """Whether every query sees the same keys."""
-        same = self.query_lengths is None and not self.bands and not self.packed
+        same = self.query_lengths is None and len(self.bands) == len(self.packed) == 0
         return same and all(x.shape[-2] == 1 for x in self.allowed)
 
     def to(self, device: torch.device) -> Mask:
@@ -190,7 +190,11 @@ class Mask:
         key_end = None if mask.key_lengths is None else mask.key_lengths[..., None, None]
         query_end = None if mask.query_lengths is None else mask.query_lengths[..., None, None]
         start, stop = None, key_end
-        row = torch.arange(queries, device=device) if mask.bands or query_end is not None else None
+        row = (
+            torch.arange(queries, device=device)
+            if len(mask.bands) > 0 or query_end is not None
+            else None
+        )
         for band in mask.bands:
             assert row is not None
             own = row + mask.offset(band, queries, keys, key_end, query_end)
@@ -240,7 +244,7 @@ class Mask:
 
     def _bands_only(self) -> bool:
         lengths = self.key_lengths is not None or self.query_lengths is not None
-        return not lengths and not self.allowed and not self.packed
+        return not lengths and len(self.allowed) == len(self.packed) == 0
 
     def hides_no_key(self, queries: int, keys: int) -> bool:
         """Whether, by its kind, every key is seen by some query and every query sees some key."""

@@ -10,7 +10,12 @@ import regard
 
 from .tools import CASES, DYNAMO_WARNS, assert_close, some_slow, tensors
 
-pytestmark = DYNAMO_WARNS
+pytestmark = [
+    DYNAMO_WARNS,
+    # torch 2.6 warns of how it traces a constant itself.
+    pytest.mark.filterwarnings("ignore:Attempted to insert a get_attr Node"),
+    pytest.mark.filterwarnings("ignore:Node lifted_tensor"),
+]
 
 
 class Attention(torch.nn.Module):

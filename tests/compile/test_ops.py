@@ -55,7 +55,15 @@ def unusual() -> list[tuple]:
     return recorder.calls
 
 
-PLAIN = ["inner on cpu", "gaussian", "temperatures", "hard", "additive packed", "gatv2", "statistics"]
+PLAIN = [
+    "inner on cpu",
+    "gaussian",
+    "temperatures",
+    "hard",
+    "additive packed",
+    "gatv2",
+    "statistics",
+]
 
 
 def test_every_operator_is_checked():

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch import nn
@@ -267,3 +270,11 @@ def test_small_tiles_cut_small_inputs():
     with small_tiles():
         assert len(list(row_tiles(shape))) == 4
     assert len(list(row_tiles(shape))) == 1
+
+
+def test_the_suite_needs_torch_alone():
+    """Authors of scores may run their tests without pytest."""
+    code = "import sys, regard.testing; print(*{'pytest', 'hypothesis'} & set(sys.modules))"
+    command = [sys.executable, "-c", code]
+    result = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    assert result.stdout.strip() == ""

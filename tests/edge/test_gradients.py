@@ -41,7 +41,10 @@ def call(engine: str, name: str, subset: tuple[bool, ...]) -> list[torch.Tensor]
 def full():
     """What each gradient is when all are asked for."""
     found = {pair: call(*pair, (True,) * len(NAMES)) for pair in OWN_PAIRS}
-    return {pair: (values[0], dict(zip(NAMES, values[1:], strict=True))) for pair, values in found.items()}
+    return {
+        pair: (values[0], dict(zip(NAMES, values[1:], strict=True)))
+        for pair, values in found.items()
+    }
 
 
 @pytest.mark.parametrize(("engine", "name"), OWN_PAIRS)
@@ -113,7 +116,9 @@ def test_the_bias_gradient_under_sdpa_goes_to_another_engine():
     assert regard.explain(*tensors, bias=bias).engine == "cpu"
 
 
-@pytest.mark.parametrize("shape", [(), (1,), (2,), (1, 1, 5, 1), (2, 1, 1, 1), (2, 2, 5, 1), (5, 1)])
+@pytest.mark.parametrize(
+    "shape", [(), (1,), (2,), (1, 1, 5, 1), (2, 1, 1, 1), (2, 2, 5, 1), (5, 1)]
+)
 @pytest.mark.parametrize("name", ["bilinear", "additive"])
 @pytest.mark.parametrize("engine", ["reference", "cpu"])
 def test_the_temperature_gradient_is_reduced_over_broadcast_dims(engine, name, shape):
@@ -154,7 +159,9 @@ def test_backward_twice_over_a_retained_graph(name):
     assert_same(list(grads[0]), list(grads[1]), rtol=1e-15)
 
 
-@pytest.mark.parametrize("statistics", [("lse",), ("entropy",), ("weights",), ("lse", "entropy", "weights")])
+@pytest.mark.parametrize(
+    "statistics", [("lse",), ("entropy",), ("weights",), ("lse", "entropy", "weights")]
+)
 @pytest.mark.parametrize("options", [{}, {"sink": draw(2)}, {"softcap": 1.5}, {"temperature": 0.5}])
 @pytest.mark.parametrize("name", ["gaussian", "additive"])
 def test_gradients_through_statistics_alone(name, options, statistics):

@@ -11,7 +11,17 @@ import torch
 import regard
 from regard import Mask
 
-from .tools import DIM, OWN_PAIRS, PAIRS, SHORT_PAIRS, assert_same, draw, gradients, inputs, make_score
+from .tools import (
+    DIM,
+    OWN_PAIRS,
+    PAIRS,
+    SHORT_PAIRS,
+    assert_same,
+    draw,
+    gradients,
+    inputs,
+    make_score,
+)
 
 
 @pytest.mark.parametrize(("engine", "name"), PAIRS)
@@ -60,9 +70,7 @@ def test_the_place_in_the_batch_does_not_matter(engine, name):
     assert_same([mixed], [whole[order]])
     for b in range(4):
         mask = Mask.lengths(keys=lengths[b : b + 1])
-        alone = regard.attention(
-            *(x[b : b + 1] for x in tensors), score, mask=mask, engine=engine
-        )
+        alone = regard.attention(*(x[b : b + 1] for x in tensors), score, mask=mask, engine=engine)
         assert_same([alone], [whole[b : b + 1]])
 
 
@@ -143,7 +151,12 @@ def test_statistics_without_a_head_dim(engine, name):
     assert_same(list(result), [x.squeeze(1) for x in wide])
 
 
-LEADS = [((3,), (1,), (3,)), ((2, 3), (1, 3), (2, 1)), ((1,), (3,), (1,)), ((2, 1, 2), (1, 3, 1), (2, 3, 1))]
+LEADS = [
+    ((3,), (1,), (3,)),
+    ((2, 3), (1, 3), (2, 1)),
+    ((1,), (3,), (1,)),
+    ((2, 1, 2), (1, 3, 1), (2, 3, 1)),
+]
 
 
 @pytest.mark.parametrize("leads", LEADS, ids=str)

@@ -57,7 +57,7 @@ def test_cosine_does_not_depend_on_norms(engine, scale):
 @pytest.mark.parametrize("scale", [1e-20, 1.0, 1e20])
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_gradient_of_cosine_shrinks_as_the_norm_grows(engine, scale):
-    """d cos / d q is 1 / |q| times a number that does not depend on |q|."""
+    """The slope d cos / d q is 1 / |q| times a number that does not depend on |q|."""
     score = regard.Cosine(heads=None)
     query, key, value = (draw(1, 1, 4, 8, dtype=torch.float32) for _ in range(3))
     grads = []
@@ -173,7 +173,7 @@ def test_gaussian_squares_in_half_precision(engine, dtype, size):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("engine", ["reference", "cpu"])
 def test_additive_with_large_opposite_arguments(engine, dtype, size):
-    """tanh(a + b) from e^2a e^2b is inf * 0 beyond |a| = 44 in fp32: such tiles must call tanh."""
+    """The tanh of a + b from e^2a e^2b is inf * 0 beyond |a| = 44 in fp32: such tiles must call tanh."""
     score = regard.Additive(8)
     a = draw(1, 1, 6, 8) * size
     tensors = [a.to(dtype), (draw(1, 1, 6, 8) - a).to(dtype), draw(1, 1, 6, 3).to(dtype)]
@@ -205,7 +205,9 @@ def test_a_bias_of_the_most_negative_number_is_finite(engine, dtype):
     )
     assert all_finite(output)
     # The logits of that row are far below the spacing of floats at 3e38, and so all equal.
-    torch.testing.assert_close(output[:, :, 1].float(), tensors[2].float().mean(-2), atol=2e-2, rtol=0)
+    torch.testing.assert_close(
+        output[:, :, 1].float(), tensors[2].float().mean(-2), atol=2e-2, rtol=0
+    )
     rest = [0, 2, 3]
     assert relative_error(output[:, :, rest], expected[:, :, rest]) < 4 * torch.finfo(dtype).eps
 
@@ -288,14 +290,16 @@ def test_entropy_is_never_negative(engine, with_sink, offset):
 @pytest.mark.parametrize("size", [1e3, 1e6, 1e8])
 @pytest.mark.parametrize("engine", ["reference", "cpu"])
 def test_equal_keys_share_the_weight_however_large_their_logits(engine, size):
-    """log 2 vanishes beside 1e8 in fp32: weights must not come from logits - LSE."""
+    """The logarithm of 2 vanishes beside 1e8 in fp32: weights must not come from logits - LSE."""
     query = torch.full((1, 1), size)
     value = torch.tensor([[1.0], [3.0]], requires_grad=True)
     want = ("weights", "max_weight", "jacobian", "entropy")
     result = regard.attend(query, torch.ones(2, 1), value, "dot", want=want, engine=engine)
     half = torch.full((1, 2), 0.5)
     torch.testing.assert_close(result.output, torch.full((1, 1), 2.0))
-    torch.testing.assert_close(torch.autograd.grad(result.output, value)[0].mT, half, rtol=1e-4, atol=0)
+    torch.testing.assert_close(
+        torch.autograd.grad(result.output, value)[0].mT, half, rtol=1e-4, atol=0
+    )
     torch.testing.assert_close(result.weights, half, rtol=1e-4, atol=0)
     torch.testing.assert_close(result.max_weight, half[:, 0], rtol=1e-4, atol=0)
     torch.testing.assert_close(result.jacobian, half[:, 0], rtol=1e-4, atol=0)

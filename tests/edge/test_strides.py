@@ -74,8 +74,8 @@ def test_every_operand_in_every_layout(engine, name, layout):
     score, plain = make_score(name, 2), [x.detach() for x in inputs()]
     laid = [layout(x) for x in plain]
     found = []
-    for tensors in ([x.requires_grad_() for x in laid], [x.contiguous().detach() for x in laid]):
-        tensors = [x.detach().requires_grad_() for x in tensors]
+    for given in (laid, [x.contiguous() for x in laid]):
+        tensors = [x.detach().requires_grad_() for x in given]
         output = regard.attention(*tensors, score, mask=Mask.causal(), engine=engine)
         found.append([output, *gradients(output, [*tensors, *score.parameters()])])
     assert_same(*found)

@@ -68,9 +68,7 @@ def inputs(
     return [draw(batch, heads, *shape, dtype=dtype).requires_grad_() for shape in shapes]
 
 
-def gradients(
-    output: Tensor, wanted: list[Tensor], grad: Tensor | None = None
-) -> list[Tensor]:
+def gradients(output: Tensor, wanted: list[Tensor], grad: Tensor | None = None) -> list[Tensor]:
     """Gradients of `output` for a fixed pseudo-random incoming gradient; zeros where unused."""
     if grad is None:
         steps = torch.arange(output.numel(), dtype=output.dtype).reshape(output.shape)

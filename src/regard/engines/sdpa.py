@@ -11,7 +11,6 @@ import math
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
@@ -71,14 +70,14 @@ class Sdpa:
         return reasons
 
     def missing_promises(self, problem: Problem) -> list[str]:
-        """NaN in a key that some queries see may reach those that do not."""
-        if problem.bias is None and (problem.mask is None or padding_only(problem.mask)):
-            return []
-        leak = (
-            "NaN or Inf in a key or value that only some queries see reaches the other queries "
-            "too (engines 'reference' and 'cpu' keep it out)"
-        )
-        return [leak]
+        """Second derivatives; and NaN that some queries see may reach those that do not."""
+        missing = ["SDPA's fused kernels have no second derivative (engine 'reference' has)"]
+        if problem.bias is not None or not (problem.mask is None or padding_only(problem.mask)):
+            missing.append(
+                "NaN or Inf in a key or value that only some queries see reaches the other "
+                "queries too (engines 'reference' and 'cpu' keep it out)"
+            )
+        return missing
 
     def run(self, problem: Problem) -> Attended:
         """Bring the call into SDPA's shape, call it, and shape the result back."""
@@ -87,8 +86,8 @@ class Sdpa:
         keep, causal, rows = attn_mask(p)
         width, value_width = query.shape[-1], value.shape[-1]
         if on_cpu and width != value_width:
-            query, key = (F.pad(x, (0, max(value_width - width, 0))) for x in (query, key))
-            value = F.pad(value, (0, max(width - value_width, 0)))
+            query, key = widen(query, value_width), widen(key, value_width)
+            value = widen(value, width)
         # Not the comparison itself, which is a symbol under torch.compile.
         grouped = True if key.shape[-3] != query.shape[-3] else False  # noqa: SIM210
         arguments = (query, key, value, keep, p.dropout, causal)
@@ -99,7 +98,8 @@ class Sdpa:
             out = scaled_dot_product_attention(*arguments, scale=scale, enable_gqa=grouped)
         if on_cpu and width > value_width:
             out = out[..., :value_width]
-        if on_cpu and p.keys < VECTOR:
+        # A compiled graph serves any number of keys: a comparison would tie it to a few.
+        if on_cpu and (torch.compiler.is_compiling() or p.keys < VECTOR):
             largest = query.detach().amax(-1, keepdim=True)
             out = out + (largest - largest)
         if rows is not None:
@@ -131,6 +131,13 @@ def features(p: Problem) -> tuple[Tensor, Tensor, Tensor, float]:
     )
 
 
+def widen(x: Tensor, width: int) -> Tensor:
+    """Zero columns up to `width`; not by `pad`, whose backward has strides the compiler gets wrong."""
+    if x.shape[-1] >= width:
+        return x
+    return torch.cat([x, x.new_zeros(*x.shape[:-1], width - x.shape[-1])], -1)
+
+
 def four_dims(x: Tensor, lead: tuple[int, ...]) -> Tensor:
     """Broadcast the leading dims and make them one."""
     if len(lead) == 1 and x.shape[0] == lead[0]:
@@ -159,12 +166,13 @@ def beta_columns(query: Tensor, key: Tensor, beta: Tensor, scale: float) -> tupl
     ones = [query.new_full((*query.shape[:-1], 1), lift) for lift in lifts]
     # A width that is no multiple of 8 would leave the fused kernels of GPUs.
     spare = -wide.shape[-1] % 8
-    return F.pad(torch.cat([query, *ones], -1), (0, spare)), F.pad(wide, (0, spare))
+    query = torch.cat([query, *ones], -1)
+    return widen(query, query.shape[-1] + spare), widen(wide, wide.shape[-1] + spare)
 
 
 def causal_only(mask: Mask) -> bool:
     """Whether the mask is one causal band and nothing else."""
-    plain = not mask.allowed and not mask.packed
+    plain = len(mask.allowed) == len(mask.packed) == 0
     return (
         plain
         and mask.key_lengths is None
@@ -176,7 +184,8 @@ def causal_only(mask: Mask) -> bool:
 
 def padding_only(mask: Mask) -> bool:
     """Whether the mask says the same of a key to every real query."""
-    return not mask.bands and not mask.packed and all(x.shape[-2] == 1 for x in mask.allowed)
+    alike = len(mask.bands) == len(mask.packed) == 0
+    return alike and all(x.shape[-2] == 1 for x in mask.allowed)
 
 
 def served_by_flag(p: Problem) -> bool:
@@ -195,7 +204,7 @@ def dense_entries(p: Problem) -> int:
         if served_by_flag(p):
             return 0
         parts += p.mask.allowed
-        batched = p.mask.key_lengths is not None or bool(p.mask.packed)
+        batched = p.mask.key_lengths is not None or len(p.mask.packed) > 0
         queries = queries if padding_only(p.mask) else p.queries
     shape = torch.broadcast_shapes(*(x.shape[:-2] for x in parts), (*p.lead, 1) if batched else ())
     return math.prod(shape) * queries * p.keys

@@ -165,7 +165,7 @@ def check_positive(*, optional: bool = False, **numbers: float | None) -> None:
         if number is None and optional:
             continue
         real = isinstance(number, (int, float)) and not isinstance(number, bool)
-        if number is None or not (real and number > 0 and math.isfinite(number)):
+        if number is None or not (real and 0 < number < math.inf):
             raise ValueError(f"{name} must be {wanted}, got {describe(number)}")
 
 

@@ -13,23 +13,21 @@ SAMPLE = 31
 
 
 def middle_key(k: Tensor, real: Tensor | None) -> Tensor:
-    """A point amid the keys, (*, K, 1, d), without gradient: the median of up to 31 of them.
+    """A point amid the keys, (*, K, 1, d), without gradient: the median of 31 of them.
 
     A median and not a mean: one distant key would carry a mean away from all the others.
     """
-    k, count = k.detach(), min(k.shape[-2], SAMPLE)
+    k, step = k.detach(), torch.linspace(0, 1, SAMPLE, device=k.device)
     if real is None:
-        index = torch.linspace(0, k.shape[-2] - 1, count, device=k.device).long()
-        sample = k.index_select(-2, index)
+        sample = k.index_select(-2, (step * (k.shape[-2] - 1)).long())
     else:
         # Evenly spaced among the real keys: the place of the n-th is where their count reaches n.
         rank = real.long().cumsum(-1)
-        step = torch.linspace(0, 1, count, device=k.device)
         wanted = 1 + (step * (rank[..., -1:] - 1).clamp(min=0)).long()
         index = torch.searchsorted(rank, wanted).clamp(max=k.shape[-2] - 1)
-        index = index.unsqueeze(-1).expand(*k.shape[:-2], count, k.shape[-1])
+        index = index.unsqueeze(-1).expand(*k.shape[:-2], SAMPLE, k.shape[-1])
         sample = k.gather(-2, index)
-    middle = sample.sort(-2).values[..., count // 2, :].unsqueeze(-2)
+    middle = sample.sort(-2).values[..., SAMPLE // 2, :].unsqueeze(-2)
     return torch.where(middle.isfinite(), middle, 0)
 
 

@@ -9,7 +9,7 @@ accepts in silence what it cannot do, fails.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -140,12 +140,13 @@ def check_case(
     The most demanding call goes first: all statistics, every gradient. Where it is documented to
     be refused, the refusal is checked, and a lesser call follows.
     """
-    report, statistics = Report(), expect(case).inputs.statistics
-    for want, learn_bias in ((statistics, True), ((), True), ((), False)):
-        call = Call(case, want, learn_bias, device)
+    report, inputs = Report(), expect(case).inputs
+    calls = [Call(case, inputs.statistics, True, device), Call(case, (), True, device)]
+    calls += [Call(case, (), False, device)] if "bias" in inputs.tensors else []
+    for call in calls:
         due = expected(engine, call)
         try:
-            got = run_engine(expect(case).inputs, engine, want, learn_bias, device)
+            got = run_engine(inputs, engine, call.want, call.learn_bias, device)
         except regard.EngineRefused as refusal:
             report.refused += 1
             if due or not refusal.reasons:
@@ -166,11 +167,13 @@ def cases(row: ScoreRow, dtype: torch.dtype, thorough: bool = False) -> Iterator
     """The cases of one score in one dtype at tiny sizes.
 
     Every mask without options, and every option under a mask that leaves some queries nothing to
-    see; in fp32 also without a mask. `thorough` pairs every mask with every option.
+    see; in fp32 also without a mask. `thorough` pairs every mask with every option in fp32 and
+    bf16, the two that an engine computes differently.
     """
+    paired = thorough and dtype in (torch.float32, torch.bfloat16)
     masks = ["dense empty rows", "none"] if dtype == torch.float32 else ["dense empty rows"]
     for option in OPTIONS:
-        for mask in MASKS if thorough or option == "plain" else masks:
+        for mask in MASKS if paired or option == "plain" else masks:
             if row.softcap is None or "softcap" not in Call(Case(row, option=option)).options:
                 yield Case(row, dtype, mask, option)
 
@@ -208,6 +211,18 @@ def check_cases(
         with poisoned(), small_tiles(512 if case.sizes.keys < 100 else 4096):
             report.merge(check_case(case, engine, device=device, expected=expected))
     return report
+
+
+def _described(row: ScoreRow, form: Literal["inner", "pairwise"] | None) -> ScoreRow:
+    """The row with what can be found out about its score: name, form and soft cap."""
+    score, (query_dim, key_dim) = row.make(TINY), row.dims(TINY)
+    heads, key_heads = (1, 1) if row.one_input_head else (TINY.heads, TINY.key_heads)
+    query, key = torch.ones(1, heads, 2, query_dim), torch.ones(1, key_heads, 2, key_dim)
+    if form is None:
+        found = score.lower(query.double(), key.double())
+        form = "inner" if isinstance(found, Inner) else "pairwise"
+    name = getattr(score, "name", type(score).__name__)
+    return replace(row, name=name, form=form, softcap=score.softcap)
 
 
 def check_score(
@@ -264,18 +279,8 @@ def check_score(
         thorough: every mask with every option: some minutes.
         device: where the engine runs.
     """
-    probe = ScoreRow("yours", build, formula or lowered, "inner", unequal, one_input_head)
-    score = probe.make(TINY)
-    heads, key_heads = (1, 1) if one_input_head else (TINY.heads, TINY.key_heads)
-    dims = probe.dims(TINY)
-    lower = score.lower(
-        torch.zeros(1, heads, 2, dims[0]).double(), torch.zeros(1, key_heads, 2, dims[1]).double()
-    )
-    form = form or ("inner" if isinstance(lower, Inner) else "pairwise")
-    name = getattr(score, "name", type(score).__name__)
-    row = ScoreRow(
-        name, build, formula or lowered, form, unequal, one_input_head, score.softcap, kinked
-    )
+    row = ScoreRow("", build, formula or lowered, "inner", unequal, one_input_head, kinked=kinked)
+    row = _described(row, form)
     report = Report()
     for dtype in dtypes:
         report.failures += check_sides(row, DTYPES[dtype])
@@ -300,10 +305,10 @@ def check_engine(
     thorough: bool = False,
     device: str = "cpu",
 ) -> Report:
-    """Run the whole contract on an engine of your own, once `plan.BY_NAME` knows it.
+    """Run the whole contract on an engine of your own, or raise with what failed.
 
     Args:
-        engine: its name.
+        engine: its name; the engine must be in `regard.engines.plan.BY_NAME`.
         expected: `expected(engine, call)`, whether the engine should serve a call: its documented
             refusals, as a function.
         scores: names of `SCORES`.

@@ -215,8 +215,9 @@ def visible(parts: MaskParts | None, batch: int, heads: int, queries: int, keys:
 class Textbook:
     """Everything `attend` can return, and what it came from.
 
-    `outcomes` are the logits of the keys, -inf where hidden, and of the sink; `chances` their
-    softmax; `soft` (B, H, Q, 1) is False for hard look-ups, which use neither.
+    `tempered` are the scores over the temperature; `outcomes` the final logits of the keys, -inf
+    where hidden, and of the sink; `chances` their softmax; `soft` (B, H, Q, 1) is False for hard
+    look-ups, which use none of these.
     """
 
     output: Tensor
@@ -225,6 +226,7 @@ class Textbook:
     max_logit: Tensor
     max_weight: Tensor
     weights: Tensor
+    tempered: Tensor
     outcomes: Tensor
     chances: Tensor
     soft: Tensor
@@ -263,9 +265,9 @@ def textbook(
         seen = seen & (bias != -torch.inf)
         bias = bias.masked_fill(bias == -torch.inf, 0)
     hard, t = _temperature(temperature, scores)
-    logits = scores / t
+    logits = tempered = scores / t
     if softcap is not None:
-        logits = softcap * torch.tanh(logits / softcap)
+        logits = softcap * torch.tanh(tempered / softcap)
     if bias is not None:
         logits = logits + bias
     some = seen.any(-1, keepdim=True)
@@ -295,6 +297,7 @@ def textbook(
         max_logit=max_logit.masked_fill(rows, torch.nan),
         max_weight=weights.amax(-1),
         weights=weights,
+        tempered=tempered,
         outcomes=outcomes,
         chances=chances,
         soft=~hard,

@@ -174,7 +174,7 @@ def build_mask(parts: MaskParts | None) -> regard.Mask | None:
     return functools.reduce(lambda x, y: x & y, masks)
 
 
-@functools.lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=512)  # one score in one dtype, for all engines in turn
 def expect(case: Case) -> Expected:
     """Draw the inputs of a case and run the textbook on them, statistics and all."""
     inputs = draw_inputs(case)
@@ -254,31 +254,37 @@ def term_sizes(
 
     LSE, entropy and the largest logit are sums and differences of logits. The gradient of a logit
     is `p (x - mean of x)` with x what flows into its weight: its terms are as large as `p max |x|`,
-    and what these would give to a leaf is the size of the leaf's gradient.
+    for the output with `x = <gradient, value>` and the sum of its absolute terms. A soft cap
+    multiplies by `1 - tanh^2`, whose terms are as large as 1. What these would give to a leaf is
+    the size of the leaf's gradient.
     """
     chances, outcomes = result.chances.detach(), result.outcomes.detach()
     logit = float(outcomes.masked_fill(outcomes == -torch.inf, 0).abs().max())
     sizes = dict.fromkeys(("logit", "lse", "entropy", "max_logit"), logit)
     up = {name: x.abs() for name, x in inputs.upstream.items()}
-    flow = torch.autograd.grad(
-        result.output, result.weights, inputs.upstream["output"], retain_graph=True
-    )[0]
+    value = oracle.grouped(inputs.tensors["value"].abs(), outcomes.shape[1])
     surprise = -torch.where(chances > 0, chances, 1).log().amin(-1)
     reach = {
-        "output": flow.masked_fill(~inputs.seen, 0).abs().amax(-1),
+        "output": (up["output"] @ value.mT).masked_fill(~inputs.seen, 0).amax(-1),
         "lse, entropy": up["lse"] + up["entropy"] * surprise,
         "weights": up["weights"].amax(-1),
     }
     leaves = learned(score, tensors)
     for through, most in reach.items():
         terms = chances * most.unsqueeze(-1) * result.soft
-        given = torch.autograd.grad(
-            result.outcomes, list(leaves.values()), terms, None, True, allow_unused=True
-        )
-        for name, grad in zip(leaves, given, strict=True):
-            size = 0.0 if grad is None else float(grad.detach().abs().max())
+        found = _largest_gradients(result.outcomes, leaves, terms)
+        if inputs.case.score.softcap is not None or "softcap" in inputs.numbers:
+            uncapped = _largest_gradients(result.tempered, leaves, terms[..., : value.shape[-2]])
+            found = [max(pair) for pair in zip(found, uncapped, strict=True)]
+        for name, size in zip(leaves, found, strict=True):
             sizes[f"gradient of {name} through {through}"] = size
     return sizes
+
+
+def _largest_gradients(end: Tensor, leaves: dict[str, Tensor], flow: Tensor) -> list[float]:
+    """The largest entry of the gradient of each leaf; 0 for none."""
+    given = torch.autograd.grad(end, list(leaves.values()), flow, None, True, allow_unused=True)
+    return [0.0 if grad is None else float(grad.detach().abs().max()) for grad in given]
 
 
 def exact_places(inputs: Inputs) -> dict[str, Tensor]:

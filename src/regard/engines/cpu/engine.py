@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from regard.engines.base import Attended, with_hard_rows, working_dtype
-from regard.engines.cpu.ops import Arguments, Attend, Scores
+from regard.engines.cpu.ops import Arguments, attend, scores
 from regard.forms import Inner
 from regard.mask import Spans, visible
 from regard.problem import Problem
@@ -39,7 +39,7 @@ class Cpu:
         if p.hard:
             return all_hard_rows(p, layout)
         args = layout.arguments(p.bias)
-        rows = Attend.apply("entropy" in p.want, *args)
+        rows = attend("entropy" in p.want, args)
         output, tail, entropy, peak = (layout.back(x) for x in rows)
         empty = peak == -torch.inf
         lse = torch.where(empty, peak, peak + tail)
@@ -100,13 +100,13 @@ class Layout:
         p, form = self.problem, self.problem.form
         factor, rate = 1.0, None
         if isinstance(p.temperature, Tensor) and not raw:
-            soft = torch.where(p.temperature == 0, 1, p.temperature)
+            soft = torch.where(p.temperature == 0, 1, p.temperature).to(working_dtype(p.dtype))
             rate = self.five((1 / soft).unsqueeze(-1))
         elif not isinstance(p.temperature, Tensor) and p.temperature and not raw:
             factor = 1 / p.temperature
         inner = isinstance(form, Inner)
         spans = self.spans() if masked and p.mask is not None else Spans(None, None, (), None)
-        segments = spans.segments[0] if spans.segments else (None, None)
+        segments = spans.segments[0] if len(spans.segments) > 0 else (None, None)
         return Arguments(
             self.five(form.query),
             self.five(form.key),
@@ -270,4 +270,4 @@ def jacobian(layout: Layout, args: Arguments, *rows: Tensor) -> Tensor:
 def blocked_scores(problem: Problem) -> Tensor:
     """Raw scores (*, H, Q, L) in working precision without the [Q, L, hidden] tensor."""
     layout = Layout(problem)
-    return layout.back(Scores.apply(*layout.arguments(None, raw=True, masked=False)))
+    return layout.back(scores(layout.arguments(None, raw=True, masked=False)))

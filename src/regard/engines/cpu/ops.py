@@ -6,11 +6,11 @@ are never traced. Each takes the same arguments, `Arguments`, in this order.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from regard.engines.base import working_dtype
 from regard.engines.cpu import kernels
@@ -240,26 +240,49 @@ def _returned(grads: tuple, args: Arguments, needed: tuple[bool, ...]) -> list[T
     return found
 
 
+def attend(entropy: bool, args: Arguments) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Output, tail, entropy and largest logit; the operator alone where no gradient is needed."""
+    if needs_gradient(args):
+        return Attend.apply(entropy, *args)  # type: ignore[return-value] # apply is untyped
+    return torch.ops.regard.cpu_attend(*args, entropy)
+
+
+def scores(args: Arguments) -> Tensor:
+    """Raw scores; the operator alone where no gradient is needed."""
+    if needs_gradient(args):
+        return Scores.apply(*args)  # type: ignore[return-value] # apply is untyped
+    return torch.ops.regard.cpu_scores(*args)
+
+
+def needs_gradient(args: Arguments) -> bool:
+    """Whether autograd has to know of the call."""
+    inputs = args.differentiable()
+    return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in inputs)
+
+
 class Attend(torch.autograd.Function):
     """`cpu_attend` with its gradient; the largest logit has none."""
 
     @staticmethod
-    def forward(ctx, entropy: bool, *flat):  # type: ignore[override] # arguments are `Arguments`
-        """Run the operator and keep what the backward recomputes from."""
-        output, tail, spread, peak = torch.ops.regard.cpu_attend(*flat, entropy)
-        ctx.save_for_backward(*flat[:TENSORS], output, tail, spread, peak)
-        ctx.settings, ctx.entropy = flat[TENSORS:], entropy
-        ctx.mark_non_differentiable(peak)
-        return output, tail, spread, peak
+    def forward(entropy, *flat):
+        """Run the operator; `flat` is `Arguments`."""
+        return torch.ops.regard.cpu_attend(*flat, entropy)
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx, grad, grad_tail, grad_spread, _):  # type: ignore[override] # as `forward`
-        """Recompute every tile. For a second derivative use engine="reference"."""
+    def setup_context(ctx, inputs, output):
+        """Keep what the backward recomputes from."""
+        ctx.entropy, *flat = inputs
+        out, tail, spread, peak = output
+        ctx.save_for_backward(*flat[:TENSORS], out, tail, spread, peak)
+        ctx.settings = flat[TENSORS:]
+        ctx.mark_non_differentiable(peak)
+
+    @staticmethod
+    def backward(ctx, grad, grad_tail, grad_spread, _):
+        """Recompute every tile."""
         *tensors, output, tail, spread, peak = ctx.saved_tensors
         args = Arguments(*tensors, *ctx.settings)
-        bias_needed = ctx.needs_input_grad[1 + Arguments._fields.index("bias")]
-        grads = torch.ops.regard.cpu_attend_backward(
+        grads = once(AttendBackward, torch.ops.regard.cpu_attend_backward)(
             *args,
             grad,
             output,
@@ -268,7 +291,7 @@ class Attend(torch.autograd.Function):
             grad_tail,
             spread,
             grad_spread if ctx.entropy else None,
-            bias_needed,
+            ctx.needs_input_grad[1 + Arguments._fields.index("bias")],
         )
         return None, *_returned(grads, args, ctx.needs_input_grad[1:])
 
@@ -277,16 +300,55 @@ class Scores(torch.autograd.Function):
     """`cpu_scores` with its gradient."""
 
     @staticmethod
-    def forward(ctx, *flat):  # type: ignore[override] # arguments are `Arguments`
-        """Run the operator and keep what the backward recomputes from."""
-        ctx.save_for_backward(*flat[:TENSORS])
-        ctx.settings = flat[TENSORS:]
+    def forward(*flat):
+        """Run the operator; `flat` is `Arguments`."""
         return torch.ops.regard.cpu_scores(*flat)
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx, grad):  # type: ignore[override] # as `forward`
-        """Recompute every tile. For a second derivative use engine="reference"."""
+    def setup_context(ctx, inputs, output):
+        """Keep what the backward recomputes from."""
+        ctx.save_for_backward(*inputs[:TENSORS])
+        ctx.settings = inputs[TENSORS:]
+
+    @staticmethod
+    def backward(ctx, grad):
+        """Recompute every tile."""
         args = Arguments(*ctx.saved_tensors, *ctx.settings)
-        grads = torch.ops.regard.cpu_scores_backward(*args, grad)
+        grads = once(ScoresBackward, torch.ops.regard.cpu_scores_backward)(*args, grad)
         return tuple(_returned(grads, args, ctx.needs_input_grad))
+
+
+class Once(torch.autograd.Function):
+    """A backward pass that cannot be differentiated again, and says what can."""
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        """Nothing is kept."""
+
+    @staticmethod
+    def backward(ctx, *grads):
+        """Refuse."""
+        raise RuntimeError("engine 'cpu' has no second derivative; use engine='reference' for one")
+
+
+def once(function: type[Once], op: Callable) -> Callable:
+    """What to call for a backward pass: compilers trace the operator, not a Function in one."""
+    return op if torch.compiler.is_compiling() else function.apply
+
+
+class AttendBackward(Once):
+    """`cpu_attend_backward`."""
+
+    @staticmethod
+    def forward(*flat):
+        """Run the operator."""
+        return torch.ops.regard.cpu_attend_backward(*flat)
+
+
+class ScoresBackward(Once):
+    """`cpu_scores_backward`."""
+
+    @staticmethod
+    def forward(*flat):
+        """Run the operator."""
+        return torch.ops.regard.cpu_scores_backward(*flat)
