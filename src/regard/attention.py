@@ -12,6 +12,7 @@ from regard.checks import (
     check_bias,
     check_heads,
     check_mask,
+    check_one_softcap,
     check_options,
     check_parameters,
     check_sink,
@@ -137,9 +138,8 @@ def score(query: Tensor, key: Tensor, score: Score | str | None = None) -> Tenso
     """
     autocast = _autocast(query)
     check_tensors(query, key, None, autocast)
-    if autocast and query.dtype != torch.float64:
-        dtype = torch.get_autocast_dtype(query.device.type)
-        query, key = query.to(dtype), key.to(dtype)
+    if autocast:
+        query, key = _cast(query, key)
     chosen = named_score(score)
     squeeze = query.ndim <= 3
     if squeeze:
@@ -211,18 +211,14 @@ def _prepare(
     if given or dropout != 0.0:
         check_options(softcap, dropout, error)
     chosen = named_score(score)
-    if autocast and query.dtype != torch.float64:
-        dtype = torch.get_autocast_dtype(query.device.type)
-        query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
+    if autocast:
+        query, key, value = _cast(query, key, value)
     ndim = query.ndim
     squeeze = ndim <= 3
     if squeeze:
         query, key, value = query.unsqueeze(-3), key.unsqueeze(-3), value.unsqueeze(-3)
     if chosen.softcap is not None:
-        if softcap is not None:
-            raise ValueError(
-                f"softcap={softcap}, but the score has a soft cap of its own, {chosen.softcap}"
-            )
+        check_one_softcap(chosen.softcap, softcap)
         softcap = chosen.softcap
     if score is not None and not isinstance(score, str):
         check_parameters(chosen, query, autocast)
@@ -252,6 +248,12 @@ def _prepare(
     if problem.hard and sink is not None:
         raise ValueError("temperature 0 is a hard look-up: it has no use for a sink")
     return problem, squeeze
+
+
+def _cast(query: Tensor, *others: Tensor) -> list[Tensor]:
+    """All in the dtype of autocast; fp64 stays as it is."""
+    dtype = torch.get_autocast_dtype(query.device.type)
+    return [x if query.dtype == torch.float64 else x.to(dtype) for x in (query, *others)]
 
 
 def _autocast(query: Tensor) -> bool:

@@ -195,6 +195,12 @@ def check_options(softcap: float | None, dropout: float, error: float | None) ->
         )
 
 
+def check_one_softcap(own: float, softcap: float | None) -> None:
+    """Refuse a second soft cap beside the score's own."""
+    if softcap is not None:
+        raise ValueError(f"softcap={softcap}, but the score has a soft cap of its own, {own}")
+
+
 def check_want(want: Iterable[str]) -> frozenset[str]:
     """The statistics asked for, or an error that suggests the right name."""
     if isinstance(want, str):

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from regard.describe import describe
 
+LARGEST_WHOLE = 2**24
 Alignment = Literal["bottom_right", "top_left"]
 
 
@@ -254,10 +255,15 @@ class Mask:
     def real(self, queries: int, keys: int, device: torch.device) -> tuple[Tensor, Tensor]:
         """Queries that see some key (*, h, Q) and keys that some query sees (*, h, L).
 
-        Part by part, so that it stays cheap: where parts together hide what none hides alone,
-        it is not noticed.
+        A mask of several parts is looked at as a whole up to 2**24 pairs; beyond, part by part:
+        what they hide only together is then not noticed.
         """
         spans = self.spans(queries, keys, device)
+        ends = spans.start is not None or spans.stop is not None
+        parts = int(ends) + len(spans.segments) + int(spans.dense is not None)
+        if parts > 1 and queries * keys <= LARGEST_WHOLE:
+            seen = visible(spans, keys, device)
+            return seen.any(-1), seen.any(-2)
         column = torch.arange(keys, device=device)
         rows = torch.ones(1, queries, dtype=torch.bool, device=device)
         real = torch.ones(1, keys, dtype=torch.bool, device=device)
@@ -308,7 +314,8 @@ def _member(x: Tensor, others: Tensor) -> Tensor:
 def _integers(x: Tensor | Sequence[int] | int | None, name: str) -> Tensor | None:
     if x is None:
         return None
-    x = torch.as_tensor(x)
+    # Numbers become a CPU tensor, whatever the default device: their range is checked there.
+    x = x if isinstance(x, Tensor) else torch.as_tensor(x, device="cpu")
     if x.dtype == torch.bool or x.is_floating_point() or x.is_complex():
         raise TypeError(
             f"Mask.lengths {name} must be integers, got {x.dtype}; for a boolean mask use "

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from regard.forms import Form
-from regard.mask import Mask
+from regard.mask import LARGEST_WHOLE, Mask
 
 
 class Problem:
@@ -121,13 +121,16 @@ def hide_padding(
     """
     queries, keys = query.shape[-2], key.shape[-2]
     rows = real = None
-    if mask is not None and not mask.hides_no_key(queries, keys):
-        rows, real = mask.real(queries, keys, query.device)
     if bias is not None:
-        given = bias != -torch.inf
-        some_key, some_query = given.any(-1), given.any(-2)
-        rows = some_key if rows is None else rows & some_key
-        real = some_query if real is None else real & some_query
+        seen = bias != -torch.inf
+        if mask is not None and queries * keys <= LARGEST_WHOLE:
+            # What mask and bias hide only together.
+            seen = seen & mask.visible(queries, keys, query.device)
+        rows, real = seen.any(-1), seen.any(-2)
+    if mask is not None and not mask.hides_no_key(queries, keys):
+        by_mask = mask.real(queries, keys, query.device)
+        rows = by_mask[0] if rows is None else rows & by_mask[0]
+        real = by_mask[1] if real is None else real & by_mask[1]
     if rows is None or real is None:
         return query, key, value, None
     query = torch.where(_shared(rows, query), query, 0)
@@ -137,11 +140,18 @@ def hide_padding(
 
 
 def _shared(real: Tensor, x: Tensor) -> Tensor:
-    """Fit (*, h, length) to the heads of x, (*, heads or 1, length, 1): real for any is real."""
-    if real.ndim > 1 and real.shape[-2] != x.shape[-3]:
-        heads, count = x.shape[-3], real.shape[-2]
+    """Fit (*, h, length) to x, (*, heads or 1, length, 1): what is real for any is real.
+
+    Where x is shared by sequences or heads it stays shared, and is not copied for each.
+    """
+    heads, count = x.shape[-3], real.shape[-2] if real.ndim > 1 else 1
+    if count != 1 and count != heads:
         if count > heads > 0 and count % heads == 0:
             real = real.unflatten(-2, (heads, count // heads)).any(-2)
-        elif count != 1:
+        else:
             real = real.any(-2, keepdim=True)
+    for dim in range(3, real.ndim + 1):
+        shared = x.ndim < dim + 1 or x.shape[-dim - 1] == 1
+        if shared and real.shape[-dim] != 1:
+            real = real.any(-dim, keepdim=True)
     return real.unsqueeze(-1)

@@ -28,7 +28,6 @@ LENGTHS = [(5, 6), (7, 9), (12, 40)]
 QUICK = [
     "inner lengths",
     "inner on cpu",
-    "gaussian",
     "additive ragged",
     "projected",
     "temperatures",

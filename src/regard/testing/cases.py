@@ -121,6 +121,10 @@ def _half(dim: int) -> int:
 
 
 def _rows() -> list[ScoreRow]:
+    return [*_inner_rows(), *_pairwise_rows(), *_projected_rows(), *_stabilised_rows()]
+
+
+def _inner_rows() -> list[ScoreRow]:
     return [
         ScoreRow("dot", lambda dq, dk, h, kh: regard.Dot(), oracle.dot),
         ScoreRow("scaled_dot", lambda dq, dk, h, kh: regard.ScaledDot(), oracle.scaled_dot),
@@ -145,6 +149,11 @@ def _rows() -> list[ScoreRow]:
             oracle.low_rank,
             unequal=True,
         ),
+    ]
+
+
+def _pairwise_rows() -> list[ScoreRow]:
+    return [
         ScoreRow(
             "additive", lambda dq, dk, h, kh: regard.Additive(dq, h), oracle.additive, "pairwise"
         ),
@@ -168,6 +177,11 @@ def _rows() -> list[ScoreRow]:
             "pairwise",
             kinked=True,
         ),
+    ]
+
+
+def _projected_rows() -> list[ScoreRow]:
+    return [
         ScoreRow(
             "projected additive",
             lambda dq, dk, h, kh: regard.Projected(
@@ -187,7 +201,6 @@ def _rows() -> list[ScoreRow]:
             unequal=True,
             one_input_head=True,
         ),
-        *_stabilised_rows(),
     ]
 
 

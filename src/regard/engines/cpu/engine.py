@@ -121,7 +121,7 @@ class Layout:
             None if spans.stop is None else self.rows(spans.stop, -1),
             None if segments[0] is None else self.rows(segments[0], -1),
             None if segments[1] is None else self.rows(segments[1], -2),
-            torch.randint(2**62, ()) if p.dropout and not raw else None,
+            torch.randint(2**62, (), device="cpu") if p.dropout and not raw else None,
             self.numbers(factor, raw),
             [self.batch, self.groups, self.group, p.queries, p.keys],
             "" if inner else form.activation,
@@ -133,7 +133,8 @@ class Layout:
         scale = form.scale * factor if isinstance(form, Inner) else 1.0
         parameter = 0.0 if isinstance(form, Inner) else form.parameter
         softcap, dropout = (0.0, 0.0) if raw else (p.softcap or 0.0, p.dropout)
-        return torch.tensor([scale, softcap, dropout, parameter], dtype=torch.float64)
+        numbers = [scale, softcap, dropout, parameter]
+        return torch.tensor(numbers, dtype=torch.float64, device="cpu")
 
     def term(self, x: Tensor | None, factor: float, dim: int) -> Tensor | None:
         """A term as a column (dim -1, alpha) or a row (dim -2, beta), times `factor`."""
@@ -223,7 +224,7 @@ def hard_lookup(p: Problem, layout: Layout, hard: Tensor) -> tuple[Tensor, Tenso
 
 def all_hard_rows(p: Problem, layout: Layout) -> Attended:
     """A hard look-up for every query."""
-    every = torch.ones(1, 1, 1, 1, 1, dtype=torch.bool)
+    every = p.value.new_ones(1, 1, 1, 1, 1, dtype=torch.bool)
     output, index = hard_lookup(p, layout, every)
     found = {name: mass(index, p) for name in p.want - {"weights"}}
     if "weights" in p.want:
@@ -247,7 +248,7 @@ def add_hard_rows(p: Problem, layout: Layout, soft: Attended) -> Attended:
 def one_hot(index: Tensor, p: Problem) -> Tensor:
     """Weights (*, H, Q, L) of a hard look-up."""
     at = index.unsqueeze(-1)
-    weights = (torch.arange(p.keys) == at).to(working_dtype(p.dtype))
+    weights = (torch.arange(p.keys, device=at.device) == at).to(working_dtype(p.dtype))
     return torch.where(at == -2, torch.nan, weights)
 
 

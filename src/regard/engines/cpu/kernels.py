@@ -61,7 +61,7 @@ def visible(x: Inputs, tile: Tile) -> Tensor | None:
     """Which pairs of the tile are seen, None for all."""
     parts = []
     if x.start is not None or x.stop is not None:
-        column = torch.arange(tile.l.start, tile.l.stop)
+        column = torch.arange(tile.l.start, tile.l.stop, device="cpu")
         if x.start is not None:
             start = cut(x.start, tile, tile.q)
             if int(start.max()) > tile.l.start:
@@ -101,7 +101,7 @@ def tile_logits(x: Inputs, tile: Tile) -> Logits:
 
 def keep_mask(x: Inputs, tile: Tile, like: Tensor) -> Tensor:
     """Dropout of one tile, 0 or 1 / (1 - p): drawn from the seed and the tile's number."""
-    generator = torch.Generator().manual_seed((x.seed + tile.number) % 2**63)
+    generator = torch.Generator("cpu").manual_seed((x.seed + tile.number) % 2**63)
     kept = torch.empty_like(like).bernoulli_(1 - x.dropout, generator=generator)
     return kept.div_(1 - x.dropout)
 
@@ -250,7 +250,7 @@ def backward_tile(x: Inputs, tile: Tile, rows: Rows, shift: Tensor, grads: Gradi
 def best_keys(x: Inputs, hard: Tensor) -> Tensor:
     """The index of the best visible key of each hard row, (B, K, G, Q): -1 none, -2 NaN."""
     s = x.shape
-    best = torch.full((s.batch, s.groups, s.heads, s.queries, 1), -1, dtype=torch.int64)
+    best = hard.new_full((s.batch, s.groups, s.heads, s.queries, 1), -1, dtype=torch.int64)
     for row in row_tiles(s):
         if not bool(cut(hard, row, row.q).any()):
             continue

@@ -278,7 +278,7 @@ class Attend(torch.autograd.Function):
         ctx.mark_non_differentiable(peak)
 
     @staticmethod
-    def backward(ctx, grad, grad_tail, grad_spread, _):
+    def backward(ctx, grad, grad_tail, grad_spread, _):  # type: ignore[override] # fixed arity
         """Recompute every tile."""
         *tensors, output, tail, spread, peak = ctx.saved_tensors
         args = Arguments(*tensors, *ctx.settings)
@@ -311,7 +311,7 @@ class Scores(torch.autograd.Function):
         ctx.settings = inputs[TENSORS:]
 
     @staticmethod
-    def backward(ctx, grad):
+    def backward(ctx, grad):  # type: ignore[override] # fixed arity
         """Recompute every tile."""
         args = Arguments(*ctx.saved_tensors, *ctx.settings)
         grads = once(ScoresBackward, torch.ops.regard.cpu_scores_backward)(*args, grad)
