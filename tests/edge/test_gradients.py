@@ -151,6 +151,21 @@ def test_gradients_of_inputs_shared_by_the_batch(engine, name, which):
     assert_same([output, *gradients(output, tensors)], [expected, *wanted])
 
 
+@pytest.mark.parametrize("statistic", ["lse", "entropy", "weights"])
+@pytest.mark.parametrize("name", ["bilinear", "additive", "gatv2"])
+def test_statistics_of_queries_and_keys_shared_by_the_batch(name, statistic):
+    """Only the values have a batch: all its gradients of one logit meet in the shared pair."""
+    score, (q, k, v) = make_score(name, 2), inputs(batch=1)
+    values = v.detach().repeat(3, 1, 1, 1)
+    found = []
+    for engine in ("cpu", "reference"):
+        result = regard.attend(q, k, values, score, want=statistic, engine=engine)
+        asked = getattr(result, statistic)
+        assert asked.shape[0] == 3
+        found.append([asked, *gradients(asked, [q, k, *score.parameters()])])
+    assert_same(*found)
+
+
 @pytest.mark.parametrize("name", ["bilinear", "additive"])
 def test_backward_twice_over_a_retained_graph(name):
     score, tensors = make_score(name, 2), inputs()

@@ -93,6 +93,7 @@ def test_cpu_pairwise(call):
 @example(NOTHING_SEEN)
 @example(NO_KEYS)
 @example(Call(options=frozenset({"some hard", "sink", "hiding bias"}), keys=17, tile=1))
+@example(Call("additive", shared=(True, True, False)))
 @given(calls(INNER + PAIRWISE))
 def test_cpu_statistics(call):
     check(call, "cpu", STATISTICS)

@@ -252,14 +252,16 @@ def term_sizes(
 ) -> dict[str, float]:
     """How large the terms are that cancel in each result.
 
-    LSE, entropy and the largest logit are sums and differences of logits. The gradient of a logit
-    is `p (x - mean of x)` with x what flows into its weight: its terms are as large as `p max |x|`,
-    for the output with `x = <gradient, value>` and the sum of its absolute terms. A soft cap
-    multiplies by `1 - tanh^2`, whose terms are as large as 1. What these would give to a leaf is
-    the size of the leaf's gradient.
+    LSE, entropy and the largest logit are sums and differences of logits, which are as large as
+    they were before a soft cap. The gradient of a logit is `p (x - mean of x)` with x what flows
+    into its weight: its terms are as large as `p max |x|`, for the output with
+    `x = <gradient, value>` and the sum of its absolute terms. A soft cap multiplies by
+    `1 - tanh^2`, whose terms are as large as 1. What these would give to a leaf is the size of the
+    leaf's gradient.
     """
     chances, outcomes = result.chances.detach(), result.outcomes.detach()
-    logit = float(outcomes.masked_fill(outcomes == -torch.inf, 0).abs().max())
+    bare = result.tempered.detach().masked_fill(~inputs.seen, 0)
+    logit = max(float(x.nan_to_num(neginf=0).abs().max()) for x in (outcomes, bare))
     sizes = dict.fromkeys(("logit", "lse", "entropy", "max_logit"), logit)
     up = {name: x.abs() for name, x in inputs.upstream.items()}
     value = oracle.grouped(inputs.tensors["value"].abs(), outcomes.shape[1])

@@ -42,18 +42,21 @@ class Cpu:
         rows = attend("entropy" in p.want, args)
         output, tail, entropy, peak = (layout.back(x) for x in rows)
         empty = peak == -torch.inf
-        lse = torch.where(empty, peak, peak + tail)
-        share, left = torch.where(empty, 0.0, torch.ones_like(tail)), torch.zeros_like(tail)
+        lse = torch.where(empty, peak, (peak + tail).to(peak.dtype))
+        share, left = torch.where(empty, 0.0, torch.ones_like(peak)), torch.zeros_like(peak)
         if p.sink is not None:
-            sink = p.sink.to(tail.dtype).view(-1, 1)
-            share, left = shares(lse, sink)
+            sink = p.sink.to(peak.dtype).view(-1, 1)
+            # Not lse - sink: the sum in lse has rounded away what the difference would need.
+            margin = torch.where(empty | (sink == -torch.inf), 0, (peak - sink) + tail)
+            share, left = shares(margin, empty, sink)
             output = output * share.unsqueeze(-1)
-            lse, entropy = with_sink(lse, sink, entropy, share)
+            lse, entropy = with_sink(lse, sink, margin, entropy)
         found = {"lse": lse, "entropy": entropy, "max_logit": peak}
         if "max_weight" in p.want:
-            found["max_weight"] = torch.where(empty, 0, torch.exp(-tail) * share).detach()
+            largest = torch.exp(-tail).to(peak.dtype) * share
+            found["max_weight"] = torch.where(empty, 0, largest).detach()
         if "jacobian" in p.want:
-            found["jacobian"] = jacobian(layout, args, peak, tail, share, left)
+            found["jacobian"] = jacobian(layout, args, peak, tail.to(peak.dtype), share, left)
         if "weights" in p.want:
             found["weights"] = dense_weights(p, peak, tail, share)
         found = {name: x for name, x in found.items() if name in p.want}
@@ -154,30 +157,31 @@ class Layout:
         return Spans(None, None, (), visible(spans, p.keys, p.device))
 
 
-def shares(lse: Tensor, sink: Tensor) -> tuple[Tensor, Tensor]:
-    """The weight of all keys together, and the sink's, (*, H, Q); 0 for what is at -inf."""
-    nothing, no_sink = lse == -torch.inf, sink == -torch.inf
-    margin = torch.where(nothing | no_sink, 0, lse - sink)
-    share = torch.where(nothing, 0, torch.where(no_sink, 1, torch.sigmoid(margin)))
-    left = torch.where(no_sink, 0, torch.where(nothing, 1, torch.sigmoid(-margin)))
-    return share, left
+def shares(margin: Tensor, empty: Tensor, sink: Tensor) -> tuple[Tensor, Tensor]:
+    """The weight of all keys together, and the sink's, (*, H, Q); 0 for what is at -inf.
+
+    `margin` is how far the keys' LSE is above the sink, 0 where either is -inf.
+    """
+    no_sink = sink == -torch.inf
+    share = torch.where(empty, 0, torch.where(no_sink, 1, torch.sigmoid(margin)))
+    left = torch.where(no_sink, 0, torch.where(empty, 1, torch.sigmoid(-margin)))
+    return share.to(sink.dtype), left.to(sink.dtype)
 
 
-def with_sink(lse: Tensor, sink: Tensor, entropy: Tensor, share: Tensor) -> tuple[Tensor, Tensor]:
+def with_sink(lse: Tensor, sink: Tensor, margin: Tensor, entropy: Tensor) -> tuple[Tensor, Tensor]:
     """LSE and entropy with the sink as one more outcome.
 
     The entropy is the keys' own, in proportion to their share, and that of the choice between keys
     and sink.
     """
-    nothing, no_sink = lse == -torch.inf, sink == -torch.inf
-    alone = nothing | no_sink
-    margin = torch.where(alone, 0, lse - sink)
+    empty, no_sink = lse == -torch.inf, sink == -torch.inf
     # -log of each share; softplus would lose digits beyond its threshold.
     of_keys, of_sink = -F.logsigmoid(margin), -F.logsigmoid(-margin)
-    choice = share * of_keys + (1 - share) * of_sink
+    share, left = shares(margin, empty, sink)
+    choice = torch.where(empty | no_sink, 0, share * of_keys + left * of_sink)
     larger = torch.where(margin > 0, lse + of_keys, sink + of_sink)
-    total = torch.where(nothing, sink.expand_as(lse), torch.where(no_sink, lse, larger))
-    return total, share * entropy + torch.where(alone, 0, choice)
+    total = torch.where(empty, sink.expand_as(lse), torch.where(no_sink, lse, larger))
+    return total.to(lse.dtype), (share * entropy + choice).to(lse.dtype)
 
 
 def dense_weights(p: Problem, peak: Tensor, tail: Tensor, share: Tensor) -> Tensor:
@@ -198,7 +202,8 @@ def dense_weights(p: Problem, peak: Tensor, tail: Tensor, share: Tensor) -> Tens
     if seen is not None:
         logits = logits.masked_fill(~seen, -torch.inf)
     below = logits - torch.where(peak == -torch.inf, 0, peak).unsqueeze(-1)
-    weights = torch.exp(below - tail.unsqueeze(-1)) * share.unsqueeze(-1)
+    factor = torch.exp(-tail).to(below.dtype) * share
+    weights = torch.exp(below) * factor.unsqueeze(-1)
     return weights if seen is None else torch.where(seen, weights, 0)
 
 

@@ -109,13 +109,14 @@ def keep_mask(x: Inputs, tile: Tile, like: Tensor) -> Tensor:
 def forward(x: Inputs, entropy: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Output (B, K, G, Q, dv), tail, entropy (0 unless asked for) and the largest logit.
 
-    The tail is LSE minus the largest logit: kept apart, because at large logits their sum would
-    round the tail away, and with it the weights that the backward recomputes.
+    The tail is LSE minus the largest logit, in fp64: kept apart, because at large logits their sum
+    would round the tail away, and with it the weights that the backward recomputes.
     """
     s = x.shape
     rows = (s.batch, s.groups, s.heads, s.queries, 1)
     output = x.value.new_empty(*rows[:-1], x.value.shape[-1])
-    tail, spread, peak = (x.value.new_zeros(rows) for _ in range(3))
+    spread, peak = x.value.new_zeros(rows), x.value.new_zeros(rows)
+    tail = x.value.new_zeros(rows, dtype=torch.float64)
     for row in row_tiles(s):
         result = forward_rows(x, row, entropy)
         for whole, part in zip((output, tail, spread, peak), result, strict=True):
@@ -147,7 +148,7 @@ def forward_rows(x: Inputs, row: Tile, entropy: bool) -> tuple[Tensor, Tensor, T
         sums = sums * shrink + select_matmul(exp, cut(x.value, tile, tile.l), seen)
         top = raised
     total = torch.where(total == 0, 1, total)
-    tail = torch.log1p(rest) if entropy else total.log()
+    tail = torch.log1p(rest.double()) if entropy else total.double().log()
     return sums / total, tail, tail - moment / total, top
 
 
@@ -203,7 +204,9 @@ def backward(x: Inputs, rows: Rows, bias_gradient: bool) -> Gradients:
     for row in row_tiles(x.shape):
         block = rows.cut(row)
         # d logit = p * (d p - <grad, output> + grad_tail): one number for each row is enough.
-        shift = block.grad_tail - (block.grad * block.output).sum(-1, keepdim=True)
+        shift = block.grad_tail.to(block.grad.dtype) - (block.grad * block.output).sum(
+            -1, keepdim=True
+        )
         for tile in key_tiles(row, x.shape, *span(x, row)):
             backward_tile(x, tile, block, shift, grads)
     return grads
@@ -212,8 +215,8 @@ def backward(x: Inputs, rows: Rows, bias_gradient: bool) -> Gradients:
 def backward_tile(x: Inputs, tile: Tile, rows: Rows, shift: Tensor, grads: Gradients) -> None:
     """One tile of the backward pass."""
     score, capped, final, seen = tile_logits(x, tile)
-    log_weight = final - torch.where(rows.peak == -torch.inf, 0, rows.peak) - rows.tail
-    weights = torch.exp(log_weight)
+    below = final - torch.where(rows.peak == -torch.inf, 0, rows.peak)
+    weights = torch.exp(below).mul_(torch.exp(-rows.tail).to(below.dtype))
     if seen is not None:
         weights.masked_fill_(~seen, 0)  # a row of NaN must not touch hidden keys
     slope = rows.grad @ cut(x.value, tile, tile.l).mT
@@ -225,6 +228,7 @@ def backward_tile(x: Inputs, tile: Tile, rows: Rows, shift: Tensor, grads: Gradi
     add_cut(grads.value, select_matmul(kept.mT, rows.grad, flipped), tile, tile.l)
     slope += shift
     if rows.grad_entropy is not None:
+        log_weight = below.sub_(rows.tail.to(below.dtype))
         log_weight.masked_fill_(log_weight == -torch.inf, 0)
         slope -= rows.grad_entropy * (log_weight + rows.entropy)
     slope *= weights

@@ -202,7 +202,7 @@ def _fake_gradients(args: Arguments, with_value: bool, with_bias: bool) -> tuple
 def _(*flat):
     args = Arguments(*flat[:COUNT])
     output = _fake_rows(args, args.value.shape[-1])
-    return output, _fake_rows(args), _fake_rows(args), _fake_rows(args)
+    return output, _fake_rows(args, dtype=torch.float64), _fake_rows(args), _fake_rows(args)
 
 
 @torch.library.register_fake("regard::cpu_attend_backward", lib=LIBRARY)
