@@ -55,7 +55,7 @@ def test_gradients_are_those_of_the_weights_that_were_kept(score, engine, mask):
 def test_the_mean_over_many_draws_is_attention_without_dropout(score, engine):
     """4,000 copies in one batch: each weight's mean is within 5 standard errors of the weight."""
     copies = 4000
-    drawn = draw_inputs(Case(SCORES[score], torch.float64, sizes=Sizes(1, 1, 1, 1, 2, 4, 4, 4, 1)))
+    drawn = draw_inputs(Case(SCORES[score], torch.float64, sizes=Sizes(1, 1, 1, 1, 2, 4, 4, 4)))
     own, tensors = drawn.copy(torch.float64, "cpu")
     value = torch.eye(4, dtype=torch.float64).view(1, 1, 4, 4)
     q, k = tensors["query"].detach(), tensors["key"].detach()

@@ -161,13 +161,14 @@ def beta_columns(query: Tensor, key: Tensor, beta: Tensor, scale: float) -> tupl
         columns.append((column.detach() / lift).to(query.dtype))
         column = column - lift * columns[-1].to(column.dtype)
     columns.append(column.to(query.dtype))
+    # On a GPU a width that is no multiple of 8 would leave the fused kernels.
+    spare = 0 if query.device.type == "cpu" else -(key.shape[-1] + len(lifts)) % 8
+    columns += [torch.zeros_like(columns[0])] * spare
+    lifts += [0.0] * spare
     lead = torch.broadcast_shapes(key.shape[:-1], column.shape[:-1])
     wide = torch.cat([key.expand(*lead, -1), *(x.expand(*lead, 1) for x in columns)], -1)
     ones = [query.new_full((*query.shape[:-1], 1), lift) for lift in lifts]
-    # A width that is no multiple of 8 would leave the fused kernels of GPUs.
-    spare = -wide.shape[-1] % 8
-    query = torch.cat([query, *ones], -1)
-    return widen(query, query.shape[-1] + spare), widen(wide, wide.shape[-1] + spare)
+    return torch.cat([query, *ones], -1), wide
 
 
 def causal_only(mask: Mask) -> bool:

@@ -9,7 +9,7 @@ check_score(lambda query_dim, key_dim, heads, key_heads: MyScore(heads), my_form
 It needs torch alone; the library's own tests run it under pytest.
 """
 
-from regard.testing.cases import DTYPES, MASKS, OPTIONS, SCORES, SIZES, ScoreRow, Sizes
+from regard.testing.cases import DTYPES, SCORES, SIZES, ScoreRow, Sizes
 from regard.testing.contract import (
     ENGINES,
     REFUSALS,
@@ -21,6 +21,7 @@ from regard.testing.contract import (
     check_score,
     expected_support,
 )
+from regard.testing.options import MASKS, OPTIONS
 from regard.testing.oracle import MaskParts, textbook
 from regard.testing.poison import poisoned, small_tiles
 from regard.testing.properties import check_derivatives, check_hidden, check_sides

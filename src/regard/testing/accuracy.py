@@ -98,7 +98,9 @@ def page(
     sizes: Sizes = SIZES,
 ) -> str:
     """The whole page as text."""
-    shown = ", ".join(f"{name.replace('_', ' ')} {size}" for name, size in sizes._asdict().items())
+    shown = ", ".join(
+        f"{name.replace('_', ' ')} {size}" for name, size in sizes._asdict().items() if size
+    )
     parts = [
         HEAD.format(
             sizes=shown,

@@ -1,18 +1,16 @@
-"""What the contract is checked on: tables of scores, sizes, masks, options and dtypes.
+"""What the contract is checked on: the tables of scores, sizes and dtypes.
 
-Everything here is data. A new score joins the whole suite by one row in `SCORES`: how to build it
-and the formula it stands for. Masks are described by their parts, so that the oracle can work out
-from the definition who sees whom without asking `regard.Mask`.
+A new score joins the whole suite by one row in `SCORES`: how to build it and the formula it stands
+for. Masks and options are in `options`.
 
 Shape legend: B batch, H query heads, Q query length, L key length.
 """
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,7 +18,7 @@ from torch import Tensor
 import regard
 from regard import stabilize
 from regard.testing import oracle
-from regard.testing.oracle import Band, Formula, MaskParts
+from regard.testing.oracle import Formula
 
 Build = Callable[[int, int, int, int], regard.Score]
 
@@ -33,7 +31,11 @@ DTYPES = {
 
 
 class Sizes(NamedTuple):
-    """The shapes of one case; `dim` is the width of queries, and of keys unless a score differs."""
+    """The shapes of one case.
+
+    `dim` is the width of queries, and of keys unless a score differs. What is shared has a batch
+    of 1 and broadcasts.
+    """
 
     batch: int = 2
     heads: int = 4
@@ -43,7 +45,9 @@ class Sizes(NamedTuple):
     keys: int = 9
     dim: int = 8
     value_dim: int = 5
-    key_batch: int = 2
+    shared_queries: bool = False
+    shared_keys: bool = False
+    shared_values: bool = False
 
 
 # Blocks of 16 keys are the smallest that a tiled engine uses here, so that lengths around 16 and
@@ -58,9 +62,10 @@ SIZES = {
     "block + 1": Sizes(heads=2, key_heads=1, value_heads=1, queries=5, keys=17),
     "two blocks + 1": Sizes(heads=2, key_heads=2, value_heads=2, queries=9, keys=33),
     "more queries than keys": Sizes(queries=9, keys=4),
-    "shared keys": Sizes(key_batch=1, value_heads=4, value_dim=8),
+    "shared keys": Sizes(shared_keys=True, shared_values=True, value_heads=4, value_dim=8),
+    "shared scores": Sizes(shared_queries=True, shared_keys=True),
     "one key head": Sizes(key_heads=1, value_heads=4, value_dim=11),
-    "long": Sizes(1, 2, 1, 1, queries=65, keys=130, dim=16, value_dim=16, key_batch=1),
+    "long": Sizes(1, 2, 1, 1, queries=65, keys=130, dim=16, value_dim=16),
 }
 TINY = SIZES["tiny"]
 
@@ -256,143 +261,3 @@ def _stabilised_rows() -> list[ScoreRow]:
 
 
 SCORES = {row.name: row for row in _rows()}
-
-
-def _ids(starts: tuple[int, ...], length: int) -> list[int]:
-    """Segment ids 0, 1, ... that change at the given positions."""
-    return [sum(position >= start for start in starts) for position in range(length)]
-
-
-def _segments(s: Sizes, padded: bool = False) -> tuple[list[list[int]], list[list[int]]]:
-    """Ids of queries and keys, different for each sequence; padding is -1 at the end."""
-    queries = [_ids((s.queries // 2 - b % 2,), s.queries) for b in range(s.batch)]
-    keys = [_ids((s.keys // 3 + b, s.keys - 1), s.keys) for b in range(s.batch)]
-    if padded:
-        queries, keys = ([[*row[:-1], -1] for row in side] for side in (queries, keys))
-    return queries, keys
-
-
-def _coins(s: Sizes, *shape: int, share: float = 0.6) -> Tensor:
-    generator = torch.Generator().manual_seed(zlib.crc32(repr((s, shape, share)).encode()))
-    return torch.rand(shape, generator=generator) < share
-
-
-def _ragged(length: int, batch: int, least: int = 1) -> list[int]:
-    """Lengths from `least` to all of it."""
-    return [min(least + b * length, length) for b in range(batch)]
-
-
-def _empty_rows(s: Sizes) -> Tensor:
-    allowed = _coins(s, s.batch, s.heads, s.queries, s.keys)
-    allowed[0, 0] = False
-    allowed[:, :, -1] = False
-    return allowed
-
-
-def _late(s: Sizes) -> Tensor:
-    """Only the last keys, so that a lazy softmax meets whole blocks that are hidden first."""
-    return (torch.arange(s.keys) >= s.keys - 1 - s.keys // 16).expand(s.queries, s.keys)
-
-
-CAUSAL: Band = (None, 0, "bottom_right")
-TOP_LEFT: Band = (None, 0, "top_left")
-MASKS: dict[str, Callable[[Sizes], MaskParts | None]] = {
-    "none": lambda s: None,
-    "causal": lambda s: MaskParts(bands=[CAUSAL]),
-    "causal top left": lambda s: MaskParts(bands=[TOP_LEFT]),
-    "lengths": lambda s: MaskParts(_ragged(s.keys, s.batch), _ragged(s.queries, s.batch)),
-    "lengths from 0": lambda s: MaskParts(
-        _ragged(s.keys, s.batch, 0), _ragged(s.queries, s.batch, 0)
-    ),
-    "key lengths": lambda s: MaskParts(_ragged(s.keys, s.batch, s.keys // 2)),
-    "key lengths from 0": lambda s: MaskParts(_ragged(s.keys, s.batch, 0)),
-    "window": lambda s: MaskParts(bands=[(2, 1, "bottom_right")]),
-    "window top left": lambda s: MaskParts(bands=[(1, None, "top_left")]),
-    "segments": lambda s: MaskParts(segments=[_segments(s)]),
-    "segments padded": lambda s: MaskParts(segments=[_segments(s, padded=True)]),
-    "dense": lambda s: MaskParts(dense=[_coins(s, s.queries, s.keys)]),
-    "dense heads": lambda s: MaskParts(dense=[_coins(s, s.batch, s.heads, s.queries, s.keys)]),
-    "dense keys": lambda s: MaskParts(dense=[_coins(s, s.batch, 1, 1, s.keys)]),
-    "dense empty rows": lambda s: MaskParts(dense=[_empty_rows(s)]),
-    "first blocks hidden": lambda s: MaskParts(dense=[_late(s)]),
-    "everything hidden": lambda s: MaskParts(dense=[torch.zeros(1, s.keys, dtype=torch.bool)]),
-    "causal & lengths": lambda s: MaskParts(
-        _ragged(s.keys, s.batch, s.keys // 2), _ragged(s.queries, s.batch), bands=[CAUSAL]
-    ),
-    "causal top left & key lengths": lambda s: MaskParts(
-        _ragged(s.keys, s.batch, 2), bands=[TOP_LEFT]
-    ),
-    "causal & window & dense": lambda s: MaskParts(
-        bands=[CAUSAL, (3, None, "bottom_right")], dense=[_coins(s, 1, s.heads, 1, s.keys)]
-    ),
-    "segments & causal": lambda s: MaskParts(bands=[CAUSAL], segments=[_segments(s)]),
-    "segments & segments & lengths": lambda s: MaskParts(
-        _ragged(s.keys, s.batch, s.keys // 2),
-        segments=[_segments(s), _segments(s, padded=True)],
-    ),
-    "dense & dense & key lengths": lambda s: MaskParts(
-        _ragged(s.keys, s.batch, s.keys // 2),
-        dense=[_coins(s, s.queries, s.keys, share=0.8), _coins(s, 1, s.heads, 1, s.keys)],
-    ),
-}
-
-
-Draw = Callable[..., Tensor]
-
-
-def _warm(draw: Draw, *shape: int) -> Tensor:
-    """Temperatures from 0.5 to 1.5."""
-    return 1 + 0.5 * torch.tanh(draw(*shape))
-
-
-def _some_zero(draw: Draw, *shape: int) -> Tensor:
-    return torch.where(draw(*shape) > 0.3, 0.0, _warm(draw, *shape))
-
-
-def _hiding(s: Sizes, draw: Draw) -> Tensor:
-    """A bias that hides some keys, and every key from one query."""
-    bias = draw(s.batch, s.heads, s.queries, s.keys)
-    bias = bias.masked_fill(bias > 1, -torch.inf)
-    bias[0, 0, 0] = -torch.inf
-    return bias
-
-
-def _everything(s: Sizes, draw: Draw, hard: bool = True) -> dict[str, Any]:
-    temperature = _some_zero if hard else _warm
-    return {
-        "temperature": temperature(draw, s.batch, s.heads, s.queries, 1),
-        "softcap": 2.0,
-        "bias": _hiding(s, draw),
-        "sink": draw(s.heads),
-    }
-
-
-# Tensors are drawn in fp64, rounded to the dtype of the case, and learned.
-OPTIONS: dict[str, Callable[[Sizes, Draw], dict[str, Any]]] = {
-    "plain": lambda s, draw: {},
-    "temperature": lambda s, draw: {"temperature": 0.6},
-    "temperature for each head": lambda s, draw: {"temperature": _warm(draw, s.heads)},
-    "temperature for each query": lambda s, draw: {
-        "temperature": _warm(draw, s.batch, s.heads, s.queries, 1)
-    },
-    "temperature 0 for some queries": lambda s, draw: {
-        "temperature": _some_zero(draw, s.batch, s.heads, s.queries, 1)
-    },
-    "temperature 0 for some heads": lambda s, draw: {"temperature": _some_zero(draw, s.heads)},
-    "temperature 0": lambda s, draw: {"temperature": 0.0},
-    "softcap": lambda s, draw: {"softcap": 1.5},
-    "sink": lambda s, draw: {"sink": draw(s.heads)},
-    "one sink": lambda s, draw: {"sink": 2 + draw(1)},
-    "bias": lambda s, draw: {"bias": draw(s.batch, s.heads, s.queries, s.keys)},
-    "bias hides": lambda s, draw: {"bias": _hiding(s, draw)},
-    "bias for each pair": lambda s, draw: {"bias": draw(s.queries, s.keys)},
-    "bias for each key": lambda s, draw: {"bias": draw(s.batch, 1, 1, s.keys)},
-    "bias for each query": lambda s, draw: {"bias": draw(1, s.heads, s.queries, 1)},
-    "temperature 0, bias, softcap": lambda s, draw: {
-        "temperature": 0.0,
-        "softcap": 1.0,
-        "bias": _hiding(s, draw),
-    },
-    "everything soft": lambda s, draw: _everything(s, draw, hard=False),
-    "everything": _everything,
-}

@@ -19,8 +19,6 @@ import regard
 from regard.forms import Inner
 from regard.testing.cases import (
     DTYPES,
-    MASKS,
-    OPTIONS,
     SCORES,
     SIZES,
     TINY,
@@ -29,6 +27,7 @@ from regard.testing.cases import (
     ScoreRow,
     Sizes,
 )
+from regard.testing.options import MASKS, OPTIONS
 from regard.testing.poison import poisoned, small_tiles
 from regard.testing.properties import check_derivatives, check_hidden, check_sides, lowered
 from regard.testing.run import STATISTICS, Case, expect, measure, run_engine

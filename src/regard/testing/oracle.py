@@ -252,7 +252,7 @@ def textbook(
     """Attention from raw scores (B, H, Q, L), step by step, in their dtype.
 
     Args:
-        scores: raw logits (B, H, Q, L).
+        scores: raw logits (B or 1, H, Q, L).
         value: (B, V, L, value dim).
         seen: (B, H, Q, L) booleans, True = attend.
         temperature: a number, or a tensor (H,) or (B, H, Q, 1); 0 is a hard look-up.
@@ -261,6 +261,7 @@ def textbook(
         sink: (H,) or (1,), one more outcome.
         keep: dropout's factors for each weight, 0 or 1 / (1 - p).
     """
+    scores = scores.expand(seen.shape)
     if bias is not None:
         seen = seen & (bias != -torch.inf)
         bias = bias.masked_fill(bias == -torch.inf, 0)

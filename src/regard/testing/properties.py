@@ -28,7 +28,7 @@ from regard.testing.run import (
 from regard.testing.tolerance import compare, yardstick_dtype
 
 # Difference quotients run the function twice for each input number.
-SMALL = Sizes(1, 2, 1, 1, queries=3, keys=4, dim=3, value_dim=2, key_batch=1)
+SMALL = Sizes(1, 2, 1, 1, queries=3, keys=4, dim=3, value_dim=2)
 # Options and the mask to run them under; the second leaves some queries nothing to see.
 TOGETHER = {"plain": "causal & lengths", "everything soft": "dense empty rows"}
 

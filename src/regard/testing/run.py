@@ -16,7 +16,8 @@ from torch import Tensor
 
 import regard
 from regard.testing import oracle
-from regard.testing.cases import MASKS, OPTIONS, TINY, ScoreRow, Sizes, on_grid
+from regard.testing.cases import TINY, ScoreRow, Sizes, on_grid
+from regard.testing.options import MASKS, OPTIONS
 from regard.testing.oracle import MaskParts, Textbook
 from regard.testing.tolerance import Measure, compare, yardstick_dtype
 
@@ -119,12 +120,12 @@ def draw_inputs(case: Case) -> Inputs:
     held = yardstick_dtype(case.dtype)
     query_dim, key_dim = row.dims(s)
     heads, key_heads = (1, 1) if row.one_input_head else (s.heads, s.key_heads)
-    query = draw(s.batch, heads, s.queries, query_dim)
-    key = draw(s.key_batch, key_heads, s.keys, key_dim)
+    query = draw(1 if s.shared_queries else s.batch, heads, s.queries, query_dim)
+    key = draw(1 if s.shared_keys else s.batch, key_heads, s.keys, key_dim)
     if row.kinked:
         query, key = on_grid(query, 1 / 16), on_grid(key)
     tensors = {"query": query, "key": key}
-    tensors["value"] = draw(s.key_batch, s.value_heads, s.keys, s.value_dim)
+    tensors["value"] = draw(1 if s.shared_values else s.batch, s.value_heads, s.keys, s.value_dim)
     options = OPTIONS[case.option](s, draw)
     tensors |= {name: x for name, x in options.items() if isinstance(x, Tensor)}
     tensors = {name: x.to(held).double() for name, x in tensors.items()}
@@ -142,7 +143,7 @@ def draw_inputs(case: Case) -> Inputs:
     if bool((torch.as_tensor(temperature) == 0).any()):
         with torch.no_grad():
             scores = row.formula(score, tensors["query"], tensors["key"])
-        clear = clear_rows(scores, seen, case.dtype)
+        clear = clear_rows(scores.expand(seen.shape), seen, case.dtype)
         for name, x in upstream.items():
             upstream[name] = x * (clear if x.ndim == 4 else clear[..., 0])
     return Inputs(case, score, tensors, numbers, parts, seen, clear, upstream)

@@ -314,8 +314,9 @@ def all_scores_backward(x: Inputs, grad: Tensor) -> None:
     x.form.start_gradients()
     for row in row_tiles(x.shape):
         for tile in key_tiles(row, x.shape, 0, x.shape.keys):
-            x.form.scores(tile)
-            x.form.add_gradients(tile, cut_exact(grad, tile, tile.l), None)
+            shape = x.form.scores(tile).shape
+            part = cut_exact(grad, tile, tile.l).sum_to_size(shape)  # shared by the batch, say
+            x.form.add_gradients(tile, part, None)
 
 
 def cut_exact(x: Tensor, tile: Tile, columns: slice = WHOLE) -> Tensor:
