@@ -12,7 +12,7 @@ import math
 import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.functional import pad, scaled_dot_product_attention
 
 from regard.engines.base import Attended
 from regard.forms import Inner
@@ -132,10 +132,14 @@ def features(p: Problem) -> tuple[Tensor, Tensor, Tensor, float]:
 
 
 def widen(x: Tensor, width: int) -> Tensor:
-    """Zero columns up to `width`; not by `pad`, whose backward has strides the compiler gets wrong."""
-    if x.shape[-1] >= width:
+    """Zero columns up to `width`."""
+    extra = width - x.shape[-1]
+    if extra <= 0:
         return x
-    return torch.cat([x, x.new_zeros(*x.shape[:-1], width - x.shape[-1])], -1)
+    if torch.compiler.is_compiling():
+        # The compiler gets the strides of the backward of `pad` wrong.
+        return torch.cat([x, x.new_zeros(*x.shape[:-1], extra)], -1)
+    return pad(x, (0, extra))
 
 
 def four_dims(x: Tensor, lead: tuple[int, ...]) -> Tensor:

@@ -255,10 +255,13 @@ def term_sizes(
 
     LSE, entropy and the largest logit are sums and differences of logits, which are as large as
     they were before a soft cap. The gradient of a logit is `p (x - mean of x)` with x what flows
-    into its weight: its terms are as large as `p max |x|`, for the output with
-    `x = <gradient, value>` and the sum of its absolute terms. A soft cap multiplies by
-    `1 - tanh^2`, whose terms are as large as 1. What these would give to a leaf is the size of the
-    leaf's gradient.
+    into its weight: its terms are as large as `p max |x|`. For the output, x is `<gradient, value>`
+    and as large as the sum of its absolute terms; for the entropy it is -log p, a difference of
+    logits. A soft cap multiplies by `1 - tanh^2`, whose terms are as large as 1.
+
+    What these terms would give to a leaf is the size of the leaf's gradient. They are sent back
+    once as they are and once with the sign of the logit, since the derivative by a temperature or
+    a gain has that sign and would cancel over the pairs.
     """
     chances, outcomes = result.chances.detach(), result.outcomes.detach()
     bare = result.tempered.detach().masked_fill(~inputs.seen, 0)
@@ -266,21 +269,23 @@ def term_sizes(
     sizes = dict.fromkeys(("logit", "lse", "entropy", "max_logit"), logit)
     up = {name: x.abs() for name, x in inputs.upstream.items()}
     value = oracle.grouped(inputs.tensors["value"].abs(), outcomes.shape[1])
-    surprise = -torch.where(chances > 0, chances, 1).log().amin(-1)
+    surprise = -torch.where(chances > 0, chances, 1).log().amin(-1).clamp(max=-1)
     reach = {
         "output": (up["output"] @ value.mT).masked_fill(~inputs.seen, 0).amax(-1),
         "lse, entropy": up["lse"] + up["entropy"] * surprise,
         "weights": up["weights"].amax(-1),
     }
-    leaves = learned(score, tensors)
+    capped = inputs.case.score.softcap is not None or "softcap" in inputs.numbers
+    leaves, sign = learned(score, tensors), bare.sign()
     for through, most in reach.items():
         terms = chances * most.unsqueeze(-1) * result.soft
-        found = _largest_gradients(result.outcomes, leaves, terms)
-        if inputs.case.score.softcap is not None or "softcap" in inputs.numbers:
-            uncapped = _largest_gradients(result.tempered, leaves, terms[..., : value.shape[-2]])
-            found = [max(pair) for pair in zip(found, uncapped, strict=True)]
-        for name, size in zip(leaves, found, strict=True):
-            sizes[f"gradient of {name} through {through}"] = size
+        of_keys = terms[..., : bare.shape[-1]]
+        signed = torch.cat([of_keys * sign, terms[..., bare.shape[-1] :]], -1)
+        ends = [(result.outcomes, terms), (result.outcomes, signed)]
+        ends += [(result.tempered, of_keys), (result.tempered, of_keys * sign)] if capped else []
+        found = [_largest_gradients(end, leaves, flow) for end, flow in ends]
+        for name, *each in zip(leaves, *found, strict=True):
+            sizes[f"gradient of {name} through {through}"] = max(each)
     return sizes
 
 
