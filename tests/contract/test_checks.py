@@ -108,9 +108,9 @@ class LooksAround(Popular):
 
 BROKEN_SCORES = {
     "wrong slope": (WrongSlope, laplace, "gradient of query"),
-    "wrong formula": (WrongFormula, popular, "output: error"),
+    "wrong formula": (WrongFormula, popular, "regard.score: error"),
     "detached parameter": (Detached, popular, "gradient of score.popular"),
-    "loses digits": (Rounded, popular, "output: error"),
+    "loses digits": (Rounded, popular, "regard.score: error"),
     "looks around": (LooksAround, popular, "each key lowered alone"),
 }
 
