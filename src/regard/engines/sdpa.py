@@ -110,13 +110,13 @@ class Sdpa:
 def features(p: Problem) -> tuple[Tensor, Tensor, Tensor, float]:
     """Query, key and value as (B, heads, length, width), and the scale.
 
-    alpha cannot change the weights and is left out. beta becomes feature columns.
+    alpha cannot change the weights and is left out. beta becomes feature columns, or a mask.
     """
     form = p.form
     assert isinstance(form, Inner)
     assert isinstance(p.temperature, float)
     query, key, value = form.phi, form.psi, p.value
-    if form.beta is not None:
+    if form.beta is not None and not beta_as_mask(p):
         heads = max(key.shape[-3], form.beta.shape[-2])
         key = key if key.shape[-3] == heads else key.repeat_interleave(heads // key.shape[-3], -3)
         query, key = beta_columns(query, key, form.beta, form.scale)
@@ -129,6 +129,32 @@ def features(p: Problem) -> tuple[Tensor, Tensor, Tensor, float]:
         four_dims(value, p.lead),
         form.scale / p.temperature,
     )
+
+
+def beta_as_mask(p: Problem) -> bool:
+    """Whether SDPA may add beta as a float mask of one row, which spares the copies of columns.
+
+    Its fused CPU kernel has no gradient for a mask, and compiled graphs serve both cases.
+    """
+    form = p.form
+    return (
+        isinstance(form, Inner)
+        and form.beta is not None
+        and p.mask is None
+        and p.bias is None
+        and p.on_cpu
+        and not torch.compiler.is_compiling()
+        and not (form.beta.requires_grad and torch.is_grad_enabled())
+        and p.keys >= VECTOR
+    )
+
+
+def beta_mask(p: Problem) -> Tensor:
+    """beta over the temperature as (B or 1, heads, 1, L)."""
+    form = p.form
+    assert isinstance(form, Inner) and form.beta is not None
+    beta = form.beta.repeat_interleave(p.heads // form.beta.shape[-2], -2)
+    return mask_dims((beta / p.temperature).unsqueeze(-2), p)
 
 
 def widen(x: Tensor, width: int) -> Tensor:
@@ -217,6 +243,8 @@ def dense_entries(p: Problem) -> int:
 
 def attn_mask(p: Problem) -> tuple[Tensor | None, bool, Tensor | None]:
     """SDPA's mask and causal flag, and the rows (B, h, Q, 1) that see anything, None for all."""
+    if beta_as_mask(p):
+        return beta_mask(p), False, None
     if p.mask is None and p.bias is None:
         return None, False, None
     if served_by_flag(p):
