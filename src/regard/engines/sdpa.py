@@ -150,7 +150,7 @@ def beta_as_mask(p: Problem) -> bool:
 
 
 def beta_mask(p: Problem) -> Tensor:
-    """beta over the temperature as (B or 1, heads, 1, L)."""
+    """Beta over the temperature as (B or 1, heads, 1, L)."""
     form = p.form
     assert isinstance(form, Inner) and form.beta is not None
     beta = form.beta.repeat_interleave(p.heads // form.beta.shape[-2], -2)
