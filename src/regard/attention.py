@@ -11,6 +11,7 @@ from torch import Tensor
 from regard.checks import (
     check_bias,
     check_heads,
+    check_lowered,
     check_mask,
     check_one_softcap,
     check_options,
@@ -23,6 +24,7 @@ from regard.checks import (
 from regard.engines import plan
 from regard.engines.base import Attended
 from regard.engines.plan import Plan
+from regard.forms import Form, InnerKey, KeySide, PairwiseKey
 from regard.mask import Mask
 from regard.problem import Problem, broadcast_lead, hide_padding
 from regard.scores import Score, named_score
@@ -32,7 +34,7 @@ NOTHING: frozenset[str] = frozenset()
 
 def attention(
     query: Tensor,
-    key: Tensor,
+    key: Tensor | KeySide,
     value: Tensor,
     score: Score | str | None = None,
     *,
@@ -53,6 +55,7 @@ def attention(
         query: (..., heads, query length, query dim). Up to 3 dims there is one head and no head
             dim: (batch, length, dim) or (length, dim).
         key: (..., key heads, key length, key dim). Leading dims broadcast; key heads divide heads.
+            Or keys that were lowered before, `score.key(k)`: a decoder lowers them once.
         value: (..., value heads, key length, value dim). Value heads divide heads.
         score: a `Score`, the name of one without parameters ("dot", "scaled_dot", "cosine",
             "gaussian"), or None for scaled dot.
@@ -81,7 +84,7 @@ def attention(
 
 def attend(
     query: Tensor,
-    key: Tensor,
+    key: Tensor | KeySide,
     value: Tensor,
     score: Score | str | None = None,
     *,
@@ -131,12 +134,13 @@ def attend(
     return result.with_changed(found)
 
 
-def score(query: Tensor, key: Tensor, score: Score | str | None = None) -> Tensor:
+def score(query: Tensor, key: Tensor | KeySide, score: Score | str | None = None) -> Tensor:
     """Raw logits (..., heads, query length, key length), before temperature, cap, bias and mask.
 
     The Q x L result is built, but never the Q x L x hidden tensor of a pairwise score on the CPU.
     """
     autocast = _autocast(query)
+    key, lowered = _unwrap(key)
     check_tensors(query, key, None, autocast)
     if autocast:
         query, key = _cast(query, key)
@@ -145,7 +149,7 @@ def score(query: Tensor, key: Tensor, score: Score | str | None = None) -> Tenso
     if squeeze:
         query, key = query.unsqueeze(-3), key.unsqueeze(-3)
     check_parameters(chosen, query, autocast)
-    form = chosen.lower(query, key)
+    form = _lower(chosen, query, key, lowered, None)
     # The checks of heads and leading dims are the op's own.
     problem = Problem(form, form.key)
     with _own_precision(problem):
@@ -155,7 +159,7 @@ def score(query: Tensor, key: Tensor, score: Score | str | None = None) -> Tenso
 
 def explain(
     query: Tensor,
-    key: Tensor,
+    key: Tensor | KeySide,
     value: Tensor,
     score: Score | str | None = None,
     *,
@@ -192,7 +196,7 @@ def explain(
 
 def _prepare(
     query: Tensor,
-    key: Tensor,
+    key: Tensor | KeySide,
     value: Tensor,
     score: Score | str | None,
     mask: Mask | Tensor | None,
@@ -206,6 +210,7 @@ def _prepare(
 ) -> tuple[Problem, bool]:
     """Check everything and lower the score; also say whether a head dim was inserted."""
     autocast = _autocast(query)
+    key, lowered = _unwrap(key)
     check_tensors(query, key, value, autocast)
     given = softcap is not None or error is not None or isinstance(dropout, Tensor)
     if given or dropout != 0.0:
@@ -230,7 +235,7 @@ def _prepare(
         bias = None if bias is None else check_bias(bias, query, key, value, ndim)
         query, key, value, real = hide_padding(query, key, value, mask, bias)
     lead = broadcast_lead(query, key, value)
-    form = chosen.lower(query, key, real)
+    form = _lower(chosen, query, key, lowered, real)
     problem = Problem(
         form, value, mask, bias, softcap=softcap, dropout=dropout, want=want, lead=lead
     )
@@ -248,6 +253,36 @@ def _prepare(
     if problem.hard and sink is not None:
         raise ValueError("temperature 0 is a hard look-up: it has no use for a sink")
     return problem, squeeze
+
+
+def _unwrap(key: Tensor | KeySide) -> tuple[Tensor, KeySide | None]:
+    """The tensor that carries the keys, and the lowered side it came from, if any."""
+    if isinstance(key, InnerKey):
+        return key.psi, key
+    if isinstance(key, PairwiseKey):
+        return key.b, key
+    return key, None
+
+
+def _lower(
+    score: Score, query: Tensor, key: Tensor, lowered: KeySide | None, real: Tensor | None
+) -> Form:
+    """Lower both sides, or the query alone where the keys were `lowered` before.
+
+    `key` is then what `lowered` holds, with padding already zeroed where `real` says so.
+    """
+    if lowered is None:
+        return score.lower(query, key, real)
+    side = score.query(query)
+    check_lowered(lowered, side, score)
+    if isinstance(lowered, PairwiseKey):
+        return score.join(side, PairwiseKey(key))
+    beta = lowered.beta
+    if beta is not None and real is not None:
+        if real.shape[-2] > 1 and real.shape[-2] != beta.shape[-2]:
+            real = real.repeat_interleave(beta.shape[-2] // real.shape[-2], -2)
+        beta = torch.where(real, beta, 0)
+    return score.join(side, InnerKey(key, beta))
 
 
 def _cast(query: Tensor, *others: Tensor) -> list[Tensor]:

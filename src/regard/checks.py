@@ -16,6 +16,7 @@ from torch import Tensor
 
 from regard.describe import describe
 from regard.engines.base import STATISTICS
+from regard.forms import InnerKey, InnerQuery, KeySide, QuerySide
 from regard.mask import Mask
 from regard.problem import Problem, broadcast_lead
 from regard.scores.base import Score, check_positive
@@ -83,6 +84,16 @@ def check_parameters(score: Score, query: Tensor, autocast: bool) -> None:
                 f"score parameter {name!r} is {parameter.dtype} but query is {query.dtype}; use "
                 f"score.to({query.dtype}), or torch.autocast"
             )
+
+
+def check_lowered(key: KeySide, query: QuerySide, score: Score) -> None:
+    """Refuse keys that were lowered by a score of the other form."""
+    if isinstance(key, InnerKey) != isinstance(query, InnerQuery):
+        form = "inner" if isinstance(query, InnerQuery) else "pairwise"
+        raise TypeError(
+            f"key was lowered to {type(key).__name__}, but {type(score).__name__} is {form}; lower the keys "
+            "with the same score, key=score.key(k)"
+        )
 
 
 def check_mask(mask: Mask | Tensor, query: Tensor, key: Tensor, value: Tensor, ndim: int) -> Mask:

@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from regard.activations import ACTIVATIONS, Activation
@@ -52,6 +53,13 @@ class InnerKey(NamedTuple):
         beta = None if self.beta is None else self.beta.index_select(0, index)
         return InnerKey(self.psi.index_select(0, index), beta)
 
+    def append(self, later: InnerKey) -> InnerKey:
+        """These keys and then `later` ones, as generation with a cache needs."""
+        beta = None
+        if self.beta is not None and later.beta is not None:
+            beta = torch.cat([self.beta, later.beta], -1)
+        return InnerKey(torch.cat([self.psi, later.psi], -2), beta)
+
 
 class PairwiseQuery(NamedTuple):
     """What a pairwise score keeps of the queries: a (*, H, Q, E) and v (H, E)."""
@@ -68,6 +76,10 @@ class PairwiseKey(NamedTuple):
     def reorder(self, index: Tensor) -> PairwiseKey:
         """The same keys with their first (batch) dim reordered, as beam search needs."""
         return PairwiseKey(self.b.index_select(0, index))
+
+    def append(self, later: PairwiseKey) -> PairwiseKey:
+        """These keys and then `later` ones, as generation with a cache needs."""
+        return PairwiseKey(torch.cat([self.b, later.b], -2))
 
 
 @dataclass(slots=True)

@@ -69,6 +69,28 @@ class Score(nn.Module):
             "wrap it, for example Projected(score, query_dim, key_dim)"
         )
 
+    def _save_to_state_dict(self, destination: dict, prefix: str, keep_vars: bool) -> None:
+        """Note the score's name in the metadata, beside the parameters."""
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        if hasattr(destination, "_metadata"):
+            destination._metadata[prefix[:-1]]["score"] = self.name
+
+    def _load_from_state_dict(
+        self, state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+    ) -> None:
+        """Refuse the parameters of another score: their shapes may agree by chance."""
+        saved = local_metadata.get("score", self.name)
+        if saved != self.name:
+            where = f" at {prefix[:-1]!r}" if prefix else ""
+            error_msgs.append(
+                f"these parameters{where} are of score {saved!r}, but this module has score "
+                f"{self.name!r}; build it with the same score"
+            )
+            return
+        super()._load_from_state_dict(
+            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+        )
+
     def forward(self, q: Tensor, k: Tensor) -> Tensor:
         """Raw logits (*, H, Q, L); the same as `regard.score(q, k, self)`."""
         from regard.attention import score

@@ -1,0 +1,1 @@
+"""Modules to build models with, all on `regard.attention`."""

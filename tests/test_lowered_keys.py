@@ -1,0 +1,90 @@
+"""Keys that were lowered before the call: what a decoder does at every step."""
+
+import pytest
+import torch
+
+import regard
+from regard.forms import InnerKey
+from regard.stabilize import ClippedKeys, Normalized, SoftCapped, Tempered, UnitKeys
+
+SCORES = {
+    "dot": lambda: regard.Dot(),
+    "scaled_dot": lambda: regard.ScaledDot(),
+    "cosine": lambda: regard.Cosine(4),
+    "gaussian": lambda: regard.Gaussian(heads=4),
+    "bilinear": lambda: regard.Bilinear(8, 8, 4),
+    "low_rank": lambda: regard.LowRank(8, 8, 3, 4),
+    "additive": lambda: regard.Additive(8, 4),
+    "gatv2": lambda: regard.GATv2(8, 4),
+    "projected": lambda: regard.Projected(regard.Additive(6, 4), 8, 8),
+    "tempered": lambda: Tempered(regard.Gaussian(heads=4), 0.5, heads=4),
+    "normalized": lambda: Normalized(regard.ScaledDot(), 8),
+    "unit keys": lambda: UnitKeys(regard.Dot()),
+    "clipped keys": lambda: ClippedKeys(regard.Dot(), 2.0),
+    "capped": lambda: SoftCapped(regard.Additive(8, 4), 3.0),
+}
+
+
+def tensors():
+    return (torch.randn(2, 4, n, 8, dtype=torch.float64) for n in (3, 7, 7))
+
+
+@pytest.mark.parametrize("engine", [None, "reference"])
+@pytest.mark.parametrize("name", SCORES)
+def test_lowered_keys_attend_as_the_keys_themselves(name, engine):
+    score = SCORES[name]().double()
+    query, key, value = tensors()
+    mask = regard.Mask.lengths(keys=torch.tensor([7, 4]))
+    wanted = regard.attention(query, key, value, score, mask=mask, engine=engine)
+    got = regard.attention(query, score.key(key), value, score, mask=mask, engine=engine)
+    torch.testing.assert_close(got, wanted, rtol=1e-9, atol=1e-9)
+    raw = regard.score(query, score.key(key), score)
+    torch.testing.assert_close(raw, regard.score(query, key, score), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", SCORES)
+def test_lowered_keys_grow_and_reorder(name):
+    score = SCORES[name]().double()
+    _, key, _ = tensors()
+    whole, grown = score.key(key), score.key(key[:, :, :5]).append(score.key(key[:, :, 5:]))
+    swapped = whole.reorder(torch.tensor([1, 0]))
+    for x, y, z in zip(whole, grown, swapped, strict=True):
+        if x is not None:
+            torch.testing.assert_close(y, x)
+            torch.testing.assert_close(z, x.flip(0))
+
+
+def test_nan_in_padding_stays_out():
+    query, key, value = tensors()
+    score = regard.Gaussian(heads=4).double()
+    side = score.key(key)
+    side.psi[1, :, 4:], side.beta[1, :, 4:], value[1, :, 4:] = torch.nan, torch.nan, torch.nan
+    mask = regard.Mask.lengths(keys=torch.tensor([7, 4]))
+    out = regard.attention(query, side, value, score, mask=mask)
+    out.sum().backward()
+    assert out.isfinite().all() and score.log_factor.grad.isfinite().all()
+
+
+def test_gradients_reach_the_lowered_keys():
+    query, key, value = tensors()
+    score = regard.Additive(8, 4).double()
+    key.requires_grad_()
+    (through,) = torch.autograd.grad(
+        regard.attention(query, score.key(key), value, score).square().sum(), key
+    )
+    (direct,) = torch.autograd.grad(regard.attention(query, key, value, score).square().sum(), key)
+    torch.testing.assert_close(through, direct)
+
+
+def test_keys_lowered_by_the_other_form_are_refused():
+    query, key, value = tensors()
+    with pytest.raises(TypeError, match="lower the keys with the same score"):
+        regard.attention(query, InnerKey(key), value, regard.Additive(8, 4).double())
+
+
+def test_parameters_of_another_score_are_refused_by_name():
+    """Additive and GATv2 have the same parameters: shapes alone would let them pass."""
+    saved = regard.Additive(8, 4).state_dict()
+    with pytest.raises(RuntimeError, match=r"of score 'additive', but .* score 'gatv2'"):
+        regard.GATv2(8, 4).load_state_dict(saved)
+    regard.Additive(8, 4).load_state_dict(saved)
