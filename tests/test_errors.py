@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import regard
 from regard import (
     Activation,
     Additive,
@@ -332,3 +333,53 @@ def test_an_error_does_not_print_a_whole_tensor(name):
     with pytest.raises((TypeError, ValueError)) as caught:
         LONG_ARGUMENTS[name]()
     assert len(str(caught.value)) < 250, str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"mask": "causal"}, TypeError, r"Mask\.causal\(\)"),
+        ({"temperature": torch.tensor([1.0, -2.0])}, ValueError, "0 or more everywhere, got -2"),
+        ({"temperature": 1e-39}, ValueError, "overflow the logits"),
+        ({"temperature": torch.ones(1, 2, 3, 5)}, ValueError, "heads, query length, 1"),
+        ({"want": "logsumexp"}, ValueError, "did you mean 'lse'"),
+        ({"temperature": 0.0}, ValueError, "lse would be infinite"),
+    ],
+)
+def test_the_error_says_what_would_work(arguments, error, message):
+    q = torch.randn(1, 2, 3, 4)
+    with pytest.raises(error, match=message):
+        regard.attend(q, q, q, **arguments)
+
+
+def test_complex_inputs_are_not_told_to_lose_their_imaginary_part_silently():
+    q = torch.randn(3, 4)
+    with pytest.raises(TypeError, match=r"query\.real or query\.abs"):
+        regard.attention(q.cfloat(), q, q)
+
+
+def test_numbers_of_numpy_are_numbers():
+    numpy = pytest.importorskip("numpy")
+    q = torch.randn(1, 2, 3, 4)
+    ours = regard.attention(q, q, q, temperature=numpy.float32(0.5), softcap=numpy.float64(3))
+    torch.testing.assert_close(ours, regard.attention(q, q, q, temperature=0.5, softcap=3.0))
+
+
+def test_a_temperature_may_be_mapped_over():
+    q = torch.randn(1, 2, 3, 4)
+    out = torch.vmap(lambda t: regard.attention(q, q, q, temperature=t))(torch.tensor([0.5, 2.0]))
+    torch.testing.assert_close(out[0], regard.attention(q, q, q, temperature=0.5))
+
+
+def test_explain_on_meta_tensors_says_that_the_error_is_not_known():
+    q = torch.empty(1, 2, 3, 4, device="meta")
+    assert "not known" in str(regard.explain(q, q, q))
+
+
+def test_a_weight_normalised_v_of_zero_scores_zero():
+    score = regard.Additive(4, 2, weight_norm=True)
+    torch.nn.init.zeros_(score.v)
+    q = torch.randn(1, 2, 3, 4)
+    logits = regard.score(q, q, score)
+    logits.sum().backward()
+    assert not logits.any() and score.v.grad.isfinite().all()

@@ -119,8 +119,8 @@ def attend(
     )
     if problem.hard and (undefined := problem.want & {"lse", "max_logit"}):
         raise ValueError(
-            f"temperature 0 is a hard look-up: {' and '.join(sorted(undefined))} grow without bound "
-            "there; ask for other statistics, or use a small temperature"
+            f"temperature 0 is a hard look-up, where {' and '.join(sorted(undefined))} would be "
+            "infinite; ask for other statistics, or use a small temperature"
         )
     result = _run(problem, engine)
     if not squeeze:

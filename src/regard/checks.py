@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Iterable, Sequence
+from numbers import Real
 
 import torch
 from torch import Tensor
@@ -21,6 +22,9 @@ from regard.mask import Mask
 from regard.problem import Problem, broadcast_lead
 from regard.scores.base import Score, check_positive
 
+# Colder than this, dividing by the temperature overflows fp32.
+COLDEST = 1e-30
+
 
 def check_tensors(query: Tensor, key: Tensor, value: Tensor | None, autocast: bool) -> None:
     """Refuse tensors that cannot be attended over at all; under autocast dtypes may differ."""
@@ -31,7 +35,8 @@ def check_tensors(query: Tensor, key: Tensor, value: Tensor | None, autocast: bo
         if not isinstance(x, Tensor):
             raise TypeError(f"{name} must be a tensor, got {describe(x)}")
         if not x.is_floating_point():
-            raise TypeError(f"{name} must be floating point, got {x.dtype}; use {name}.float()")
+            how = f"{name}.real or {name}.abs()" if x.is_complex() else f"{name}.float()"
+            raise TypeError(f"{name} must be floating point, got {x.dtype}; use {how}")
         if x.ndim < 2:
             raise ValueError(
                 f"{name} must be (..., length, dim) with at least 2 dims, got shape "
@@ -49,7 +54,7 @@ def check_tensors(query: Tensor, key: Tensor, value: Tensor | None, autocast: bo
                 f"{name} is {x.dtype} but query is {query.dtype}; cast one, or use torch.autocast"
             )
         if x.device != query.device:
-            raise ValueError(f"{name} is on {x.device} but query is on {query.device}")
+            raise ValueError(_elsewhere(name, x, query.device))
     if value is not None and value.shape[-2] != key.shape[-2]:
         raise ValueError(
             f"value has length {value.shape[-2]}, shape {tuple(value.shape)}, but key has length "
@@ -105,7 +110,8 @@ def check_mask(mask: Mask | Tensor, query: Tensor, key: Tensor, value: Tensor, n
     if isinstance(mask, Tensor):
         mask = Mask.dense(mask)
     if not isinstance(mask, Mask):
-        raise TypeError(f"mask must be a Mask or a boolean tensor, got {describe(mask)}")
+        hint = "; for example mask=Mask.causal()" if isinstance(mask, (str, bool)) else ""
+        raise TypeError(f"mask must be a Mask or a boolean tensor, got {describe(mask)}{hint}")
     lead, queries, keys = broadcast_lead(query, key, value), query.shape[-2], key.shape[-2]
     full = (*lead, None, queries, keys)
     allowed = tuple(_with_heads(x, "mask", ndim, full) for x in mask.allowed)
@@ -144,7 +150,7 @@ def check_bias(bias: Tensor, query: Tensor, key: Tensor, value: Tensor, ndim: in
             "boolean mask is `mask=`"
         )
     if bias.device != query.device:
-        raise ValueError(f"bias is on {bias.device} but query is on {query.device}")
+        raise ValueError(_elsewhere("bias", bias, query.device))
     if bias.ndim < 2:
         raise ValueError(
             f"bias ends in (query length, key length), got shape {tuple(bias.shape)}; a bias for "
@@ -160,7 +166,7 @@ def check_sink(sink: Tensor, problem: Problem) -> Tensor:
         raise TypeError(f"sink must be a floating point tensor (heads,), got {describe(sink)}")
     heads = problem.heads
     if sink.device != problem.device:
-        raise ValueError(f"sink is on {sink.device} but query is on {problem.device}")
+        raise ValueError(_elsewhere("sink", sink, problem.device))
     if sink.ndim > 1 or (sink.ndim == 1 and not _fits(sink.shape[0], heads)):
         raise ValueError(
             f"sink is one logit for each head: shape ({heads},), (1,) or (), got "
@@ -172,7 +178,7 @@ def check_sink(sink: Tensor, problem: Problem) -> Tensor:
 def check_temperature(temperature: float | Tensor, ndim: int, problem: Problem) -> float | Tensor:
     """A number of 0 or more, or a tensor that broadcasts to (*, H, Q)."""
     if not isinstance(temperature, Tensor):
-        if isinstance(temperature, bool) or not isinstance(temperature, (int, float)):
+        if isinstance(temperature, bool) or not isinstance(temperature, Real):
             raise TypeError(
                 f"temperature must be a number or a tensor, got {describe(temperature)}"
             )
@@ -180,11 +186,18 @@ def check_temperature(temperature: float | Tensor, ndim: int, problem: Problem) 
             raise ValueError(
                 f"temperature must be 0 (hard look-up) or a positive number, got {temperature}"
             )
+        if 0 < temperature < COLDEST:
+            raise ValueError(
+                f"temperature {temperature} would overflow the logits: give at least {COLDEST}, or "
+                "0 for a hard look-up"
+            )
         return float(temperature)
     if not temperature.is_floating_point():
         raise TypeError(f"temperature must be floating point, got {temperature.dtype}")
     if temperature.device != problem.device:
-        raise ValueError(f"temperature is on {temperature.device} but query is on {problem.device}")
+        raise ValueError(_elsewhere("temperature", temperature, problem.device))
+    if _readable(temperature) and (lowest := float(temperature.detach().min())) < 0:
+        raise ValueError(f"temperature must be 0 or more everywhere, got {lowest:g}")
     heads, full = problem.heads, (*problem.lead, problem.heads, problem.queries, 1)
     if temperature.ndim <= 1:
         if temperature.ndim == 1 and not _fits(temperature.shape[0], heads):
@@ -199,7 +212,7 @@ def check_temperature(temperature: float | Tensor, ndim: int, problem: Problem) 
 def check_options(softcap: float | None, dropout: float, error: float | None) -> None:
     """Refuse numbers out of range."""
     check_positive(optional=True, softcap=softcap, error=error)
-    real = isinstance(dropout, (int, float)) and not isinstance(dropout, bool)
+    real = isinstance(dropout, Real) and not isinstance(dropout, bool)
     if not (real and 0 <= dropout < 1):
         raise ValueError(
             f"dropout must be a probability from 0 to below 1, got {describe(dropout)}"
@@ -219,6 +232,7 @@ def check_want(want: Iterable[str]) -> frozenset[str]:
     for name in (wanted := frozenset(want)):
         if name not in STATISTICS:
             near = difflib.get_close_matches(str(name), STATISTICS, n=1)
+            near = ["lse"] if name == "logsumexp" else near
             hint = f", did you mean {near[0]!r}?" if near else ""
             raise ValueError(f"unknown statistic {name!r} in want{hint}; {', '.join(STATISTICS)}")
     return wanted
@@ -237,7 +251,8 @@ def _with_heads(x: Tensor, name: str, ndim: int, full: tuple[int | None, ...]) -
         )
     wide = x.unsqueeze(-3) if x.ndim == 3 else x
     if not _broadcasts(wide.shape, full):
-        meaning = "heads, query length, key length" if ndim > 3 else "query length, key length"
+        last = "1" if name == "temperature" else "key length"
+        meaning = f"heads, query length, {last}" if ndim > 3 else f"query length, {last}"
         sizes = full if ndim > 3 else (*full[:-3], *full[-2:])
         wanted = ", ".join("heads" if n is None else str(n) for n in sizes)
         raise ValueError(
@@ -261,13 +276,24 @@ def _check_lengths(x: Tensor | None, side: str, length: int, lead: tuple[int, ..
     if x is None:
         return
     _check_lead(x.shape, lead, f"mask {side} lengths")
-    if x.device.type == "cpu" and not torch.compiler.is_compiling() and x.numel():
+    if _readable(x):
         low, high = int(x.min()), int(x.max())
         if low < 0 or high > length:
             raise ValueError(
                 f"mask {side} lengths must be from 0 to the {side} length {length}, got {low} to "
                 f"{high}"
             )
+
+
+def _readable(x: Tensor) -> bool:
+    """Whether looking at the numbers costs no wait for a device and breaks no trace or vmap."""
+    if x.device.type != "cpu" or x.numel() == 0 or torch.compiler.is_compiling():
+        return False
+    return not torch._C._functorch.is_functorch_wrapped_tensor(x)
+
+
+def _elsewhere(name: str, x: Tensor, device: torch.device) -> str:
+    return f"{name} is on {x.device} but query is on {device}; use {name}.to({str(device)!r})"
 
 
 def _check_lead(shape: torch.Size, lead: tuple[int, ...], name: str) -> None:

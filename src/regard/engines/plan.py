@@ -49,7 +49,7 @@ class Plan:
         form: what the score is lowered to.
         error_bound: an upper bound on the error of the output against exact arithmetic on the
             lowered features, in units of the largest |value|; inf where rounding can change the
-            answer altogether.
+            answer altogether, nan where the tensors hold no numbers (device "meta").
         refused: why each engine that cannot serve the call refuses it.
         also: engines that would serve it too, if asked for by name.
         notes: what the engine does not promise, and what is missing on this machine.
@@ -69,7 +69,9 @@ class Plan:
             f"score   {self.score}",
             f"form    {self.form}",
             f"engine  {self.engine or 'none: the engine asked for refuses'}",
-            f"error   at most {self.error_bound:.1e} of the largest |value|",
+            "error   not known: meta tensors hold no numbers"
+            if math.isnan(self.error_bound)
+            else f"error   at most {self.error_bound:.1e} of the largest |value|",
         ]
         lines += [f"also    {', '.join(self.also)} would serve it, slower"] if self.also else []
         for name, reasons in self.refused.items():
@@ -149,6 +151,8 @@ def error_bound(problem: Problem) -> float:
     form, p = problem.form, problem
     if 0 in form.query.shape or 0 in form.key.shape:
         return 0.0
+    if p.device.type == "meta":
+        return math.nan
     working = torch.finfo(working_dtype(p.dtype)).eps
     terms = form.query.shape[-1] + 8
     if isinstance(form, Inner):

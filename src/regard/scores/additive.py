@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from regard.forms import PairwiseKey, PairwiseQuery
 from regard.scores.base import PairwiseScore, check_dim, check_heads, check_sizes
+from regard.scores.cosine import unit
 
 # E[tanh(x)^2] for x ~ N(0, 2), the sum of two unit-variance projections.
 TANH_POWER = 0.5200
@@ -66,7 +67,7 @@ class Additive(PairwiseScore):
         """The v that is used, (heads, hidden)."""
         if self.gain is None:
             return self.v
-        return self.v * (self.gain / self.v.norm(dim=-1)).unsqueeze(-1)
+        return unit(self.v) * self.gain.unsqueeze(-1)
 
     def query(self, q: Tensor) -> PairwiseQuery:
         """`a`, with the bias added."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from numbers import Real
 from typing import ClassVar
 
 import torch
@@ -186,7 +187,7 @@ def check_positive(*, optional: bool = False, **numbers: float | None) -> None:
     for name, number in numbers.items():
         if number is None and optional:
             continue
-        real = isinstance(number, (int, float)) and not isinstance(number, bool)
+        real = isinstance(number, Real) and not isinstance(number, bool)
         if number is None or not (real and 0 < number < math.inf):
             raise ValueError(f"{name} must be {wanted}, got {describe(number)}")
 
