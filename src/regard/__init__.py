@@ -8,12 +8,14 @@ out = regard.attention(q, k, v, mask=regard.Mask.causal())
 ```
 """
 
+from regard import nn
 from regard.activations import Activation
 from regard.attention import attend, attention, explain, score
 from regard.engines.base import Attended
 from regard.engines.plan import EngineRefused, Plan
 from regard.mask import Mask
 from regard.scores import (
+    GAT,
     Additive,
     Bilinear,
     Cosine,
@@ -31,6 +33,7 @@ from regard.scores import (
 __version__ = "0.1.0"
 
 __all__ = [
+    "GAT",
     "Activation",
     "Additive",
     "Attended",
@@ -51,5 +54,6 @@ __all__ = [
     "attend",
     "attention",
     "explain",
+    "nn",
     "score",
 ]

@@ -196,12 +196,12 @@ class Normalized(Stabilized):
     def change_query(self, q: Tensor) -> Tensor:
         """The normalised query."""
         _check_width(q, self.query_norm.normalized_shape[0], "query", self)
-        return self.query_norm(q).to(q.dtype)
+        return _in_own_dtype(self.query_norm, q)
 
     def change_key(self, k: Tensor) -> Tensor:
         """The normalised key."""
         _check_width(k, self.key_norm.normalized_shape[0], "key", self)
-        return self.key_norm(k).to(k.dtype)
+        return _in_own_dtype(self.key_norm, k)
 
 
 class UnitKeys(Stabilized):
@@ -283,6 +283,11 @@ def qk_clip_(score: Score, max_logit: Tensor, threshold: float = 100.0) -> Tenso
 
 def _parameter_dtype(parameters: Iterable[Tensor], default: torch.dtype) -> torch.dtype:
     return next((p.dtype for p in parameters), default)
+
+
+def _in_own_dtype(norm: nn.LayerNorm | nn.RMSNorm, x: Tensor) -> Tensor:
+    """The norm computed in the dtype of its gains: under autocast x may be narrower."""
+    return norm(x.to(norm.weight.dtype)).to(x.dtype)
 
 
 def _check_width(x: Tensor, width: int, side: str, score: Score) -> None:

@@ -1,1 +1,56 @@
-"""Modules to build models with, all on `regard.attention`."""
+"""Modules to build models with, all on `regard.attention`.
+
+| module | what it is |
+|---|---|
+| `multihead` | a drop-in for `torch.nn.MultiheadAttention`, with any score |
+| `transformer` | attention layers, encoder and decoder blocks, the cache for generation |
+| `position` | sinusoidal, learned, rotary positions, ALiBi |
+| `seq2seq` | attention for recurrent decoders, an encoder-decoder, greedy and beam search |
+| `graph` | attention over the edges of a graph |
+| `weights` | save and load by safetensors |
+"""
+
+from regard.nn import seq2seq
+from regard.nn.graph import GraphAttended, GraphAttention
+from regard.nn.multihead import MultiheadAttention, from_torch, replace_attention
+from regard.nn.position import Alibi, LearnedPosition, Rotary, Sinusoidal
+from regard.nn.seq2seq import BahdanauAttention, LuongAttention, MonotonicAttention
+from regard.nn.transformer import (
+    Cache,
+    CrossAttention,
+    Decoder,
+    DecoderBlock,
+    DecoderCache,
+    Encoder,
+    EncoderBlock,
+    FeedForward,
+    SelfAttention,
+)
+from regard.nn.weights import load, save
+
+__all__ = [
+    "Alibi",
+    "BahdanauAttention",
+    "Cache",
+    "CrossAttention",
+    "Decoder",
+    "DecoderBlock",
+    "DecoderCache",
+    "Encoder",
+    "EncoderBlock",
+    "FeedForward",
+    "GraphAttended",
+    "GraphAttention",
+    "LearnedPosition",
+    "LuongAttention",
+    "MonotonicAttention",
+    "MultiheadAttention",
+    "Rotary",
+    "SelfAttention",
+    "Sinusoidal",
+    "from_torch",
+    "load",
+    "replace_attention",
+    "save",
+    "seq2seq",
+]

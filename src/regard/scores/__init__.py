@@ -13,6 +13,7 @@ from regard.scores.base import InnerScore, PairwiseScore, Score
 from regard.scores.bilinear import Bilinear
 from regard.scores.cosine import Cosine
 from regard.scores.dot import Dot
+from regard.scores.gat import GAT
 from regard.scores.gatv2 import GATv2
 from regard.scores.gaussian import Gaussian
 from regard.scores.low_rank import LowRank
@@ -20,6 +21,7 @@ from regard.scores.projected import Projected
 from regard.scores.scaled_dot import ScaledDot
 
 __all__ = [
+    "GAT",
     "Additive",
     "Bilinear",
     "Cosine",
@@ -47,6 +49,8 @@ HOW_TO_BUILD = {
     "low_rank": "LowRank(query_dim, key_dim, rank, heads)",
     "additive": "Projected(Additive(hidden, heads), query_dim, key_dim), or Additive(hidden, "
     "heads) where query and key are projected already",
+    "gat": "Projected(GAT(hidden, heads), query_dim, key_dim), or GAT(hidden, heads) where query "
+    "and key are projected already",
     "gatv2": "Projected(GATv2(hidden, heads), query_dim, key_dim), or GATv2(hidden, heads) where "
     "query and key are projected already",
 }

@@ -182,6 +182,13 @@ def _pairwise_rows() -> list[ScoreRow]:
             "pairwise",
             kinked=True,
         ),
+        ScoreRow(
+            "gat",
+            lambda dq, dk, h, kh: regard.GAT(dq, h),
+            oracle.gat,
+            "pairwise",
+            kinked=True,
+        ),
     ]
 
 

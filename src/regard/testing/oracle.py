@@ -99,6 +99,14 @@ def gatv2(score: Any, q: Tensor, k: Tensor) -> Tensor:
     return (v * F.leaky_relu(hidden, score.parameter)).sum(-1)
 
 
+def gat(score: Any, q: Tensor, k: Tensor) -> Tensor:
+    """`LeakyReLU(<u, q> + <w, k>)`."""
+    k = k.repeat_interleave(q.shape[-3] // k.shape[-3], -3)
+    a = (q * score.query_vector.unsqueeze(-2)).sum(-1)
+    b = (k * score.key_vector.unsqueeze(-2)).sum(-1)
+    return F.leaky_relu(a.unsqueeze(-1) + b.unsqueeze(-2), score.parameter)
+
+
 def projected(formula: Formula) -> Formula:
     """A score on `W_q q` and `W_k k`."""
 

@@ -58,7 +58,7 @@ class Cpu:
         if "jacobian" in p.want:
             found["jacobian"] = jacobian(layout, args, peak, tail.to(peak.dtype), share, left)
         if "weights" in p.want:
-            found["weights"] = dense_weights(p, peak, tail, share)
+            found["weights"] = dense_weights(p, share)
         found = {name: x for name, x in found.items() if name in p.want}
         return add_hard_rows(p, layout, Attended(output.to(p.dtype), **found))
 
@@ -184,8 +184,12 @@ def with_sink(lse: Tensor, sink: Tensor, margin: Tensor, entropy: Tensor) -> tup
     return total.to(lse.dtype), (share * entropy + choice).to(lse.dtype)
 
 
-def dense_weights(p: Problem, peak: Tensor, tail: Tensor, share: Tensor) -> Tensor:
-    """The weights (*, H, Q, L) from raw scores and row statistics, differentiable in both."""
+def dense_weights(p: Problem, share: Tensor) -> Tensor:
+    """The weights (*, H, Q, L) from raw scores, and what the sink leaves of them.
+
+    Not from the row statistics: scores in other blocks round otherwise, and a sole key would get
+    a weight that is not quite 1.
+    """
     logits = blocked_scores(p)
     temperature = p.temperature
     if isinstance(temperature, Tensor):
@@ -200,10 +204,9 @@ def dense_weights(p: Problem, peak: Tensor, tail: Tensor, share: Tensor) -> Tens
         logits = logits + torch.where(given, p.bias, 0).to(logits.dtype)
     logits = logits.expand(*p.lead, p.heads, p.queries, p.keys)
     if seen is not None:
-        logits = logits.masked_fill(~seen, -torch.inf)
-    below = logits - torch.where(peak == -torch.inf, 0, peak).unsqueeze(-1)
-    factor = torch.exp(-tail).to(below.dtype) * share
-    weights = torch.exp(below) * factor.unsqueeze(-1)
+        # A row that sees nothing would be NaN, and its gradient too.
+        logits = torch.where(seen | ~seen.any(-1, keepdim=True), logits, -torch.inf)
+    weights = logits.softmax(-1) * share.unsqueeze(-1)
     return weights if seen is None else torch.where(seen, weights, 0)
 
 

@@ -318,6 +318,23 @@ class Scores(torch.autograd.Function):
         return tuple(_returned(grads, args, ctx.needs_input_grad))
 
 
+# An exported program calls the operators themselves: with these it has gradients too.
+@torch.library.impl(LIBRARY, "cpu_attend", "Autograd")
+def _(*flat):
+    if needs_gradient(Arguments(*flat[:COUNT])):
+        return Attend.apply(flat[COUNT], *flat[:COUNT])
+    with torch._C._AutoDispatchBelowAutograd():
+        return torch.ops.regard.cpu_attend(*flat)
+
+
+@torch.library.impl(LIBRARY, "cpu_scores", "Autograd")
+def _(*flat):
+    if needs_gradient(Arguments(*flat)):
+        return Scores.apply(*flat)
+    with torch._C._AutoDispatchBelowAutograd():
+        return torch.ops.regard.cpu_scores(*flat)
+
+
 class Once(torch.autograd.Function):
     """A backward pass that cannot be differentiated again, and says what can."""
 

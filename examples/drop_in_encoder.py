@@ -1,0 +1,59 @@
+"""Other scores inside torch's own encoder: look up the value that belongs to a key.
+
+Each sequence holds up to 8 pairs of a key and a value, padded, and ends with a key alone; the
+model says which value stood beside that key. `nn.TransformerEncoder` is built as always, and
+`replace_attention` puts the score in.
+"""
+
+import torch
+from torch import nn
+
+import regard
+from regard.nn import replace_attention
+
+KEYS, VALUES, PAIRS, DIM, HEADS = 16, 8, 8, 32, 4
+
+
+def batch(size: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Keys and values (size, PAIRS + 1), what is padding, and the answers."""
+    keys = torch.rand(size, KEYS).argsort(-1)[:, :PAIRS]
+    values = torch.randint(VALUES, (size, PAIRS))
+    lengths = torch.randint(2, PAIRS + 1, (size, 1))
+    asked = (torch.rand(size, 1) * lengths).long()
+    # The question comes first, so that padding is at the end.
+    keys, answer = torch.cat([keys.gather(1, asked), keys], 1), values.gather(1, asked).squeeze(1)
+    values = torch.cat([torch.full((size, 1), VALUES), values], 1)
+    return keys, values, torch.arange(PAIRS + 1) > lengths, answer
+
+
+class LookUp(nn.Module):
+    """Embeddings, torch's encoder, and a linear layer on the question."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.key, self.value = nn.Embedding(KEYS, DIM), nn.Embedding(VALUES + 1, DIM)
+        layer = nn.TransformerEncoderLayer(DIM, HEADS, 64, dropout=0.0, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.answer = nn.Linear(DIM, VALUES)
+
+    def forward(self, keys: torch.Tensor, values: torch.Tensor, pad: torch.Tensor) -> torch.Tensor:
+        """Logits (batch, VALUES)."""
+        x = self.encoder(self.key(keys) + self.value(values), src_key_padding_mask=pad)
+        return self.answer(x[:, 0])
+
+
+for name, score in (("additive", regard.Additive(8, HEADS)), ("cosine", "cosine")):
+    torch.manual_seed(0)
+    model = LookUp()
+    replace_attention(model, score)
+    optimiser = torch.optim.Adam(model.parameters(), 5e-3)
+    for _ in range(250):
+        *given, answer = batch(64)
+        optimiser.zero_grad()
+        nn.functional.cross_entropy(model(*given), answer).backward()
+        optimiser.step()
+    *given, answer = batch(1000)
+    with torch.no_grad():
+        right = (model.eval()(*given).argmax(-1) == answer).float().mean().item()
+    print(f"{name}: {right:.1%} of 1000 questions answered")
+    assert right >= 0.99, right

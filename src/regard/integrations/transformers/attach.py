@@ -1,0 +1,159 @@
+"""Give the attention layers of a model their scores, and take them away again."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable
+
+from transformers import PreTrainedModel
+
+from regard.describe import describe
+from regard.integrations.transformers.forward import IMPLEMENTATION, SCORE
+from regard.integrations.transformers.layers import Layer, attention_layers, select
+from regard.integrations.transformers.recipe import describe_score
+from regard.scores import Additive, Bilinear, GATv2, Score, named_score
+
+Maker = Callable[[Layer], Score | None]
+
+# Scores with parameters that need no more than a layer's sizes.
+SIZED: dict[str, Maker] = {
+    "additive": lambda layer: Additive(layer.head_dim, layer.heads),
+    "gatv2": lambda layer: GATv2(layer.head_dim, layer.heads),
+    "bilinear": lambda layer: Bilinear(layer.head_dim, layer.head_dim, layer.heads),
+}
+# Where a model keeps the implementations it had before, for `restore`.
+BEFORE = "_regard_before"
+# Where the config says which layer has which score.
+DESCRIPTIONS = "regard_scores"
+
+
+def use_score(
+    model: PreTrainedModel,
+    score: Score | str | Maker,
+    layers: str | int | Iterable[str | int] | None = None,
+) -> PreTrainedModel:
+    """Let attention layers of a transformers model score with `score`.
+
+    Each chosen layer gets a score of its own as the submodule `regard_score`: it trains, moves,
+    casts and saves with the model. The model's projections, rotary positions, cache and masks stay;
+    the score sees each head's queries (batch, heads, Q, head_dim) and keys (batch, key_heads, L,
+    head_dim). Make the optimiser after this call, so that it has the new parameters.
+
+    Args:
+        model: any model whose layers call transformers' attention interface.
+        score: a name ("additive", "gatv2", "bilinear", "cosine", "gaussian", "dot", "scaled_dot"),
+            built for each layer's sizes; a `Score`, copied into each layer; or a function from a
+            `Layer` to its `Score`, or to None for the model's own scaled dot.
+        layers: which layers: places (0, -1), names or patterns ("decoder.*"), or several; None for
+            all. The others keep what they have.
+
+    The model's `scaling` is used by scaled dot alone, where it stands in place of 1 / sqrt(d); other
+    scores set their own size. Soft cap, sinks, position bias and dropout of the model apply to every
+    score.
+
+    Returns:
+        The model itself, changed.
+    """
+    found = attention_layers(model)
+    make = as_maker(score)
+    # All are made before any is put in place: an error leaves the model as it was.
+    made = {layer.name: checked(make(layer), layer) for layer in select(found, layers)}
+    if len(own := [x for x in made.values() if x is not None]) > len({id(x) for x in own}):
+        raise ValueError(
+            "score gave the same Score object to several layers, which safetensors cannot save; "
+            "make a new one for each layer"
+        )
+    put_scores(model, found, made)
+    return model
+
+
+def restore(model: PreTrainedModel) -> PreTrainedModel:
+    """Take the scores away and give the model back the implementation it had before `use_score`."""
+    layers, before = attention_layers(model), getattr(model, BEFORE, None)
+    if before is None or not all(hasattr(layer.module, SCORE) for layer in layers):
+        raise ValueError(
+            f"this {type(model).__name__} has no scores to take away: restore takes the model that "
+            "use_score or load returned"
+        )
+    for layer in layers:
+        delattr(layer.module, SCORE)
+    model.set_attn_implementation(before)
+    for holder, name in (
+        (model, BEFORE),
+        (model.config, DESCRIPTIONS),
+        (model.config, "attn_implementation"),
+    ):
+        delattr(holder, name)
+    return model
+
+
+def as_maker(score: Score | str | Maker) -> Maker:
+    """A function that makes the score of a layer."""
+    if isinstance(score, str) and score in SIZED:
+        return SIZED[score]
+    if isinstance(score, (Score, str)):
+        one = named_score(score)
+        return lambda layer: copy.deepcopy(one)
+    if callable(score) and not isinstance(score, type):
+        return score
+    raise TypeError(
+        "score must be a name, a Score object, or a function from a Layer to a Score, got "
+        f"{describe(score)}"
+    )
+
+
+def checked(score: object, layer: Layer) -> Score | None:
+    """What a maker returned, if it is a score or None."""
+    if score is None or isinstance(score, Score):
+        return score
+    raise TypeError(
+        f"the function for layer {layer.name!r} must return a Score or None, got {describe(score)}"
+    )
+
+
+def put_scores(
+    model: PreTrainedModel, layers: list[Layer], scores: dict[str, Score | None]
+) -> None:
+    """Put scores in their layers, switch the implementation, and write it all in the config."""
+    # Not only the first time: the implementation may have been changed by hand since.
+    ours = all(implementation_of(layer) == IMPLEMENTATION for layer in layers)
+    if not ours or not hasattr(model, BEFORE):
+        setattr(model, BEFORE, switch(model, layers))
+    descriptions = {}
+    for layer in layers:
+        score = scores.get(layer.name, getattr(layer.module, SCORE, None))
+        if score is not None:
+            like = next((p for p in layer.module.parameters() if p.is_floating_point()), None)
+            score = score if like is None else score.to(like.device, like.dtype)
+            descriptions[layer.name] = describe_score(score.train(layer.module.training))
+        layer.module.register_module(SCORE, score)
+    setattr(model.config, DESCRIPTIONS, descriptions)
+    # Saved with the config: a plain `from_pretrained` then asks for our implementation, which
+    # refuses to run without the scores, in place of a silent scaled dot.
+    model.config.attn_implementation = IMPLEMENTATION
+
+
+def switch(model: PreTrainedModel, layers: list[Layer]) -> dict[str, str | None]:
+    """Set the implementation, make sure that every layer heard of it, and return those before."""
+    configs = {name: getattr(model.config, name, None) for name in model.config.sub_configs}
+    before = {
+        # A config taken from a model with scores names ours already: None is the model's default.
+        name: None if config._attn_implementation == IMPLEMENTATION else config._attn_implementation
+        for name, config in {"": model.config, **configs}.items()
+        if config is not None
+    }
+    model.set_attn_implementation(IMPLEMENTATION)
+    deaf = [layer.name for layer in layers if implementation_of(layer) != IMPLEMENTATION]
+    if deaf:
+        model.set_attn_implementation(before)
+        raise ValueError(
+            f"{type(model).__name__} does not let the attention implementation of these layers be "
+            f"changed: {', '.join(deaf)}"
+        )
+    return before
+
+
+def implementation_of(layer: Layer) -> str | None:
+    """What a layer will ask for; one without a config of its own is taken to follow the model."""
+    config = getattr(layer.module, "config", None)
+    return getattr(config, "_attn_implementation", IMPLEMENTATION)

@@ -1,0 +1,195 @@
+"""The attention function that transformers' models call, and its registration.
+
+Shape legend: B batch, H query heads, K key heads (K divides H), Q query length, L key length,
+D head width.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.masking_utils import sdpa_mask
+
+from regard.attention import attend, attention
+from regard.mask import Mask
+from regard.scores import Score, named_score
+
+try:
+    from transformers.utils.output_capturing import _active_collector as COLLECTOR
+except ImportError:  # releases that pass `output_attentions` down to every layer
+    COLLECTOR = None
+
+IMPLEMENTATION = "regard"
+
+# The name under which an attention layer holds its score; None there is the model's own score.
+SCORE = "regard_score"
+
+# What models pass to kernels of their own, to be refused rather than left out.
+REFUSED = {
+    "cache": "a paged cache (continuous batching)",
+    "indices": "sparse attention over chosen keys",
+    "block_indices": "sparse attention over chosen blocks of keys",
+    "head_mask": "a head mask",
+}
+
+
+def attention_forward(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | Tensor | None = None,
+    is_causal: bool | None = None,
+    position_bias: Tensor | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    **kwargs,
+) -> tuple[Tensor, Tensor | None]:
+    """Attend with the score of `module`.
+
+    Args:
+        module: the attention layer; `use_score` gave it its score.
+        query: (B, H, Q, D), projected, with rotary positions where the model has them.
+        key: (B, K, L, D), from the cache where there is one.
+        value: (B, K, L, value width).
+        attention_mask: (B or 1, H or 1, Q or 1, L), boolean with True = attend, or floats to add.
+            None: the flag `is_causal` says all.
+        dropout: of the weights, in training only.
+        scaling: what the model multiplies dot products by; used by scaled dot alone.
+        is_causal: whether None as a mask means causal; by default the layer's own flag.
+        position_bias: (B or 1, H, Q, L) added to the logits, as in T5.
+        softcap: bounds the logits, as in Gemma 2.
+        s_aux: (H,) logits of an outcome without value, as in gpt-oss.
+        kwargs: what else the model passes. A sliding window is in the mask already.
+
+    Returns:
+        (B, Q, H, value width), and the weights before dropout (B, H, Q, L) where the model was
+        asked for `output_attentions`, else None.
+    """
+    refuse_unsupported(module, query, attention_mask, kwargs)
+    score = layer_score(module)
+    mask, bias = mask_and_bias(attention_mask, position_bias)
+    if attention_mask is None and query.shape[-2] > 1:
+        causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+        # From the first key: transformers leaves the mask out where the cache was empty, and a
+        # static cache has room for later keys at its end.
+        mask = Mask.causal("top_left") if causal else None
+    options = {
+        "mask": mask,
+        "bias": bias,
+        "sink": s_aux,
+        "temperature": own_temperature(score, query, scaling),
+        "softcap": softcap,
+        "dropout": dropout if module.training else 0.0,
+    }
+    if wants_weights(kwargs):
+        result = attend(query, key, value, score, want=("weights",), **options)
+        return result.output.transpose(1, 2).contiguous(), result.weights
+    output = attention(query, key, value, score, **options)
+    return output.transpose(1, 2).contiguous(), None
+
+
+def layer_score(module: nn.Module) -> Score:
+    """The score of a layer; scaled dot where `use_score` left the layer out."""
+    if not hasattr(module, SCORE):
+        raise RuntimeError(
+            f"{type(module).__name__} runs with attn_implementation={IMPLEMENTATION!r} but has no "
+            "score: call regard.integrations.transformers.use_score(model, ...) on a fresh model, "
+            "or open a saved one with regard.integrations.transformers.load(folder)"
+        )
+    return named_score(getattr(module, SCORE))
+
+
+def own_temperature(score: Score, query: Tensor, scaling: float | Tensor | None) -> float | Tensor:
+    """What makes `<q, k> / sqrt(D)` the model's `scaling * <q, k>`; 1 for every other score.
+
+    A wrapped scaled dot keeps the model's scaling too: `SoftCapped(ScaledDot(), 30.0)`.
+    """
+    if score.name != "scaled_dot" or scaling is None:
+        return 1.0
+    factor = scaling * query.shape[-1] ** 0.5
+    # The usual scaling, up to its rounding, is exactly what the score does by itself.
+    if isinstance(factor, float) and abs(factor - 1) < 1e-12:
+        return 1.0
+    return 1 / factor
+
+
+def mask_and_bias(
+    attention_mask: Tensor | None, position_bias: Tensor | None
+) -> tuple[Mask | None, Tensor | None]:
+    """A mask and an additive bias from what the model passes.
+
+    In a float mask the dtype's lowest number stands for "hidden". It is taken at its word, so that
+    a row without any visible key gives 0 and not a mean of all values.
+    """
+    if attention_mask is None:
+        return None, position_bias
+    if attention_mask.dtype == torch.bool:
+        return Mask.dense(attention_mask), position_bias
+    hidden = attention_mask <= torch.finfo(attention_mask.dtype).min / 2
+    bias = attention_mask.masked_fill(hidden, 0)
+    return Mask.dense(~hidden), bias if position_bias is None else bias + position_bias
+
+
+def wants_weights(kwargs: dict) -> bool:
+    """Whether the model was asked for `output_attentions`.
+
+    Some models keep the argument to themselves (GPT-2): then the recorder of their outputs knows.
+    """
+    if kwargs.get("output_attentions"):
+        return True
+    if COLLECTOR is None:
+        return False
+    # Compilers cannot read it, unless they also trace the call that began the recording.
+    if torch.compiler.is_compiling() and not getattr(COLLECTOR, "compiling", False):
+        return False
+    recorded = COLLECTOR.get()
+    return recorded is not None and any(name.endswith("attentions") for name in recorded)
+
+
+def refuse_unsupported(
+    module: nn.Module, query: Tensor, attention_mask: Tensor | None, kwargs: dict
+) -> None:
+    """Refuse what would change the result if it were left out."""
+    where = type(module).__name__
+    for name, meaning in REFUSED.items():
+        if kwargs.get(name) is not None:
+            raise NotImplementedError(
+                f"{where} passes {name}=, {meaning}, which attn_implementation="
+                f"{IMPLEMENTATION!r} does not support; use another implementation for this model"
+            )
+    if query.ndim != 4:
+        raise NotImplementedError(
+            f"{where} passes a query of shape {tuple(query.shape)}; "
+            f"attn_implementation={IMPLEMENTATION!r} takes (batch, heads, length, dim)"
+        )
+    if attention_mask is None:
+        if kwargs.get("cu_seq_lens_q") is not None:
+            raise NotImplementedError(
+                f"{where} packs sequences by cu_seq_lens_q= without a mask, as flash attention "
+                "takes them; pass position_ids that start again at 0 for each sequence instead"
+            )
+        return
+    if not isinstance(attention_mask, Tensor) or attention_mask.ndim != 4:
+        given = tuple(getattr(attention_mask, "shape", ())) or type(attention_mask).__name__
+        raise NotImplementedError(
+            f"{where} passes an attention_mask {given}; attn_implementation={IMPLEMENTATION!r} "
+            "takes (batch, heads or 1, queries, keys), as transformers' own mask functions make"
+        )
+    if not (attention_mask.dtype == torch.bool or attention_mask.is_floating_point()):
+        raise TypeError(
+            f"attention_mask with 4 dims must be boolean, True = attend, or floats to add, got "
+            f"{attention_mask.dtype}; use attention_mask.bool()"
+        )
+
+
+def register() -> None:
+    """Register the function and, with it, the mask function: without one no mask is made at all."""
+    AttentionInterface.register(IMPLEMENTATION, attention_forward)
+    AttentionMaskInterface.register(IMPLEMENTATION, sdpa_mask)
+
+
+register()

@@ -1,0 +1,137 @@
+"""Open a saved model with its scores."""
+
+from __future__ import annotations
+
+from os import PathLike
+from typing import Any
+
+import transformers
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
+
+from regard.describe import describe
+from regard.integrations.transformers.attach import (
+    DESCRIPTIONS,
+    Maker,
+    as_maker,
+    checked,
+    put_scores,
+)
+from regard.integrations.transformers.forward import SCORE
+from regard.integrations.transformers.layers import Layer, attention_layers
+from regard.integrations.transformers.recipe import describe_score, rebuild_score
+from regard.scores import Score
+
+# Arguments of `from_pretrained` that say where the files are: the config needs them too.
+WHERE = ("cache_dir", "force_download", "local_files_only", "revision", "subfolder", "token")
+OURS = ("attn_implementation", "config", "output_loading_info", "trust_remote_code")
+
+
+def load(
+    path: str | PathLike,
+    model_class: type[PreTrainedModel] | None = None,
+    *,
+    score: Score | str | Maker | None = None,
+    **kwargs,
+) -> PreTrainedModel:
+    """Open a model that was saved with scores: `from_pretrained`, scores and all.
+
+    Weights are read from safetensors alone; nothing is unpickled.
+
+    Args:
+        path: the folder that `save_pretrained` wrote, or a name on the hub.
+        model_class: the model's class; by default the one that was saved.
+        score: as for `use_score`; needed only for scores that are not this library's. It must be
+            what the folder holds, and is refused by name otherwise.
+        kwargs: for `from_pretrained`: dtype, device_map, revision and so on.
+    """
+    for name in OURS:
+        if name in kwargs:
+            raise TypeError(f"load sets {name}= by itself; take it out of the call")
+    if not kwargs.setdefault("use_safetensors", True):
+        raise ValueError("load reads safetensors only; leave use_safetensors out of the call")
+    config = read_config(path, model_class, {k: kwargs[k] for k in WHERE if k in kwargs})
+    saved = getattr(config, DESCRIPTIONS, None)
+    if saved is None:
+        raise ValueError(
+            f"the config in {str(path)!r} names no scores; open it with from_pretrained, then call "
+            "use_score"
+        )
+    model_class = saved_class(config) if model_class is None else model_class
+    make = None if score is None else as_maker(score)
+
+    def build(self: PreTrainedModel, config: PreTrainedConfig, *args, **options) -> None:
+        model_class.__init__(self, config, *args, **options)
+        layers = attention_layers(self)
+        put_scores(self, layers, saved_scores(layers, saved, make, self.base_model_prefix))
+
+    # `from_pretrained` builds the model itself, so the scores go in while it does. The class is
+    # the same to the eye (some registries of transformers go by its name) and is put back after.
+    same = {"__module__": model_class.__module__, "__qualname__": model_class.__qualname__}
+    builder: Any = type(model_class.__name__, (model_class,), {**same, "__init__": build})
+    model, info = builder.from_pretrained(path, config=config, output_loading_info=True, **kwargs)
+    model.__class__ = model_class
+    for kind in ("missing_keys", "unexpected_keys"):
+        odd = sorted(key for key in info[kind] if f".{SCORE}." in key)
+        if odd:
+            raise ValueError(
+                f"the scores and the weights in {str(path)!r} do not fit: {kind.replace('_', ' ')} "
+                f"{', '.join(odd)}"
+            )
+    return model
+
+
+def read_config(
+    path: str | PathLike, model_class: type[PreTrainedModel] | None, where: dict
+) -> PreTrainedConfig:
+    """The saved config, free to pick the model's usual implementation first."""
+    reader: Any = AutoConfig
+    if model_class is not None:
+        if not (isinstance(model_class, type) and issubclass(model_class, PreTrainedModel)):
+            raise TypeError(
+                "model_class must be the class of a model, such as LlamaForCausalLM (not an Auto "
+                f"class), or None for the one that was saved, got {describe(model_class)}"
+            )
+        reader = model_class.config_class
+    return reader.from_pretrained(path, attn_implementation=None, **where)
+
+
+def saved_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
+    """The class of transformers that the config names."""
+    name = (config.architectures or [None])[0]
+    found = getattr(transformers, name or "", None)
+    if not (isinstance(found, type) and issubclass(found, PreTrainedModel)):
+        raise ValueError(
+            f"the config names the architecture {name!r}, which transformers does not have; pass "
+            "model_class="
+        )
+    return found
+
+
+def saved_scores(
+    layers: list[Layer], saved: dict[str, dict], make: Maker | None, prefix: str
+) -> dict[str, Score | None]:
+    """The score of each layer that has a description; refuses others than were saved."""
+    left, scores = dict(saved), {}
+    for layer in layers:
+        # A bare model may be opened from the file of a model with a head, and the other way round.
+        names = (layer.name, f"{prefix}.{layer.name}", layer.name.removeprefix(f"{prefix}."))
+        name = next((name for name in names if name in left), None)
+        if name is None:
+            continue
+        description = left.pop(name)
+        if make is None:
+            scores[layer.name] = rebuild_score(description)
+            continue
+        score = scores[layer.name] = checked(make(layer), layer)
+        given = None if score is None else describe_score(score)
+        if given != description:
+            raise ValueError(
+                f"layer {name!r} was saved with score {description.get('name')!r}, {description}, "
+                f"but score= gives {given and given['name']!r}, {given}"
+            )
+    # A part of the saved model, such as its encoder, leaves some of them out.
+    if saved and not scores:
+        raise ValueError(
+            f"the config has scores for layers that this model lacks: {', '.join(sorted(left))}"
+        )
+    return scores

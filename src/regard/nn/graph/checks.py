@@ -1,0 +1,138 @@
+"""Every wrong argument of `GraphAttention` is met here, with one error."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from regard.describe import describe
+from regard.nn.graph.edges import FILLS
+
+
+def dims_pair(in_dims: int | tuple[int, int]) -> tuple[int, int]:
+    """(source dim, target dim), or an error."""
+    pair = (in_dims, in_dims) if isinstance(in_dims, int) else in_dims
+    whole = isinstance(pair, (tuple, list)) and len(pair) == 2
+    if not whole or not all(type(n) is int and n > 0 for n in pair):
+        raise ValueError(
+            "in_dims must be an integer of 1 or more, or a pair (source dim, target dim) of them, "
+            f"got {describe(in_dims)}"
+        )
+    return pair[0], pair[1]
+
+
+def check_fill(fill: str | float | Tensor, edge_dim: int | None) -> None:
+    """Refuse what cannot be the feature of an added self-loop."""
+    if isinstance(fill, str):
+        if fill not in FILLS:
+            raise ValueError(
+                f"fill must be {', '.join(map(repr, FILLS))}, a number or a tensor, got {fill!r}"
+            )
+    elif isinstance(fill, Tensor):
+        if edge_dim is not None and tuple(fill.shape) not in [(), (1,), (edge_dim,)]:
+            raise ValueError(
+                f"fill must be a number or a tensor of shape ({edge_dim},), one entry for each "
+                f"edge feature, got {describe(fill)}"
+            )
+    elif isinstance(fill, bool) or not isinstance(fill, (int, float)):
+        raise TypeError(
+            f"fill must be one of {', '.join(map(repr, FILLS))}, a number or a tensor, got "
+            f"{describe(fill)}"
+        )
+
+
+def node_pair(
+    x: Tensor | tuple[Tensor, Tensor], dims: tuple[int, int], weight: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The features of source and target nodes, or an error; one tensor serves as both."""
+    if isinstance(x, Tensor):
+        if dims[0] != dims[1]:
+            raise TypeError(
+                f"x must be a pair (x_source, x_target): the layer was built for source dim "
+                f"{dims[0]} and target dim {dims[1]}, got {describe(x)}"
+            )
+        _check_features(x, "x", "nodes", dims[0], weight)
+        return x, x
+    if not isinstance(x, (tuple, list)) or len(x) != 2:
+        raise TypeError(f"x must be a tensor or a pair (x_source, x_target), got {describe(x)}")
+    for name, side, dim in (("x_source", x[0], dims[0]), ("x_target", x[1], dims[1])):
+        _check_features(side, name, "nodes", dim, weight)
+    return x[0], x[1]
+
+
+def check_edges(edge_index: Tensor, x_source: Tensor, x_target: Tensor) -> None:
+    """Refuse edges that do not connect the nodes given.
+
+    Whether indices are in range is looked up on the CPU only. On a GPU the host would have to wait
+    for the answer, and in a compiled graph it would break the graph; there PyTorch's own gathers
+    stop with an assertion of theirs.
+    """
+    if not isinstance(edge_index, Tensor):
+        raise TypeError(f"edge_index must be a tensor (2, edges), got {describe(edge_index)}")
+    if edge_index.layout != torch.strided:
+        raise TypeError(
+            f"edge_index must be a dense tensor (2, edges), got {edge_index.layout}; of a sparse "
+            "adjacency with a row for each target it is adjacency.coalesce().indices().flip(0)"
+        )
+    if edge_index.dtype != torch.int64:
+        raise TypeError(f"edge_index must be int64, got {edge_index.dtype}; use edge_index.long()")
+    if edge_index.ndim != 2 or edge_index.shape[0] != 2:
+        flipped = edge_index.ndim == 2 and edge_index.shape[1] == 2
+        raise ValueError(
+            "edge_index must be (2, edges), sources in row 0 and targets in row 1, got shape "
+            f"{tuple(edge_index.shape)}" + ("; use edge_index.t()" if flipped else "")
+        )
+    if edge_index.device != x_source.device:
+        raise ValueError(f"edge_index is on {edge_index.device} but x is on {x_source.device}")
+    if edge_index.device.type != "cpu" or torch.compiler.is_compiling() or not edge_index.numel():
+        return
+    for row, side, x in ((0, "source", x_source), (1, "target", x_target)):
+        low, high = (int(n) for n in edge_index[row].aminmax())
+        if low < 0 or high >= x.shape[0]:
+            raise ValueError(
+                f"edge_index[{row}] holds {low if low < 0 else high}, but there are {x.shape[0]} "
+                f"{side} nodes: indices run from 0 to the number of nodes less 1"
+            )
+
+
+def edge_features(
+    edge_attr: Tensor | None, edges: int, edge_dim: int | None, weight: Tensor
+) -> Tensor | None:
+    """The edge features as (edges, edge_dim), None where the layer takes none, or an error."""
+    if edge_attr is None:
+        if edge_dim is not None:
+            raise ValueError(
+                f"edge_attr is missing: the layer was built with edge_dim={edge_dim} and needs "
+                f"edge features of shape ({edges}, {edge_dim})"
+            )
+        return None
+    if edge_dim is None:
+        raise ValueError(
+            f"edge_attr was given, {describe(edge_attr)}, but the layer was built without "
+            "edge_dim and would not use it; build it with edge_dim="
+        )
+    if isinstance(edge_attr, Tensor) and edge_attr.ndim == 1:
+        edge_attr = edge_attr.unsqueeze(-1)
+    _check_features(edge_attr, "edge_attr", "edges", edge_dim, weight)
+    if edge_attr.shape[0] != edges:
+        raise ValueError(
+            f"edge_attr is for {edge_attr.shape[0]} edges, shape {tuple(edge_attr.shape)}, but "
+            f"edge_index has {edges} edges"
+        )
+    return edge_attr
+
+
+def _check_features(x: Tensor, name: str, things: str, dim: int, weight: Tensor) -> None:
+    if not isinstance(x, Tensor):
+        raise TypeError(f"{name} must be a tensor ({things}, {dim}), got {describe(x)}")
+    if not x.is_floating_point():
+        raise TypeError(f"{name} must be floating point, got {x.dtype}; use {name}.float()")
+    if x.ndim != 2 or x.shape[1] != dim:
+        batched = "; join a batch of graphs into one graph" if x.ndim == 3 else ""
+        raise ValueError(f"{name} must be ({things}, {dim}), got shape {tuple(x.shape)}{batched}")
+    if x.device != weight.device:
+        raise ValueError(f"{name} is on {x.device} but the layer is on {weight.device}")
+    if x.dtype != weight.dtype and not torch.is_autocast_enabled(x.device.type):
+        raise TypeError(
+            f"{name} is {x.dtype} but the layer is {weight.dtype}; cast one, or use torch.autocast"
+        )

@@ -1,0 +1,147 @@
+"""Attention where only some pairs exist: scores, softmax and sums over the edges of a graph.
+
+Every function here is a gather at the ends of the edges or a sum over the edges of a node. Nothing
+is larger than (E, H, D), and nothing has a shape that depends on what a tensor holds, so that all of
+it compiles with a free number of edges and never makes a GPU wait.
+
+Shape legend: E edges, N nodes, H heads, D width for each head.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from regard.engines.base import working_dtype
+from regard.forms import Form, Inner
+
+# What the edge features of a node's added self-loop may be made of, by PyTorch Geometric's names.
+FILLS = ("mean", "add", "min", "max", "mul")
+
+
+class Edges(NamedTuple):
+    """Edges as the layer runs over them.
+
+    Args:
+        source: (E,) where a message comes from.
+        target: (E,) where it goes.
+        feature: (E, edge dim), or None.
+        hidden: (E,), True for edges that carry nothing, or None where there are none: given
+            self-loops stay in place, for taking them out would make a shape depend on data.
+    """
+
+    source: Tensor
+    target: Tensor
+    feature: Tensor | None = None
+    hidden: Tensor | None = None
+
+
+def with_self_loops(
+    edge_index: Tensor, feature: Tensor | None, nodes: int, fill: str | float | Tensor
+) -> Edges:
+    """Hide the self-loops given and append one for each of the first `nodes` nodes.
+
+    The feature of an appended loop is `fill`, or its mean (sum, ...) over the other edges that
+    point to the node; without any it is 0, for "mul" 1.
+    """
+    source, target = edge_index[0], edge_index[1]
+    given = source == target
+    loops = torch.arange(nodes, device=source.device)
+    hidden = torch.cat([given, torch.zeros_like(loops, dtype=torch.bool)])
+    if feature is not None:
+        # Not read at all, even where it is NaN.
+        feature = torch.where(given.unsqueeze(-1), 0, feature)
+        if isinstance(fill, str):
+            filled = _reduced(feature, torch.where(given, -1, target), nodes, fill)
+        elif isinstance(fill, Tensor):
+            filled = fill.to(feature.dtype).expand(nodes, feature.shape[-1])
+        else:
+            filled = feature.new_full((nodes, feature.shape[-1]), fill)
+        feature = torch.cat([feature, filled])
+    return Edges(torch.cat([source, loops]), torch.cat([target, loops]), feature, hidden)
+
+
+def _reduced(feature: Tensor, target: Tensor, nodes: int, fill: str) -> Tensor:
+    """Reduce (E, D) to (nodes, D); edges whose target is not among the nodes are left out."""
+    work = feature.to(working_dtype(feature.dtype))
+    # One row more takes what is left out.
+    row = torch.where((target < 0) | (target >= nodes), nodes, target)
+    if fill in ("mean", "add"):
+        # Not scatter_reduce, which has no deterministic sum on a GPU.
+        total = sum_at(work, row, nodes + 1)
+        if fill == "mean":
+            total = total / sum_at(torch.ones_like(work[:, :1]), row, nodes + 1).clamp(min=1)
+        return total[:nodes].to(feature.dtype)
+    start = work.new_full((nodes + 1, work.shape[-1]), 1.0 if fill == "mul" else 0.0)
+    row = row.unsqueeze(-1).expand_as(work)
+    how = {"min": "amin", "max": "amax", "mul": "prod"}[fill]
+    reduced = start.scatter_reduce(0, row, work, how, include_self=False)
+    return reduced[:nodes].to(feature.dtype)
+
+
+def edge_logits(form: Form, target: Tensor, source: Tensor | None) -> Tensor:
+    """The score of every edge, (E, H), from a form whose tensors are (H, nodes, width).
+
+    `source` None says that the form has a key for each edge, in their order. Half precision is
+    computed in fp32.
+    """
+    if isinstance(form, Inner):
+        logits = (_ends(form.phi, target) * _ends(form.psi, source)).sum(-1) * form.scale
+        for term, index in ((form.alpha, target), (form.beta, source)):
+            if term is not None:
+                logits = logits + _ends(term, index)
+        return logits
+    units = form.function.value(_ends(form.a, target) + _ends(form.b, source), form.parameter)
+    return (units * form.v.squeeze(-2).to(units.dtype)).sum(-1)
+
+
+def _ends(x: Tensor, index: Tensor | None) -> Tensor:
+    """(H, N, ...) at the nodes `index`: (E, H, ...)."""
+    return at(x.transpose(0, 1), index)
+
+
+def at(x: Tensor, index: Tensor | None) -> Tensor:
+    """(N, ...) at the nodes `index`, None for all: (E, ...) in the working dtype.
+
+    The cast comes before the gather, so that the backward sums in the working dtype too.
+    """
+    x = x.to(working_dtype(x.dtype))
+    return x if index is None else x.index_select(0, index)
+
+
+def edge_softmax(logits: Tensor, target: Tensor, nodes: int) -> Tensor:
+    """Softmax of (E, H) over the edges that share a target, separately for each head.
+
+    The largest logit of each node is subtracted, so that the sum of a node with any edge is at
+    least 1 and nothing need be added to it. -inf hides an edge; a node with hidden edges alone has
+    weights 0. NaN stays with its node and head. Half precision is computed and returned in fp32.
+    """
+    logits = logits.to(working_dtype(logits.dtype))
+    index = target.unsqueeze(-1).expand_as(logits)
+    fixed = logits.detach()
+    peak = fixed.new_full((nodes, fixed.shape[-1]), -torch.inf)
+    peak = peak.scatter_reduce(0, index, fixed, "amax")
+    peak = torch.where(peak == -torch.inf, 0, peak)
+    share = torch.exp(logits - peak.index_select(0, target))
+    total = sum_at(share, target, nodes)
+    total = torch.where(total == 0, 1, total)
+    return share / total.index_select(0, target)
+
+
+def sum_at(x: Tensor, target: Tensor, nodes: int) -> Tensor:
+    """Sum (E, ...) over the edges of each target: (nodes, ...), 0 for a node without edges."""
+    return x.new_zeros(nodes, *x.shape[1:]).index_add(0, target, x)
+
+
+def only_read(x: Tensor, *indices: Tensor) -> Tensor:
+    """(N, D) with rows of 0 for nodes that no edge reads.
+
+    Whatever padding holds, NaN included, then stays out of the gradient of the projections, where
+    0 * NaN would be NaN.
+    """
+    read = torch.zeros(x.shape[0], dtype=torch.bool, device=x.device)
+    for index in indices:
+        read = read.index_fill(0, index, True)
+    return torch.where(read.unsqueeze(-1), x, 0)

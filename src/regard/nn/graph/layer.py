@@ -1,0 +1,353 @@
+"""Attention over the edges of a graph.
+
+Shape legend: E edges, S source nodes, T target nodes, H heads, W width of queries and keys for each
+head, C width of values for each head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from regard.checks import check_options
+from regard.forms import PairwiseKey
+from regard.nn.graph import pyg
+from regard.nn.graph.checks import check_edges, check_fill, dims_pair, edge_features, node_pair
+from regard.nn.graph.edges import (
+    Edges,
+    at,
+    edge_logits,
+    edge_softmax,
+    only_read,
+    sum_at,
+    with_self_loops,
+)
+from regard.nn.graph.score import make_score, score_width
+from regard.scores import Score
+from regard.scores.base import check_sizes
+from regard.scores.gat import GAT
+
+
+class GraphAttended(NamedTuple):
+    """The output, and what each edge weighed.
+
+    Row n of `weights` belongs to the edge `edge_index[:, n]`, which is edge `edge[n]` of those
+    given. With self-loops on, given self-loops are gone and a new one of each node stands at the
+    end, with -1 in `edge`.
+
+    Args:
+        output: (T, H * C), or (T, C) where heads are averaged.
+        edge_index: (2, E), sources and targets of the edges that were attended over.
+        edge: (E,) the column of each in the edge_index given, -1 for an added self-loop.
+        weights: (E, H), before dropout; they sum to 1 over the edges of a target.
+    """
+
+    output: Tensor
+    edge_index: Tensor
+    edge: Tensor
+    weights: Tensor
+
+
+class GraphAttention(nn.Module):
+    """Every node attends to the nodes that have an edge to it, by any score.
+
+    `out_i = sum_j a_ij W_v x_j`, with `a_ij` the softmax of `s(W_q x_i, W_k x_j + W_e e_ij)` over
+    the edges j -> i, for each head. The conventions are those of PyTorch Geometric:
+    `edge_index[0]` holds sources, `edge_index[1]` targets; edges may repeat; a node that no edge
+    points to gets 0 (and the bias and residual, where there are any).
+
+    | PyTorch Geometric | here |
+    |---|---|
+    | `GATv2Conv(i, o, h)` | `GraphAttention(i, o, h)` |
+    | `GATConv(i, o, h)` | `GraphAttention(i, o, h, score="gat")` |
+    | `TransformerConv(i, o, h)` | `GraphAttention(i, o, h, score="scaled_dot", self_loops=False, residual=True)`, with edge features also `edge_in_value=True` |
+
+    `from_pyg` makes a layer from one of theirs, `load_pyg` takes their state_dict.
+
+    Args:
+        in_dims: width of the node features, or (source, target) between two sets of nodes.
+        out_dim: C, output width for each head.
+        heads: H.
+        score: "gatv2", "gat", "scaled_dot", "dot", "cosine", "gaussian", "bilinear", "additive",
+            or any `Score` for H heads on queries and keys of width W; this layer projects.
+        width: W; default the score's own where it has one, else C.
+        concat: concatenate the heads; False averages them.
+        edge_dim: width of edge features, which are projected and added to the keys.
+        edge_in_value: add the projected edge features to the values too (needs W == C).
+        self_loops: take given self-loops out and give every node one. Between two sets of nodes,
+            the first nodes of both are taken to be the same, as in sampled neighbourhoods.
+        fill: the edge features of these self-loops: "mean", "add", "min", "max" or "mul" of the
+            features of the edges to the node, or a number or tensor.
+        negative_slope: of "gat" and "gatv2", default 0.2.
+        dropout: probability of dropping a weight, in training.
+        bias: learn biases: in the projections (not for "gat"), and at the output where the values
+            share the projection of the keys, in the residual where they do not.
+        share_weights: project queries by the weights of the keys. Default: only for "gat" with one
+            set of nodes, as it was written.
+        share_value: the projected keys are the values. Default: for "gat" and "gatv2".
+        residual: add a learned projection of the target nodes to the output.
+        gate: mix output and residual by a learned gate in place of adding, the beta of
+            TransformerConv.
+
+    Cost: the projections, and for each edge and head what the score costs for a pair and C
+    multiply-adds. Memory: a few tensors of (E, H, max(W, C)), self-loops counted among the edges; a
+    training step keeps about four, "gat" about two. In half precision logits, softmax and sums are
+    in fp32. Results are deterministic on the CPU, and on a GPU in torch's deterministic mode (which
+    refuses fill="mul"). Indices out of range raise an error on the CPU; on a GPU the host would have
+    to wait to look at them, and PyTorch's own assertion stops the program.
+
+    "gat" and "gatv2" start as PyTorch Geometric's do: Glorot uniform weights and vectors, uniform
+    biases of the projections. With every other score the weights start normal with variance 1 /
+    fan-in and biases at 0, so that scores have variance 1 for unit-variance nodes (edge features
+    add theirs). The output bias starts at 0. A `Score` object given is left as it is.
+    """
+
+    def __init__(
+        self,
+        in_dims: int | tuple[int, int],
+        out_dim: int,
+        heads: int = 1,
+        score: str | Score = "gatv2",
+        *,
+        width: int | None = None,
+        concat: bool = True,
+        edge_dim: int | None = None,
+        edge_in_value: bool = False,
+        self_loops: bool = True,
+        fill: str | float | Tensor = "mean",
+        negative_slope: float | None = None,
+        dropout: float = 0.0,
+        bias: bool = True,
+        share_weights: bool | None = None,
+        share_value: bool | None = None,
+        residual: bool = False,
+        gate: bool = False,
+    ) -> None:
+        super().__init__()
+        self.source_dim, self.target_dim = dims_pair(in_dims)
+        check_sizes(out_dim=out_dim, heads=heads, width=width, edge_dim=edge_dim)
+        check_options(None, dropout, None)
+        check_fill(fill, edge_dim)
+        width = score_width(score, width, out_dim)
+        self._starts_as_pyg = isinstance(score, str) and score in ("gat", "gatv2")
+        self.score = make_score(score, width, heads, negative_slope, edge_dim is not None)
+        self.out_dim, self.heads, self.width, self.edge_dim = out_dim, heads, width, edge_dim
+        self.concat, self.edge_in_value, self.self_loops = concat, edge_in_value, self_loops
+        self.dropout = dropout
+        if isinstance(fill, Tensor):
+            self.register_buffer("fill", fill, persistent=False)  # moves with the layer
+        else:
+            self.fill = fill
+        if share_weights is None:
+            share_weights = self.score.name == "gat" and isinstance(in_dims, int)
+        if share_value is None:
+            share_value = self.score.name in ("gat", "gatv2")
+        self.share_weights, self.share_value = share_weights, share_value
+        self._check_options(residual, gate)
+        total = out_dim * heads if concat else out_dim
+        bias_inside = bias and self.score.name != "gat"
+        self.key = nn.Linear(self.source_dim, heads * width, bias_inside)
+        self.query = self.value = self.edge = self.residual = self.gate = self.bias = None
+        if not share_weights:
+            self.query = nn.Linear(self.target_dim, heads * width, bias_inside)
+        if not share_value:
+            self.value = nn.Linear(self.source_dim, heads * out_dim, bias)
+        if edge_dim is not None:
+            self.edge = nn.Linear(edge_dim, heads * width, False)
+        if residual:
+            self.residual = nn.Linear(self.target_dim, total, bias and not share_value)
+        if gate:
+            self.gate = nn.Linear(3 * total, 1, False)
+        if bias and share_value:
+            self.bias = nn.Parameter(torch.empty(total))
+        self._reset_own()
+
+    @classmethod
+    def from_pyg(cls, conv: nn.Module) -> GraphAttention:
+        """A layer that computes what a GATConv, GATv2Conv or TransformerConv computes.
+
+        The weights are copied; device, dtype and training mode are those of `conv`.
+        """
+        layer = cls(**pyg.arguments(conv))
+        sample = next(conv.parameters())
+        layer.to(sample.device, sample.dtype).train(conv.training)
+        layer.load_pyg(conv.state_dict())
+        return layer
+
+    def load_pyg(self, state_dict: Mapping[str, Tensor]) -> None:
+        """Copy the weights from the state_dict of a GATConv, GATv2Conv or TransformerConv.
+
+        The layer must be built with the same sizes and options; `from_pyg` does both.
+        """
+        self.load_state_dict(pyg.renamed(state_dict, self.score.name, self.state_dict()))
+
+    def reset_parameters(self) -> None:
+        """Draw all parameters anew, those of the score included."""
+        reset = getattr(self.score, "reset_parameters", None)
+        if reset is not None:
+            reset()
+        self._reset_own()
+
+    def forward(
+        self,
+        x: Tensor | tuple[Tensor, Tensor],
+        edge_index: Tensor,
+        edge_attr: Tensor | None = None,
+    ) -> Tensor:
+        """Attend over the edges.
+
+        Args:
+            x: node features (nodes, in_dims), or a pair (x_source, x_target).
+            edge_index: (2, E) int64, sources in row 0 and targets in row 1.
+            edge_attr: (E, edge_dim), or (E,) where edge_dim is 1.
+
+        Returns:
+            (T, H * C), or (T, C) where heads are averaged.
+        """
+        return self._run(x, edge_index, edge_attr)[0]
+
+    def attend(
+        self,
+        x: Tensor | tuple[Tensor, Tensor],
+        edge_index: Tensor,
+        edge_attr: Tensor | None = None,
+    ) -> GraphAttended:
+        """`forward` with the weight of every edge, and which edge it is."""
+        output, edges, weights = self._run(x, edge_index, edge_attr)
+        number = torch.arange(edges.source.shape[0], device=edges.source.device)
+        number = torch.where(number < edge_index.shape[1], number, -1)
+        both = torch.stack([edges.source, edges.target])
+        weights = weights.to(output.dtype)
+        if edges.hidden is None:
+            return GraphAttended(output, both, number, weights)
+        kept = ~edges.hidden
+        return GraphAttended(output, both[:, kept], number[kept], weights[kept])
+
+    def _run(
+        self, x: Tensor | tuple[Tensor, Tensor], edge_index: Tensor, edge_attr: Tensor | None
+    ) -> tuple[Tensor, Edges, Tensor]:
+        x_source, x_target = node_pair(x, (self.source_dim, self.target_dim), self.key.weight)
+        check_edges(edge_index, x_source, x_target)
+        feature = edge_features(edge_attr, edge_index.shape[1], self.edge_dim, self.key.weight)
+        if self.self_loops:
+            nodes = min(x_source.shape[0], x_target.shape[0])
+            edges = with_self_loops(edge_index, feature, nodes, self.fill)
+        else:
+            edges = Edges(edge_index[0], edge_index[1], feature)
+        query, key, value = self._project(x_source, x_target, edges)
+        edge = None
+        if self.edge is not None and edges.feature is not None:
+            edge = self._by_head(self.edge(edges.feature))
+        weights = self._weights(query, key, edge, edges)
+        output = self._sum(value, edge, weights, edges, x_target.shape[0])
+        return self._finish(output.to(value.dtype), x_target), edges, weights
+
+    def _project(
+        self, x_source: Tensor, x_target: Tensor, edges: Edges
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries (T, H, W), keys (S, H, W) and values (S, H, C)."""
+        one_set = x_source is x_target
+        if not one_set:
+            x_source = only_read(x_source, edges.source)
+            x_target = only_read(x_target, edges.target)
+        elif not self.self_loops:
+            x_source = x_target = only_read(x_source, edges.source, edges.target)
+        key = self._by_head(self.key(x_source))
+        if self.query is not None:
+            query = self._by_head(self.query(x_target))
+        else:
+            query = key if one_set else self._by_head(self.key(x_target))
+        value = key if self.value is None else self._by_head(self.value(x_source))
+        return query, key, value
+
+    def _weights(self, query: Tensor, key: Tensor, edge: Tensor | None, edges: Edges) -> Tensor:
+        """The softmax over the edges of each target, (E, H)."""
+        score, source = self.score, edges.source
+        q, k = query.transpose(0, 1), key.transpose(0, 1)
+        if edge is None:
+            form = score.lower(q, k)
+        elif isinstance(score, GAT) and score.edge_vector is not None:
+            lowered = score.key(k).b.index_select(1, source) + score.edge(edge.transpose(0, 1))
+            form, source = score.join(score.query(q), PairwiseKey(lowered)), None
+        else:
+            by_edge = at(key, source).to(key.dtype) + edge
+            form, source = score.lower(q, by_edge.transpose(0, 1)), None
+        logits = edge_logits(form, edges.target, source)
+        if score.softcap is not None:
+            logits = score.softcap * torch.tanh(logits / score.softcap)
+        if edges.hidden is not None:
+            logits = logits.masked_fill(edges.hidden.unsqueeze(-1), -torch.inf)
+        return edge_softmax(logits, edges.target, query.shape[0])
+
+    def _sum(
+        self, value: Tensor, edge: Tensor | None, weights: Tensor, edges: Edges, targets: int
+    ) -> Tensor:
+        """The weighted sum of the values at each target, (T, H * C) or (T, C)."""
+        message = at(value, edges.source)
+        if self.edge_in_value and edge is not None:
+            message = message + edge
+        kept = F.dropout(weights, self.dropout, self.training)
+        by_head = sum_at(message * kept.unsqueeze(-1), edges.target, targets)
+        return by_head.flatten(1) if self.concat else by_head.mean(1)
+
+    def _finish(self, output: Tensor, x_target: Tensor) -> Tensor:
+        """Add the residual and the bias."""
+        if self.residual is not None:
+            root = self.residual(x_target)
+            if self.gate is None:
+                output = output + root
+            else:
+                share = self.gate(torch.cat([output, root, output - root], -1)).sigmoid()
+                output = share * root + (1 - share) * output
+        return output if self.bias is None else output + self.bias.to(output.dtype)
+
+    def _by_head(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (self.heads, -1))
+
+    def _reset_own(self) -> None:
+        """Draw the projections, and the vectors of a score that starts as PyTorch Geometric's."""
+        for linear in (self.query, self.key, self.value, self.edge, self.residual, self.gate):
+            if linear is None:
+                continue
+            bound = linear.in_features**-0.5
+            if self._starts_as_pyg:
+                nn.init.xavier_uniform_(linear.weight)
+            else:
+                nn.init.normal_(linear.weight, std=bound)
+            if linear.bias is not None:
+                bound = bound if self._starts_as_pyg else 0.0
+                nn.init.uniform_(linear.bias, -bound, bound)
+        if self._starts_as_pyg:
+            for vector in self.score.parameters():
+                nn.init.xavier_uniform_(vector)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+    def _check_options(self, residual: bool, gate: bool) -> None:
+        """Refuse options that contradict one another."""
+        if self.share_weights and self.source_dim != self.target_dim:
+            raise ValueError(
+                f"share_weights=True needs one width for both sets of nodes, got source dim "
+                f"{self.source_dim} and target dim {self.target_dim}"
+            )
+        if self.edge_in_value and self.edge_dim is None:
+            raise ValueError("edge_in_value=True needs edge features: give edge_dim=")
+        if gate and not residual:
+            raise ValueError("gate=True mixes the output with the residual: give residual=True")
+        for name in ("share_value", "edge_in_value"):
+            if getattr(self, name) and self.width != self.out_dim:
+                raise ValueError(
+                    f"{name}=True makes values of what is projected for keys, which needs "
+                    f"width == out_dim, got width {self.width} and out_dim {self.out_dim}"
+                )
+
+    def extra_repr(self) -> str:
+        """The sizes, as the constructor takes them."""
+        return (
+            f"({self.source_dim}, {self.target_dim}), {self.out_dim}, heads={self.heads}, "
+            f"self_loops={self.self_loops}"
+        )

@@ -1,0 +1,125 @@
+"""Layers of PyTorch Geometric read by their attributes: it is never imported.
+
+GATConv, GATv2Conv and TransformerConv each are one setting of `GraphAttention`, and each of their
+parameters has one place in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from regard.describe import describe
+
+COMMON = {"lin_edge": "edge", "res": "residual", "bias": "bias"}
+
+# Where their projections and vectors go, by our score. A GATConv between two node sets has lin_src
+# and lin_dst in place of lin.
+PLACES = {
+    "gat": {
+        "lin": "key",
+        "lin_src": "key",
+        "lin_dst": "query",
+        "att_src": "score.key_vector",
+        "att_dst": "score.query_vector",
+        "att_edge": "score.edge_vector",
+        **COMMON,
+    },
+    "gatv2": {"lin_l": "key", "lin_r": "query", "att": "score.v", **COMMON},
+    "scaled_dot": {
+        "lin_query": "query",
+        "lin_key": "key",
+        "lin_value": "value",
+        "lin_edge": "edge",
+        "lin_skip": "residual",
+        "lin_beta": "gate",
+    },
+}
+LAYERS = {"gat": "GATConv", "gatv2": "GATv2Conv", "scaled_dot": "TransformerConv"}
+# A parameter that only this layer has.
+SIGNS = {"att_src": "gat", "att": "gatv2", "lin_query.weight": "scaled_dot"}
+
+
+def score_of(names: Mapping[str, Any], given: object) -> str:
+    """Which score the layer with these parameters uses, or an error."""
+    for sign, score in SIGNS.items():
+        if sign in names:
+            return score
+    raise TypeError(
+        f"{describe(given)} is not a GATConv, GATv2Conv or TransformerConv of PyTorch Geometric, "
+        "nor the state_dict of one"
+    )
+
+
+def arguments(conv: nn.Module) -> dict[str, Any]:
+    """The arguments that make a `GraphAttention` compute what `conv` computes."""
+    if not isinstance(conv, nn.Module):
+        raise TypeError(f"conv must be a layer of PyTorch Geometric, got {describe(conv)}")
+    score = score_of(dict(conv.named_parameters()), conv)
+    if any(isinstance(p, nn.parameter.UninitializedParameter) for p in conv.parameters()):
+        raise ValueError("conv has not seen any input yet, so that its sizes are not known: run it")
+    for name, wanted in (("flow", "source_to_target"), ("aggr", "add")):
+        found = getattr(conv, name, wanted)
+        if found != wanted and (name, found) != ("aggr", "sum"):
+            raise ValueError(
+                f"conv has {name}={found!r}; GraphAttention computes {name}={wanted!r} alone"
+            )
+    theirs: Any = conv
+    same = {
+        "in_dims": theirs.in_channels,
+        "out_dim": theirs.out_channels,
+        "heads": theirs.heads,
+        "score": score,
+        "concat": theirs.concat,
+        "edge_dim": theirs.edge_dim,
+        "dropout": theirs.dropout,
+    }
+    if score == "scaled_dot":
+        return same | {
+            "self_loops": False,
+            "edge_in_value": theirs.edge_dim is not None,
+            "residual": theirs.root_weight,
+            "gate": theirs.beta,
+            "bias": theirs.lin_key.bias is not None,
+        }
+    return same | {
+        "self_loops": theirs.add_self_loops,
+        "fill": theirs.fill_value,
+        "negative_slope": theirs.negative_slope,
+        "residual": theirs.res is not None,
+        "share_weights": getattr(theirs, "share_weights", isinstance(theirs.in_channels, int)),
+        "bias": theirs.bias is not None,
+    }
+
+
+def renamed(state: Mapping[str, Tensor], score: str, ours: Mapping[str, Tensor]) -> dict:
+    """A state_dict of theirs under our names, for a layer with the parameters `ours`."""
+    theirs = score_of(state, state)
+    if theirs != score:
+        raise ValueError(
+            f"these are the weights of a {LAYERS[theirs]}, but this layer has score {score!r}; "
+            f"build it with score={theirs!r}"
+        )
+    found: dict[str, Tensor] = {}
+    for name, tensor in state.items():
+        module, dot, part = name.rpartition(".") if "." in name else (name, "", "")
+        if module not in PLACES[theirs]:
+            raise ValueError(f"{name!r} is not a parameter of a {LAYERS[theirs]}")
+        place = PLACES[theirs][module] + dot + part
+        # They keep a leading dim of 1 on the vectors of a score.
+        found[place] = tensor.squeeze(0) if place.startswith("score.") else tensor
+    for part in ("weight", "bias"):
+        if "query.weight" not in ours:
+            twin = found.pop(f"query.{part}", None)
+            if twin is not None and not torch.equal(twin, found[f"key.{part}"]):
+                raise ValueError(
+                    f"the {LAYERS[theirs]} projects sources and targets by different weights, but "
+                    "this layer shares them; build it with share_weights=False"
+                )
+        # TransformerConv keeps the projection of the root even where it does not use it.
+        if theirs == "scaled_dot" and "residual.weight" not in ours:
+            found.pop(f"residual.{part}", None)
+    return found

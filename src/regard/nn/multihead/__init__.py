@@ -1,0 +1,6 @@
+"""`torch.nn.MultiheadAttention` with any score, and how to put it into models that have torch's."""
+
+from regard.nn.multihead.module import MultiheadAttention
+from regard.nn.multihead.replace import from_torch, replace_attention
+
+__all__ = ["MultiheadAttention", "from_torch", "replace_attention"]

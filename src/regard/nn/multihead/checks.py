@@ -1,0 +1,158 @@
+"""What `MultiheadAttention` refuses, with one error each."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from regard.describe import describe
+from regard.nn.multihead.layout import BATCH_FIRST, LENGTH_FIRST, NO_BATCH, batch_and_length
+from regard.nn.multihead.masks import Sizes
+from regard.scores import Projected, Score
+from regard.stabilize import Stabilized
+
+if TYPE_CHECKING:
+    from regard.nn.multihead.module import MultiheadAttention
+
+# A parameter by which a score is told, where a file has no metadata (safetensors keeps none).
+TOLD_BY = {
+    "query_factor": "'low_rank'",
+    "v": "'additive' or 'gatv2'",
+    "weight": "'bilinear'",
+    "gain": "'cosine'",
+    "log_factor": "'gaussian', or of a learned temperature",
+}
+
+
+def feature_widths(score: Score, width: int | None, head_dim: int) -> tuple[int, int]:
+    """How wide the projected queries and keys are that the score takes."""
+    inner = score
+    while isinstance(inner, Stabilized):
+        inner = inner.score
+    if isinstance(inner, Projected):
+        raise ValueError(
+            "score=Projected(...) would project twice: the projections of MultiheadAttention are "
+            f"the score's own. Give the score inside, score={type(inner.score).__name__}(...)"
+        )
+    own = getattr(inner, "width", None)
+    query, key = getattr(inner, "query_dim", own), getattr(inner, "key_dim", own)
+    if query is None or key is None:
+        return width or head_dim, width or head_dim
+    if width is not None and not query == key == width:
+        raise ValueError(
+            f"width={width}, but {type(inner).__name__} takes queries of width {query} and keys of "
+            f"width {key}"
+        )
+    return query, key
+
+
+@torch.no_grad()
+def check_score_fits(score: Score, query: tuple[int, int], key: tuple[int, int]) -> None:
+    """Refuse a score that does not take (heads, width) queries and keys: it is tried on zeros."""
+    like = next(score.parameters(), torch.empty(0))
+    q, k = (like.new_zeros(1, heads, 1, width) for heads, width in (query, key))
+    try:
+        form = score.lower(q, k)
+    except ValueError as error:
+        raise ValueError(
+            f"score does not fit {query[0]} query heads of width {query[1]} and {key[0]} key heads "
+            f"of width {key[1]}: {error}"
+        ) from None
+    if form.query.shape[-3] != query[0]:
+        raise ValueError(
+            f"score={type(score).__name__} makes {form.query.shape[-3]} heads, but "
+            f"num_heads={query[0]}"
+        )
+
+
+def check_inputs(
+    module: MultiheadAttention, query: Tensor, key: Tensor, value: Tensor, batch_first: bool
+) -> Sizes:
+    """The sizes and the layout of the call, or an error."""
+    given = [
+        ("query", query, module.qdim),
+        ("key", key, module.kdim),
+        ("value", value, module.vdim),
+    ]
+    layout = BATCH_FIRST if batch_first else LENGTH_FIRST
+    for name, x, _ in given:
+        if not isinstance(x, Tensor):
+            raise TypeError(f"{name} must be a tensor, got {describe(x)}")
+    if query.ndim not in (2, 3) or query.ndim != key.ndim or query.ndim != value.ndim:
+        raise ValueError(
+            f"query, key and value must all be {layout}, or all {NO_BATCH}, "
+            f"got shapes {', '.join(str(tuple(x.shape)) for _, x, _ in given)}"
+        )
+    layout = NO_BATCH if query.ndim == 2 else layout
+    weight = module.q_proj_weight if module.in_proj_weight is None else module.in_proj_weight
+    assert weight is not None
+    dtype, autocast = weight.dtype, torch.is_autocast_enabled(query.device.type)
+    for name, x, dim in given:
+        if x.shape[-1] != dim:
+            raise ValueError(
+                f"{name} has width {x.shape[-1]}, shape {tuple(x.shape)}, but the module was built "
+                f"for {dim}; build it with {name[0]}dim={x.shape[-1]}"
+            )
+        if not x.is_floating_point() or (x.dtype != dtype and not autocast):
+            raise TypeError(
+                f"{name} is {x.dtype} but the module's parameters are {dtype}; cast one, or use "
+                "torch.autocast"
+            )
+    (batch, queries), (key_batch, keys), (value_batch, values) = (
+        batch_and_length(x, layout) for _, x, _ in given
+    )
+    if batch != key_batch or batch != value_batch:
+        raise ValueError(
+            f"query, key and value must have one batch size, got {batch}, {key_batch} and "
+            f"{value_batch}; they are {layout} with batch_first={batch_first}"
+        )
+    if keys != values:
+        raise ValueError(
+            f"key has length {keys}, shape {tuple(key.shape)}, but value has length {values}, "
+            f"shape {tuple(value.shape)}; each key needs its value"
+        )
+    return Sizes(batch, module.num_heads, queries, keys, layout)
+
+
+def check_state(score: Score, state: Mapping[str, Tensor], prefix: str, metadata: Mapping) -> None:
+    """Refuse parameters of another score than `score` with one sentence that names both.
+
+    The metadata say which score was saved; torch's own say nothing of it, which is scaled dot.
+    Files without any are told by the names of the parameters. A few parameters alone, as for
+    `strict=False`, tell nothing: it takes a projection of the queries.
+    """
+    where = f" at {prefix[:-1]!r}" if prefix else ""
+    own = {f"score.{name}" for name in score.state_dict()}
+    names = {name.removeprefix(prefix) for name in state if name.startswith(prefix)}
+    saved = metadata.get("score", "scaled_dot" if "version" in metadata else None)
+    of = repr(saved)
+    if saved is None or saved == score.name:
+        theirs = {name for name in names if name.startswith("score.")}
+        if theirs == own or names.isdisjoint(("in_proj_weight", "q_proj_weight")):
+            return
+        of = told_score(theirs) if saved is None else f"{of} with {_list(theirs)}"
+    raise RuntimeError(
+        f"these parameters{where} are of score {of}, but this MultiheadAttention has score "
+        f"{score.name!r} with {_list(own)}; build it with the same score. To go from a torch module "
+        "to another score, use regard.nn.replace_attention"
+    )
+
+
+def told_score(names: Collection[str]) -> str:
+    """The score that has these parameters, in words."""
+    if not names:
+        return "'scaled_dot', or another without parameters"
+    # Wrappers hold the score inside as theirs: score.score.v is a v too.
+    leaves = {found[1] for name in names if (found := re.fullmatch(r"(?:score\.)+(\w+)", name))}
+    for leaf, told in TOLD_BY.items():
+        if leaf in leaves:
+            return f"{told}, told by the names of {_list(names)}"
+    return f"not known, with {_list(names)}"
+
+
+def _list(names: Collection[str]) -> str:
+    return "parameters " + ", ".join(sorted(names)) if names else "no parameters"

@@ -1,0 +1,40 @@
+"""Where a tensor of a module keeps its batch, and how it is cut into heads.
+
+Plain functions of a name: compilers of older torch releases do not trace the methods of an enum.
+
+Shape legend: N batch, L length, H heads, W width of a head.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from torch import Tensor
+
+NO_BATCH: Final = "(length, dim)"
+BATCH_FIRST: Final = "(batch, length, dim)"
+LENGTH_FIRST: Final = "(length, batch, dim)"
+
+
+def batch_and_length(x: Tensor, layout: str) -> tuple[int, int]:
+    """The batch size, 1 where there is no batch, and the length."""
+    if layout == NO_BATCH:
+        return 1, x.shape[0]
+    return (x.shape[0], x.shape[1]) if layout == BATCH_FIRST else (x.shape[1], x.shape[0])
+
+
+def to_heads(x: Tensor, heads: int, layout: str) -> Tensor:
+    """A tensor whose last dim is H * W, as (N, H, L, W). No copy."""
+    x = x.unflatten(-1, (heads, x.shape[-1] // heads))
+    if layout == NO_BATCH:
+        return x.transpose(0, 1).unsqueeze(0)
+    return x.transpose(1, 2) if layout == BATCH_FIRST else x.permute(1, 2, 0, 3)
+
+
+def from_heads(x: Tensor, layout: str) -> Tensor:
+    """The inverse of `to_heads`."""
+    if layout == NO_BATCH:
+        x = x.squeeze(0).transpose(0, 1)
+    else:
+        x = x.transpose(1, 2) if layout == BATCH_FIRST else x.permute(2, 0, 1, 3)
+    return x.flatten(-2)

@@ -1,0 +1,109 @@
+"""The masks of `torch.nn.MultiheadAttention`, where True means *ignore*, in this library's terms.
+
+This is the one place where True does not mean *attend*. What comes out is a `Mask` for boolean
+masks and a bias for float masks, which are added to the logits.
+
+Shape legend: N batch, H query heads, L query length, S key length.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from regard.describe import describe
+from regard.mask import Mask
+from regard.nn.multihead.layout import NO_BATCH
+
+
+class Sizes(NamedTuple):
+    """The sizes of one call, and its layout (see `regard.nn.multihead.layout`)."""
+
+    batch: int
+    heads: int
+    queries: int
+    keys: int
+    layout: str
+
+
+def translate(
+    key_padding_mask: Tensor | None, attn_mask: Tensor | None, sizes: Sizes, added_keys: int
+) -> tuple[Mask | None, Tensor | None]:
+    """Both masks as a `Mask` and a bias that broadcast to (N, H, L, S + added_keys).
+
+    Every query sees the added keys, which torch's masks do not speak of.
+    """
+    mask = bias = None
+    for given in (_padding(key_padding_mask, sizes), _pairs(attn_mask, sizes)):
+        if given is None:
+            continue
+        # Zeros are "attend" in both of torch's kinds of mask.
+        added = given.new_zeros(*given.shape[:-1], added_keys)
+        whole = torch.cat([given, added], -1) if added_keys else given
+        if given.dtype == torch.bool:
+            part = Mask.dense(~whole)
+            mask = part if mask is None else mask & part
+        else:
+            bias = whole if bias is None else bias + whole
+    return mask, bias
+
+
+def real_keys(key_padding_mask: Tensor) -> Tensor:
+    """Where a key padding mask of either kind leaves a key in."""
+    if key_padding_mask.dtype == torch.bool:
+        return ~key_padding_mask
+    return key_padding_mask != -torch.inf
+
+
+def _padding(mask: Tensor | None, sizes: Sizes) -> Tensor | None:
+    """The key padding mask as (N, 1, 1, S)."""
+    if mask is None:
+        return None
+    _check_kind(mask, "key_padding_mask")
+    batch, _, _, keys, layout = sizes
+    batched = layout != NO_BATCH
+    wanted = (batch, keys) if batched else (keys,)
+    if mask.shape != wanted:
+        raise ValueError(
+            f"key_padding_mask must be {wanted}, that is {'(batch, ' if batched else '('}key "
+            f"length), got shape {tuple(mask.shape)}"
+        )
+    return mask.reshape(batch, 1, 1, keys)
+
+
+def _pairs(mask: Tensor | None, sizes: Sizes) -> Tensor | None:
+    """The attention mask as (L, S) or (N, H, L, S)."""
+    if mask is None:
+        return None
+    _check_kind(mask, "attn_mask")
+    batch, heads, queries, keys, _ = sizes
+    if mask.shape == (queries, keys):
+        return mask
+    if mask.shape == (batch * heads, queries, keys):
+        return mask.reshape(batch, heads, queries, keys)
+    each = ""
+    if mask.shape == (batch, queries, keys):
+        each = "; one for each sequence is attn_mask.repeat_interleave(num_heads, 0)"
+    elif mask.shape == (batch, heads, queries, keys):
+        each = "; make it attn_mask.flatten(0, 1)"
+    raise ValueError(
+        f"attn_mask must be {(queries, keys)}, that is (query length, key length), or "
+        f"{(batch * heads, queries, keys)}, that is (batch * num_heads, query length, key length), "
+        f"got shape {tuple(mask.shape)}{each}"
+    )
+
+
+def _check_kind(mask: Tensor, name: str) -> None:
+    if isinstance(mask, Mask):
+        raise TypeError(
+            f"{name} takes torch's masks, tensors with True = ignore, got {mask}; a Mask, where "
+            "True = attend, is for regard.attention(..., mask=)"
+        )
+    if not isinstance(mask, Tensor) or not (mask.dtype == torch.bool or mask.is_floating_point()):
+        raise TypeError(
+            f"{name} must be boolean with True = ignore, or floating point and added to the "
+            f"logits, got {describe(mask)}. From integers with 1 = ignore use {name}.bool(), with "
+            f"1 = attend {name} == 0"
+        )

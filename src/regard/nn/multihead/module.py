@@ -1,0 +1,356 @@
+"""`torch.nn.MultiheadAttention` with any score.
+
+Shape legend: N batch, H query heads, K key heads (K divides H), L query length, S key length, E
+embed_dim, W width of a projected query or key.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import dropout, linear
+
+from regard.attention import attend, attention
+from regard.checks import check_options
+from regard.mask import Mask
+from regard.nn.multihead.checks import check_inputs, check_score_fits, check_state, feature_widths
+from regard.nn.multihead.layout import LENGTH_FIRST, NO_BATCH, from_heads, to_heads
+from regard.nn.multihead.masks import real_keys, translate
+from regard.nn.multihead.nested import cut_padding, pad_nested
+from regard.scores import Score, named_score
+from regard.scores.base import check_sizes
+
+
+class Three(NamedTuple):
+    """One of each for query, key and value."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+
+
+def stay_off_the_fast_path(module: nn.Module, inputs: tuple) -> None:
+    """A forward pre-hook that does nothing.
+
+    In evaluation `torch.nn.TransformerEncoderLayer` hands the weights of its attention to a fused
+    kernel that knows the scaled dot product alone, and our forward would never run. It does not
+    where a module inside has a hook.
+    """
+
+
+class MultiheadAttention(nn.Module):
+    """A drop-in for `torch.nn.MultiheadAttention`, with any score.
+
+    Queries and keys are projected to `num_heads` heads, compared by `score`, and the weighted
+    values are projected to `embed_dim`. The score gets the projected queries (N, H, L, W) and keys
+    (N, K, S, W): W_q and W_k of an additive score are the projections here, so that
+    `score=Additive(hidden, num_heads)` makes them num_heads * hidden wide.
+
+    Args:
+        embed_dim: width of the output, and of the inputs unless told otherwise.
+        num_heads: query heads, a divisor of `embed_dim`.
+        dropout: probability of dropping a weight in training.
+        bias: learn a bias in every projection.
+        add_bias_kv: learn one more key and value, seen by every query.
+        add_zero_attn: add a key and a value of zeros, seen by every query.
+        kdim: width of the keys given.
+        vdim: width of the values given.
+        batch_first: inputs and output are (batch, length, dim) and not (length, batch, dim).
+        device: where the parameters live; the score is moved there too.
+        dtype: of the parameters, those of the score included.
+        score: a `Score` for `num_heads` heads, the name of one without parameters, or None for
+            scaled dot. Not a `Projected` one: the projections are here.
+        qdim: width of the queries given.
+        key_heads: heads of keys and values, a divisor of `num_heads`.
+        width: W, where the score does not say; default embed_dim // num_heads.
+
+    With scaled dot, and the last three left out, parameters, their names and their start from a
+    given seed are those of torch, and a state_dict loads both ways. Other scores have theirs under
+    `score.`; `in_proj_weight` holds W_q, W_k and W_v one below the other (three parameters
+    where the inputs differ in width, as torch has it).
+
+    Start: scaled dot as torch does it, Xavier uniform. For other scores W_q and W_k are normal with
+    variance 1 / dim, so that unit-variance inputs are projected to unit variance, for which scores
+    start with variance 1; W_v is Xavier uniform. Biases start at 0.
+    """
+
+    in_proj_weight: nn.Parameter | None
+    q_proj_weight: nn.Parameter | None
+    k_proj_weight: nn.Parameter | None
+    v_proj_weight: nn.Parameter | None
+    in_proj_bias: nn.Parameter | None
+    bias_k: nn.Parameter | None
+    bias_v: nn.Parameter | None
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        bias: bool = True,
+        add_bias_kv: bool = False,
+        add_zero_attn: bool = False,
+        kdim: int | None = None,
+        vdim: int | None = None,
+        batch_first: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        score: Score | str | None = None,
+        qdim: int | None = None,
+        key_heads: int | None = None,
+        width: int | None = None,
+    ) -> None:
+        super().__init__()
+        check_sizes(embed_dim=embed_dim, num_heads=num_heads, kdim=kdim, vdim=vdim, qdim=qdim)
+        check_sizes(key_heads=key_heads, width=width)
+        check_options(None, dropout, None)
+        if embed_dim % num_heads:
+            raise ValueError(f"num_heads={num_heads} does not divide embed_dim={embed_dim}")
+        self.embed_dim, self.num_heads, self.head_dim = embed_dim, num_heads, embed_dim // num_heads
+        self.key_heads = num_heads if key_heads is None else key_heads
+        if num_heads % self.key_heads:
+            raise ValueError(f"key_heads={key_heads} does not divide num_heads={num_heads}")
+        self.qdim = embed_dim if qdim is None else qdim
+        self.kdim = embed_dim if kdim is None else kdim
+        self.vdim = embed_dim if vdim is None else vdim
+        self.dropout, self.batch_first, self.add_zero_attn = dropout, batch_first, add_zero_attn
+        # A name stands for one object shared by all: each module gets its own.
+        self.score = score if isinstance(score, Score) else copy.deepcopy(named_score(score))
+        if device is not None or dtype is not None:
+            self.score.to(device=device, dtype=dtype)
+        query_width, key_width = feature_widths(self.score, width, self.head_dim)
+        check_score_fits(self.score, (num_heads, query_width), (self.key_heads, key_width))
+        self.projected = (
+            num_heads * query_width,
+            self.key_heads * key_width,
+            self.key_heads * self.head_dim,
+        )
+        self._make_parameters(bias, add_bias_kv, {"device": device, "dtype": dtype})
+        self.reset_parameters()
+        self.register_forward_pre_hook(stay_off_the_fast_path)
+
+    def _make_parameters(self, bias: bool, add_bias_kv: bool, where: dict) -> None:
+        """Under torch's names, in torch's order: a seed then gives the same parameters."""
+        dims = (self.qdim, self.kdim, self.vdim)
+        self._qkv_same_embed_dim = dims == (self.embed_dim,) * 3
+        packed = self._qkv_same_embed_dim
+        rows = sum(self.projected)
+
+        def register(name: str, wanted: bool, *shape: int) -> None:
+            parameter = nn.Parameter(torch.empty(*shape, **where)) if wanted else None
+            self.register_parameter(name, parameter)
+
+        register("in_proj_weight", packed, rows, self.embed_dim)
+        for letter, height, dim in zip("qkv", self.projected, dims, strict=True):
+            register(f"{letter}_proj_weight", not packed, height, dim)
+        register("in_proj_bias", bias, rows)
+        self.out_proj = nn.Linear(self.embed_dim, self.embed_dim, bias=bias, **where)
+        register("bias_k", add_bias_kv, 1, 1, self.projected[1])
+        register("bias_v", add_bias_kv, 1, 1, self.projected[2])
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Draw the projections anew; the score's own parameters stay."""
+        query, key, value = self.projection_weights()
+        if self.score.name != "scaled_dot":
+            nn.init.normal_(query, std=self.qdim**-0.5)
+            nn.init.normal_(key, std=self.kdim**-0.5)
+            nn.init.xavier_uniform_(value)
+        elif self.in_proj_weight is not None:
+            nn.init.xavier_uniform_(self.in_proj_weight)
+        else:
+            for weight in (query, key, value):
+                nn.init.xavier_uniform_(weight)
+        if self.in_proj_bias is not None:
+            nn.init.zeros_(self.in_proj_bias)
+            nn.init.zeros_(self.out_proj.bias)
+        for added in (self.bias_k, self.bias_v):
+            if added is not None:
+                nn.init.xavier_normal_(added)
+
+    # The name torch has for it.
+    _reset_parameters = reset_parameters
+
+    def projection_weights(self) -> Three:
+        """W_q (H * W, qdim), W_k (K * W, kdim) and W_v, views of the parameters."""
+        if self.in_proj_weight is not None:
+            return Three(*self.in_proj_weight.split(self.projected))
+        assert self.q_proj_weight is not None
+        assert self.k_proj_weight is not None
+        assert self.v_proj_weight is not None
+        return Three(self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attend, with the arguments and results of `torch.nn.MultiheadAttention`.
+
+        Args:
+            query: (L, N, qdim), (N, L, qdim) with `batch_first`, or (L, qdim).
+            key: (S, N, kdim), (N, S, kdim) with `batch_first`, or (S, kdim).
+            value: as `key`, of width vdim.
+            key_padding_mask: (N, S), or (S,) without a batch. True = *ignore* the key, the inverse
+                of `regard.attention`; floats are added to the logits.
+            need_weights: return the weights too, which builds them; False runs a fused engine
+                and gives the same output.
+            attn_mask: (L, S) or (N * num_heads, L, S), with the same two meanings.
+            average_attn_weights: average the weights over the heads.
+            is_causal: a promise that `attn_mask` is the causal mask, which must be given. As in
+                torch it is relied on where no weights are asked for and no key is padding.
+
+        Returns:
+            The output, shaped as the query and embed_dim wide, and the weights (N, L, S) or (N,
+            num_heads, L, S), without N where there is no batch, or None. In training the weights
+            are those after dropout, as in torch. A query that sees no key gets weights of 0, and
+            the bias of the last projection as its output.
+        """
+        if is_causal and attn_mask is None:
+            raise ValueError(
+                "is_causal=True only says that attn_mask is the causal mask: give attn_mask too, "
+                "for example torch.nn.Transformer.generate_square_subsequent_mask(length)"
+            )
+        nested = any(getattr(x, "is_nested", False) for x in (query, key, value))
+        lengths: list[int] = []
+        if nested:
+            masked = key_padding_mask is not None or attn_mask is not None
+            query, key, value, key_padding_mask, lengths = pad_nested(query, key, value, masked)
+        sizes = check_inputs(self, query, key, value, nested or self.batch_first)
+        added = int(self.bias_k is not None) + int(self.add_zero_attn)
+        mask, bias = translate(key_padding_mask, attn_mask, sizes, added)
+        # With the hint alone, keys that are added after the others would be hidden.
+        if is_causal and key_padding_mask is None and not need_weights and added == 0:
+            mask, bias = Mask.causal("top_left"), None
+        if key_padding_mask is not None:
+            key, value = without_padding(query, key, value, key_padding_mask, sizes.layout)
+        output, weights = self._attend(query, key, value, mask, bias, need_weights, sizes.layout)
+        if weights is not None:
+            weights = weights.mean(-3) if average_attn_weights else weights
+            weights = weights.squeeze(0) if sizes.layout == NO_BATCH else weights
+            weights = weights.to(query.dtype)
+        return cut_padding(output, lengths) if nested else output, weights
+
+    def _attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Mask | None,
+        bias: Tensor | None,
+        need_weights: bool,
+        layout: str,
+    ) -> tuple[Tensor, Tensor | None]:
+        """The output in the layout of the query, and the weights (N, H, L, S)."""
+        projected = self._project(query, key, value)
+        q = to_heads(projected.query, self.num_heads, layout)
+        k = self._add_keys(to_heads(projected.key, self.key_heads, layout), self.bias_k)
+        v = self._add_keys(to_heads(projected.value, self.key_heads, layout), self.bias_v)
+        rate, weights = self.dropout if self.training else 0.0, None
+        if not need_weights:
+            found = attention(q, k, v, self.score, mask=mask, bias=bias, dropout=rate)
+        else:
+            attended = attend(q, k, v, self.score, mask=mask, bias=bias, want=("weights",))
+            found, weights = attended.output, attended.weights
+            assert weights is not None
+            if rate:
+                found, weights = drop_weights(weights, v, rate)
+        return self.out_proj(from_heads(found, layout)), weights
+
+    def _project(self, query: Tensor, key: Tensor, value: Tensor) -> Three:
+        """Project all three, in as few matrix products as the inputs allow."""
+        weight, bias, rows = self.in_proj_weight, self.in_proj_bias, self.projected
+        if weight is not None and key is value:
+            if query is key:
+                return Three(*linear(query, weight, bias).split(rows, -1))
+            weights = weight.split([rows[0], rows[1] + rows[2]])
+            biases = (None, None) if bias is None else bias.split([rows[0], rows[1] + rows[2]])
+            pair = linear(key, weights[1], biases[1]).split(rows[1:], -1)
+            return Three(linear(query, weights[0], biases[0]), *pair)
+        q, k, v = self.projection_weights()
+        biases = (None, None, None) if bias is None else bias.split(rows)
+        return Three(
+            linear(query, q, biases[0]), linear(key, k, biases[1]), linear(value, v, biases[2])
+        )
+
+    def _add_keys(self, x: Tensor, learned: Tensor | None) -> Tensor:
+        """The projected keys or values, with the learned one and the zero after them."""
+        parts, shape = [x], (*x.shape[:2], 1, x.shape[3])
+        if learned is not None:
+            parts.append(learned.view(1, x.shape[1], 1, x.shape[3]).expand(shape))
+        if self.add_zero_attn:
+            parts.append(x.new_zeros(shape))
+        return torch.cat(parts, -2) if len(parts) > 1 else x
+
+    def merge_masks(self, *_: object) -> None:
+        """What torch's encoder layer calls on its way into the fast path: refused.
+
+        It cannot come to this as long as the hook stands; see `stay_off_the_fast_path`.
+        """
+        raise RuntimeError(
+            f"torch's fast path would compute the scaled dot product in place of score "
+            f"{self.score.name!r}; it is held off by a forward pre-hook of this module, which has "
+            "been removed. Keep it, or call torch.backends.mha.set_fastpath_enabled(False)"
+        )
+
+    def _save_to_state_dict(self, destination: dict, prefix: str, keep_vars: bool) -> None:
+        """Note the score's name in the metadata."""
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        if hasattr(destination, "_metadata"):
+            destination._metadata[prefix[:-1]]["score"] = self.score.name
+
+    def _load_from_state_dict(
+        self, state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+    ) -> None:
+        """Refuse the parameters of another score, in one sentence."""
+        check_state(self.score, state_dict, prefix, local_metadata)
+        super()._load_from_state_dict(
+            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+        )
+
+    def extra_repr(self) -> str:
+        """The sizes that are not plain from the parts."""
+        text = f"embed_dim={self.embed_dim}, num_heads={self.num_heads}, dropout={self.dropout}"
+        text += f", batch_first={self.batch_first}" if self.batch_first else ""
+        return text + (f", key_heads={self.key_heads}" if self.key_heads != self.num_heads else "")
+
+
+def drop_weights(weights: Tensor, value: Tensor, rate: float) -> tuple[Tensor, Tensor]:
+    """Drop weights (N, H, L, S) and weigh the values (N, K, S, width) with what is left.
+
+    torch returns the weights that it used, so that they are made here and not inside an engine.
+    """
+    # A value that no query sees may hold anything, NaN included.
+    group = weights.shape[-3] // value.shape[-3]
+    seen = (weights != 0).any(-2).unflatten(-2, (value.shape[-3], group)).any(-2)
+    value = torch.where(seen.unsqueeze(-1), value, 0)
+    if group > 1:
+        value = value.repeat_interleave(group, -3)
+    weights = dropout(weights, rate)
+    return weights.to(value.dtype) @ value, weights
+
+
+def without_padding(
+    query: Tensor, key: Tensor, value: Tensor, key_padding_mask: Tensor, layout: str
+) -> tuple[Tensor, Tensor]:
+    """Keys and values with zeros where torch's mask says padding.
+
+    Whatever padding holds, NaN included, then stays out of the gradients of the projections. In
+    self-attention it is a query as well, and is needed as it is.
+    """
+    real = real_keys(key_padding_mask)
+    real = (real.T if layout == LENGTH_FIRST else real).unsqueeze(-1)
+    kept = key if key is query else torch.where(real, key, 0)
+    if value is key or value is query:
+        return kept, kept if value is key else value
+    return kept, torch.where(real, value, 0)

@@ -1,0 +1,327 @@
+"""Attention for recurrent decoders: one query at a time over a memory that was prepared once.
+
+```python
+attention = BahdanauAttention(query_dim=256, key_dim=512, hidden=128)
+memory = attention.prepare(encoder_output, lengths=lengths)  # keys are projected here, once
+context, weights, state = attention(query, memory)  # the first step
+context, weights, state = attention(query, memory, state)  # and each one after it
+```
+
+Shape legend: B batch, H heads, T queries (decoder steps), L keys, V value width, E hidden width.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from regard.attention import attend
+from regard.engines.base import working_dtype
+from regard.forms import KeySide
+from regard.nn.seq2seq.checks import (
+    check_one_of,
+    check_probability,
+    check_query,
+    check_state,
+    check_window,
+)
+from regard.nn.seq2seq.location import (
+    CoverageTerm,
+    Location,
+    LocationTerm,
+    add_to_keys,
+    in_window,
+)
+from regard.nn.seq2seq.memory import (
+    AttentionResult,
+    AttentionState,
+    Memory,
+    after,
+    build_memory,
+    lowered,
+)
+from regard.scores import (
+    Additive,
+    Bilinear,
+    Dot,
+    PairwiseScore,
+    Projected,
+    ScaledDot,
+    Score,
+)
+from regard.scores.base import check_score, check_sizes
+
+
+class DecoderAttention(nn.Module):
+    """Softmax attention with any score, step by step.
+
+    Args:
+        score: how a key answers a query.
+        location: settings of a location term, or None.
+        coverage: add a learned term of the total weight each key had so far.
+        window: (back, ahead): at a step only keys from `back` before the last peak to `ahead`
+            after it are visible, each head around its own peak. In eval mode alone; may be set
+            later, `attention.window = (1, 3)`, for a model that was trained without.
+        dropout: probability of dropping a weight, in training mode.
+        engine: the engine to run, None to let `regard.attention` pick.
+
+    Each head reads the whole value; contexts are laid side by side, heads * value width. Hidden
+    keys have weight 0 exactly, and a sequence without a visible key has context 0.
+    """
+
+    def __init__(
+        self,
+        score: Score,
+        *,
+        location: Location | None = None,
+        coverage: bool = False,
+        window: tuple[int, int] | None = None,
+        dropout: float = 0.0,
+        engine: str | None = None,
+    ) -> None:
+        super().__init__()
+        check_score(score)
+        check_window(window)
+        check_probability(dropout=dropout)
+        if location is not None and not isinstance(location, Location):
+            raise TypeError(f"location must be Location(...) or None, got {location!r}")
+        self.score, self.window, self.dropout, self.engine = score, window, dropout, engine
+        self.heads = score.heads or 1
+        terms: list[nn.Module] = []
+        if location is not None:
+            terms.append(LocationTerm(location, self.heads, term_width(score)))
+        if coverage:
+            terms.append(CoverageTerm(self.heads, term_width(score)))
+        self.terms = nn.ModuleList(terms)
+
+    @property
+    def sequential(self) -> bool:
+        """Whether a step needs the weights of the step before."""
+        return len(self.terms) > 0 or (self.window is not None and not self.training)
+
+    def prepare(
+        self,
+        keys: Tensor,
+        *,
+        lengths: Tensor | None = None,
+        mask: Tensor | None = None,
+        values: Tensor | None = None,
+    ) -> Memory:
+        """Project and lower the keys, once for all steps.
+
+        Args:
+            keys: (B, L, key dim).
+            lengths: (B,), how many keys of each sequence are real, from 0; the rest is padding.
+            mask: (B, L) booleans, True = attend. With `lengths`, both must allow.
+            values: (B, L, V); the keys themselves if None.
+        """
+        return build_memory(self.score, keys, values, lengths, mask)
+
+    def start(self, memory: Memory) -> AttentionState:
+        """The state before the first step: nothing was attended to."""
+        key = lowered(memory.side)
+        zeros = torch.zeros(
+            (key.shape[0], self.heads, key.shape[2]),
+            dtype=working_dtype(key.dtype),
+            device=key.device,
+        )
+        return AttentionState(zeros, zeros)
+
+    def forward(
+        self, query: Tensor, memory: Memory, state: AttentionState | None = None
+    ) -> AttentionResult:
+        """Attend with one query (B, d), or with several (B, T, d) one after the other.
+
+        `state` is what the call before returned; None starts anew.
+        """
+        key = lowered(memory.side)
+        check_query(query, key.shape[0])
+        if state is None:
+            state = self.start(memory)
+        else:
+            check_state(state.weights, (key.shape[0], self.heads, key.shape[2]))
+        steps = query.unsqueeze(1) if query.ndim == 3 else query[:, None, None]  # (B, 1, T, d)
+        found = []
+        for step in steps.split(1, 2) if self.sequential else (steps,):
+            context, weights = self.look(step, memory, state)
+            state = after(state, weights)
+            found.append((context, weights))
+        context = torch.cat([each[0] for each in found], 2).transpose(1, 2).flatten(2)
+        weights = torch.cat([each[1] for each in found], 2)
+        if query.ndim == 2:
+            context, weights = context.squeeze(1), weights.squeeze(2)
+        return AttentionResult(context, weights, state)
+
+    def look(self, query: Tensor, memory: Memory, state: AttentionState) -> tuple[Tensor, Tensor]:
+        """Context (B, H, T, V) and weights (B, H, T, L) of queries (B, 1, T, d) that share a state."""
+        result = attend(
+            query,
+            self.keys_now(memory, state),
+            memory.value,
+            self.score,
+            want=("weights",),
+            mask=self.visible_now(memory, state),
+            dropout=self.dropout if self.training else 0.0,
+            engine=self.engine,
+        )
+        assert result.weights is not None
+        return result.output, result.weights
+
+    def keys_now(self, memory: Memory, state: AttentionState) -> KeySide:
+        """The lowered keys with this step's terms."""
+        side = memory.side
+        for term in self.terms:
+            side = add_to_keys(side, term(state))
+        return side
+
+    def visible_now(self, memory: Memory, state: AttentionState) -> Tensor | None:
+        """(B, H or 1, 1, L), True = attend, or None where all keys are visible."""
+        if self.window is not None and not self.training:
+            return in_window(memory, state, self.window).unsqueeze(2)
+        return None if memory.visible is None else memory.visible[:, None, None]
+
+
+class BahdanauAttention(DecoderAttention):
+    """Additive attention: `s(q, k) = v' tanh(W_q q + W_k k + bias)` (Bahdanau et al. 2015).
+
+    Args:
+        query_dim: width of the decoder state.
+        key_dim: width of the encoder output.
+        hidden: hidden units for each head.
+        heads: heads, each with its own projections and v.
+        bias: learn a bias inside tanh.
+        weight_norm: write v as `gain * v / |v|`.
+        location, coverage, window, dropout, engine: see `DecoderAttention`.
+
+    Projections start normal with variance 1 / dim and v such that scores have variance 1 for
+    unit-variance inputs, at every width.
+    """
+
+    def __init__(
+        self,
+        query_dim: int,
+        key_dim: int,
+        hidden: int,
+        heads: int = 1,
+        *,
+        bias: bool = False,
+        weight_norm: bool = False,
+        location: Location | None = None,
+        coverage: bool = False,
+        window: tuple[int, int] | None = None,
+        dropout: float = 0.0,
+        engine: str | None = None,
+    ) -> None:
+        additive = Additive(hidden, heads, bias=bias, weight_norm=weight_norm)
+        super().__init__(
+            Projected(additive, query_dim, key_dim),
+            location=location,
+            coverage=coverage,
+            window=window,
+            dropout=dropout,
+            engine=engine,
+        )
+
+
+class LuongAttention(DecoderAttention):
+    """The three scores of Luong et al. (2015).
+
+    - `"dot"`: `q' k`, which needs query_dim == key_dim. Its variance is that width at the start;
+      `scaled=True` divides by the square root of it.
+    - `"general"`: `q' W k`.
+    - `"concat"`: `v' tanh(W [q; k])`, the same as Bahdanau's with W = [W_q, W_k].
+
+    Args:
+        query_dim: width of the decoder state.
+        key_dim: width of the encoder output.
+        mode: "dot", "general" or "concat".
+        heads: heads of "general" and "concat".
+        scaled: divide by sqrt(query_dim), for "dot" alone: the others learn their scale and start
+            with scores of variance 1 for unit-variance inputs.
+        hidden: hidden units of "concat"; query_dim if None.
+        location, coverage, window, dropout, engine: see `DecoderAttention`.
+
+    Luong's attentional vector `tanh(W_c [c; h])` is `AttentionalVector`.
+    """
+
+    def __init__(
+        self,
+        query_dim: int,
+        key_dim: int,
+        mode: str = "general",
+        heads: int = 1,
+        *,
+        scaled: bool = False,
+        hidden: int | None = None,
+        location: Location | None = None,
+        coverage: bool = False,
+        window: tuple[int, int] | None = None,
+        dropout: float = 0.0,
+        engine: str | None = None,
+    ) -> None:
+        super().__init__(
+            luong_score(query_dim, key_dim, mode, heads, scaled, hidden),
+            location=location,
+            coverage=coverage,
+            window=window,
+            dropout=dropout,
+            engine=engine,
+        )
+        self.mode = mode
+
+
+class AttentionalVector(nn.Module):
+    """`tanh(W_c [c; h])`, what Luong's decoder predicts the next word from.
+
+    Weights start normal with variance 1 / (context_dim + query_dim).
+    """
+
+    def __init__(self, context_dim: int, query_dim: int, width: int) -> None:
+        super().__init__()
+        check_sizes(context_dim=context_dim, query_dim=query_dim, width=width)
+        self.linear = nn.Linear(context_dim + query_dim, width, bias=False)
+        nn.init.normal_(self.linear.weight, std=(context_dim + query_dim) ** -0.5)
+
+    def forward(self, context: Tensor, query: Tensor) -> Tensor:
+        """(..., width) from (..., context_dim) and (..., query_dim)."""
+        return torch.tanh(self.linear(torch.cat([context, query], -1)))
+
+
+def luong_score(
+    query_dim: int, key_dim: int, mode: str, heads: int, scaled: bool, hidden: int | None
+) -> Score:
+    """The score that `LuongAttention` documents, or an error."""
+    check_one_of("mode", mode, ("dot", "general", "concat"))
+    check_sizes(query_dim=query_dim, key_dim=key_dim, heads=heads, hidden=hidden)
+    if hidden is not None and mode != "concat":
+        raise ValueError(f"hidden={hidden} is for mode='concat', got mode={mode!r}")
+    if scaled and mode != "dot":
+        raise ValueError(f"scaled=True is for mode='dot'; mode={mode!r} learns its own scale")
+    if mode == "concat":
+        return Projected(Additive(hidden or query_dim, heads), query_dim, key_dim)
+    if mode == "general":
+        return Bilinear(query_dim, key_dim, heads)
+    if query_dim != key_dim:
+        raise ValueError(
+            f"mode='dot' needs query_dim == key_dim, got {query_dim} and {key_dim}; "
+            "use mode='general' or mode='concat'"
+        )
+    if heads != 1:
+        raise ValueError(f"mode='dot' has nothing to tell {heads} heads apart; use mode='general'")
+    return ScaledDot() if scaled else Dot()
+
+
+def term_width(score: Score) -> int:
+    """How wide a term of the key's position is: see `regard.nn.seq2seq.location`."""
+    inner = score
+    while isinstance(wrapped := getattr(inner, "score", None), Score):
+        inner = wrapped
+    if not isinstance(inner, PairwiseScore):
+        return 1
+    width = getattr(inner, "width", None)
+    if width is None:
+        raise ValueError(
+            f"{type(inner).__name__} has no attribute `width`: a location or coverage term cannot "
+            "tell how wide its hidden layer is"
+        )
+    return width

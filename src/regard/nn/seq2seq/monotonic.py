@@ -1,0 +1,137 @@
+"""Monotonic attention (Raffel et al. 2017): a head that walks along the keys and never goes back.
+
+At step i it starts at the key where it stopped at step i-1 and looks at one key after the other; at
+key j it stops with probability `p_ij = sigmoid(s(q_i, k_j) + offset)`. In training the context is
+the expectation over where it stops; at inference it stops for certain where p > 1/2.
+
+Shape legend: B batch, H heads, T queries, L keys; alignments and probabilities are (..., L).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from regard.attention import score as raw_scores
+from regard.engines.base import working_dtype
+from regard.nn.seq2seq.attention import DecoderAttention
+from regard.nn.seq2seq.checks import check_not_negative, check_one_of
+from regard.nn.seq2seq.location import Location
+from regard.nn.seq2seq.memory import AttentionState, Memory, first_visible
+from regard.scores import Score
+
+
+class MonotonicAttention(DecoderAttention):
+    """Monotonic attention with stopping probabilities from any score.
+
+    Args:
+        score: how well a key answers a query, for example `Projected(Additive(64), 256, 512)`.
+        noise: standard deviation of normal noise on the logits in training. It teaches the model
+            to keep p near 0 or 1, which is what hard attention at inference needs.
+        offset: where the learned offset of each head starts; below 0 heads look further at first.
+        hard: stop for certain where p > 1/2; None does so in eval mode alone. No gradient reaches
+            the score through a hard stop.
+        location, coverage, window: see `DecoderAttention`.
+
+    Weights sum to at most 1: the rest is the probability that the head ran past the last key. Past
+    it, weights and context are 0, in all later steps too.
+    """
+
+    def __init__(
+        self,
+        score: Score,
+        *,
+        noise: float = 1.0,
+        offset: float = -1.0,
+        hard: bool | None = None,
+        location: Location | None = None,
+        coverage: bool = False,
+        window: tuple[int, int] | None = None,
+    ) -> None:
+        super().__init__(score, location=location, coverage=coverage, window=window)
+        check_not_negative(noise=noise)
+        self.noise, self.hard = noise, hard
+        self.offset = nn.Parameter(torch.full((self.heads,), float(offset)))
+
+    @property
+    def sequential(self) -> bool:
+        """Always: each step starts where the one before stopped."""
+        return True
+
+    def start(self, memory: Memory) -> AttentionState:
+        """Every head stands at the first visible key."""
+        zeros = super().start(memory).total
+        return AttentionState(zeros + first_visible(memory).to(zeros.dtype), zeros)
+
+    def look(self, query: Tensor, memory: Memory, state: AttentionState) -> tuple[Tensor, Tensor]:
+        """Context (B, H, T, V) and weights (B, H, T, L)."""
+        logits = raw_scores(query, self.keys_now(memory, state), self.score)
+        dtype = working_dtype(logits.dtype)
+        logits = logits.to(dtype)
+        if self.score.softcap is not None:
+            logits = self.score.softcap * torch.tanh(logits / self.score.softcap)
+        logits = logits + self.offset.to(dtype).view(-1, 1, 1)
+        if self.training and self.noise > 0:
+            logits = logits + self.noise * torch.randn_like(logits)
+        stop = torch.sigmoid(logits)
+        visible = self.visible_now(memory, state)
+        if visible is not None:
+            stop = torch.where(visible, stop, 0)
+        previous = state.weights.to(dtype).unsqueeze(2)
+        hard = not self.training if self.hard is None else self.hard
+        weights = hard_alignment(stop, previous) if hard else expected_alignment(stop, previous)
+        return weights.to(memory.value.dtype) @ memory.value, weights
+
+
+def expected_alignment(stop: Tensor, previous: Tensor, method: str = "parallel") -> Tensor:
+    """Where a head stops, in expectation.
+
+    `alpha_j = p_j sum_{k <= j} previous_k prod_{l=k}^{j-1} (1 - p_l)`
+
+    that is `alpha_j = p_j reach_j` with `reach_j = (1 - p_{j-1}) reach_{j-1} + previous_j`.
+
+    The well-known closed form `p cumprod(1-p) cumsum(previous / cumprod(1-p))` divides by a product
+    that underflows after some hundred keys. Both methods here add and multiply numbers from 0 to 1
+    and nothing else, so that they are accurate to rounding for any number of keys.
+
+    Args:
+        stop: p, the probability to stop at each key (..., L), 0 at hidden keys.
+        previous: the alignment of the step before (..., L), which broadcasts.
+        method: "recursive", key by key, or "parallel", the same recursion in log2(L) rounds.
+    """
+    check_one_of("method", method, ("parallel", "recursive"))
+    stop, previous = torch.broadcast_tensors(stop, previous)
+    first = torch.zeros_like(stop[..., :1])
+    keep = torch.cat([first, 1 - stop[..., :-1]], -1)  # walked on from the key before
+    return stop * (
+        _doubling(keep, previous) if method == "parallel" else _one_by_one(keep, previous)
+    )
+
+
+def hard_alignment(stop: Tensor, previous: Tensor) -> Tensor:
+    """One-hot at the first key, from where `previous` stands on, with `stop` above 1/2.
+
+    All 0 where there is none, or where `previous` is all 0: the head has run past the last key.
+    """
+    from_here = previous.cumsum(-1) > 0
+    stops = (stop > 0.5) & from_here
+    return (stops & (stops.cumsum(-1) == 1)).to(stop.dtype)
+
+
+def _one_by_one(keep: Tensor, added: Tensor) -> Tensor:
+    """`reach_j = keep_j reach_{j-1} + added_j`, key by key."""
+    reach = [torch.zeros_like(added[..., 0])] if added.shape[-1] else []
+    for j in range(added.shape[-1]):
+        reach.append(keep[..., j] * reach[-1] + added[..., j])
+    return torch.stack(reach[1:], -1) if reach else torch.zeros_like(added)
+
+
+def _doubling(keep: Tensor, added: Tensor) -> Tensor:
+    """The same; after round n each key knows the sum over the 2^n keys up to itself."""
+    reach, distance = added, 1
+    while distance < added.shape[-1]:
+        head, tail = reach[..., :distance], keep[..., distance:]
+        reach = torch.cat([head, tail * reach[..., :-distance] + reach[..., distance:]], -1)
+        keep = torch.cat([keep[..., :distance], tail * keep[..., :-distance]], -1)
+        distance *= 2
+    return reach

@@ -1,0 +1,213 @@
+"""Weights of any module in a safetensors file: written whole or not at all, never unpickled.
+
+Beside the tensors the file holds which class and which release wrote it, and what `state_dict`
+knows of its modules: which score sits where. Loading the weights of another score is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from regard.describe import describe
+
+# The one entry of ours in the file's metadata, which maps strings to strings.
+ENTRY = "regard"
+PICKLED = (b"\x80", b"PK\x03\x04")  # a bare pickle, and the zip archive that torch.save writes
+
+
+class Stored(NamedTuple):
+    """What a file holds: tensors by name, what wrote them, and metadata for each module."""
+
+    tensors: dict[str, Tensor]
+    writer: str
+    modules: dict[str, dict]
+
+
+def save(module: nn.Module, path: str | os.PathLike[str]) -> None:
+    """Write the parameters and buffers of `module` to `path`.
+
+    The file appears whole: it is written beside `path`, flushed to the disk and renamed, so that
+    a full disk or a crash leaves an older file as it was. Parameters that are shared are stored
+    once. Needs `pip install regard[weights]`.
+    """
+    _check_module(module)
+    safetensors = _safetensors()
+    place = Path(path).resolve()  # a link keeps pointing to the file, which is replaced
+    if place.is_dir():
+        raise IsADirectoryError(f"path {str(path)!r} is a directory; give the name of a file")
+    if not place.parent.is_dir():
+        raise FileNotFoundError(f"the folder of path {str(path)!r} does not exist; make it first")
+    tensors, same = _store_once(module.state_dict())
+    entry = _entry(module, same)
+    beside = place.with_name(f".{place.name}.{uuid.uuid4().hex}.tmp")
+    beside.touch()  # with the permissions that any new file gets here
+    mode = (place if place.exists() else beside).stat().st_mode & 0o777
+    try:
+        try:
+            safetensors.torch.save_file(tensors, beside, {"format": "pt", ENTRY: entry})
+        except safetensors.SafetensorError as error:
+            raise OSError(f"could not write {str(path)!r}: {error}") from None
+        _flush(beside)
+        beside.chmod(mode)  # safetensors itself writes files for the owner alone
+        beside.replace(place)
+    finally:
+        beside.unlink(missing_ok=True)
+    _flush(place.parent)
+
+
+def load(
+    module: nn.Module, path: str | os.PathLike[str], *, strict: bool = True
+) -> tuple[list[str], list[str]]:
+    """Fill `module` with the weights in `path`; a file that does not fit changes nothing.
+
+    Any safetensors file whose names and shapes fit will do; one that `save` wrote also knows its
+    scores. Needs `pip install regard[weights]`.
+
+    Args:
+        module: built as the one that was saved.
+        path: the file.
+        strict: refuse a file that lacks a tensor of the module or has one it does not know.
+
+    Returns:
+        The names that were missing in the file, and those the module does not know: both empty
+        if strict.
+    """
+    _check_module(module)
+    stored = _read(path)
+    state = OrderedDict(stored.tensors)
+    state._metadata = stored.modules  # type: ignore[attr-defined] # where torch itself keeps it
+    before = {
+        name: x.to("cpu", copy=True)
+        for name, x in module.state_dict().items()
+        if isinstance(x, Tensor)
+    }
+    try:
+        missing, unexpected = module.load_state_dict(state, strict=strict)
+    except RuntimeError as error:
+        # torch has copied what does fit by the time that it raises.
+        with torch.no_grad():
+            for name, x in module.state_dict().items():
+                if name in before:
+                    x.copy_(before[name])
+        raise RuntimeError(
+            f"{str(path)!r}{stored.writer} does not fit this {type(module).__name__}: {error}"
+        ) from None
+    return missing, unexpected
+
+
+def _read(path: str | os.PathLike[str]) -> Stored:
+    """Everything in the file, or one error that says what it is instead."""
+    safetensors = _safetensors()
+    place = Path(path)
+    if place.is_dir():
+        raise IsADirectoryError(f"path {str(path)!r} is a directory, not a safetensors file")
+    if not place.exists():
+        raise FileNotFoundError(f"there is no file {str(path)!r}")
+    try:
+        with safetensors.safe_open(place, framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no dict
+            entry = (file.metadata() or {}).get(ENTRY)
+    except safetensors.SafetensorError as error:
+        with place.open("rb") as opened:
+            pickled = opened.read(4).startswith(PICKLED)
+        kind = (
+            "looks like a pickle, as torch.save writes it: it is never unpickled here, since that "
+            "runs code; load it where you trust it and save it with regard.nn.save"
+            if pickled
+            else f"is no whole safetensors file, it may be cut short or of another format ({error})"
+        )
+        raise ValueError(f"{str(path)!r} {kind}") from None
+    if entry is None:
+        return Stored(tensors, "", {})
+    try:
+        found = json.loads(entry)
+        for name, first in found["same"].items():
+            tensors[name] = tensors[first]
+        writer = f", saved from {found['class']} by regard {found['version']},"
+        return Stored(tensors, writer, {name: dict(x) for name, x in found["modules"].items()})
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise ValueError(
+            f"the metadata {ENTRY!r} of {str(path)!r} is not what regard.nn.save writes; the "
+            "file was damaged or made by something else"
+        ) from None
+
+
+def _store_once(state: dict[str, Any]) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors to write, each on its own memory, and the names that repeat an earlier one."""
+    tensors: dict[str, Tensor] = {}
+    same: dict[str, str] = {}
+    first: dict[tuple, str] = {}
+    seen: set[tuple] = set()
+    for name, x in state.items():
+        if not isinstance(x, Tensor):
+            raise TypeError(
+                f"state_dict entry {name!r} is {describe(x)}: safetensors holds tensors alone"
+            )
+        if x.is_meta or x.layout != torch.strided:
+            raise ValueError(
+                f"state_dict entry {name!r} is on {x.device} with layout {x.layout}: only dense "
+                "tensors with numbers in them can be written"
+            )
+        view = (x.device, x.data_ptr(), x.shape, x.stride(), x.dtype)
+        if x.numel() and view in first:
+            same[name] = first[view]
+            continue
+        first[view] = name
+        # Different views of one memory, such as parts of one weight, are written apart.
+        memory = (x.device, x.untyped_storage().data_ptr())
+        tensors[name] = (x.detach().clone() if memory in seen else x.detach()).contiguous()
+        seen.add(memory)
+    return tensors, same
+
+
+def _entry(module: nn.Module, same: dict[str, str]) -> str:
+    import regard
+
+    kind = type(module)
+    known = {
+        "class": f"{kind.__module__}.{kind.__qualname__}",
+        "version": regard.__version__,
+        "modules": getattr(module.state_dict(), "_metadata", {}),
+        "same": same,
+    }
+    try:
+        return json.dumps(known)
+    except TypeError as error:
+        raise TypeError(
+            f"the metadata of {kind.__name__}'s state_dict cannot be written as JSON: {error}"
+        ) from None
+
+
+def _flush(path: Path) -> None:
+    """Wait until the disk holds it; a folder, which Windows cannot open, only where it can."""
+    if path.is_dir() and os.name == "nt":
+        return
+    handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _check_module(module: object) -> None:
+    if not isinstance(module, nn.Module):
+        raise TypeError(f"module must be a torch.nn.Module, got {describe(module)}")
+
+
+def _safetensors() -> Any:
+    try:
+        import safetensors
+        import safetensors.torch
+    except ImportError:
+        raise ImportError(
+            "saving and loading weights needs safetensors: pip install regard[weights]"
+        ) from None
+    return safetensors

@@ -1,0 +1,250 @@
+"""Models with scores are saved and opened again; what does not fit is refused by name."""
+
+from __future__ import annotations
+
+import copy
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, LlamaForCausalLM, LlamaModel, T5EncoderModel
+
+from regard import (
+    Additive,
+    Bilinear,
+    Cosine,
+    Dot,
+    GATv2,
+    Gaussian,
+    InnerScore,
+    LowRank,
+    Projected,
+    ScaledDot,
+)
+from regard.integrations.transformers import attention_layers, load, restore, use_score
+from regard.integrations.transformers.recipe import describe_score, rebuild_score
+from regard.stabilize import ClippedKeys, Normalized, SoftCapped, Tempered, UnitKeys
+
+from .models import CONFIGS, FAMILIES, inputs, tiny
+
+
+class Halved(InnerScore):
+    """A score of a user's own."""
+
+    name = "halved"
+
+    def __init__(self):
+        super().__init__()
+        self.gain = torch.nn.Parameter(torch.tensor(0.5))
+
+    def query(self, q):
+        return super().query(q * self.gain)
+
+
+def additive_llama():
+    return use_score(tiny("llama"), lambda layer: Additive(layer.head_dim, layer.heads, bias=True))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@torch.no_grad()
+def test_saved_and_loaded_gives_the_same_outputs(family, tmp_path):
+    model, given = use_score(tiny(family), "additive"), inputs(family)
+    model.save_pretrained(tmp_path)
+    opened = load(tmp_path)
+    assert type(opened) is CONFIGS[family][0]
+    assert not opened.training
+    assert torch.equal(opened(**given).logits, model(**given).logits)
+    for ours, theirs in zip(attention_layers(opened), attention_layers(model), strict=True):
+        assert torch.equal(ours.module.regard_score.v, theirs.module.regard_score.v)
+    attentions = opened(**given, output_attentions=True)
+    assert any(len(attentions[name]) for name in attentions if name.endswith("attentions"))
+
+
+@torch.no_grad()
+def test_folder_says_which_layer_has_which_score(tmp_path):
+    model = use_score(tiny("llama"), "additive", layers=1)
+    model.save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["attn_implementation"] == "regard"
+    described = {"type": "Additive", "name": "additive", "hidden": 8, "heads": 4}
+    assert config["regard_scores"] == {
+        "model.layers.1.self_attn": {**described, "bias": False, "weight_norm": False}
+    }
+    assert not list(tmp_path.glob("*.bin")) and list(tmp_path.glob("*.safetensors"))
+    opened = load(tmp_path)
+    assert [layer.module.regard_score is None for layer in attention_layers(opened)] == [
+        True,
+        False,
+    ]
+
+
+@torch.no_grad()
+def test_sharded_files_another_dtype_and_a_second_save(tmp_path):
+    model, given = additive_llama(), inputs("llama")
+    model.save_pretrained(tmp_path / "one", max_shard_size="12KB")
+    assert len(list((tmp_path / "one").glob("*.safetensors"))) > 1
+    opened = load(tmp_path / "one", LlamaForCausalLM)
+    assert torch.equal(opened(**given).logits, model(**given).logits)
+    opened.save_pretrained(tmp_path / "two")
+    assert torch.equal(load(tmp_path / "two")(**given).logits, model(**given).logits)
+    half = load(tmp_path / "two", dtype=torch.bfloat16)
+    assert {p.dtype for p in half.parameters()} == {torch.bfloat16}
+    assert bool(half(**given).logits.isfinite().all())
+
+
+@torch.no_grad()
+def test_a_part_of_the_saved_model_and_back(tmp_path):
+    model, given = additive_llama(), inputs("llama")
+    model.save_pretrained(tmp_path / "whole")
+    bare = load(tmp_path / "whole", LlamaModel)
+    hidden = bare(**given).last_hidden_state
+    assert torch.equal(hidden, model.model(**given).last_hidden_state)
+    bare.save_pretrained(tmp_path / "bare")
+    headed = load(tmp_path / "bare", LlamaForCausalLM)
+    assert torch.equal(headed.model(**given).last_hidden_state, hidden)
+    t5, words = use_score(tiny("t5"), "additive"), inputs("t5")
+    words.pop("decoder_input_ids")
+    t5.save_pretrained(tmp_path / "t5")
+    encoder = load(tmp_path / "t5", T5EncoderModel)
+    whole = t5.encoder(**words).last_hidden_state
+    assert torch.equal(encoder(**words).last_hidden_state, whole)
+
+
+def test_plain_from_pretrained_does_not_run_silently_without_the_scores(tmp_path):
+    additive_llama().save_pretrained(tmp_path)
+    plain = LlamaForCausalLM.from_pretrained(tmp_path)
+    with pytest.raises(RuntimeError, match=r"has no score.*use_score.*load\(folder\)"):
+        plain(**inputs("llama"))
+
+
+def test_wrong_score_is_refused_by_name(tmp_path):
+    model = use_score(tiny("llama"), "additive")
+    model.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"saved with score 'additive'.*gives 'gatv2'"):
+        load(tmp_path, score="gatv2")
+    with pytest.raises(ValueError, match=r"'hidden': 8.*'hidden': 5"):
+        load(tmp_path, score=Additive(5, 4))
+    other = use_score(tiny("llama"), "gatv2")
+    with pytest.raises(RuntimeError, match="of score 'additive', but this module has score 'gatv2"):
+        other.load_state_dict(model.state_dict())
+
+
+@torch.no_grad()
+def test_a_users_own_score_is_given_again(tmp_path):
+    model, given = use_score(tiny("llama"), Halved()), inputs("llama")
+    for layer in attention_layers(model):
+        layer.module.regard_score.gain.fill_(0.2 + layer.index)
+    model.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"'Halved' \(named 'halved'\).*pass score="):
+        load(tmp_path)
+    opened = load(tmp_path, score=Halved())
+    assert torch.equal(opened(**given).logits, model(**given).logits)
+
+
+@pytest.mark.parametrize("change", ["missing", "unexpected"])
+def test_weights_that_do_not_fit_the_scores_are_refused(tmp_path, change):
+    additive_llama().save_pretrained(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    key = "model.layers.0.self_attn.regard_score."
+    if change == "missing":
+        del weights[key + "v"]
+    else:
+        weights[key + "gain"] = torch.ones(4)
+    save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ValueError, match=rf"do not fit: {change} keys {key}"):
+        load(tmp_path)
+
+
+def test_folders_and_arguments_that_load_refuses(tmp_path):
+    tiny("llama").save_pretrained(tmp_path / "plain")
+    with pytest.raises(ValueError, match="names no scores; open it with from_pretrained"):
+        load(tmp_path / "plain")
+    model = additive_llama()
+    model.save_pretrained(tmp_path / "scored")
+    with pytest.raises(TypeError, match="not an Auto class"):
+        load(tmp_path / "scored", AutoModelForCausalLM)
+    with pytest.raises(ValueError, match="reads safetensors only"):
+        load(tmp_path / "scored", use_safetensors=False)
+    with pytest.raises(TypeError, match="load sets attn_implementation="):
+        load(tmp_path / "scored", attn_implementation="eager")
+    file = tmp_path / "scored" / "model.safetensors"
+    torch.save(load_file(file), tmp_path / "scored" / "pytorch_model.bin")
+    file.unlink()
+    with pytest.raises(OSError, match="safetensors"):  # never unpickled
+        load(tmp_path / "scored")
+    config = json.loads((tmp_path / "scored" / "config.json").read_text())
+    config["architectures"] = ["os.system"]
+    (tmp_path / "scored" / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=r"'os.system', which transformers does not have"):
+        load(tmp_path / "scored")
+
+
+@pytest.mark.parametrize(
+    "score",
+    [
+        Dot(),
+        ScaledDot(),
+        Cosine(4, scale=3.0, eps=1e-3),
+        Cosine(None),
+        Gaussian(2.0, heads=2),
+        Bilinear(8, 6, 4),
+        LowRank(8, 6, 3, 4, 2),
+        Additive(8, 4, bias=True, weight_norm=True),
+        GATv2(8, 4, negative_slope=0.1),
+        Projected(Additive(5, 4), 8, 6, key_heads=2, bias=True),
+        Projected(ScaledDot(), 8, 8, width=5, heads=4),
+        Tempered(Additive(8, 4), 2.0, heads=4),
+        Tempered(ScaledDot(), 0.5),
+        Normalized(ScaledDot(), (8, 8), norm="layer", eps=1e-4),
+        UnitKeys(Dot()),
+        ClippedKeys(ScaledDot(), 3.0),
+        SoftCapped(Normalized(Additive(8, 4), 8), 30.0),
+    ],
+    ids=lambda score: type(score).__name__,
+)
+def test_a_description_builds_the_score_again(score):
+    described = json.loads(json.dumps(describe_score(score)))
+    again = rebuild_score(described)
+    assert type(again) is type(score)
+    assert describe_score(again) == describe_score(score)
+    again.load_state_dict(score.state_dict())
+    assert again.softcap == score.softcap
+
+
+def test_a_description_of_an_unknown_score_is_refused():
+    with pytest.raises(ValueError, match=r"unknown score 'os.system'; known: Dot, "):
+        rebuild_score({"type": "os.system"})
+
+
+@torch.no_grad()
+def test_deepcopy_and_restore(tmp_path):
+    model, given = tiny("llama"), inputs("llama")
+    before = model(**given).logits
+    names = set(model.state_dict())
+    config = model.config.to_dict()
+    use_score(use_score(model, "additive"), "gatv2", layers=0)
+    scored = model(**given).logits
+    twin = copy.deepcopy(model)
+    assert torch.equal(twin(**given).logits, scored)
+    restore(model)
+    assert model.config.to_dict() == config
+    assert set(model.state_dict()) == names
+    assert torch.equal(model(**given).logits, before)
+    assert torch.equal(twin(**given).logits, scored), "the copy is its own model"
+    with pytest.raises(ValueError, match="no scores to take away"):
+        restore(model)
+    twin.save_pretrained(tmp_path)
+    opened = restore(load(tmp_path))
+    assert opened.config._attn_implementation == "sdpa"
+    real = given["attention_mask"].bool()
+    torch.testing.assert_close(opened(**given).logits[real], before[real])
+
+
+@torch.no_grad()
+def test_safetensors_file_of_the_state_dict(tmp_path):
+    model, given = additive_llama(), inputs("llama")
+    save_file(model.state_dict(), tmp_path / "weights.safetensors")
+    other = additive_llama()
+    other.load_state_dict(load_file(tmp_path / "weights.safetensors"))
+    assert torch.equal(other(**given).logits, model(**given).logits)

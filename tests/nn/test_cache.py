@@ -1,0 +1,281 @@
+"""Generation with a cache gives what all tokens at once give, whatever the score and position."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import regard
+from regard.forms import InnerKey, PairwiseKey
+from regard.nn.position import Alibi, LearnedPosition, Rotary, Sinusoidal
+from regard.nn.transformer.blocks import DecoderBlock
+from regard.nn.transformer.cache import Cache
+from regard.nn.transformer.layers import CrossAttention, SelfAttention
+from regard.nn.transformer.stacks import Decoder
+from regard.stabilize import SoftCapped, Tempered
+
+DIM, HEADS, WIDTH = 8, 4, 6
+# Each with whether its heads can be turned: those with projections of their own show no heads.
+SCORES = {
+    "scaled_dot": (lambda: None, True),
+    "dot": (lambda: "dot", True),
+    "cosine": (lambda: regard.Cosine(HEADS), True),
+    "gaussian": (lambda: regard.Gaussian(), True),
+    "additive": (lambda: regard.Additive(WIDTH, HEADS), True),
+    "gatv2": (lambda: regard.GATv2(WIDTH, HEADS, bias=True), True),
+    "capped": (lambda: SoftCapped(regard.Additive(WIDTH, HEADS), 3.0), True),
+    "tempered": (lambda: Tempered(regard.Gaussian(heads=None), 0.5, heads=HEADS), True),
+    "projected": (lambda: regard.Projected(regard.Additive(WIDTH, HEADS), DIM, DIM), True),
+    "bilinear": (lambda: regard.Bilinear(DIM, DIM, HEADS), False),
+    "low_rank": (lambda: regard.LowRank(DIM, DIM, 3, HEADS), False),
+}
+POSITIONS = {
+    "none": lambda: None,
+    "rotary": lambda: Rotary(WIDTH, interleaved=True, rotated=4),
+    "alibi": lambda: Alibi(HEADS),
+}
+INPUTS = {
+    "none": lambda: None,
+    "sinusoidal": lambda: Sinusoidal(DIM),
+    "learned": lambda: LearnedPosition(9, DIM),
+}
+
+
+def options(name: str) -> dict:
+    own = name in ("projected", "bilinear", "low_rank")
+    return {"value_dim": 3} if own else {"head_dim": WIDTH, "value_dim": 3}
+
+
+def decoder(name="scaled_dot", position="none", inputs="none", **more) -> Decoder:
+    build, _ = SCORES[name]
+    blocks = [
+        DecoderBlock(
+            DIM, HEADS, build(), position=POSITIONS[position](), **{**options(name), **more}
+        )
+        for _ in range(2)
+    ]
+    return Decoder(blocks, INPUTS[inputs]()).double()
+
+
+def tokens(length: int = 7) -> torch.Tensor:
+    return torch.randn(2, length, DIM, dtype=torch.float64)
+
+
+def by_chunks(model, x, sizes, cache=None) -> torch.Tensor:
+    outputs = []
+    for chunk in x.split(sizes, 1):
+        y, cache = model.step(chunk, cache)
+        outputs.append(y)
+    return torch.cat(outputs, 1)
+
+
+def close(found, wanted):
+    torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("key_heads", [2, 4])
+@pytest.mark.parametrize("position", POSITIONS)
+@pytest.mark.parametrize("name", SCORES)
+def test_step_by_step_is_all_at_once(name, position, key_heads):
+    if position == "rotary" and not SCORES[name][1]:
+        with pytest.raises(ValueError, match="Rotary turns projected heads"):
+            decoder(name, position)
+        return
+    model, x = decoder(name, position, key_heads=key_heads), tokens()
+    whole = model(x)
+    close(by_chunks(model, x, [1] * 7), whole)
+    close(by_chunks(model, x, [3, 1, 2, 1]), whole)
+
+
+@pytest.mark.parametrize("inputs", INPUTS)
+@pytest.mark.parametrize("position", POSITIONS)
+@pytest.mark.parametrize("name", ["scaled_dot", "gaussian", "additive", "projected"])
+def test_padding_on_the_left_changes_nothing(name, position, inputs):
+    """A padded sequence gives what it gives alone, at once and step by step; NaN stays out."""
+    model, x = decoder(name, position, inputs, sink=True), tokens()
+    padded, start = x.clone(), torch.tensor([0, 3])
+    padded[1, :3] = torch.nan
+    alone = model(x[1:, 3:])
+    whole = model(padded, start=start)
+    close(whole[1:, 3:], alone)
+    close(whole[:1], model(x[:1]))
+    for sizes in ([1] * 7, [4, 1, 2], [2, 3, 2]):
+        stepped = by_chunks(model, padded, sizes, model.begin(start=start))
+        close(stepped[1:, 3:], alone)
+        close(stepped[:1], model(x[:1]))
+
+
+@pytest.mark.parametrize("position", POSITIONS)
+@pytest.mark.parametrize("name", SCORES)
+def test_a_memory_is_lowered_once(name, position, monkeypatch):
+    if position == "rotary" and not SCORES[name][1]:
+        return
+    model, x, memory = decoder(name, position, memory_dim=DIM), tokens(), tokens(5)
+    lengths = torch.tensor([5, 2])
+    memory[1, 2:] = torch.nan
+    whole = model(x, memory, memory_lengths=lengths)
+    close(whole[1:], model(x[1:], memory[1:, :2]))
+    cache = model.begin(memory, lengths)
+    monkeypatch.setattr(CrossAttention, "keys", None)  # any further lowering would fail
+    close(by_chunks(model, x, [2, 1, 4], cache), whole)
+
+
+@pytest.mark.parametrize("name", ["scaled_dot", "gaussian", "additive"])
+def test_beams_reorder_and_a_cache_never_changes(name):
+    model, memory = decoder(name, "rotary", memory_dim=5), torch.randn(2, 4, 5).double()
+    x, y = tokens(4), tokens(2)
+    start, lengths = torch.tensor([1, 0]), torch.tensor([4, 3])
+    _, cache = model.step(x, model.begin(memory, lengths, start=start))
+    index = torch.tensor([1, 1, 0])
+    reordered = cache.reorder(index)
+    assert cache.length == reordered.length == 4
+    found, _ = model.step(y[:1].expand(3, -1, -1), reordered)
+    again, _ = model.step(y[:1].expand(3, -1, -1), reordered)
+    assert torch.equal(found, again)
+    for row, i in enumerate(index.tolist()):
+        whole = model(
+            torch.cat([x[i : i + 1], y[:1]], 1),
+            memory[i : i + 1],
+            start=start[i : i + 1],
+            memory_lengths=lengths[i : i + 1],
+        )
+        close(found[row], whole[0, 4:])
+
+
+@pytest.mark.parametrize("name", ["scaled_dot", "additive"])
+def test_what_is_cached_is_the_lowered_key_of_the_key_heads_alone(name):
+    model = decoder(name, key_heads=2)
+    _, cache = model.step(tokens(3))
+    _, cache = model.step(tokens(2), cache)
+    own = cache.own[0]
+    assert isinstance(own.key, PairwiseKey if name == "additive" else InnerKey)
+    assert own.key[0].shape == (2, 2, 5, WIDTH)
+    assert own.value.shape == (2, 2, 5, 3) and own.length == 5
+
+
+def test_a_window_given_as_a_mask_works_with_a_cache():
+    model, x = decoder(position="rotary"), tokens()
+    window = regard.Mask.window(left=2)
+    cache, outputs = None, []
+    for chunk in x.split([3, 1, 3], 1):
+        y, cache = model.step(chunk, cache, mask=window)
+        outputs.append(y)
+    close(torch.cat(outputs, 1), model(x, mask=window))
+    assert (model(x, mask=window) - model(x)).abs().max() > 1e-3
+
+
+def test_gradients_flow_through_a_cache():
+    model, x = decoder("additive", "alibi"), tokens()
+    wanted = torch.autograd.grad(model(x).square().sum(), list(model.parameters()))
+    found = by_chunks(model, x, [3, 4])
+    for got, want in zip(
+        torch.autograd.grad(found.square().sum(), list(model.parameters())), wanted, strict=True
+    ):
+        close(got, want)
+
+
+def test_the_same_block_twice_keeps_two_caches():
+    block = DecoderBlock(DIM, HEADS).double()
+    model, x = Decoder([block, block]), tokens()
+    close(by_chunks(model.double(), x, [2, 5]), model(x))
+
+
+def test_right_padding_is_for_training_alone():
+    model, x = decoder(position="rotary"), tokens()
+    x[1, 4:] = torch.nan
+    whole = model(x, lengths=[7, 4])
+    close(whole[1:, :4], model(x[1:, :4]))
+    whole[1, :4].sum().backward()
+    assert all(p.grad.isfinite().all() for p in model.parameters())
+    layer = SelfAttention(DIM, HEADS, causal=True).double()
+    _, cache = layer.step(tokens(), Cache(stop=torch.tensor([7, 4])))
+    with pytest.raises(ValueError, match="pad the sequences on the left"):
+        layer.step(tokens(1), cache)
+
+
+def test_an_empty_chunk_changes_nothing():
+    model, x = decoder("additive", "alibi"), tokens()
+    _, cache = model.step(x[:, :3])
+    nothing, cache = model.step(x[:, :0], cache)
+    assert nothing.shape == (2, 0, DIM) and cache.length == 3
+    close(model.step(x[:, 3:], cache)[0], model(x)[:, 3:])
+
+
+def test_a_memory_without_tokens_adds_nothing():
+    model, x = decoder(memory_dim=5), tokens()
+    close(
+        model(x, torch.zeros(2, 0, 5).double()),
+        model(x, torch.ones(2, 3, 5).double(), memory_lengths=[0, 0]),
+    )
+    assert model(x, torch.zeros(2, 0, 5).double()).isfinite().all()
+
+
+LAYER = SelfAttention(DIM, HEADS, causal=True).double()
+GIVEN = LAYER.step(torch.zeros(2, 3, DIM).double())[1]
+MISTAKES = {
+    "not causal": (
+        lambda: SelfAttention(DIM, HEADS).double().step(tokens(), GIVEN),
+        ValueError,
+        "causal=True",
+    ),
+    "batch": (lambda: LAYER.step(tokens()[:1], GIVEN), ValueError, "holds 2 sequences, but 1"),
+    "other score": (
+        lambda: (
+            SelfAttention(DIM, HEADS, regard.Additive(4, HEADS), causal=True)
+            .double()
+            .step(tokens(), GIVEN)
+        ),
+        TypeError,
+        "another score",
+    ),
+    "late start": (
+        lambda: LAYER.attend(tokens(), GIVEN, start=[0, 1]),
+        ValueError,
+        "with the first tokens",
+    ),
+    "start beyond": (
+        lambda: LAYER(tokens(), start=[0, 8]),
+        ValueError,
+        "start must be from 0 to the length 7, got 0 to 8",
+    ),
+    "start of another batch": (
+        lambda: LAYER.step(tokens(), Cache(start=torch.tensor([0]))),
+        ValueError,
+        r"start is one integer for each sequence, shape \(2,\)",
+    ),
+    "boolean lengths": (
+        lambda: LAYER(tokens(), lengths=torch.tensor([True, False])),
+        TypeError,
+        "lengths must be integers",
+    ),
+    "blocks": (
+        lambda: decoder().step(tokens(), Decoder([DecoderBlock(DIM, HEADS)]).begin()),
+        ValueError,
+        "the cache is of 1 blocks, but there are 2",
+    ),
+    "no memory": (
+        lambda: decoder(memory_dim=5)(tokens()),
+        ValueError,
+        "blocks were built with one",
+    ),
+    "needless memory": (lambda: decoder()(tokens(), tokens()), ValueError, "built without one"),
+    "empty memory": (
+        lambda: CrossAttention(DIM, HEADS).double()(tokens(), Cache()),
+        ValueError,
+        "empty Cache",
+    ),
+    "lengths twice": (
+        lambda: (layer := CrossAttention(DIM, HEADS).double())(
+            tokens(), layer.remember(tokens()), lengths=[1, 2]
+        ),
+        ValueError,
+        "remember",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_one_clear_error(name):
+    call, kind, message = MISTAKES[name]
+    with pytest.raises(kind, match=message):
+        call()
