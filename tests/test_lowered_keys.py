@@ -82,6 +82,41 @@ def test_keys_lowered_by_the_other_form_are_refused():
         regard.attention(query, InnerKey(key), value, regard.Additive(8, 4).double())
 
 
+@pytest.mark.parametrize("score", [regard.Gaussian(), regard.Cosine(), regard.Additive(8)])
+def test_lowered_keys_without_a_head_dim(score):
+    """The term of Gaussian's keys was read as (heads, length), past its end."""
+    query, key, value = (torch.randn(4, n, 8, dtype=torch.float64) for n in (3, 7, 7))
+    score = score.double()
+    mask = torch.rand(4, 3, 7) > 0.3
+    wanted = regard.attention(query, key, value, score, mask=mask)
+    got = regard.attention(query, score.key(key), value, score, mask=mask)
+    torch.testing.assert_close(got, wanted, rtol=1e-9, atol=1e-9)
+    raw = regard.score(query, score.key(key), score)
+    torch.testing.assert_close(raw, regard.score(query, key, score), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("engine", [None, "cpu", "reference"])
+@pytest.mark.parametrize(
+    "shape", [(2, 4, 6), (2, 4, 1), (2, 3, 7), (3, 4, 7), (4, 7), (2, 1, 4, 7)]
+)
+def test_a_beta_that_does_not_fit_is_refused(shape, engine):
+    query, key, value = tensors()
+    side = InnerKey(key, torch.zeros(shape, dtype=torch.float64))
+    with pytest.raises(ValueError, match="beta of the lowered keys is a tensor"):
+        regard.attention(query, side, value, regard.Dot(), engine=engine)
+
+
+def test_keys_with_and_without_beta_are_not_put_together():
+    """The term would be lost without a word."""
+    key = torch.randn(2, 4, 7, 8)
+    for first, later in (
+        (InnerKey(key, key.sum(-1)), InnerKey(key)),
+        (InnerKey(key), InnerKey(key, key.sum(-1))),
+    ):
+        with pytest.raises(ValueError, match="both must come from the same score"):
+            first.append(later)
+
+
 def test_parameters_of_another_score_are_refused_by_name():
     """Additive and GATv2 have the same parameters: shapes alone would let them pass."""
     saved = regard.Additive(8, 4).state_dict()

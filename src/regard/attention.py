@@ -278,6 +278,8 @@ def _lower(
     if isinstance(lowered, PairwiseKey):
         return score.join(side, PairwiseKey(key))
     beta = lowered.beta
+    if beta is not None and key.ndim > lowered.psi.ndim:  # a head dim was inserted
+        beta = beta.unsqueeze(-2)
     if beta is not None and real is not None:
         if real.shape[-2] > 1 and real.shape[-2] != beta.shape[-2]:
             real = real.repeat_interleave(beta.shape[-2] // real.shape[-2], -2)

@@ -15,12 +15,13 @@ from numbers import Real
 import torch
 from torch import Tensor
 
+from regard.arguments import check_positive
 from regard.describe import describe
 from regard.engines.base import STATISTICS
 from regard.forms import InnerKey, InnerQuery, KeySide, QuerySide
 from regard.mask import Mask
 from regard.problem import Problem, broadcast_lead
-from regard.scores.base import Score, check_positive
+from regard.scores.base import Score
 
 # Colder than this, dividing by the temperature overflows fp32.
 COLDEST = 1e-30
@@ -92,12 +93,34 @@ def check_parameters(score: Score, query: Tensor, autocast: bool) -> None:
 
 
 def check_lowered(key: KeySide, query: QuerySide, score: Score) -> None:
-    """Refuse keys that were lowered by a score of the other form."""
+    """Refuse keys that were lowered by a score of the other form, or whose parts do not fit."""
     if isinstance(key, InnerKey) != isinstance(query, InnerQuery):
         form = "inner" if isinstance(query, InnerQuery) else "pairwise"
         raise TypeError(
             f"key was lowered to {type(key).__name__}, but {type(score).__name__} is {form}; lower the keys "
             "with the same score, key=score.key(k)"
+        )
+    if isinstance(key, InnerKey) and isinstance(query, InnerQuery) and key.beta is not None:
+        _check_beta(key.beta, key.psi, query.phi)
+
+
+def _check_beta(beta: Tensor, psi: Tensor, phi: Tensor) -> None:
+    """Refuse a beta that is not (*, K or H, L): engines would broadcast it, or read past its end.
+
+    Up to 3 dims `psi` has no head dim, and neither has beta.
+    """
+    fits = isinstance(beta, Tensor) and beta.is_floating_point() and beta.ndim == psi.ndim - 1
+    if fits and psi.ndim <= 3:
+        fits = beta.shape == psi.shape[:-1]
+    elif fits:
+        lead, heads = beta.shape[:-2], beta.shape[-2]
+        fits = heads == psi.shape[-3] or heads == phi.shape[-3]
+        fits = fits and beta.shape[-1] == psi.shape[-2]
+        fits = fits and (_broadcasts(lead, psi.shape[:-3]) or _broadcasts(lead, phi.shape[:-3]))
+    if not fits:
+        raise ValueError(
+            f"the beta of the lowered keys is {describe(beta)}, which does not fit their psi of "
+            f"shape {tuple(psi.shape)}: give a number for each key, shape {tuple(psi.shape[:-1])}"
         )
 
 

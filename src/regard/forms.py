@@ -55,6 +55,10 @@ class InnerKey(NamedTuple):
 
     def append(self, later: InnerKey) -> InnerKey:
         """These keys and then `later` ones, as generation with a cache needs."""
+        if (self.beta is None) != (later.beta is None):
+            raise ValueError(
+                "only one of the two has a term beta of its own: both must come from the same score"
+            )
         beta = None
         if self.beta is not None and later.beta is not None:
             beta = torch.cat([self.beta, later.beta], -1)

@@ -22,8 +22,10 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from regard.arguments import check_positive, check_sizes
 from regard.forms import Form, InnerKey, InnerQuery, KeySide, Pairwise, PairwiseQuery, QuerySide
-from regard.scores.base import Score, check_positive, check_score, check_sizes
+from regard.precision import widened
+from regard.scores.base import Score, check_score
 from regard.scores.cosine import unit
 
 
@@ -54,14 +56,29 @@ class Stabilized(Score):
         return self.score.softcap
 
     @property
-    def width(self) -> int | None:
-        """The width of the projections the score inside needs, if it has one."""
-        return getattr(self.score, "width", None)
+    def width(self) -> int | None:  # type: ignore[override] # it depends on the score inside
+        """The width of the score inside."""
+        return self.score.width
 
     @property
-    def key_heads(self) -> int | None:
-        """The key heads of the score inside, if it has them."""
-        return getattr(self.score, "key_heads", None)
+    def key_heads(self) -> int | None:  # type: ignore[override] # it depends on the score inside
+        """The key heads of the score inside."""
+        return self.score.key_heads
+
+    @property
+    def query_dim(self) -> int | None:  # type: ignore[override] # it depends on the score inside
+        """The query dim of the score inside."""
+        return self.score.query_dim
+
+    @property
+    def key_dim(self) -> int | None:  # type: ignore[override] # it depends on the score inside
+        """The key dim of the score inside."""
+        return self.score.key_dim
+
+    @property
+    def inner(self) -> Score:
+        """The score inside all stabilisers."""
+        return self.score.inner
 
     def change_query(self, q: Tensor) -> Tensor:
         """The query that the score inside sees."""
@@ -116,7 +133,18 @@ class Tempered(Stabilized):
                 raise ValueError(
                     f"heads={heads}, but {type(score).__name__} has {score.heads} heads"
                 )
-            self.log_factor = nn.Parameter(torch.zeros(heads))
+            self.log_factor = nn.Parameter(torch.empty(heads))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Back to the temperature it starts with."""
+        if self.log_factor is not None:
+            nn.init.zeros_(self.log_factor)
+
+    def arguments(self) -> dict[str, object]:
+        """The temperature, and heads where it is learned."""
+        heads = None if self.log_factor is None else self.log_factor.shape[0]
+        return {"temperature": self.temperature, "heads": heads}
 
     def query(self, q: Tensor) -> QuerySide:
         """The lowered query, divided by the temperature."""
@@ -192,6 +220,12 @@ class Normalized(Stabilized):
         check_sizes(query_dim=query_dim, key_dim=key_dim)
         self.query_norm = kinds[norm](query_dim, eps=eps)
         self.key_norm = kinds[norm](key_dim, eps=eps)
+        self.norm, self.eps = norm, eps
+
+    def arguments(self) -> dict[str, object]:
+        """Both dims, the kind of norm and eps."""
+        dims = (self.query_norm.normalized_shape[0], self.key_norm.normalized_shape[0])
+        return {"dim": dims, "norm": self.norm, "eps": self.eps}
 
     def change_query(self, q: Tensor) -> Tensor:
         """The normalised query."""
@@ -220,9 +254,13 @@ class ClippedKeys(Stabilized):
         check_positive(max_norm=max_norm)
         self.max_norm = max_norm
 
+    def arguments(self) -> dict[str, object]:
+        """The largest norm."""
+        return {"max_norm": self.max_norm}
+
     def change_key(self, k: Tensor) -> Tensor:
         """The key, shortened where it is too long."""
-        work = k.float() if k.dtype in (torch.float16, torch.bfloat16) else k
+        work = widened(k)
         # Scaled by the largest entry, so that squares do not overflow.
         peak = work.detach().abs().amax(-1, keepdim=True).clamp(min=1) if k.shape[-1] else 1.0
         norm = peak * torch.linalg.vector_norm(work / peak, dim=-1, keepdim=True)
@@ -243,6 +281,10 @@ class SoftCapped(Stabilized):
         if score.softcap is not None:
             raise ValueError(f"the score has a soft cap of {score.softcap} already")
         self.cap = cap
+
+    def arguments(self) -> dict[str, object]:
+        """The cap."""
+        return {"cap": self.cap}
 
     @property
     def softcap(self) -> float | None:  # type: ignore[override] # read by `attention`

@@ -10,6 +10,7 @@ import torch
 import regard
 from regard.nn.seq2seq import (
     AttentionalVector,
+    AttentionState,
     BahdanauAttention,
     DecoderAttention,
     LuongAttention,
@@ -294,6 +295,12 @@ def memory():
     return bahdanau().prepare(KEYS)
 
 
+def shorn_state():
+    """A total of batch 1 would broadcast."""
+    state = bahdanau().start(memory())
+    return AttentionState(state.weights, state.total[:1])
+
+
 def other_state():
     return bahdanau().start(bahdanau().prepare(KEYS[:, :4]))
 
@@ -331,6 +338,18 @@ def other_state():
             ValueError,
             "state is for",
         ),
+        (lambda: bahdanau()(torch.zeros(B, Q), KEYS), TypeError, r"what prepare\(keys\) returned"),
+        (
+            lambda: bahdanau()(torch.zeros(B, Q), memory(), torch.zeros(B, 1, L)),
+            TypeError,
+            "state must be the AttentionState",
+        ),
+        (
+            lambda: bahdanau()(torch.zeros(B, Q), memory(), shorn_state()),
+            ValueError,
+            r"state is for .* = \(1, 1, 6\), but",
+        ),
+        (lambda: setattr(bahdanau(), "window", (1, -2)), ValueError, r"window must be \(back"),
     ],
 )
 def test_one_clear_error(call, error, message):

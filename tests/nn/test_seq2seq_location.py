@@ -191,6 +191,31 @@ def test_wrong_settings(settings, message):
         Location(**settings)
 
 
+@pytest.mark.parametrize(
+    "score",
+    [
+        lambda: regard.Projected(regard.Additive(8, 4), Q, K, key_heads=2),
+        lambda: regard.Projected(regard.Gaussian(), Q, K, width=8, heads=4, key_heads=2),
+    ],
+    ids=["pairwise", "inner"],
+)
+def test_terms_of_heads_that_share_their_keys(score):
+    """Two heads share the keys, but each has its own term: the same as keys of its own."""
+    shared = DecoderAttention(score(), location=Location(3, 2), coverage=True).double()
+    query, keys = tensors()
+    memory = shared.prepare(keys, lengths=LENGTHS)
+    side = type(memory.side)(
+        *(None if x is None else x.repeat_interleave(2, 1) for x in memory.side)
+    )
+    expected = shared(query, memory._replace(side=side))
+    torch.testing.assert_close(shared(query, memory), expected)
+
+
+def test_coverage_loss_of_weights_without_a_head_dim_is_refused():
+    with pytest.raises(ValueError, match=r"\(batch, heads, steps, keys\), got shape \(2, 3, 4\)"):
+        coverage_loss(torch.rand(2, 3, 4))
+
+
 def test_a_pairwise_score_of_unknown_width_is_refused():
     class Odd(regard.PairwiseScore):
         name, activation = "odd", "tanh"

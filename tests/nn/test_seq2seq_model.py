@@ -137,6 +137,18 @@ def test_loss_is_the_mean_over_real_tokens():
     assert model.loss(source, lengths, torch.full_like(target, PAD)) == 0
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_loss_of_many_tokens_in_half_precision(dtype):
+    """Ten thousand tokens of 8 nats: their sum is beyond fp16, and too coarse in bf16."""
+    one, source = model().to(dtype), torch.zeros(100, 1, dtype=torch.int64)
+    with torch.no_grad():
+        one.decoder.output.bias[EOS] = -8.0
+        loss = one.loss(source, None, torch.full((100, 100), EOS))
+    logits = one(source[:1], None, torch.full((1, 100), EOS)).logits.double()
+    expected = -logits.log_softmax(-1)[..., EOS].mean()
+    torch.testing.assert_close(loss.double(), expected, rtol=1e-4, atol=0)
+
+
 def test_padding_of_source_and_target_does_not_matter():
     model, (source, lengths, target) = build(), example()
     parameters = list(model.parameters())
@@ -188,6 +200,12 @@ def model(**options) -> EncoderDecoder:
 SOURCE, _, TARGET = example()
 
 
+def step_of(other: RecurrentDecoder, batch: int = 3):
+    """A step with the state of a plain decoder."""
+    memory, state = model().encode(SOURCE)
+    return other.step(TARGET[:batch, 0], memory, state)
+
+
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
@@ -209,6 +227,14 @@ SOURCE, _, TARGET = example()
         (lambda: model()(SOURCE, None, TARGET[:2]), ValueError, "target has batch 2, but source"),
         (lambda: model()(SOURCE, None, TARGET[:, :0]), ValueError, "one step at least"),
         (lambda: model()(SOURCE, torch.tensor([7, 1, 1]), TARGET), ValueError, "from 0 to 6"),
+        (lambda: step_of(decoder(kind="lstm")), ValueError, "of another decoder or batch"),
+        (lambda: step_of(decoder(layers=2)), ValueError, r"need \(\(3, 2, 6\), False, False\)"),
+        (
+            lambda: step_of(decoder(attend="after", feed=True)),
+            ValueError,
+            r"need \(\(3, 1, 6\), False, True\)",
+        ),
+        (lambda: step_of(decoder(), batch=1), ValueError, r"need \(\(1, 1, 6\), False, False\)"),
     ],
 )
 def test_one_clear_error(call, error, message):

@@ -185,3 +185,7 @@ def test_wrong_settings():
         MonotonicAttention(additive(), noise=-1)
     with pytest.raises(ValueError, match="one of 'parallel', 'recursive', got 'closed'"):
         expected_alignment(torch.rand(3), torch.rand(3), "closed")
+    with pytest.raises(ValueError, match="offset must be a finite number, got nan"):
+        MonotonicAttention(regard.Dot(), offset=float("nan"))
+    with pytest.raises(TypeError, match="hard must be True, False or None, got 'no'"):
+        MonotonicAttention(regard.Dot(), hard="no")

@@ -191,6 +191,7 @@ def test_search_leaves_the_model_in_the_mode_it_was_in():
         ({"beam": 2, "n_best": 3}, "n_best=3 hypotheses cannot come from beam=2"),
         ({"max_length": 0}, "max_length must be an integer of 1"),
         ({"length_penalty": -1.0}, "length_penalty must be a number of 0 or more"),
+        ({"length_penalty": 1e3}, "length_penalty must be from 0 to 8, got 1000.0"),
     ],
 )
 def test_wrong_options(options, message):

@@ -196,11 +196,54 @@ def test_paths_that_are_no_files(tmp_path):
         save(module, tmp_path / "none" / "w")
 
 
-@pytest.mark.parametrize("entry", ["{", "[]", "{}", '{"same": {"weight": "none"}}', "null"])
+def test_a_pipe_is_not_replaced(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="is a device or a pipe"):
+        save(nn.Linear(3, 2), tmp_path / "pipe")
+    with pytest.raises(FileNotFoundError, match="there is no file"):
+        load(nn.Linear(3, 2), tmp_path / "pipe")
+    assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
+
+
+@pytest.mark.parametrize("name", ["w" * 255, "a b", "-rf", "ü☃", "a\nb", "'\""])
+def test_any_name_that_a_file_may_have(name, tmp_path):
+    module, other = nn.Linear(3, 2), nn.Linear(3, 2)
+    save(module, tmp_path / name)
+    load(other, tmp_path / name)
+    assert_same(module, other)
+    assert names(tmp_path) == [name]
+
+
+CLASS = json.dumps({"class": "\x1b[2J", "version": "1", "modules": {}, "same": {}})
+
+
+@pytest.mark.parametrize(
+    "entry",
+    ["{", "[]", "{}", '{"same": {"weight": "none"}}', "null", "[" * 100_000, CLASS],
+    ids=["open", "list", "empty", "no such tensor", "null", "deep", "control characters"],
+)
 def test_damaged_metadata(entry, tmp_path):
     save_file(nn.Linear(3, 2).state_dict(), tmp_path / "w", {"regard": entry})
     with pytest.raises(ValueError, match=r"is not what regard\.nn\.save writes"):
         load(nn.Linear(3, 2), tmp_path / "w")
+
+
+def test_hostile_module_metadata_changes_nothing(tmp_path):
+    """A version that cannot be compared stops torch half way; its own flags are not the file's."""
+    module = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
+    before = {name: x.clone() for name, x in module.state_dict().items()}
+    other = {name: x + 1 for name, x in before.items()}
+    entry = {"class": "a", "version": "1", "modules": {"1": {"version": "x"}}, "same": {}}
+    save_file(other, tmp_path / "w", {"regard": json.dumps(entry)})
+    with pytest.raises(RuntimeError, match="does not fit this Sequential"):
+        load(module, tmp_path / "w")
+    assert all(torch.equal(x, before[name]) for name, x in module.state_dict().items())
+    entry["modules"] = {"0": {"assign_to_params_buffers": True}}
+    save_file(
+        {n: x.double() for n, x in other.items()}, tmp_path / "w", {"regard": json.dumps(entry)}
+    )
+    load(module, tmp_path / "w")
+    assert module[0].weight.dtype == torch.float32
 
 
 def test_a_full_disk_leaves_the_older_file(tmp_path):
@@ -250,6 +293,21 @@ def test_without_safetensors_the_error_says_what_to_install(tmp_path, monkeypatc
             call(nn.Linear(3, 2), tmp_path / "w")
 
 
+def holder(x):
+    module = nn.Module()
+    module.register_buffer("x", x)
+    return module
+
+
+def test_conjugate_and_negative_views_are_written_as_they_read(tmp_path):
+    """Both are a flag beside memory that holds the opposite."""
+    for x in (torch.tensor([1 + 2j]).conj(), torch._neg_view(torch.ones(2))):
+        save(holder(x), tmp_path / "w")
+        found = holder(torch.zeros_like(x))
+        load(found, tmp_path / "w")
+        assert torch.equal(found.x, x)
+
+
 class WithState(nn.Module):
     def get_extra_state(self):
         return {"seen": 3}
@@ -263,6 +321,8 @@ def test_what_safetensors_cannot_hold_is_named(tmp_path):
         save(WithState(), tmp_path / "w")
     with pytest.raises(ValueError, match=r"'weight' is on meta"):
         save(nn.Linear(3, 2, device="meta"), tmp_path / "w")
+    with pytest.raises(ValueError, match=r"has no dtype torch\.complex128"):
+        save(holder(torch.zeros(2, dtype=torch.complex128)), tmp_path / "w")
     with pytest.raises(TypeError, match=r"module must be a torch\.nn\.Module"):
         save({"weight": torch.ones(2)}, tmp_path / "w")
     assert names(tmp_path) == []

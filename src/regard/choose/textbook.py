@@ -33,7 +33,7 @@ def attention(
 def raw(score: Score, q: Tensor, k: Tensor) -> Tensor:
     """Scores (batch, heads, Q, L) of queries and keys that have as many heads."""
     if isinstance(score, Projected):
-        heads, group = score.query_heads, score.query_heads // score.key_heads
+        heads, group = score.heads, score.heads // score.key_heads
         w_q = score.query_weight.unflatten(0, (heads, -1))
         w_k = score.key_weight.unflatten(0, (score.key_heads, -1))
         q, k = q @ w_q.mT, k @ w_k.repeat_interleave(group, 0).mT

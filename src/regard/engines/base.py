@@ -74,11 +74,6 @@ class Engine(Protocol):
         ...
 
 
-def working_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The dtype in which logits, softmax and sums are computed: fp32 at least."""
-    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
-
-
 def jacobian_norm(peak: Tensor, rest: Tensor, squares: Tensor, cubes: Tensor) -> Tensor:
     """Frobenius norm of `diag(p) - p p'` without cancellation in saturated rows.
 

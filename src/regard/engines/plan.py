@@ -14,11 +14,12 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from regard.engines.base import Engine, working_dtype
+from regard.engines.base import Engine
 from regard.engines.cpu import Cpu, blocked_scores
 from regard.engines.reference import Reference, raw_scores
 from regard.engines.sdpa import Sdpa
 from regard.forms import Inner, Pairwise
+from regard.precision import working_dtype
 from regard.problem import Problem
 from regard.scores import Score
 

@@ -34,8 +34,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from regard.engines.base import Attended, jacobian_norm, with_hard_rows, working_dtype
+from regard.engines.base import Attended, jacobian_norm, with_hard_rows
 from regard.forms import Form, Inner
+from regard.precision import working_dtype
 from regard.problem import Problem
 
 

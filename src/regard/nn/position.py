@@ -16,11 +16,13 @@ Shape legend: `*` leading (batch) dims, H heads, Q queries, L tokens or keys, D 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
+from regard.arguments import check_positive, check_sizes, readable
 from regard.describe import describe
-from regard.scores.base import check_positive, check_sizes
 
 
 def angles(positions: Tensor, count: int, dim: int, base: float) -> Tensor:
@@ -33,8 +35,11 @@ def angles(positions: Tensor, count: int, dim: int, base: float) -> Tensor:
     return positions.to(precise).unsqueeze(-1) * base ** (-2 * index / dim)
 
 
-def places(x: Tensor, offset: int, positions: Tensor | None) -> Tensor:
-    """The position of each token of x (*, L, D): `positions`, or a range from `offset`."""
+def places(x: Tensor, offset: int, positions: Tensor | None, lead: Sequence[int]) -> Tensor:
+    """The position of each token of x (*, L, D): `positions`, or a range from `offset`.
+
+    `positions` are (L,), or (*, L) with leading dims that broadcast to `lead`.
+    """
     length = x.shape[-2]
     if positions is None:
         if isinstance(offset, bool) or not isinstance(offset, (int, torch.SymInt)) or offset < 0:
@@ -50,12 +55,19 @@ def places(x: Tensor, offset: int, positions: Tensor | None) -> Tensor:
         )
     if positions.is_floating_point() or positions.is_complex():
         raise TypeError(f"positions must be integers, got {positions.dtype}")
-    if positions.ndim < 1 or positions.shape[-1] != length:
+    given = positions.shape[:-1]
+    # Compared one by one: sizes may be symbols.
+    pairs = zip(reversed(given), reversed(lead), strict=False)
+    fits = len(given) <= len(lead) and all(n == 1 or n == m for n, m in pairs)
+    if positions.ndim < 1 or positions.shape[-1] != length or not fits:
+        wanted = f" or {(*lead, length)}" if lead else ""
         raise ValueError(
-            f"positions must end in the length {length} of x, got shape {tuple(positions.shape)} "
-            f"for x of shape {tuple(x.shape)}"
+            f"positions must be ({length},){wanted} for x of shape {tuple(x.shape)}, got shape "
+            f"{tuple(positions.shape)}"
         )
-    return positions
+    if positions.device != x.device:
+        raise ValueError(f"positions are on {positions.device} but x is on {x.device}")
+    return positions.long()
 
 
 class Sinusoidal(nn.Module):
@@ -94,7 +106,8 @@ class Sinusoidal(nn.Module):
     def forward(self, x: Tensor, offset: int = 0, positions: Tensor | None = None) -> Tensor:
         """`x + e`, x (*, L, dim); positions (L,) or (*, L)."""
         _check_width(x, self.dim, self)
-        return x + self.encode(places(x, offset, positions), x.dtype).to(x.dtype)
+        where = places(x, offset, positions, x.shape[:-2])
+        return x + self.encode(where, x.dtype).to(x.dtype)
 
     def extra_repr(self) -> str:
         """Width and amplitude."""
@@ -129,13 +142,13 @@ class LearnedPosition(nn.Module):
     def forward(self, x: Tensor, offset: int = 0, positions: Tensor | None = None) -> Tensor:
         """`x + weight[positions]`, x (*, L, dim); positions (L,) or (*, L)."""
         _check_width(x, self.dim, self)
-        where = places(x, offset, positions)
+        where = places(x, offset, positions, x.shape[:-2])
         if positions is None:
             last = offset + x.shape[-2]
             if last > self.length:
                 raise ValueError(_too_far(self.length, last - 1))
-        elif positions.device.type == "cpu" and not torch.compiler.is_compiling():
-            low, high = (int(f(where)) for f in (torch.min, torch.max)) if where.numel() else (0, 0)
+        elif readable(where):
+            low, high = (int(n) for n in where.aminmax())
             if low < 0 or high >= self.length:
                 raise ValueError(_too_far(self.length, low if low < 0 else high))
         return x + nn.functional.embedding(where, self.weight).to(x.dtype)
@@ -191,7 +204,7 @@ class Rotary(nn.Module):
     def forward(self, x: Tensor, offset: int = 0, positions: Tensor | None = None) -> Tensor:
         """Turn x (*, H, L, dim); positions (L,), or (*, L) without heads."""
         _check_width(x, self.dim, self)
-        where = places(x, offset, positions)
+        where = places(x, offset, positions, x.shape[:-3])
         if where.ndim > 1:
             where = where.unsqueeze(-2)
         turned, rest = x.split([self.rotated, self.dim - self.rotated], -1)
@@ -265,9 +278,11 @@ class Alibi(nn.Module):
 
 
 def _check_width(x: Tensor, dim: int, module: nn.Module) -> None:
-    if not isinstance(x, Tensor) or x.ndim < 2 or x.shape[-1] != dim:
+    fits = isinstance(x, Tensor) and x.ndim >= 2 and x.shape[-1] == dim
+    if not fits or not x.is_floating_point():
         raise ValueError(
-            f"{type(module).__name__} was built for (..., length, {dim}), got {describe(x)}"
+            f"{type(module).__name__} was built for floating point (..., length, {dim}), got "
+            f"{describe(x)}"
         )
 
 

@@ -43,11 +43,14 @@ def save(module: nn.Module, path: str | os.PathLike[str]) -> None:
     place = Path(path).resolve()  # a link keeps pointing to the file, which is replaced
     if place.is_dir():
         raise IsADirectoryError(f"path {str(path)!r} is a directory; give the name of a file")
+    if place.exists() and not place.is_file():
+        raise OSError(f"path {str(path)!r} is a device or a pipe, which a file would replace")
     if not place.parent.is_dir():
         raise FileNotFoundError(f"the folder of path {str(path)!r} does not exist; make it first")
     tensors, same = _store_once(module.state_dict())
     entry = _entry(module, same)
-    beside = place.with_name(f".{place.name}.{uuid.uuid4().hex}.tmp")
+    # Without the name of the file, which may be as long as a name can be.
+    beside = place.with_name(f".{uuid.uuid4().hex}.tmp")
     beside.touch()  # with the permissions that any new file gets here
     mode = (place if place.exists() else beside).stat().st_mode & 0o777
     try:
@@ -55,6 +58,8 @@ def save(module: nn.Module, path: str | os.PathLike[str]) -> None:
             safetensors.torch.save_file(tensors, beside, {"format": "pt", ENTRY: entry})
         except safetensors.SafetensorError as error:
             raise OSError(f"could not write {str(path)!r}: {error}") from None
+        except KeyError as error:  # its table of dtypes
+            raise ValueError(f"safetensors has no dtype {error}: cast those tensors") from None
         _flush(beside)
         beside.chmod(mode)  # safetensors itself writes files for the owner alone
         beside.replace(place)
@@ -91,7 +96,7 @@ def load(
     }
     try:
         missing, unexpected = module.load_state_dict(state, strict=strict)
-    except RuntimeError as error:
+    except Exception as error:  # a module may trip over metadata in any way
         # torch has copied what does fit by the time that it raises.
         with torch.no_grad():
             for name, x in module.state_dict().items():
@@ -109,7 +114,7 @@ def _read(path: str | os.PathLike[str]) -> Stored:
     place = Path(path)
     if place.is_dir():
         raise IsADirectoryError(f"path {str(path)!r} is a directory, not a safetensors file")
-    if not place.exists():
+    if not place.is_file():
         raise FileNotFoundError(f"there is no file {str(path)!r}")
     try:
         with safetensors.safe_open(place, framework="pt") as file:
@@ -132,12 +137,18 @@ def _read(path: str | os.PathLike[str]) -> Stored:
         for name, first in found["same"].items():
             tensors[name] = tensors[first]
         writer = f", saved from {found['class']} by regard {found['version']},"
-        return Stored(tensors, writer, {name: dict(x) for name, x in found["modules"].items()})
-    except (ValueError, KeyError, TypeError, AttributeError):
+        if not writer.isprintable():
+            raise ValueError("control characters")
+        modules = {name: dict(x) for name, x in found["modules"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise ValueError(
             f"the metadata {ENTRY!r} of {str(path)!r} is not what regard.nn.save writes; the "
             "file was damaged or made by something else"
         ) from None
+    for known in modules.values():
+        # How to load is for the caller to say: torch reads this from the same place.
+        known.pop("assign_to_params_buffers", None)
+    return Stored(tensors, writer, modules)
 
 
 def _store_once(state: dict[str, Any]) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -146,16 +157,17 @@ def _store_once(state: dict[str, Any]) -> tuple[dict[str, Tensor], dict[str, str
     same: dict[str, str] = {}
     first: dict[tuple, str] = {}
     seen: set[tuple] = set()
-    for name, x in state.items():
-        if not isinstance(x, Tensor):
+    for name, given in state.items():
+        if not isinstance(given, Tensor):
             raise TypeError(
-                f"state_dict entry {name!r} is {describe(x)}: safetensors holds tensors alone"
+                f"state_dict entry {name!r} is {describe(given)}: safetensors holds tensors alone"
             )
-        if x.is_meta or x.layout != torch.strided:
+        if given.is_meta or given.is_nested or given.layout != torch.strided:
             raise ValueError(
-                f"state_dict entry {name!r} is on {x.device} with layout {x.layout}: only dense "
+                f"state_dict entry {name!r} is on {given.device} with layout {given.layout}: only dense "
                 "tensors with numbers in them can be written"
             )
+        x = given.detach().resolve_conj().resolve_neg()  # such flags would not be written
         view = (x.device, x.data_ptr(), x.shape, x.stride(), x.dtype)
         if x.numel() and view in first:
             same[name] = first[view]
@@ -163,7 +175,7 @@ def _store_once(state: dict[str, Any]) -> tuple[dict[str, Tensor], dict[str, str
         first[view] = name
         # Different views of one memory, such as parts of one weight, are written apart.
         memory = (x.device, x.untyped_storage().data_ptr())
-        tensors[name] = (x.detach().clone() if memory in seen else x.detach()).contiguous()
+        tensors[name] = (x.clone() if memory in seen else x).contiguous()
         seen.add(memory)
     return tensors, same
 

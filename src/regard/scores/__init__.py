@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Callable
 
 from torch import Tensor
 
@@ -34,6 +35,7 @@ __all__ = [
     "Projected",
     "ScaledDot",
     "Score",
+    "make_score",
     "named_score",
 ]
 
@@ -44,16 +46,49 @@ NAMED: dict[str, Score] = {
     "cosine": Cosine(heads=None),
     "gaussian": Gaussian(heads=None),
 }
+# Inside a module there is a place: each name, built for the width, heads and key heads it gets.
+SIZED: dict[str, Callable[[int, int, int], Score]] = {
+    "dot": lambda width, heads, key_heads: Dot(),
+    "scaled_dot": lambda width, heads, key_heads: ScaledDot(),
+    "cosine": lambda width, heads, key_heads: Cosine(heads),
+    "gaussian": lambda width, heads, key_heads: Gaussian(heads=key_heads),
+    "bilinear": lambda width, heads, key_heads: Bilinear(width, width, heads),
+    "low_rank": lambda width, heads, key_heads: LowRank(
+        width, width, max(width // 4, 1), heads, key_heads
+    ),
+    "additive": lambda width, heads, key_heads: Additive(width, heads),
+    "gat": lambda width, heads, key_heads: GAT(width, heads),
+    "gatv2": lambda width, heads, key_heads: GATv2(width, heads),
+}
 HOW_TO_BUILD = {
     "bilinear": "Bilinear(query_dim, key_dim, heads)",
     "low_rank": "LowRank(query_dim, key_dim, rank, heads)",
-    "additive": "Projected(Additive(hidden, heads), query_dim, key_dim), or Additive(hidden, "
-    "heads) where query and key are projected already",
-    "gat": "Projected(GAT(hidden, heads), query_dim, key_dim), or GAT(hidden, heads) where query "
-    "and key are projected already",
-    "gatv2": "Projected(GATv2(hidden, heads), query_dim, key_dim), or GATv2(hidden, heads) where "
-    "query and key are projected already",
+    **{
+        name: f"Projected({build}(hidden, heads), query_dim, key_dim), or {build}(hidden, heads) "
+        "where query and key are projected already"
+        for name, build in [("additive", "Additive"), ("gat", "GAT"), ("gatv2", "GATv2")]
+    },
 }
+
+
+def make_score(
+    score: Score | str | None, width: int, heads: int, key_heads: int | None = None
+) -> Score:
+    """The score itself, or a fresh one of that name for projections of this width.
+
+    For modules, which have a place for parameters: here every score can be named. None is scaled
+    dot.
+    """
+    if isinstance(score, Score):
+        return score
+    name = "scaled_dot" if score is None else score
+    if not isinstance(name, str):
+        raise TypeError(f"score must be a Score object, a name or None, got {describe(score)}")
+    if name not in SIZED:
+        near = difflib.get_close_matches(name, SIZED, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise ValueError(f"unknown score {name!r}: {hint}Names: {', '.join(SIZED)}")
+    return SIZED[name](width, heads, heads if key_heads is None else key_heads)
 
 
 def named_score(score: Score | str | None) -> Score:

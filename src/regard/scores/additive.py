@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from regard.arguments import check_sizes
 from regard.forms import PairwiseKey, PairwiseQuery
-from regard.scores.base import PairwiseScore, check_dim, check_heads, check_sizes
+from regard.scores.base import PairwiseScore, check_dim, check_heads
 from regard.scores.cosine import unit
 
 # E[tanh(x)^2] for x ~ N(0, 2), the sum of two unit-variance projections.
@@ -37,22 +38,27 @@ class Additive(PairwiseScore):
     name = "additive"
     activation = "tanh"
     power = TANH_POWER
+    heads: int  # type: ignore[override] # always known here
 
     def __init__(
         self, hidden: int, heads: int = 1, *, bias: bool = False, weight_norm: bool = False
     ) -> None:
         super().__init__()
         check_sizes(hidden=hidden, heads=heads)
-        self.hidden, self.heads = hidden, heads
+        self.hidden, self.heads, self.width = hidden, heads, hidden
         self.v = nn.Parameter(torch.empty(heads, hidden))
         self.bias = nn.Parameter(torch.empty(heads, hidden)) if bias else None
         self.gain = nn.Parameter(torch.empty(heads)) if weight_norm else None
         self.reset_parameters()
 
-    @property
-    def width(self) -> int:
-        """How wide the projections must be."""
-        return self.hidden
+    def arguments(self) -> dict[str, object]:
+        """Sizes, and which parameters there are."""
+        return {
+            "hidden": self.hidden,
+            "heads": self.heads,
+            "bias": self.bias is not None,
+            "weight_norm": self.gain is not None,
+        }
 
     def reset_parameters(self) -> None:
         """Draw v anew; the bias starts at 0, the gain at the length of v."""
@@ -72,7 +78,7 @@ class Additive(PairwiseScore):
     def query(self, q: Tensor) -> PairwiseQuery:
         """`a`, with the bias added."""
         check_dim(q, self.hidden, "query", self, _PROJECT_HINT.format(type(self).__name__))
-        check_heads(q, self.v.shape[0], "query", self)
+        check_heads(q, self.heads, "query", self)
         if self.bias is not None:
             q = q + self.bias.unsqueeze(-2).to(q.dtype)
         return PairwiseQuery(q, self.direction())

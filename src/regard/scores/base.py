@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from numbers import Real
 from typing import ClassVar
 
 import torch
@@ -34,13 +32,38 @@ class Score(nn.Module):
     """How well a key answers a query.
 
     Subclass `InnerScore` or `PairwiseScore`; both sides are lowered apart, so that keys can be
-    cached. `heads` is the number of query heads the parameters are for, None where there are no
-    parameters for each head.
+    cached.
+
+    Attributes:
+        name: what the score is called in messages and files.
+        heads: query heads that the parameters are for, None where there are none for each head.
+        key_heads: key heads that the parameters are for, None as above.
+        query_dim: width of the queries it takes, None for any.
+        key_dim: width of the keys it takes, None for any.
+        width: how wide projections in front of it must be, None for any; modules ask for it.
+        softcap: a soft cap of its own, which `attention` applies, or None.
     """
 
     name: ClassVar[str]
     heads: int | None = None
+    key_heads: int | None = None
+    query_dim: int | None = None
+    key_dim: int | None = None
+    width: int | None = None
     softcap: float | None = None
+
+    @property
+    def inner(self) -> Score:
+        """The score inside all stabilisers, itself where there are none."""
+        return self
+
+    def arguments(self) -> dict[str, object]:
+        """What builds this score again, by name; wrappers leave out the score inside."""
+        return {}
+
+    def extra_repr(self) -> str:
+        """The arguments, for printing."""
+        return ", ".join(f"{name}={value!r}" for name, value in self.arguments().items())
 
     def query(self, q: Tensor) -> QuerySide:
         """Lower the queries (*, H, Q, query dim)."""
@@ -170,26 +193,6 @@ def check_dim(x: Tensor, dim: int, side: str, score: Score, hint: str = "") -> N
             f"{type(score).__name__} was built for {side} dim {dim}, got {side} of shape "
             f"{tuple(x.shape)} with dim {x.shape[-1]}" + (f"; {hint}" if hint else "")
         )
-
-
-def check_sizes(**sizes: int | None) -> None:
-    """Refuse sizes that are not integers of 1 or more, naming the first; None passes."""
-    for name, size in sizes.items():
-        if size is None:
-            continue
-        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-            raise ValueError(f"{name} must be an integer of 1 or more, got {describe(size)}")
-
-
-def check_positive(*, optional: bool = False, **numbers: float | None) -> None:
-    """Refuse numbers that are not positive and finite, naming the first; None if `optional`."""
-    wanted = "a positive number or None" if optional else "a positive number"
-    for name, number in numbers.items():
-        if number is None and optional:
-            continue
-        real = isinstance(number, Real) and not isinstance(number, bool)
-        if number is None or not (real and 0 < number < math.inf):
-            raise ValueError(f"{name} must be {wanted}, got {describe(number)}")
 
 
 def check_score(score: object) -> None:

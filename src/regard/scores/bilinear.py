@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from regard.arguments import check_sizes
 from regard.forms import InnerQuery
-from regard.scores.base import InnerScore, check_dim, check_heads, check_sizes
+from regard.scores.base import InnerScore, check_dim, check_heads
 
 
 class Bilinear(InnerScore):
@@ -22,6 +23,9 @@ class Bilinear(InnerScore):
     """
 
     name = "bilinear"
+    heads: int  # type: ignore[override] # always known here
+    query_dim: int  # type: ignore[override] # always known here
+    key_dim: int  # type: ignore[override] # always known here
 
     def __init__(self, query_dim: int, key_dim: int, heads: int = 1) -> None:
         super().__init__()
@@ -34,10 +38,14 @@ class Bilinear(InnerScore):
         """Draw `W` anew."""
         nn.init.normal_(self.weight, std=(self.query_dim * self.key_dim) ** -0.5)
 
+    def arguments(self) -> dict[str, object]:
+        """Both dims and heads."""
+        return {"query_dim": self.query_dim, "key_dim": self.key_dim, "heads": self.heads}
+
     def query(self, q: Tensor) -> InnerQuery:
         """`phi = q W`, as wide as the key."""
         check_dim(q, self.query_dim, "query", self)
-        check_heads(q, self.weight.shape[0], "query", self)
+        check_heads(q, self.heads, "query", self)
         return InnerQuery(q @ self.weight)
 
     def key(self, k: Tensor):

@@ -5,8 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from regard.arguments import check_positive, check_sizes
 from regard.forms import InnerKey, InnerQuery
-from regard.scores.base import InnerScore, check_positive, check_sizes, per_head
+from regard.precision import widened
+from regard.scores.base import InnerScore, per_head
 
 
 def unit(x: Tensor, eps: float = 0.0) -> Tensor:
@@ -17,7 +19,7 @@ def unit(x: Tensor, eps: float = 0.0) -> Tensor:
     vector the value and the gradient are 0; near it the gradient is 1 / |x|, unless `eps` bounds
     it.
     """
-    work = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+    work = widened(x)
     peak = work.detach().abs().amax(-1, keepdim=True) if x.shape[-1] else work.new_ones(())
     zero = peak < torch.finfo(work.dtype).tiny
     # Two factors: 1 / peak itself may overflow where peak is tiny.
@@ -52,7 +54,17 @@ class Cosine(InnerScore):
         if eps < 0:
             raise ValueError(f"eps must be 0 or more, got {eps!r}")
         self.scale, self.eps, self.heads = scale, eps, heads
-        self.gain = None if heads is None else nn.Parameter(torch.ones(heads))
+        self.gain = None if heads is None else nn.Parameter(torch.empty(heads))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Gains of 1."""
+        if self.gain is not None:
+            nn.init.ones_(self.gain)
+
+    def arguments(self) -> dict[str, object]:
+        """Heads, scale and eps."""
+        return {"heads": self.heads, "scale": self.scale, "eps": self.eps}
 
     def query(self, q: Tensor) -> InnerQuery:
         """The unit query times its head's gain."""

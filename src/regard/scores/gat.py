@@ -7,8 +7,9 @@ import math
 import torch
 from torch import Tensor, nn
 
+from regard.arguments import check_positive, check_sizes
 from regard.forms import PairwiseKey, PairwiseQuery
-from regard.scores.base import PairwiseScore, check_dim, check_heads, check_positive, check_sizes
+from regard.scores.base import PairwiseScore, check_dim, check_heads
 
 
 class GAT(PairwiseScore):
@@ -40,16 +41,21 @@ class GAT(PairwiseScore):
         super().__init__()
         check_sizes(hidden=hidden, heads=heads)
         check_positive(negative_slope=negative_slope)
-        self.hidden, self.heads, self.parameter = hidden, heads, negative_slope
+        self.hidden, self.heads, self.width = hidden, heads, hidden
+        self.parameter = negative_slope
         self.query_vector = nn.Parameter(torch.empty(heads, hidden))
         self.key_vector = nn.Parameter(torch.empty(heads, hidden))
         self.edge_vector = nn.Parameter(torch.empty(heads, hidden)) if edge else None
         self.reset_parameters()
 
-    @property
-    def width(self) -> int:
-        """How wide the projections must be."""
-        return self.hidden
+    def arguments(self) -> dict[str, object]:
+        """Sizes, slope, and whether there is a vector for edges."""
+        return {
+            "hidden": self.hidden,
+            "heads": self.heads,
+            "negative_slope": self.parameter,
+            "edge": self.edge_vector is not None,
+        }
 
     def reset_parameters(self) -> None:
         """Draw the vectors anew."""

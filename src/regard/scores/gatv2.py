@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from regard.arguments import check_positive
 from regard.scores.additive import Additive
-from regard.scores.base import check_positive
 
 
 class GATv2(Additive):
@@ -38,3 +38,7 @@ class GATv2(Additive):
         self.power = 1 + negative_slope**2
         super().__init__(hidden, heads, bias=bias, weight_norm=weight_norm)
         self.parameter = negative_slope
+
+    def arguments(self) -> dict[str, object]:
+        """As `Additive`, and the slope."""
+        return {**super().arguments(), "negative_slope": self.parameter}

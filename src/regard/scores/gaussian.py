@@ -5,8 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from regard.arguments import check_positive, check_sizes
 from regard.forms import Form, InnerKey, InnerQuery
-from regard.scores.base import InnerScore, check_positive, check_sizes, per_head
+from regard.precision import widened
+from regard.scores.base import InnerScore, per_head
 
 # Keys looked at to find the origin. An odd number, so that the middle one is a key's own entry.
 SAMPLE = 31
@@ -56,7 +58,17 @@ class Gaussian(InnerScore):
         check_positive(optional=True, bandwidth=bandwidth)
         check_sizes(heads=heads)
         self.bandwidth, self.key_heads = bandwidth, heads
-        self.log_factor = None if heads is None else nn.Parameter(torch.zeros(heads))
+        self.log_factor = None if heads is None else nn.Parameter(torch.empty(heads))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Factors of 1."""
+        if self.log_factor is not None:
+            nn.init.zeros_(self.log_factor)
+
+    def arguments(self) -> dict[str, object]:
+        """Bandwidth and heads."""
+        return {"bandwidth": self.bandwidth, "heads": self.key_heads}
 
     def precision(self, x: Tensor, side: str) -> Tensor | float:
         """`1 / h^2`, for each head (heads, 1, 1) where it is learned."""
@@ -67,7 +79,7 @@ class Gaussian(InnerScore):
 
     def half_square(self, x: Tensor, precision: Tensor | float) -> Tensor:
         """`-|x|^2 / (2 h^2)`, in fp32 for half-precision inputs, whose squares overflow."""
-        work = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+        work = widened(x)
         return (-0.5 * precision * work.square().sum(-1, keepdim=True)).squeeze(-1)
 
     def query(self, q: Tensor) -> InnerQuery:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from regard.arguments import check_divides, check_sizes
 from regard.forms import InnerKey, InnerQuery
-from regard.scores.base import InnerScore, check_dim, check_heads, check_sizes
+from regard.scores.base import InnerScore, check_dim, check_heads
 from regard.scores.projected import project
 
 
@@ -23,6 +24,10 @@ class LowRank(InnerScore):
     """
 
     name = "low_rank"
+    heads: int  # type: ignore[override] # always known here
+    key_heads: int  # type: ignore[override] # always known here
+    query_dim: int  # type: ignore[override] # always known here
+    key_dim: int  # type: ignore[override] # always known here
 
     def __init__(
         self,
@@ -36,8 +41,7 @@ class LowRank(InnerScore):
         key_heads = heads if key_heads is None else key_heads
         check_sizes(query_dim=query_dim, key_dim=key_dim, rank=rank, heads=heads)
         check_sizes(key_heads=key_heads)
-        if heads % key_heads:
-            raise ValueError(f"key_heads={key_heads} does not divide heads={heads}")
+        check_divides(heads, key_heads)
         self.query_dim, self.key_dim, self.rank = query_dim, key_dim, rank
         self.heads, self.key_heads = heads, key_heads
         self.query_factor = nn.Parameter(torch.empty(heads * rank, query_dim))
@@ -49,12 +53,21 @@ class LowRank(InnerScore):
         nn.init.normal_(self.query_factor, std=self.query_dim**-0.5)
         nn.init.normal_(self.key_factor, std=self.key_dim**-0.5)
 
+    def arguments(self) -> dict[str, object]:
+        """Dims, rank and heads of both sides."""
+        return {
+            "query_dim": self.query_dim,
+            "key_dim": self.key_dim,
+            "rank": self.rank,
+            "heads": self.heads,
+            "key_heads": self.key_heads,
+        }
+
     def query(self, q: Tensor) -> InnerQuery:
         """`phi = P' q`."""
         check_dim(q, self.query_dim, "query", self)
-        heads = self.query_factor.shape[0] // self.rank
-        check_heads(q, heads, "query", self)
-        phi = project(q, self.query_factor, None, heads)
+        check_heads(q, self.heads, "query", self)
+        phi = project(q, self.query_factor, None, self.heads)
         return InnerQuery(phi, scale=self.rank**-0.5)
 
     def key(self, k: Tensor) -> InnerKey:

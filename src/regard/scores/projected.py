@@ -6,8 +6,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from regard.arguments import check_divides, check_sizes
 from regard.forms import Form, KeySide, QuerySide
-from regard.scores.base import Score, check_dim, check_heads, check_score, check_sizes
+from regard.scores.base import Score, check_dim, check_heads, check_score
 
 
 def project(x: Tensor, weight: Tensor, bias: Tensor | None, heads: int) -> Tensor:
@@ -41,6 +42,11 @@ class Projected(Score):
     Projections start normal with variance 1 / dim, so that unit variance stays unit variance.
     """
 
+    heads: int  # type: ignore[override] # always known here
+    key_heads: int  # type: ignore[override] # always known here
+    query_dim: int  # type: ignore[override] # always known here
+    key_dim: int  # type: ignore[override] # always known here
+
     def __init__(
         self,
         score: Score,
@@ -54,7 +60,7 @@ class Projected(Score):
     ) -> None:
         super().__init__()
         check_score(score)
-        own = getattr(score, "width", None)
+        own = score.width
         if own is not None and width is not None and width != own:
             raise ValueError(
                 f"width={width}, but {type(score).__name__} takes projections of width {own}"
@@ -66,15 +72,14 @@ class Projected(Score):
                 "should be: give width=, for example width=64"
             )
         if heads is None:
-            heads = score.heads or getattr(score, "key_heads", None) or 1
+            heads = score.heads or score.key_heads or 1
         key_heads = heads if key_heads is None else key_heads
         check_sizes(query_dim=query_dim, key_dim=key_dim, width=width, heads=heads)
         check_sizes(key_heads=key_heads)
-        if heads % key_heads:
-            raise ValueError(f"key_heads={key_heads} does not divide heads={heads}")
+        check_divides(heads, key_heads)
         if score.heads not in (None, 1, heads):
             raise ValueError(f"heads={heads}, but {type(score).__name__} has {score.heads} heads")
-        self.heads = self.query_heads = heads
+        self.heads = heads
         self.key_heads = key_heads
         self.score, self.query_dim, self.key_dim = score, query_dim, key_dim
         self.query_weight = nn.Parameter(torch.empty(heads * width, query_dim))
@@ -101,11 +106,22 @@ class Projected(Score):
             if bias is not None:
                 nn.init.zeros_(bias)
 
+    def arguments(self) -> dict[str, object]:
+        """Dims, width, heads of both sides, and whether there are biases."""
+        return {
+            "query_dim": self.query_dim,
+            "key_dim": self.key_dim,
+            "width": self.query_weight.shape[0] // self.heads,
+            "heads": self.heads,
+            "key_heads": self.key_heads,
+            "bias": self.query_bias is not None,
+        }
+
     def project_query(self, q: Tensor) -> Tensor:
         """`W_q q`, (*, heads, Q, width)."""
         check_dim(q, self.query_dim, "query", self)
-        check_heads(q, self.query_heads, "query", self)
-        return project(q, self.query_weight, self.query_bias, self.query_heads)
+        check_heads(q, self.heads, "query", self)
+        return project(q, self.query_weight, self.query_bias, self.heads)
 
     def project_key(self, k: Tensor) -> Tensor:
         """`W_k k`, (*, key_heads, L, width)."""
@@ -144,11 +160,11 @@ class Projected(Score):
                 f"the logits of {self.name!r} do not grow in proportion to its projections, "
                 "so that scaling the projections does not scale them"
             )
-        shared = self.key_heads == self.query_heads
+        shared = self.key_heads == self.heads
         on_query = factor.sqrt() if shared else factor
         scaled = [self.query_weight, self.query_bias]
         scaled += [self.key_weight, self.key_bias] if shared else []
         for parameter in scaled:
             if parameter is not None:
-                by_head = parameter.unflatten(0, (self.query_heads, -1))
+                by_head = parameter.unflatten(0, (self.heads, -1))
                 by_head.mul_(on_query.view(-1, *[1] * parameter.ndim))

@@ -113,7 +113,7 @@ def projected(formula: Formula) -> Formula:
     def both(score: Any, q: Tensor, k: Tensor) -> Tensor:
         return formula(
             score.score,
-            _project(q, score.query_weight, score.query_bias, score.query_heads),
+            _project(q, score.query_weight, score.query_bias, score.heads),
             _project(k, score.key_weight, score.key_bias, score.key_heads),
         )
 

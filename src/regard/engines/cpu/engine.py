@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from regard.engines.base import Attended, with_hard_rows, working_dtype
+from regard.engines.base import Attended, with_hard_rows
 from regard.engines.cpu.ops import Arguments, attend, scores
 from regard.forms import Inner
 from regard.mask import Spans, visible
+from regard.precision import working_dtype
 from regard.problem import Problem
 
 

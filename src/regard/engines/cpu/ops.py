@@ -12,10 +12,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from regard.engines.base import working_dtype
 from regard.engines.cpu import kernels
 from regard.engines.cpu.forms import InnerTiles, PairwiseTiles
 from regard.engines.cpu.tiles import Shape
+from regard.precision import working_dtype
 
 
 class Arguments(NamedTuple):

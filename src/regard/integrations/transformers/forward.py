@@ -59,7 +59,7 @@ def attention_forward(
             None: the flag `is_causal` says all.
         dropout: of the weights, in training only.
         scaling: what the model multiplies dot products by; used by scaled dot alone.
-        is_causal: whether None as a mask means causal; by default the layer's own flag.
+        is_causal: whether None as a mask means causal; by default what the layer says.
         position_bias: (B or 1, H, Q, L) added to the logits, as in T5.
         softcap: bounds the logits, as in Gemma 2.
         s_aux: (H,) logits of an outcome without value, as in gpt-oss.
@@ -73,7 +73,7 @@ def attention_forward(
     score = layer_score(module)
     mask, bias = mask_and_bias(attention_mask, position_bias)
     if attention_mask is None and query.shape[-2] > 1:
-        causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+        causal = says_causal(module) if is_causal is None else is_causal
         # From the first key: transformers leaves the mask out where the cache was empty, and a
         # static cache has room for later keys at its end.
         mask = Mask.causal("top_left") if causal else None
@@ -90,6 +90,21 @@ def attention_forward(
         return result.output.transpose(1, 2).contiguous(), result.weights
     output = attention(query, key, value, score, **options)
     return output.transpose(1, 2).contiguous(), None
+
+
+def says_causal(module: nn.Module) -> bool:
+    """Whether a layer that is given no mask must not look ahead.
+
+    Transformers' own layers that do not say are of encoders (ALIGN, CLAP, Splinter) or of cross
+    attention. Of a layer from elsewhere both guesses could be silently wrong.
+    """
+    causal = getattr(module, "is_causal", None)
+    if causal is None and not type(module).__module__.startswith("transformers."):
+        raise NotImplementedError(
+            f"{type(module).__name__} was given no mask and does not say whether it is causal: set "
+            "its attribute is_causal to True or False"
+        )
+    return bool(causal)
 
 
 def layer_score(module: nn.Module) -> Score:

@@ -38,8 +38,8 @@ def _projected(score: Projected) -> dict:
     return {
         "query_dim": score.query_dim,
         "key_dim": score.key_dim,
-        "width": score.query_weight.shape[0] // score.query_heads,
-        "heads": score.query_heads,
+        "width": score.query_weight.shape[0] // score.heads,
+        "heads": score.heads,
         "key_heads": score.key_heads,
         "bias": score.query_bias is not None,
     }

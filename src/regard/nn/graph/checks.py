@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from regard.arguments import autocast_enabled, readable
 from regard.describe import describe
 from regard.nn.graph.edges import FILLS
 
@@ -84,7 +85,7 @@ def check_edges(edge_index: Tensor, x_source: Tensor, x_target: Tensor) -> None:
         )
     if edge_index.device != x_source.device:
         raise ValueError(f"edge_index is on {edge_index.device} but x is on {x_source.device}")
-    if edge_index.device.type != "cpu" or torch.compiler.is_compiling() or not edge_index.numel():
+    if not readable(edge_index):
         return
     for row, side, x in ((0, "source", x_source), (1, "target", x_target)):
         low, high = (int(n) for n in edge_index[row].aminmax())
@@ -132,7 +133,7 @@ def _check_features(x: Tensor, name: str, things: str, dim: int, weight: Tensor)
         raise ValueError(f"{name} must be ({things}, {dim}), got shape {tuple(x.shape)}{batched}")
     if x.device != weight.device:
         raise ValueError(f"{name} is on {x.device} but the layer is on {weight.device}")
-    if x.dtype != weight.dtype and not torch.is_autocast_enabled(x.device.type):
+    if x.dtype != weight.dtype and not autocast_enabled(x):
         raise TypeError(
             f"{name} is {x.dtype} but the layer is {weight.dtype}; cast one, or use torch.autocast"
         )

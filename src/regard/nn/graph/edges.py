@@ -14,8 +14,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from regard.engines.base import working_dtype
 from regard.forms import Form, Inner
+from regard.precision import working_dtype
 
 # What the edge features of a node's added self-loop may be made of, by PyTorch Geometric's names.
 FILLS = ("mean", "add", "min", "max", "mul")

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from regard.arguments import check_sizes
 from regard.checks import check_options
 from regard.forms import PairwiseKey
 from regard.nn.graph import pyg
@@ -28,7 +29,6 @@ from regard.nn.graph.edges import (
 )
 from regard.nn.graph.score import make_score, score_width
 from regard.scores import Score
-from regard.scores.base import check_sizes
 from regard.scores.gat import GAT
 
 

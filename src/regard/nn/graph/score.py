@@ -33,7 +33,7 @@ def score_width(score: str | Score, width: int | None, out_dim: int) -> int:
     """The width of queries and keys for each head."""
     own = None
     if isinstance(score, Score):
-        own = getattr(score, "width", None) or getattr(score, "query_dim", None)
+        own = score.width or score.query_dim
     if own is not None and width is not None and own != width:
         raise ValueError(f"width={width}, but {type(score).__name__} takes width {own}")
     return own or width or out_dim
@@ -60,7 +60,7 @@ def make_score(
         raise ValueError(f"unknown score {score!r}: names are {names}; or give a Score object")
     if not isinstance(score, Score):
         raise TypeError(f"score must be a Score object or one of {names}, got {describe(score)}")
-    if isinstance(score, Projected):
+    if isinstance(score.inner, Projected):
         raise ValueError(
             "score is a Projected score, but GraphAttention projects the nodes itself: give the "
             "score inside, score.score"

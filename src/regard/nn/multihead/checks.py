@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from regard.arguments import autocast_enabled
 from regard.describe import describe
 from regard.nn.multihead.layout import BATCH_FIRST, LENGTH_FIRST, NO_BATCH, batch_and_length
 from regard.nn.multihead.masks import Sizes
 from regard.scores import Projected, Score
-from regard.stabilize import Stabilized
 
 if TYPE_CHECKING:
     from regard.nn.multihead.module import MultiheadAttention
@@ -30,16 +30,13 @@ TOLD_BY = {
 
 def feature_widths(score: Score, width: int | None, head_dim: int) -> tuple[int, int]:
     """How wide the projected queries and keys are that the score takes."""
-    inner = score
-    while isinstance(inner, Stabilized):
-        inner = inner.score
+    inner = score.inner
     if isinstance(inner, Projected):
         raise ValueError(
             "score=Projected(...) would project twice: the projections of MultiheadAttention are "
             f"the score's own. Give the score inside, score={type(inner.score).__name__}(...)"
         )
-    own = getattr(inner, "width", None)
-    query, key = getattr(inner, "query_dim", own), getattr(inner, "key_dim", own)
+    query, key = inner.query_dim or inner.width, inner.key_dim or inner.width
     if query is None or key is None:
         return width or head_dim, width or head_dim
     if width is not None and not query == key == width:
@@ -90,7 +87,7 @@ def check_inputs(
     layout = NO_BATCH if query.ndim == 2 else layout
     weight = module.q_proj_weight if module.in_proj_weight is None else module.in_proj_weight
     assert weight is not None
-    dtype, autocast = weight.dtype, torch.is_autocast_enabled(query.device.type)
+    dtype, autocast = weight.dtype, autocast_enabled(query)
     for name, x, dim in given:
         if x.shape[-1] != dim:
             raise ValueError(
@@ -101,6 +98,11 @@ def check_inputs(
             raise TypeError(
                 f"{name} is {x.dtype} but the module's parameters are {dtype}; cast one, or use "
                 "torch.autocast"
+            )
+        if x.device != weight.device:
+            raise ValueError(
+                f"{name} is on {x.device} but the module's parameters are on {weight.device}; use "
+                f"{name}.to({str(weight.device)!r})"
             )
     (batch, queries), (key_batch, keys), (value_batch, values) = (
         batch_and_length(x, layout) for _, x, _ in given
@@ -115,7 +117,7 @@ def check_inputs(
             f"key has length {keys}, shape {tuple(key.shape)}, but value has length {values}, "
             f"shape {tuple(value.shape)}; each key needs its value"
         )
-    return Sizes(batch, module.num_heads, queries, keys, layout)
+    return Sizes(batch, module.num_heads, queries, keys, layout, query.device)
 
 
 def check_state(score: Score, state: Mapping[str, Tensor], prefix: str, metadata: Mapping) -> None:

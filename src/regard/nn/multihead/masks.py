@@ -16,16 +16,18 @@ from torch import Tensor
 from regard.describe import describe
 from regard.mask import Mask
 from regard.nn.multihead.layout import NO_BATCH
+from regard.precision import widened
 
 
 class Sizes(NamedTuple):
-    """The sizes of one call, and its layout (see `regard.nn.multihead.layout`)."""
+    """The sizes of one call, its layout (see `regard.nn.multihead.layout`) and its device."""
 
     batch: int
     heads: int
     queries: int
     keys: int
     layout: str
+    device: torch.device
 
 
 def translate(
@@ -46,7 +48,8 @@ def translate(
             part = Mask.dense(~whole)
             mask = part if mask is None else mask & part
         else:
-            bias = whole if bias is None else bias + whole
+            # Of two in half precision the sum would round, and overflow into hiding.
+            bias = whole if bias is None else widened(bias) + widened(whole)
     return mask, bias
 
 
@@ -61,8 +64,8 @@ def _padding(mask: Tensor | None, sizes: Sizes) -> Tensor | None:
     """The key padding mask as (N, 1, 1, S)."""
     if mask is None:
         return None
-    _check_kind(mask, "key_padding_mask")
-    batch, _, _, keys, layout = sizes
+    _check_kind(mask, "key_padding_mask", sizes.device)
+    batch, _, _, keys, layout, _ = sizes
     batched = layout != NO_BATCH
     wanted = (batch, keys) if batched else (keys,)
     if mask.shape != wanted:
@@ -77,8 +80,8 @@ def _pairs(mask: Tensor | None, sizes: Sizes) -> Tensor | None:
     """The attention mask as (L, S) or (N, H, L, S)."""
     if mask is None:
         return None
-    _check_kind(mask, "attn_mask")
-    batch, heads, queries, keys, _ = sizes
+    _check_kind(mask, "attn_mask", sizes.device)
+    batch, heads, queries, keys, _, _ = sizes
     if mask.shape == (queries, keys):
         return mask
     if mask.shape == (batch * heads, queries, keys):
@@ -95,7 +98,7 @@ def _pairs(mask: Tensor | None, sizes: Sizes) -> Tensor | None:
     )
 
 
-def _check_kind(mask: Tensor, name: str) -> None:
+def _check_kind(mask: Tensor, name: str, device: torch.device) -> None:
     if isinstance(mask, Mask):
         raise TypeError(
             f"{name} takes torch's masks, tensors with True = ignore, got {mask}; a Mask, where "
@@ -106,4 +109,8 @@ def _check_kind(mask: Tensor, name: str) -> None:
             f"{name} must be boolean with True = ignore, or floating point and added to the "
             f"logits, got {describe(mask)}. From integers with 1 = ignore use {name}.bool(), with "
             f"1 = attend {name} == 0"
+        )
+    if mask.device != device:
+        raise ValueError(
+            f"{name} is on {mask.device} but query is on {device}; use {name}.to({str(device)!r})"
         )

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import dropout, linear
 
+from regard.arguments import check_sizes
 from regard.attention import attend, attention
 from regard.checks import check_options
 from regard.mask import Mask
@@ -21,7 +22,6 @@ from regard.nn.multihead.layout import LENGTH_FIRST, NO_BATCH, from_heads, to_he
 from regard.nn.multihead.masks import real_keys, translate
 from regard.nn.multihead.nested import cut_padding, pad_nested
 from regard.scores import Score, named_score
-from regard.scores.base import check_sizes
 
 
 class Three(NamedTuple):

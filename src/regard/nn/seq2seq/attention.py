@@ -15,10 +15,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from regard.arguments import check_sizes
 from regard.attention import attend
-from regard.engines.base import working_dtype
 from regard.forms import KeySide
 from regard.nn.seq2seq.checks import (
+    check_memory,
     check_one_of,
     check_probability,
     check_query,
@@ -40,6 +41,7 @@ from regard.nn.seq2seq.memory import (
     build_memory,
     lowered,
 )
+from regard.precision import working_dtype
 from regard.scores import (
     Additive,
     Bilinear,
@@ -49,7 +51,7 @@ from regard.scores import (
     ScaledDot,
     Score,
 )
-from regard.scores.base import check_score, check_sizes
+from regard.scores.base import check_score
 
 
 class DecoderAttention(nn.Module):
@@ -81,7 +83,6 @@ class DecoderAttention(nn.Module):
     ) -> None:
         super().__init__()
         check_score(score)
-        check_window(window)
         check_probability(dropout=dropout)
         if location is not None and not isinstance(location, Location):
             raise TypeError(f"location must be Location(...) or None, got {location!r}")
@@ -93,6 +94,16 @@ class DecoderAttention(nn.Module):
         if coverage:
             terms.append(CoverageTerm(self.heads, term_width(score)))
         self.terms = nn.ModuleList(terms)
+
+    @property
+    def window(self) -> tuple[int, int] | None:
+        """(back, ahead) around the last peak, in eval mode; may be set at any time."""
+        return self._window
+
+    @window.setter
+    def window(self, window: tuple[int, int] | None) -> None:
+        check_window(window)
+        self._window = window
 
     @property
     def sequential(self) -> bool:
@@ -134,12 +145,13 @@ class DecoderAttention(nn.Module):
 
         `state` is what the call before returned; None starts anew.
         """
+        check_memory(memory)
         key = lowered(memory.side)
         check_query(query, key.shape[0])
         if state is None:
             state = self.start(memory)
         else:
-            check_state(state.weights, (key.shape[0], self.heads, key.shape[2]))
+            check_state(state, (key.shape[0], self.heads, key.shape[2]))
         steps = query.unsqueeze(1) if query.ndim == 3 else query[:, None, None]  # (B, 1, T, d)
         found = []
         for step in steps.split(1, 2) if self.sequential else (steps,):

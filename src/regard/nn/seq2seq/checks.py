@@ -6,6 +6,7 @@ Shape legend: B batch, T queries, L keys, H heads.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -87,12 +88,42 @@ def check_query(query: Tensor, batch: int) -> None:
         )
 
 
-def check_state(weights: Tensor, shape: tuple[int, int, int]) -> None:
-    """Refuse a state that was made for another memory."""
-    if tuple(weights.shape) != shape:
+def check_memory(memory: object) -> None:
+    """Refuse what `prepare` did not return, such as the keys themselves."""
+    if not hasattr(memory, "side"):
+        raise TypeError(f"memory must be what prepare(keys) returned, got {describe(memory)}")
+
+
+def check_state(state: Any, shape: tuple[int, int, int]) -> None:
+    """Refuse what is no state of an attention, or one that was made for another memory."""
+    if not hasattr(state, "total"):
+        raise TypeError(
+            f"state must be the AttentionState that the call before or start(memory) returned, got "
+            f"{describe(state)}"
+        )
+    for x in (state.weights, state.total):
+        if tuple(x.shape) != shape:
+            raise ValueError(
+                f"state is for (batch, heads, keys) = {tuple(x.shape)}, but this memory needs "
+                f"{shape}; a state belongs to the memory it was started with, reorder both alike"
+            )
+
+
+def check_decoder_state(state: Any, shape: tuple[int, int, int], cell: bool, fed: bool) -> None:
+    """Refuse what is no state of a decoder, or one of another decoder or batch.
+
+    `shape` is (batch, layers, width); `cell` and `fed` say whether those parts are there.
+    """
+    if not hasattr(state, "hidden"):
+        raise TypeError(
+            "state must be the DecoderState that the step before or start(summary, memory) "
+            f"returned, got {describe(state)}"
+        )
+    given = (tuple(state.hidden.shape), state.cell is not None, state.fed is not None)
+    if given != (shape, cell, fed):
         raise ValueError(
-            f"state is for (batch, heads, keys) = {tuple(weights.shape)}, but this memory needs "
-            f"{shape}; a state belongs to the memory it was started with, reorder both alike"
+            "state is of another decoder or batch: (batch, layers, width), cell state, fed back = "
+            f"{given}, but these tokens and this decoder need {(shape, cell, fed)}"
         )
 
 
@@ -143,6 +174,14 @@ def check_not_negative(**numbers: float) -> None:
         real = isinstance(number, (int, float)) and not isinstance(number, bool)
         if not (real and 0 <= number < math.inf):
             raise ValueError(f"{name} must be a number of 0 or more, got {describe(number)}")
+
+
+def check_finite(**numbers: float) -> None:
+    """Refuse numbers that are not finite, naming the first."""
+    for name, number in numbers.items():
+        real = isinstance(number, (int, float)) and not isinstance(number, bool)
+        if not (real and math.isfinite(number)):
+            raise ValueError(f"{name} must be a finite number, got {describe(number)}")
 
 
 def _is_count(count: object, least: int) -> bool:

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from regard.arguments import check_sizes
 from regard.forms import InnerKey, KeySide, PairwiseKey
 from regard.nn.seq2seq.checks import check_lengths, check_one_of
 from regard.nn.seq2seq.memory import AttentionState, Memory, first_visible, lowered
-from regard.scores.base import check_sizes
 
 
 @dataclass(frozen=True)
@@ -98,11 +98,22 @@ class CoverageTerm(nn.Module):
 
 
 def add_to_keys(side: KeySide, term: Tensor) -> KeySide:
-    """Lowered keys with a term (B, H, L, E) added where it belongs."""
+    """Lowered keys with a term (B, H, L, E) added where it belongs.
+
+    Keys that several heads share are repeated for each: their terms differ.
+    """
     if isinstance(side, PairwiseKey):
-        return PairwiseKey(side.b + term.to(side.b.dtype))
+        return PairwiseKey(for_heads(side.b, term.shape[1]) + term.to(side.b.dtype))
     term = term.squeeze(-1).to(side.psi.dtype)
-    return InnerKey(side.psi, term if side.beta is None else side.beta + term)
+    if side.beta is not None:
+        term = for_heads(side.beta, term.shape[1]) + term
+    return InnerKey(side.psi, term)
+
+
+def for_heads(x: Tensor, heads: int) -> Tensor:
+    """What adds to a tensor of `heads` heads: x, repeated where its heads serve several each."""
+    own = x.shape[1]
+    return x if own == 1 or own == heads else x.repeat_interleave(heads // own, 1)
 
 
 def in_window(memory: Memory, state: AttentionState, window: tuple[int, int]) -> Tensor:
@@ -131,6 +142,10 @@ def coverage_loss(weights: Tensor, lengths: Tensor | None = None) -> Tensor:
     Returns:
         One number, from 0 to 1: the mean over heads and real steps. 0 where there are none.
     """
+    if weights.ndim != 4:
+        raise ValueError(
+            f"weights must be (batch, heads, steps, keys), got shape {tuple(weights.shape)}"
+        )
     before = weights.cumsum(-2) - weights
     cost = torch.minimum(weights, before).sum(-1).mean(1)  # (B, T)
     real = torch.ones_like(cost)

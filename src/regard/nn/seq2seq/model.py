@@ -21,6 +21,7 @@ from regard.nn.seq2seq.recurrent import (
     RecurrentDecoder,
     RecurrentEncoder,
 )
+from regard.precision import working_dtype
 
 
 class Source(NamedTuple):
@@ -114,6 +115,7 @@ class EncoderDecoder(nn.Module):
         `coverage` times the coverage loss of the weights is added where it is not 0.
         """
         logits, weights, _ = self(source, lengths, target)
+        logits = logits.to(working_dtype(logits.dtype))  # a sum of fp16 is soon beyond its range
         real = target != self.pad
         total = F.cross_entropy(
             logits.flatten(0, 1),

@@ -13,11 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention import score as raw_scores
-from regard.engines.base import working_dtype
+from regard.describe import describe
 from regard.nn.seq2seq.attention import DecoderAttention
-from regard.nn.seq2seq.checks import check_not_negative, check_one_of
+from regard.nn.seq2seq.checks import check_finite, check_not_negative, check_one_of
 from regard.nn.seq2seq.location import Location
 from regard.nn.seq2seq.memory import AttentionState, Memory, first_visible
+from regard.precision import working_dtype
 from regard.scores import Score
 
 
@@ -50,6 +51,9 @@ class MonotonicAttention(DecoderAttention):
     ) -> None:
         super().__init__(score, location=location, coverage=coverage, window=window)
         check_not_negative(noise=noise)
+        check_finite(offset=offset)
+        if hard is not None and not isinstance(hard, bool):
+            raise TypeError(f"hard must be True, False or None, got {describe(hard)}")
         self.noise, self.hard = noise, hard
         self.offset = nn.Parameter(torch.full((self.heads,), float(offset)))
 

@@ -11,15 +11,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from regard.arguments import check_sizes
 from regard.nn.seq2seq.attention import AttentionalVector, DecoderAttention
 from regard.nn.seq2seq.checks import (
+    check_decoder_state,
     check_lengths,
     check_one_of,
     check_probability,
     check_tokens,
 )
 from regard.nn.seq2seq.memory import AttentionState, Memory
-from regard.scores.base import check_sizes
 
 
 class Encoded(NamedTuple):
@@ -243,6 +244,8 @@ class RecurrentDecoder(nn.Module):
         check_tokens(tokens, "tokens")
         if tokens.shape[1] == 0:
             raise ValueError(f"tokens must have one step at least, got shape {tuple(tokens.shape)}")
+        shape = (tokens.shape[0], self.layers, self.hidden)
+        check_decoder_state(state, shape, self.kind == "lstm", self.feed)
         words = self.dropout(self.embedding(tokens))
         if self.attend == "after" and not self.feed:
             return self._attend_at_once(words, memory, state)

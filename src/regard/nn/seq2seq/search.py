@@ -16,11 +16,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from regard.engines.base import working_dtype
 from regard.nn.seq2seq.checks import check_count, check_not_negative
 from regard.nn.seq2seq.model import EncoderDecoder
+from regard.precision import working_dtype
 
 NEVER = -torch.inf
+# Beyond it the scores of long hypotheses are 0 in single precision, and no better than each other.
+LARGEST_ALPHA = 8
 
 
 class Hypotheses(NamedTuple):
@@ -117,13 +119,15 @@ def beam_search(
         lengths: (B,), how many of them are real; None for all.
         beam: K.
         n_best: how many hypotheses to return, at most `beam`.
-        length_penalty: alpha of `gnmt_length_penalty`; 0 for none.
+        length_penalty: alpha of `gnmt_length_penalty`, from 0, which is none, to 8.
         max_length: the most tokens to produce, `eos` included.
     """
     check_count(beam=beam, n_best=n_best, max_length=max_length)
     if n_best > beam:
         raise ValueError(f"n_best={n_best} hypotheses cannot come from beam={beam}; enlarge beam")
     check_not_negative(length_penalty=length_penalty)
+    if length_penalty > LARGEST_ALPHA:
+        raise ValueError(f"length_penalty must be from 0 to {LARGEST_ALPHA}, got {length_penalty}")
     with evaluating(model):
         memory, state = model.encode(source, lengths)
         # All beams of a source share its memory: it is spread once, and only states are reordered.

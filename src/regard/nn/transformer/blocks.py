@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 from torch import Tensor, nn
 from torch.nn.functional import gelu, relu, silu
 
+from regard.arguments import check_sizes
 from regard.describe import describe
 from regard.engines.base import Attended
 from regard.mask import Mask
@@ -21,7 +22,6 @@ from regard.nn.transformer.cache import EMPTY, Cache, Counts, begin, check_token
 from regard.nn.transformer.heads import linear
 from regard.nn.transformer.layers import CrossAttention, SelfAttention
 from regard.scores import Score
-from regard.scores.base import check_sizes
 
 # Each with the eps its users expect; RMSNorm's own default depends on the dtype.
 NORMS = {"layer": partial(nn.LayerNorm, eps=1e-5), "rms": partial(nn.RMSNorm, eps=1e-6)}

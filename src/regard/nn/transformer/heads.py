@@ -12,14 +12,14 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
+from regard.arguments import check_divides, check_sizes
 from regard.attention import attend
 from regard.checks import check_options
 from regard.engines.base import Attended
 from regard.mask import Mask
 from regard.nn.transformer.cache import Cache
 from regard.scores import Projected, Score, named_score
-from regard.scores.base import check_sizes
-from regard.stabilize import Normalized, Stabilized
+from regard.stabilize import Normalized
 
 
 def linear(fan_in: int, fan_out: int, bias: bool) -> nn.Linear:
@@ -77,9 +77,8 @@ class Heads(nn.Module):
         given = score if isinstance(score, Score) else copy.deepcopy(named_score(score))
         own = inputs_of(given)
         if key_heads is None:
-            key_heads = getattr(own, "key_heads", None) or heads
-        if heads % key_heads:
-            raise ValueError(f"key_heads={key_heads} does not divide heads={heads}")
+            key_heads = (None if own is None else own.key_heads) or heads
+        check_divides(heads, key_heads)
         self.dim, self.memory_dim = dim, memory_dim
         self.heads, self.key_heads = heads, key_heads
         if own is None:
@@ -144,9 +143,7 @@ class Heads(nn.Module):
 
 def inputs_of(score: Score) -> Score | None:
     """The score inside that takes the tokens themselves (it has `query_dim`), or None."""
-    while isinstance(score, Stabilized):
-        score = score.score
-    return score if hasattr(score, "query_dim") else None
+    return score.inner if score.inner.query_dim is not None else None
 
 
 def _project(
@@ -160,7 +157,7 @@ def _project(
     bias: bool,
 ) -> Projected:
     """Projections before the score, as wide as it needs; norms between them if wanted."""
-    width = head_dim or getattr(score, "width", None) or _share(dim, heads, "head_dim")
+    width = head_dim or score.width or _share(dim, heads, "head_dim")
     if qk_norm is not None:
         score = Normalized(score, width, norm=qk_norm)  # type: ignore[arg-type] # checked there
     return Projected(
@@ -179,10 +176,10 @@ def _check_own(
 ) -> None:
     """Refuse a score with its own projections that does not fit the layer."""
     name = type(own).__name__
-    if (own.query_dim, own.key_dim) != (dim, memory_dim):  # type: ignore[attr-defined]
+    if (own.query_dim, own.key_dim) != (dim, memory_dim):
         raise ValueError(
             f"{name} compares the tokens themselves: it needs query_dim={dim} and "
-            f"key_dim={memory_dim}, got {own.query_dim} and {own.key_dim}"  # type: ignore[attr-defined]
+            f"key_dim={memory_dim}, got {own.query_dim} and {own.key_dim}"
         )
     if own.heads != heads:
         raise ValueError(f"heads={heads}, but {name} has {own.heads} heads")
