@@ -273,13 +273,16 @@ def _lower(
     """
     if lowered is None:
         return score.lower(query, key, real)
-    side = score.query(query)
-    check_lowered(lowered, side, score)
     if isinstance(lowered, PairwiseKey):
+        side = score.query(query)
+        check_lowered(lowered, side, score)
         return score.join(side, PairwiseKey(key))
-    beta = lowered.beta
-    if beta is not None and key.ndim > lowered.psi.ndim:  # a head dim was inserted
-        beta = beta.unsqueeze(-2)
+    beta, origin = lowered.beta, lowered.origin
+    if key.ndim > lowered.psi.ndim:  # a head dim was inserted
+        beta = None if beta is None else beta.unsqueeze(-2)
+        origin = None if origin is None else origin.unsqueeze(-3)
+    side = score.query(query) if origin is None else score.query_at(query, origin)
+    check_lowered(lowered, side, score)
     if beta is not None and real is not None:
         if real.shape[-2] > 1 and real.shape[-2] != beta.shape[-2]:
             real = real.repeat_interleave(beta.shape[-2] // real.shape[-2], -2)

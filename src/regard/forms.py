@@ -43,26 +43,34 @@ class InnerKey(NamedTuple):
     Args:
         psi: features (*, K, L, D).
         beta: a term of the key alone (*, K or H, L), or None.
+        origin: a point (*, K, 1, D) that was subtracted from the keys for the sake of precision,
+            and has to be from the queries; None for none.
     """
 
     psi: Tensor
     beta: Tensor | None = None
+    origin: Tensor | None = None
 
     def reorder(self, index: Tensor) -> InnerKey:
         """The same keys with their first (batch) dim reordered, as beam search needs."""
         beta = None if self.beta is None else self.beta.index_select(0, index)
-        return InnerKey(self.psi.index_select(0, index), beta)
+        origin = None if self.origin is None else self.origin.index_select(0, index)
+        return InnerKey(self.psi.index_select(0, index), beta, origin)
 
     def append(self, later: InnerKey) -> InnerKey:
-        """These keys and then `later` ones, as generation with a cache needs."""
+        """These keys and then `later` ones, lowered about the same origin: see `Score.extend`."""
         if (self.beta is None) != (later.beta is None):
             raise ValueError(
                 "only one of the two has a term beta of its own: both must come from the same score"
             )
+        if self.origin is not later.origin:
+            raise ValueError(
+                "the two were lowered about different origins; append keys by score.extend(side, k)"
+            )
         beta = None
         if self.beta is not None and later.beta is not None:
             beta = torch.cat([self.beta, later.beta], -1)
-        return InnerKey(torch.cat([self.psi, later.psi], -2), beta)
+        return InnerKey(torch.cat([self.psi, later.psi], -2), beta, self.origin)
 
 
 class PairwiseQuery(NamedTuple):

@@ -96,6 +96,14 @@ class Stabilized(Score):
         """Change, then lower by the score inside."""
         return self.score.key(self.change_key(k))
 
+    def query_at(self, q: Tensor, origin: Tensor) -> QuerySide:
+        """Change, then lower by the score inside."""
+        return self.score.query_at(self.change_query(q), origin)
+
+    def key_at(self, k: Tensor, origin: Tensor | None) -> KeySide:
+        """Change, then lower by the score inside."""
+        return self.score.key_at(self.change_key(k), origin)
+
     def join(self, query: QuerySide, key: KeySide) -> Form:
         """As the score inside."""
         return self.score.join(query, key)
@@ -154,6 +162,14 @@ class Tempered(Stabilized):
         """The lowered key; its own term is divided by the temperature."""
         return self.cool_key(self.score.key(k))
 
+    def query_at(self, q: Tensor, origin: Tensor) -> QuerySide:
+        """The lowered query, divided by the temperature."""
+        return self.cool_query(self.score.query_at(q, origin))
+
+    def key_at(self, k: Tensor, origin: Tensor | None) -> KeySide:
+        """The lowered key; its own term is divided by the temperature."""
+        return self.cool_key(self.score.key_at(k, origin))
+
     def lower(self, q: Tensor, k: Tensor, real: Tensor | None = None) -> Form:
         """Lower by the score inside, then divide."""
         form = self.score.lower(q, k, real)
@@ -175,7 +191,7 @@ class Tempered(Stabilized):
         """Divide the key's own term; with a temperature for each query head it gets their heads."""
         if not isinstance(side, InnerKey) or side.beta is None:
             return side
-        return InnerKey(side.psi, self.cool(side.beta, -2))
+        return InnerKey(side.psi, self.cool(side.beta, -2), side.origin)
 
     def cool(self, x: Tensor, head_dim: int) -> Tensor:
         """Divide a tensor by the temperature of its heads."""

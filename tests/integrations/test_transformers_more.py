@@ -8,12 +8,20 @@ from torch.testing import assert_close
 from transformers import (
     AlbertConfig,
     AlbertModel,
+    AlignTextConfig,
+    AlignTextModel,
+    BigBirdPegasusConfig,
+    BigBirdPegasusForConditionalGeneration,
     CLIPConfig,
     CLIPModel,
     DeepseekV3Config,
     DeepseekV3ForCausalLM,
     Llama4ForCausalLM,
     Llama4TextConfig,
+    PegasusXConfig,
+    PegasusXForConditionalGeneration,
+    SplinterConfig,
+    SplinterModel,
     SwinConfig,
     SwinModel,
     WhisperConfig,
@@ -21,8 +29,9 @@ from transformers import (
 )
 
 from regard.integrations.transformers import attention_layers, load, restore, use_score
+from regard.integrations.transformers.forward import attention_forward
 
-from .models import GROUPED, SMALL, inputs, padding, words
+from .models import CONFIGS, GROUPED, SMALL, inputs, padding, words
 
 VISION = {**CLIPConfig().vision_config.to_dict(), **SMALL, "image_size": 8, "patch_size": 4}
 
@@ -116,3 +125,53 @@ def test_sizes_of_narrow_values_and_shared_layers():
         ["text_model"] * 2 + ["vision_model"] * 2
     )
     assert padding("bert").sum() < padding("bert").numel(), "the inputs are padded"
+
+
+EAGER_ONLY = {
+    # Encoders whose layers do not say that they are not causal.
+    "align": (AlignTextModel, AlignTextConfig, SMALL),
+    "splinter": (SplinterModel, SplinterConfig, {**SMALL, "question_token_id": 3}),
+    # Decoders whose layers say that they are not causal; sums with masks outside of their layers.
+    "pegasus_x": (
+        PegasusXForConditionalGeneration,
+        PegasusXConfig,
+        {**CONFIGS["bart"][2], "block_size": 4, "num_global_tokens": 2},
+    ),
+    "bigbird_pegasus": (
+        BigBirdPegasusForConditionalGeneration,
+        BigBirdPegasusConfig,
+        {**CONFIGS["bart"][2], "attention_type": "original_full"},
+    ),
+}
+
+
+@pytest.mark.parametrize("padded", [True, False])
+@pytest.mark.parametrize("name", EAGER_ONLY)
+@torch.no_grad()
+def test_models_without_sdpa_keep_their_masks(name, padded):
+    """Without a mask at hand the flag `is_causal` of their layers says nothing, or a wrong thing."""
+    model_class, config_class, options = EAGER_ONLY[name]
+    model = model_class(config_class(**options, attn_implementation="eager")).eval()
+    given = inputs("bart" if "decoder_layers" in options else "bert")
+    real = given["attention_mask"].bool()
+    if not padded:
+        del given["attention_mask"]
+    theirs = model(**given)[0]
+    ours = use_score(model, "scaled_dot")(**given)[0]
+    rows = real if ours.shape[:2] == real.shape else slice(None)
+    assert_close(ours[rows], theirs[rows], rtol=1e-4, atol=1e-4)
+    assert_close(restore(model)(**given)[0], theirs, rtol=0, atol=0)
+
+
+class Silent(torch.nn.Module):
+    """A layer from elsewhere that does not say whether it is causal."""
+
+
+def test_a_foreign_layer_without_mask_and_flag_is_refused():
+    layer = Silent().eval()
+    layer.regard_score = None
+    query = torch.randn(1, 2, 3, 4)
+    with pytest.raises(NotImplementedError, match="does not say whether it is causal"):
+        attention_forward(layer, query, query, query, None)
+    layer.is_causal = False
+    assert attention_forward(layer, query, query, query, None)[0].shape == (1, 3, 2, 4)

@@ -217,6 +217,49 @@ def test_a_description_of_an_unknown_score_is_refused():
         rebuild_score({"type": "os.system"})
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"type": ["Additive"]}, "unknown score"),
+        ({"hidden": 2**40, "heads": 2**40}, "cannot be built"),
+        ({"hidden": "8"}, "cannot be built: hidden must be an integer"),
+        ({"self": 1}, "cannot be built"),
+        ({"evil": 1}, "cannot be built: .* unexpected keyword"),
+        ({"score": "dot"}, "describes a score as 'dot'"),
+        ({"name": "gatv2"}, "by the name 'gatv2': 'additive'"),
+    ],
+)
+def test_a_description_that_was_edited_is_one_clear_error(change, message):
+    with pytest.raises(ValueError, match=message):
+        rebuild_score({**describe_score(Additive(8, 4)), **change})
+
+
+def edited(folder, **changes):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, **changes}))
+    return folder
+
+
+def test_hostile_folders(tmp_path, monkeypatch):
+    """Nothing in a folder makes `load` run its code, ask whether to, or fetch any."""
+    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("asked whether to run code"))
+    additive_llama().save_pretrained(tmp_path)
+    for scores in ([1], "additive", 3, {"model.layers.0.self_attn": "additive"}):
+        with pytest.raises(ValueError, match=r"table of layers|describes a score as 'additive'"):
+            load(edited(tmp_path, regard_scores=scores))
+    additive_llama().save_pretrained(tmp_path)
+    for named in ([3], 3, {}):
+        with pytest.raises(ValueError, match="which transformers does not have"):
+            load(edited(tmp_path, architectures=named))
+    additive_llama().save_pretrained(tmp_path)
+    load(edited(tmp_path, _attn_implementation="some/kernel", attn_implementation="some/kernel"))
+    with pytest.raises(ValueError, match="contains custom code"):
+        load(edited(tmp_path, auto_map={"AutoConfig": "code.Config"}, model_type="unknown"))
+    torch.save({}, tmp_path / "weights.bin")
+    with pytest.raises(ValueError, match="is a file; give the folder"):
+        load(tmp_path / "weights.bin")
+
+
 @torch.no_grad()
 def test_deepcopy_and_restore(tmp_path):
     model, given = tiny("llama"), inputs("llama")

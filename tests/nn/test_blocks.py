@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from functools import partial
 
 import pytest
 import torch
@@ -441,6 +442,21 @@ def test_copies_and_stacked_parameters():
             torch.testing.assert_close(found, one(x), msg=name)
 
 
+@pytest.mark.parametrize("kind", [Encoder, Decoder])
+def test_hooks_of_blocks_run_inside_a_stack(kind):
+    """Sharding and checkpointing are built on them."""
+    block = EncoderBlock if kind is Encoder else partial(DecoderBlock, memory_dim=3)
+    model, seen = kind([block(DIM, HEADS) for _ in range(2)]).double(), []
+    for one in model.blocks:
+        one.register_forward_hook(lambda module, given, output: seen.append(module))
+    memory = () if kind is Encoder else (torch.randn(2, 3, 3).double(),)
+    x = tokens()
+    output = model(x, *memory, lengths=[5, 3])
+    assert seen == list(model.blocks)
+    if kind is Encoder:
+        assert torch.equal(output, model.attend(x, lengths=[5, 3])[0])
+
+
 X = torch.zeros(2, 3, DIM)
 MISTAKES = {
     "dims": (lambda: SelfAttention(DIM, HEADS)(X[0]), r"x\.unsqueeze\(0\)"),
@@ -498,6 +514,17 @@ MISTAKES = {
         r"one for each sequence is mask\[:, None\]",
     ),
     "not a mask": (lambda: DecoderBlock(DIM, 2)(X, mask="causal"), "mask must be a Mask"),
+    "dtype": (lambda: SelfAttention(DIM, 2)(X.double()), "x is torch.float64 but the layer is"),
+    "dtype of a stack": (
+        lambda: Encoder([EncoderBlock(DIM, 2)])(X.double()),
+        "x is torch.float64 but the layer is",
+    ),
+    "whole numbers": (lambda: EncoderBlock(DIM, 2)(X.long()), "x is torch.int64"),
+    "dtype of a memory": (
+        lambda: DecoderBlock(DIM, 2, memory_dim=DIM)(X, X.double()),
+        "memory is torch.float64",
+    ),
+    "device": (lambda: EncoderBlock(DIM, 2)(X.to("meta")), "x is on meta but the layer is on cpu"),
     "dims of a block": (lambda: DecoderBlock(DIM, 2)(X[0], lengths=[3]), "batch, length, 8"),
 }
 

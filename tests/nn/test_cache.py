@@ -210,6 +210,23 @@ def test_a_memory_without_tokens_adds_nothing():
     assert model(x, torch.zeros(2, 0, 5).double()).isfinite().all()
 
 
+def test_one_memory_may_serve_all_sequences():
+    layer, x, memory = CrossAttention(DIM, HEADS).double(), tokens(), tokens()
+    close(layer(x, memory[:1]), layer(x, memory[:1].expand(2, -1, -1)))
+
+
+def test_an_empty_batch_with_lengths():
+    assert LAYER(tokens()[:0], lengths=[]).shape == (0, *tokens().shape[1:])
+
+
+def test_lengths_by_vmap():
+    x, lengths = torch.stack([tokens(), tokens()]), torch.tensor([[1, 7], [3, 0]])
+    layer = SelfAttention(DIM, HEADS, causal=True, engine="reference").double()
+    found = torch.func.vmap(lambda x, n: layer(x, lengths=n))(x, lengths)
+    for one, given, n in zip(found, x, lengths, strict=True):
+        close(one, layer(given, lengths=n))
+
+
 LAYER = SelfAttention(DIM, HEADS, causal=True).double()
 GIVEN = LAYER.step(torch.zeros(2, 3, DIM).double())[1]
 MISTAKES = {
@@ -219,6 +236,37 @@ MISTAKES = {
         "causal=True",
     ),
     "batch": (lambda: LAYER.step(tokens()[:1], GIVEN), ValueError, "holds 2 sequences, but 1"),
+    "batch with padding": (  # padding would broadcast to the batch of the cache
+        lambda: LAYER.step(tokens()[:1], LAYER.step(tokens(), Cache(start=[0, 1]))[1]),
+        ValueError,
+        "holds 2 sequences, but 1",
+    ),
+    "batch of a memory": (
+        lambda: CrossAttention(DIM, HEADS).double()(tokens()[:1], tokens()),
+        ValueError,
+        "memory is for 2 sequences, but x has 1",
+    ),
+    "other width": (
+        lambda: SelfAttention(DIM, HEADS, head_dim=6, causal=True).double().step(tokens(), GIVEN),
+        ValueError,
+        "it comes from another layer",
+    ),
+    "no cache": (lambda: LAYER.step(tokens(), None), TypeError, r"Cache\(\) is empty, got None"),
+    "cache of a layer": (
+        lambda: decoder().step(tokens(), GIVEN),
+        TypeError,
+        r"what begin\(\) or step\(\) gave",
+    ),
+    "cache without memory": (
+        lambda: decoder(memory_dim=5).step(tokens(), decoder().begin()),
+        ValueError,
+        "holds 0 memories for 2 blocks that need memory",
+    ),
+    "lengths of no memory": (
+        lambda: decoder()(tokens(), memory_lengths=[1, 2]),
+        ValueError,
+        "memory_lengths are given, but no memory",
+    ),
     "other score": (
         lambda: (
             SelfAttention(DIM, HEADS, regard.Additive(4, HEADS), causal=True)

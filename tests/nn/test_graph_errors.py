@@ -110,6 +110,12 @@ def test_edge_features():
             ValueError,
             "give the score inside, score.score",
         ),
+        (
+            {"score": regard.Bilinear(2, 3)},
+            ValueError,
+            "score does not fit 1 query heads of width 2.*key dim 3",
+        ),
+        ({"score": regard.Additive(2), "heads": 2}, ValueError, "score does not fit 2 query heads"),
         ({"score": GAT(2, edge=True)}, ValueError, "give edge_dim="),
         (
             {"score": Tempered(GAT(2, edge=True)), "edge_dim": 3},

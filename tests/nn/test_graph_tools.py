@@ -142,6 +142,20 @@ def test_views_are_as_good_as_copies():
     torch.testing.assert_close(layer(*given), layer(x, edge_index, feature))
 
 
+def test_vmap_over_edges():
+    layer, (x, edge_index, feature) = build(), graph()
+    several = torch.stack([edge_index, edge_index.flip(0)])
+    found = torch.func.vmap(lambda edges: layer(x, edges, feature))(several)
+    wanted = [layer(x, edges, feature) for edges in several]
+    torch.testing.assert_close(found, torch.stack(wanted))
+
+
+def test_another_dtype_on_meta_is_refused_as_elsewhere():
+    layer, (x, *rest) = build().to("meta"), (t.to("meta") for t in graph())
+    with pytest.raises(TypeError, match=r"x is torch.float64 but the layer"):
+        layer(x.double(), *rest)
+
+
 def test_on_meta_only_shapes_are_computed():
     layer = build().to("meta")
     output = layer(*(t.to("meta") for t in graph()))

@@ -136,6 +136,15 @@ def test_95702_masks_of_two_kinds_without_a_warning():
     torch.testing.assert_close(mixed, floats)
 
 
+def test_half_precision_masks_are_added_in_full():
+    """Two of -65504 would be -inf, which hides the keys instead of weighing all alike."""
+    module, x = build().half(), data().half()
+    lowest = torch.finfo(torch.float16).min
+    given = torch.full((BATCH, LENGTH), lowest).half(), torch.full((LENGTH, LENGTH), lowest).half()
+    weights = module(x, x, x, key_padding_mask=given[0], attn_mask=given[1])[1]
+    torch.testing.assert_close(weights.sum(-1), torch.ones(BATCH, LENGTH).half())
+
+
 def test_a_learned_float_mask_gets_its_gradient():
     module, x, bias = build(), data(), torch.zeros(LENGTH, LENGTH, requires_grad=True)
     module(x, x, x, attn_mask=bias, need_weights=False)[0].square().sum().backward()
@@ -250,6 +259,16 @@ def test_refused_types():
         module(x, x.double(), x)
     with pytest.raises(TypeError, match="query must be a tensor"):
         module(None, x, x)
+
+
+def test_refused_devices():
+    module, x = build(), data()
+    with pytest.raises(ValueError, match=r"key is on meta but .* on cpu; use key\.to\('cpu'\)"):
+        module(x, x.to("meta"), x)
+    with pytest.raises(ValueError, match="key_padding_mask is on meta but query is on cpu"):
+        module(x, x, x, key_padding_mask=padding(1, 2).to("meta"))
+    with pytest.raises(ValueError, match="attn_mask is on meta but query is on cpu"):
+        module(x, x, x, attn_mask=torch.zeros(LENGTH, LENGTH, device="meta"))
 
 
 @pytest.mark.parametrize(

@@ -153,6 +153,15 @@ def test_gradients_by_finite_differences():
         assert torch.autograd.gradcheck(call, (x, bias))
 
 
+@pytest.mark.parametrize("need", [True, False])
+def test_on_meta_only_shapes_are_computed(need):
+    module = MultiheadAttention(8, 2, batch_first=True, device="meta")
+    x, ignore = torch.ones(2, 5, 8, device="meta"), torch.ones(2, 5, device="meta").bool()
+    output, weights = module(x, x, x, key_padding_mask=ignore, need_weights=need)
+    assert output.shape == (2, 5, 8)
+    assert weights is None or weights.shape == (2, 5, 5)
+
+
 def test_the_repr_names_the_score_and_the_sizes():
     text = repr(build("additive", key_heads=1))
     assert "embed_dim=8, num_heads=2, dropout=0.0, batch_first=True, key_heads=1" in text

@@ -206,8 +206,31 @@ MISTAKES = {
     "length": (
         lambda: Sinusoidal(8)(X, positions=torch.arange(4)),
         ValueError,
-        "end in the length 3",
+        r"positions must be \(3,\) or \(2, 3\)",
     ),
+    "positions of more sequences": (
+        lambda: Sinusoidal(8)(X[:1], positions=torch.zeros(2, 3).long()),
+        ValueError,
+        r"positions must be \(3,\) or \(1, 3\)",
+    ),
+    "positions of sequences without heads": (
+        lambda: Rotary(8)(X, positions=torch.zeros(2, 3).long()),
+        ValueError,
+        r"positions must be \(3,\) for x of shape \(2, 3, 8\), got shape \(2, 3\)",
+    ),
+    "positions with heads": (
+        lambda: Rotary(8)(X[:, None], positions=torch.zeros(2, 1, 3).long()),
+        ValueError,
+        r"positions must be \(3,\) or \(2, 3\)",
+    ),
+    "positions elsewhere": (
+        lambda: Rotary(8)(X, positions=torch.arange(3, device="meta")),
+        ValueError,
+        "positions are on meta but x is on cpu",
+    ),
+    "whole numbers": (lambda: Sinusoidal(8)(X.long()), ValueError, "floating point, got a tensor"),
+    "alibi of fewer": (lambda: Alibi(2)(-1, 3), ValueError, "queries must be an integer of 0"),
+    "alibi offset": (lambda: Alibi(2)(2, 3, 0.5), ValueError, "offset must be an integer or None"),
     "floats": (lambda: Sinusoidal(8)(X, positions=X[0, :, 0]), TypeError, "must be integers"),
     "both": (
         lambda: Sinusoidal(8)(X, offset=1, positions=torch.arange(3)),
@@ -242,6 +265,20 @@ def test_empty_sequences():
     for module in (Sinusoidal(8), LearnedPosition(4, 8), Rotary(8)):
         assert module(empty).shape == (2, 0, 8)
     assert Alibi(2)(0, 3).shape == (2, 0, 3)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32])
+def test_positions_of_any_integer_dtype(dtype):
+    x, positions = torch.randn(2, 3, 8), torch.tensor([2, 0, 1])
+    for module in (Sinusoidal(8), LearnedPosition(4, 8), Rotary(8)):
+        found = module(x, positions=positions.to(dtype))
+        assert torch.equal(found, module(x, positions=positions))
+
+
+def test_learned_positions_by_vmap():
+    module, x, positions = LearnedPosition(4, 8), torch.randn(2, 3, 8), torch.randint(4, (2, 3))
+    found = torch.func.vmap(lambda x, p: module(x, positions=p))(x, positions)
+    assert torch.equal(found, module(x, positions=positions))
 
 
 def test_positions_compile_with_any_offset():

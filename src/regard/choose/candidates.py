@@ -33,7 +33,8 @@ RULES = {
     "additive": "Unlike widths, scarce data, or a match that no inner product expresses; scores "
     "stay bounded. Costs `hidden` tanh for each pair.",
     "gatv2": "As additive, with an activation that does not saturate: graphs, small sets.",
-    "textbook_additive": "Never: it is additive with the [Q, L, hidden] tensor written to memory.",
+    "textbook_additive": "At small sizes alone: it is additive with the [Q, L, hidden] tensor "
+    "written to memory.",
 }
 
 

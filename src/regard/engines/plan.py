@@ -74,7 +74,9 @@ class Plan:
             if math.isnan(self.error_bound)
             else f"error   at most {self.error_bound:.1e} of the largest |value|",
         ]
-        lines += [f"also    {', '.join(self.also)} would serve it, slower"] if self.also else []
+        lines += (
+            [f"also    {', '.join(self.also)} would serve it, asked by name"] if self.also else []
+        )
         for name, reasons in self.refused.items():
             lines.append(f"refused {name}")
             lines += [f"          - {reason}" for reason in reasons]

@@ -42,7 +42,7 @@ def places(x: Tensor, offset: int, positions: Tensor | None, lead: Sequence[int]
     """
     length = x.shape[-2]
     if positions is None:
-        if isinstance(offset, bool) or not isinstance(offset, (int, torch.SymInt)) or offset < 0:
+        if not _is_whole(offset) or offset < 0:
             raise ValueError(
                 f"offset must be an integer of 0 or more, got {describe(offset)}; a position for "
                 "each token is positions="
@@ -266,7 +266,12 @@ class Alibi(nn.Module):
         `offset` is the key position of the first query; default: the last query sits at the last
         key, as decoding with a cache needs.
         """
+        for name, count in (("queries", queries), ("keys", keys)):
+            if not _is_whole(count) or count < 0:
+                raise ValueError(f"{name} must be an integer of 0 or more, got {describe(count)}")
         offset = keys - queries if offset is None else offset
+        if not _is_whole(offset):
+            raise ValueError(f"offset must be an integer or None, got {describe(offset)}")
         row = torch.arange(queries, device=device).unsqueeze(-1) + offset
         ahead = torch.arange(keys, device=device) - row
         bias = -self.slopes(device).view(-1, 1, 1) * ahead.abs()
@@ -277,11 +282,15 @@ class Alibi(nn.Module):
         return f"{self.heads}, causal={self.causal}"
 
 
+def _is_whole(x: object) -> bool:
+    return isinstance(x, (int, torch.SymInt)) and not isinstance(x, bool)
+
+
 def _check_width(x: Tensor, dim: int, module: nn.Module) -> None:
     fits = isinstance(x, Tensor) and x.ndim >= 2 and x.shape[-1] == dim
     if not fits or not x.is_floating_point():
         raise ValueError(
-            f"{type(module).__name__} was built for floating point (..., length, {dim}), got "
+            f"{type(module).__name__} was built for (..., length, {dim}) in floating point, got "
             f"{describe(x)}"
         )
 

@@ -28,6 +28,12 @@ UNEQUAL_DIMS_HINT = (
 )
 
 
+NO_FORM = (
+    "{0} says nothing of its form: subclass InnerScore or PairwiseScore and give `query` and `key`; "
+    "a function of each pair alone could only run by building every pair"
+)
+
+
 class Score(nn.Module):
     """How well a key answers a query.
 
@@ -67,15 +73,33 @@ class Score(nn.Module):
 
     def query(self, q: Tensor) -> QuerySide:
         """Lower the queries (*, H, Q, query dim)."""
-        raise NotImplementedError
+        raise NotImplementedError(NO_FORM.format(type(self).__name__))
 
     def key(self, k: Tensor) -> KeySide:
         """Lower the keys (*, K, L, key dim)."""
-        raise NotImplementedError
+        raise NotImplementedError(NO_FORM.format(type(self).__name__))
+
+    def query_at(self, q: Tensor, origin: Tensor) -> QuerySide:
+        """Lower queries for keys whose `origin` was subtracted; see `Gaussian`."""
+        return self.query(q)
+
+    def query_for(self, q: Tensor, side: KeySide) -> QuerySide:
+        """Lower queries to go with keys that were lowered before."""
+        origin = side.origin if isinstance(side, InnerKey) else None
+        return self.query(q) if origin is None else self.query_at(q, origin)
+
+    def key_at(self, k: Tensor, origin: Tensor | None) -> KeySide:
+        """Lower keys about an origin that is given."""
+        return self.key(k)
+
+    def extend(self, side: KeySide, k: Tensor) -> KeySide:
+        """The lowered keys of `side`, and then `k` lowered as they are: what a cache needs."""
+        origin = side.origin if isinstance(side, InnerKey) else None
+        return side.append(self.key_at(k, origin))  # type: ignore[arg-type] # of the same score
 
     def join(self, query: QuerySide, key: KeySide) -> Form:
         """Put two lowered sides together."""
-        raise NotImplementedError
+        raise NotImplementedError(NO_FORM.format(type(self).__name__))
 
     def lower(self, q: Tensor, k: Tensor, real: Tensor | None = None) -> Form:
         """Lower both sides and put them together.
@@ -135,6 +159,8 @@ class InnerScore(Score):
 
     def join(self, query: QuerySide, key: KeySide) -> Inner:
         """Check that the feature widths agree and put the sides together."""
+        check_side(query, InnerQuery, "query", self)
+        check_side(key, InnerKey, "key", self)
         assert isinstance(query, InnerQuery) and isinstance(key, InnerKey)
         phi, psi = query.phi, key.psi
         if phi.shape[-1] != psi.shape[-1]:
@@ -157,6 +183,8 @@ class PairwiseScore(Score):
 
     def join(self, query: QuerySide, key: KeySide) -> Pairwise:
         """Check the hidden widths, give `a` the heads of `v`, and put the sides together."""
+        check_side(query, PairwiseQuery, "query", self)
+        check_side(key, PairwiseKey, "key", self)
         assert isinstance(query, PairwiseQuery) and isinstance(key, PairwiseKey)
         a, b, v = query.a, key.b, query.v
         if self.activation not in ACTIVATIONS:
@@ -176,13 +204,23 @@ class PairwiseScore(Score):
         return Pairwise(a, b, v.unsqueeze(-2), self.activation, self.parameter)
 
 
+def check_side(side: object, wanted: type, method: str, score: Score) -> None:
+    """Refuse what `query` or `key` of somebody's score returned, where it is no lowered side."""
+    if not isinstance(side, wanted):
+        raise TypeError(
+            f"{type(score).__name__}.{method} must return {wanted.__name__}(...), got "
+            f"{describe(side)}"
+        )
+
+
 def check_heads(x: Tensor, heads: int, side: str, score: Score) -> None:
     """Refuse `x` unless it has `heads` heads, or one that is shared by all."""
     given = x.shape[-3] if x.ndim >= 3 else 1
     if given != 1 and given != heads:
         raise ValueError(
-            f"{type(score).__name__} was built for {heads} {side} heads, got {side} of shape "
-            f"{tuple(x.shape)} with {given} heads; shapes are (..., heads, length, dim)"
+            f"{type(score).__name__} was built for {heads} {side} head{'s' * (heads != 1)}, got "
+            f"{side} of shape {tuple(x.shape)} with {given} heads; build it with heads={given}, or "
+            "give the heads it has: shapes are (..., heads, length, dim)"
         )
 
 

@@ -47,8 +47,8 @@ class Gaussian(InnerScore):
     Parameters: heads (factors, as logarithms starting at 0). Dims: query dim == key dim.
     Cost for each pair: d multiply-adds, as a matrix product.
 
-    The squares cancel badly far from the origin, so `lower` subtracts a point amid the visible
-    keys from both sides first: the score is of the difference alone.
+    The squares cancel badly far from the origin, so that a point amid the keys is subtracted from
+    both sides first: the score is of the difference alone. Keys that are lowered apart carry it.
     """
 
     name = "gaussian"
@@ -90,18 +90,28 @@ class Gaussian(InnerScore):
             return InnerQuery(q, alpha, scale=precision)
         return InnerQuery(q * precision.to(q.dtype), alpha)
 
+    def query_at(self, q: Tensor, origin: Tensor) -> InnerQuery:
+        """As `query`, with the origin subtracted."""
+        groups = q.shape[-3] // max(origin.shape[-3], 1)
+        if q.shape[-1] != origin.shape[-1] or groups * origin.shape[-3] != q.shape[-3]:
+            return self.query(q)  # `join` says what does not fit
+        return self.query(q - origin.repeat_interleave(groups, -3))
+
     def key(self, k: Tensor) -> InnerKey:
-        """The key and its square."""
-        return InnerKey(k, self.half_square(k, self.precision(k, "key")))
+        """The key and its square, about a point amid the keys."""
+        return self.key_at(k, middle_key(k, None) if k.shape[-2] else None)
+
+    def key_at(self, k: Tensor, origin: Tensor | None) -> InnerKey:
+        """The key and its square, about a given point."""
+        k = k if origin is None else k - origin
+        return InnerKey(k, self.half_square(k, self.precision(k, "key")), origin)
 
     def lower(self, q: Tensor, k: Tensor, real: Tensor | None = None) -> Form:
         """Move the origin amid the visible keys, then lower."""
-        heads, key_heads = q.shape[-3], k.shape[-3]
-        fits = key_heads and heads % key_heads == 0 and q.shape[-1] == k.shape[-1]
-        if fits and k.shape[-2]:
-            center = middle_key(k, real)
-            q, k = q - center.repeat_interleave(heads // key_heads, -3), k - center
-        return super().lower(q, k)
+        if k.shape[-2] == 0 or k.shape[-3] == 0:
+            return self.join(self.query(q), self.key_at(k, None))
+        origin = middle_key(k, real)
+        return self.join(self.query_at(q, origin), self.key_at(k, origin))
 
     @torch.no_grad()
     def rescale_(self, factor: Tensor) -> None:

@@ -137,6 +137,14 @@ class Projected(Score):
         """Project, then lower by the score inside."""
         return self.score.key(self.project_key(k))
 
+    def query_at(self, q: Tensor, origin: Tensor) -> QuerySide:
+        """Project, then lower by the score inside."""
+        return self.score.query_at(self.project_query(q), origin)
+
+    def key_at(self, k: Tensor, origin: Tensor | None) -> KeySide:
+        """Project, then lower by the score inside."""
+        return self.score.key_at(self.project_key(k), origin)
+
     def join(self, query: QuerySide, key: KeySide) -> Form:
         """As the score inside."""
         return self.score.join(query, key)

@@ -154,10 +154,10 @@ def check_sides(row: ScoreRow, dtype: torch.dtype) -> list[str]:
     q, k = tensors["query"], tensors["key"]
     working = torch.promote_types(dtype, torch.float32)
     with torch.no_grad():
-        query = score.query(q)
 
         def joined(keys: Tensor) -> Tensor:
-            return form_logits(score.join(query, score.key(keys)), working)
+            side = score.key(keys)
+            return form_logits(score.join(score.query_for(q, side), side), working)
 
         found = {
             "regard.score": regard.score(q, k, score),

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from transformers import PreTrainedModel
 
 from regard.describe import describe
-from regard.integrations.transformers.forward import IMPLEMENTATION, SCORE
+from regard.integrations.transformers.forward import IMPLEMENTATION, LIKE_EAGER, SCORE
 from regard.integrations.transformers.layers import Layer, attention_layers, select
 from regard.integrations.transformers.recipe import describe_score
 from regard.scores import Additive, Bilinear, GATv2, Score, named_score
@@ -21,6 +21,7 @@ SIZED: dict[str, Maker] = {
     "gatv2": lambda layer: GATv2(layer.head_dim, layer.heads),
     "bilinear": lambda layer: Bilinear(layer.head_dim, layer.head_dim, layer.heads),
 }
+OURS = (IMPLEMENTATION, LIKE_EAGER)
 # Where a model keeps the implementations it had before, for `restore`.
 BEFORE = "_regard_before"
 # Where the config says which layer has which score.
@@ -116,9 +117,10 @@ def put_scores(
 ) -> None:
     """Put scores in their layers, switch the implementation, and write it all in the config."""
     # Not only the first time: the implementation may have been changed by hand since.
-    ours = all(implementation_of(layer) == IMPLEMENTATION for layer in layers)
+    wanted = implementation_for(model, layers)
+    ours = all(implementation_of(layer) in (wanted, None) for layer in layers)
     if not ours or not hasattr(model, BEFORE):
-        setattr(model, BEFORE, switch(model, layers))
+        setattr(model, BEFORE, switch(model, layers, wanted))
     descriptions = {}
     for layer in layers:
         score = scores.get(layer.name, getattr(layer.module, SCORE, None))
@@ -133,17 +135,30 @@ def put_scores(
     model.config.attn_implementation = IMPLEMENTATION
 
 
-def switch(model: PreTrainedModel, layers: list[Layer]) -> dict[str, str | None]:
+def implementation_for(model: PreTrainedModel, layers: list[Layer]) -> str:
+    """Which of our two: are the model's masks and its layers' flags `is_causal` made for SDPA?
+
+    Those made for flash attention are too, if every layer is causal (Gemma 2, gpt-oss).
+    """
+    parts = [part for part in model.modules() if isinstance(part, PreTrainedModel)]
+    if all(part._supports_sdpa for part in parts):
+        return IMPLEMENTATION
+    causal = all(getattr(layer.module, "is_causal", None) is True for layer in layers)
+    flash = all(part._supports_sdpa or part._supports_flash_attn for part in parts)
+    return IMPLEMENTATION if causal and flash else LIKE_EAGER
+
+
+def switch(model: PreTrainedModel, layers: list[Layer], wanted: str) -> dict[str, str | None]:
     """Set the implementation, make sure that every layer heard of it, and return those before."""
     configs = {name: getattr(model.config, name, None) for name in model.config.sub_configs}
     before = {
         # A config taken from a model with scores names ours already: None is the model's default.
-        name: None if config._attn_implementation == IMPLEMENTATION else config._attn_implementation
+        name: None if config._attn_implementation in OURS else config._attn_implementation
         for name, config in {"": model.config, **configs}.items()
         if config is not None
     }
-    model.set_attn_implementation(IMPLEMENTATION)
-    deaf = [layer.name for layer in layers if implementation_of(layer) != IMPLEMENTATION]
+    model.set_attn_implementation(wanted)
+    deaf = [layer.name for layer in layers if implementation_of(layer) not in (wanted, None)]
     if deaf:
         model.set_attn_implementation(before)
         raise ValueError(
@@ -154,6 +169,5 @@ def switch(model: PreTrainedModel, layers: list[Layer]) -> dict[str, str | None]
 
 
 def implementation_of(layer: Layer) -> str | None:
-    """What a layer will ask for; one without a config of its own is taken to follow the model."""
-    config = getattr(layer.module, "config", None)
-    return getattr(config, "_attn_implementation", IMPLEMENTATION)
+    """What a layer will ask for; None for one without a config of its own, which follows the model."""
+    return getattr(getattr(layer.module, "config", None), "_attn_implementation", None)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.masking_utils import sdpa_mask
+from transformers.masking_utils import eager_mask, sdpa_mask
 
 from regard.attention import attend, attention
 from regard.mask import Mask
@@ -21,6 +21,8 @@ except ImportError:  # releases that pass `output_attentions` down to every laye
     COLLECTOR = None
 
 IMPLEMENTATION = "regard"
+# The same for models that know eager attention alone: see `eager_forward`.
+LIKE_EAGER = "regard_like_eager"
 
 # The name under which an attention layer holds its score; None there is the model's own score.
 SCORE = "regard_score"
@@ -92,11 +94,23 @@ def attention_forward(
     return output.transpose(1, 2).contiguous(), None
 
 
+def eager_forward(
+    module: nn.Module, *tensors: Tensor | None, is_causal: bool | None = None, **options
+) -> tuple[Tensor, Tensor | None]:
+    """`attention_forward` where no mask means that nothing is hidden, as in eager attention.
+
+    In models without SDPA nobody reads the flag `is_causal` of a layer, and it may be wrong: the
+    decoder of Pegasus-X says False. Such models may also do sums with their masks, so that they are
+    given those of eager attention, floats that are never left out where something is hidden.
+    """
+    return attention_forward(module, *tensors, is_causal=False, **options)
+
+
 def says_causal(module: nn.Module) -> bool:
     """Whether a layer that is given no mask must not look ahead.
 
-    Transformers' own layers that do not say are of encoders (ALIGN, CLAP, Splinter) or of cross
-    attention. Of a layer from elsewhere both guesses could be silently wrong.
+    Transformers' own layers that do not say are of encoders or of cross attention (Mllama). Of a
+    layer from elsewhere both guesses could be silently wrong.
     """
     causal = getattr(module, "is_causal", None)
     if causal is None and not type(module).__module__.startswith("transformers."):
@@ -205,6 +219,8 @@ def register() -> None:
     """Register the function and, with it, the mask function: without one no mask is made at all."""
     AttentionInterface.register(IMPLEMENTATION, attention_forward)
     AttentionMaskInterface.register(IMPLEMENTATION, sdpa_mask)
+    AttentionInterface.register(LIKE_EAGER, eager_forward)
+    AttentionMaskInterface.register(LIKE_EAGER, eager_mask)
 
 
 register()

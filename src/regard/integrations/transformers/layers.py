@@ -100,7 +100,7 @@ def select(layers: list[Layer], chosen: str | int | Iterable[str | int] | None) 
     """The layers that `chosen` names: places, or patterns such as "decoder.*"; None for all."""
     if chosen is None:
         return layers
-    if isinstance(chosen, (str, int)):
+    if isinstance(chosen, (str, int)) or not isinstance(chosen, Iterable):
         chosen = (chosen,)
     wanted: set[int] = set()
     for one in chosen:

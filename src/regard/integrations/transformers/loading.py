@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import transformers
@@ -49,8 +50,14 @@ def load(
             raise TypeError(f"load sets {name}= by itself; take it out of the call")
     if not kwargs.setdefault("use_safetensors", True):
         raise ValueError("load reads safetensors only; leave use_safetensors out of the call")
+    if Path(path).is_file():  # transformers would read it as weights, and unpickle it
+        raise ValueError(f"path {str(path)!r} is a file; give the folder that holds it")
     config = read_config(path, model_class, {k: kwargs[k] for k in WHERE if k in kwargs})
     saved = getattr(config, DESCRIPTIONS, None)
+    if saved is not None and not isinstance(saved, dict):
+        raise ValueError(
+            f"{DESCRIPTIONS} in the config must be a table of layers, got {describe(saved)}"
+        )
     if saved is None:
         raise ValueError(
             f"the config in {str(path)!r} names no scores; open it with from_pretrained, then call "
@@ -92,13 +99,17 @@ def read_config(
                 f"class), or None for the one that was saved, got {describe(model_class)}"
             )
         reader = model_class.config_class
-    return reader.from_pretrained(path, attn_implementation=None, **where)
+    # Neither asks whether to run code of the folder, nor fetches the kernels that it may name.
+    config = reader.from_pretrained(path, trust_remote_code=False, **where)
+    config._attn_implementation = None
+    return config
 
 
 def saved_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
     """The class of transformers that the config names."""
-    name = (config.architectures or [None])[0]
-    found = getattr(transformers, name or "", None)
+    named = config.architectures
+    name = named[0] if isinstance(named, list) and named else named
+    found = getattr(transformers, name, None) if isinstance(name, str) else None
     if not (isinstance(found, type) and issubclass(found, PreTrainedModel)):
         raise ValueError(
             f"the config names the architecture {name!r}, which transformers does not have; pass "

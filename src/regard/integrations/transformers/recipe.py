@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from torch import nn
 
+from regard.describe import describe
 from regard.scores import (
     Additive,
     Bilinear,
@@ -93,21 +94,28 @@ def describe_score(score: Score) -> dict:
     return description
 
 
-def rebuild_score(description: dict) -> Score:
-    """A fresh score from its description."""
+def rebuild_score(description: object) -> Score:
+    """A fresh score from its description; whatever is wrong with it is a ValueError."""
+    if not isinstance(description, dict):
+        raise ValueError(f"the config describes a score as {describe(description)}: not a table")
+    kind, name = description.get("type"), description.get("name")
     if description.get("foreign"):
         raise ValueError(
-            f"the score {description.get('type')!r} (named {description.get('name')!r}) is not one "
-            "of this library's and cannot be rebuilt from the config: pass score=, the same that "
-            "use_score was given"
+            f"the score {kind!r} (named {name!r}) is not one of this library's and cannot be "
+            "rebuilt from the config: pass score=, the same that use_score was given"
         )
-    score_class = BY_NAME.get(description.get("type", ""))
+    score_class = BY_NAME.get(kind) if isinstance(kind, str) else None
     if score_class is None:
-        raise ValueError(
-            f"the config names an unknown score {description.get('type')!r}; known: "
-            f"{', '.join(BY_NAME)}"
-        )
+        raise ValueError(f"the config names an unknown score {kind!r}; known: {', '.join(BY_NAME)}")
     arguments = {key: x for key, x in description.items() if key not in ("type", "name", "score")}
     if "score" in description:
         arguments["score"] = rebuild_score(description["score"])
-    return score_class(**arguments)
+    try:
+        score = score_class(**arguments)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(
+            f"the config describes a score {kind!r} that cannot be built: {error}"
+        ) from None
+    if score.name != name:
+        raise ValueError(f"the config calls a score {kind!r} by the name {name!r}: {score.name!r}")
+    return score

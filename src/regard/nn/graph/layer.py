@@ -28,6 +28,7 @@ from regard.nn.graph.edges import (
     with_self_loops,
 )
 from regard.nn.graph.score import make_score, score_width
+from regard.nn.multihead.checks import check_score_fits
 from regard.scores import Score
 from regard.scores.gat import GAT
 
@@ -135,6 +136,7 @@ class GraphAttention(nn.Module):
         width = score_width(score, width, out_dim)
         self._starts_as_pyg = isinstance(score, str) and score in ("gat", "gatv2")
         self.score = make_score(score, width, heads, negative_slope, edge_dim is not None)
+        check_score_fits(self.score, (heads, width), (heads, width))
         self.out_dim, self.heads, self.width, self.edge_dim = out_dim, heads, width, edge_dim
         self.concat, self.edge_in_value, self.self_loops = concat, edge_in_value, self_loops
         self.dropout = dropout

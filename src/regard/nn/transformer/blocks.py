@@ -203,7 +203,7 @@ class EncoderBlock(Block):
         start: Counts = None,
     ) -> Passed:
         """What `forward` does, with statistics: `want={"weights"}`."""
-        check_tokens(x, self.dim, "x")
+        check_tokens(x, self.dim, "x", self.attention.out)
         padding = begin(EMPTY, x, lengths, start)
         x, cache, own = self.look_around(padding.hide(x), padding, mask, want)
         return Passed(self.feed(x), cache, own)
@@ -267,7 +267,7 @@ class DecoderBlock(Block):
         `memory` is (B, M, memory_dim) with `memory_lengths` (B,), or what `remember` gave; the
         rest as in `SelfAttention`.
         """
-        check_tokens(x, self.dim, "x")
+        check_tokens(x, self.dim, "x", self.attention.out)
         padding = begin(EMPTY, x, lengths, start)
         if memory_lengths is not None:
             if not isinstance(memory, Tensor):
@@ -300,7 +300,7 @@ class DecoderBlock(Block):
         mask: Mask | Tensor | None = None,
     ) -> Passed:
         """What `forward` and `step` do, with statistics: `want={"weights"}`."""
-        check_tokens(x, self.dim, "x")
+        check_tokens(x, self.dim, "x", self.attention.out)
         if memory is None and self.cross is not None:
             raise ValueError("the block was built with memory_dim=, but no memory is given")
         if memory is not None and self.cross is None:

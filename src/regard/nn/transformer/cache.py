@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from regard.arguments import autocast_enabled, readable
 from regard.describe import describe
 from regard.forms import KeySide
 from regard.mask import Mask
@@ -57,16 +58,18 @@ class Cache(NamedTuple):
                 "this cache has padding at its end, where new tokens would follow; pad the "
                 "sequences on the left and use Cache(start=...)"
             )
-        if value.shape[0] != self.value.shape[0]:
-            raise ValueError(
-                f"the cache holds {self.value.shape[0]} sequences, but {value.shape[0]} are "
-                "given; reorder it with cache.reorder(index)"
-            )
         if type(key) is not type(self.key):
             raise TypeError(
                 f"the cache holds keys of the form {type(self.key).__name__}, but the new ones "
                 f"are {type(key).__name__}: it comes from a layer with another score"
             )
+        for name, own, new in (("keys", self.key[0], key[0]), ("values", self.value, value)):
+            if own.shape[1] != new.shape[1] or own.shape[-1] != new.shape[-1]:
+                raise ValueError(
+                    f"the cache holds {name} of {own.shape[1]} heads of width {own.shape[-1]}, but "
+                    f"the new ones have {new.shape[1]} of width {new.shape[-1]}: it comes from "
+                    "another layer"
+                )
         whole = self.key.append(key)  # type: ignore[arg-type] # of one type, as just checked
         return Cache(whole, torch.cat([self.value, value], -2), self.start, self.stop)
 
@@ -140,6 +143,13 @@ EMPTY = Cache()
 
 def begin(cache: Cache, x: Tensor, lengths: Counts = None, start: Counts = None) -> Cache:
     """The cache that x (B, L, dim) is added to: an empty one learns the padding of x."""
+    if not isinstance(cache, Cache):
+        raise TypeError(f"cache must be a Cache, of which Cache() is empty, got {describe(cache)}")
+    if cache.value is not None and cache.value.shape[0] != x.shape[0]:
+        raise ValueError(
+            f"the cache holds {cache.value.shape[0]} sequences, but {x.shape[0]} are given; reorder "
+            "it with cache.reorder(index)"
+        )
     if lengths is None and start is None:
         if cache.key is not None:
             return cache
@@ -151,11 +161,23 @@ def begin(cache: Cache, x: Tensor, lengths: Counts = None, start: Counts = None)
     return Cache(None, None, check_counts(start, "start", x), check_counts(lengths, "lengths", x))
 
 
-def check_tokens(x: Tensor, dim: int, name: str) -> None:
-    """Refuse what is not (B, L, dim)."""
+def check_tokens(x: Tensor, dim: int, name: str, layer: nn.Linear | None = None) -> None:
+    """Refuse what is not (B, L, dim), or not of the dtype and device of the layer it comes to."""
     if not isinstance(x, Tensor) or x.ndim != 3 or x.shape[-1] != dim:
         one = f"; a single sequence is {name}.unsqueeze(0)" if getattr(x, "ndim", 0) == 2 else ""
         raise ValueError(f"{name} must be (batch, length, {dim}), got {describe(x)}{one}")
+    weight = None if layer is None else layer.weight
+    if not isinstance(weight, Tensor) or not weight.is_floating_point():
+        return  # a quantised layer has rules of its own
+    if not x.is_floating_point() or (x.dtype != weight.dtype and not autocast_enabled(x)):
+        raise TypeError(
+            f"{name} is {x.dtype} but the layer is {weight.dtype}; cast one, or use torch.autocast"
+        )
+    if x.device != weight.device:
+        raise ValueError(
+            f"{name} is on {x.device} but the layer is on {weight.device}; use "
+            f"{name}.to({str(weight.device)!r})"
+        )
 
 
 def check_counts(counts: Counts, name: str, x: Tensor, bounded: bool = True) -> Tensor | None:
@@ -166,7 +188,9 @@ def check_counts(counts: Counts, name: str, x: Tensor, bounded: bool = True) -> 
     if counts is None:
         return None
     if not isinstance(counts, Tensor):
-        counts = torch.as_tensor(counts)
+        # On the CPU, where their range is checked; without any number torch would take floats.
+        counts = torch.as_tensor(counts, device="cpu")
+        counts = counts if counts.numel() else counts.long()
     if counts.dtype == torch.bool or counts.is_floating_point() or counts.is_complex():
         raise TypeError(
             f"{name} must be integers, got {counts.dtype}; a boolean mask is mask=, True = attend"
@@ -176,7 +200,7 @@ def check_counts(counts: Counts, name: str, x: Tensor, bounded: bool = True) -> 
             f"{name} is one integer for each sequence, shape ({x.shape[0]},), got "
             f"{describe(counts)}"
         )
-    if counts.device.type == "cpu" and not torch.compiler.is_compiling() and counts.numel():
+    if readable(counts):
         low, high = int(counts.min()), int(counts.max())
         if low < 0 or (bounded and high > x.shape[1]):
             most = f"to the length {x.shape[1]}" if bounded else "on"

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from regard.describe import describe
 from regard.engines.base import Attended
+from regard.forms import InnerKey, KeySide
 from regard.mask import Mask
 from regard.nn.position import Alibi, Rotary
 from regard.nn.transformer.cache import (
@@ -99,24 +100,30 @@ class SelfAttention(Heads):
         start: Counts = None,
     ) -> tuple[Attended, Cache]:
         """What `forward` and `step` do, with statistics: `want={"weights"}` and others."""
-        check_tokens(x, self.dim, "x")
+        check_tokens(x, self.dim, "x", self.value)
+        cache = begin(cache, x, lengths, start)
         if cache.key is not None and not self.causal:
             raise ValueError(
                 "a cache needs SelfAttention(causal=True): without it earlier tokens, which are "
                 "done, would have to look at later ones"
             )
-        cache = begin(cache, x, lengths, start)
         x, count = cache.hide(x), x.shape[1]
         query, key = self.queries(x), self.keys(x)
         if isinstance(self.position, Rotary):
             where = cache.positions(count, x.device)
             query = self.position(query, positions=where)
             key = self.position(key, positions=where)
-        cache = cache.append(self.compare.key(key), self.values(x))
+        cache = cache.append(self._lower(key, cache.key), self.values(x))
         bias = None
         if isinstance(self.position, Alibi):
             bias = self.position(count, tokens_in(cache.value), device=x.device).unsqueeze(0)
         return self.over(query, cache, self._visible(cache, mask), bias, want), cache
+
+    def _lower(self, key: Tensor, before: KeySide | None) -> KeySide:
+        """Keys as the score lowers them, about the origin of those before, where it has one."""
+        if before is None:
+            return self.compare.key(key)
+        return self.compare.key_at(key, before.origin if isinstance(before, InnerKey) else None)
 
     def _visible(self, cache: Cache, mask: Mask | Tensor | None) -> Mask | None:
         seen = both(as_mask(mask), cache.mask())
@@ -151,7 +158,7 @@ class CrossAttention(Heads):
 
     def remember(self, memory: Tensor, lengths: Counts = None) -> Cache:
         """Project and lower a memory (B, M, memory_dim) once, to pass at every step."""
-        check_tokens(memory, self.memory_dim, "memory")
+        check_tokens(memory, self.memory_dim, "memory", self.value)
         empty = Cache(stop=check_counts(lengths, "lengths", memory))
         memory = empty.hide(memory)
         return empty.append(self.compare.key(self.keys(memory)), self.values(memory))
@@ -184,13 +191,20 @@ class CrossAttention(Heads):
         lengths: Counts = None,
     ) -> Attended:
         """What `forward` does, with statistics: `want={"weights"}` and others."""
-        check_tokens(x, self.dim, "x")
+        check_tokens(x, self.dim, "x", self.out)
         if not isinstance(memory, Cache):
             memory = self.remember(memory, lengths)
         elif lengths is not None:
             raise ValueError("lengths belong to remember(memory, lengths), which made this memory")
         elif memory.key is None:
             raise ValueError("memory is an empty Cache; make it with remember(memory, lengths)")
+        assert memory.value is not None
+        given = memory.value.shape[0]
+        if given != 1 and given != x.shape[0]:
+            raise ValueError(
+                f"memory is for {given} sequences, but x has {x.shape[0]}; give one for each, one "
+                "for all, or reorder it with memory.reorder(index)"
+            )
         seen = both(as_mask(mask), memory.mask())
         return self.over(self.queries(x), memory, seen, None, want)
 

@@ -19,7 +19,11 @@ from regard.nn.transformer.cache import EMPTY, Cache, Counts, DecoderCache, begi
 
 
 class Stack(nn.Module):
-    """What both stacks share: blocks of one width, positions before them, a norm after them."""
+    """What both stacks share: blocks of one width, positions before them, a norm after them.
+
+    `forward` calls each block as a module, so that hooks on it run, and what is built on them:
+    sharding, checkpointing. `attend` and `step` call its methods, which no hook sees.
+    """
 
     kind: type[Block]
     blocks: Sequence  # of `kind`, held in a ModuleList
@@ -82,7 +86,12 @@ class Encoder(Stack):
         start: Counts = None,
     ) -> Tensor:
         """(B, L, dim) to (B, L, dim); mask, lengths and start as in `SelfAttention`."""
-        return self.attend(x, mask=mask, lengths=lengths, start=start)[0]
+        check_tokens(x, self.dim, "x")
+        padding = begin(EMPTY, x, lengths, start)
+        x = self.enter(x, padding)
+        for block in self.blocks:
+            x = block(x, mask=mask, lengths=padding.stop, start=padding.start)
+        return self.leave(x)
 
     def attend(
         self,
@@ -146,9 +155,7 @@ class Decoder(Stack):
             memory_lengths: (B,) how much of each memory is real.
             start: (B,) how many tokens of padding each sequence begins with.
         """
-        if (memory is not None) != self.has_memory:
-            built = "with" if self.has_memory else "without"
-            raise ValueError(f"memory is {describe(memory)}, but the blocks were built {built} one")
+        self._check_memory(memory, memory_lengths)
         start = None if start is None else torch.as_tensor(start)
         own = tuple(Cache(start=start) for _ in self.blocks)
         if memory is None:
@@ -169,10 +176,19 @@ class Decoder(Stack):
     ) -> Tensor:
         """(B, L, dim) to (B, L, dim), each token from those up to it and the memory."""
         check_tokens(x, self.dim, "x")
-        cache = self.begin(memory, memory_lengths)
+        self._check_memory(memory, memory_lengths)
         padding = begin(EMPTY, x, lengths, start)
-        cache = DecoderCache(tuple(padding for _ in self.blocks), cache.memory)
-        return self.attend(x, cache, mask=mask)[0]
+        x = self.enter(x, padding)
+        for block in self.blocks:
+            x = block(
+                x,
+                memory,
+                mask=mask,
+                lengths=padding.stop,
+                start=padding.start,
+                memory_lengths=memory_lengths,
+            )
+        return self.leave(x)
 
     def step(
         self,
@@ -200,9 +216,16 @@ class Decoder(Stack):
         """What `forward` and `step` do, and what each block gave: `want={"weights"}`."""
         check_tokens(x, self.dim, "x")
         cache = self.begin() if cache is None else cache
+        if not isinstance(cache, DecoderCache):
+            raise TypeError(f"cache must be what begin() or step() gave, got {describe(cache)}")
         if len(cache.own) != len(self.blocks):
             raise ValueError(
                 f"the cache is of {len(cache.own)} blocks, but there are {len(self.blocks)}"
+            )
+        if (len(cache.memory) == len(self.blocks)) != self.has_memory:
+            raise ValueError(
+                f"the cache holds {len(cache.memory)} memories for {len(self.blocks)} blocks that "
+                f"{'need' if self.has_memory else 'have no'} memory; make it with begin()"
             )
         x, passed = self.enter(x, begin(cache.own[0], x)), []
         for i, block in enumerate(self.blocks):
@@ -210,3 +233,10 @@ class Decoder(Stack):
             passed.append(block.attend(x, cache.own[i], memory, want=want, mask=mask))
             x = passed[-1].output
         return self.leave(x), tuple(passed)
+
+    def _check_memory(self, memory: Tensor | None, lengths: Counts) -> None:
+        if (memory is not None) != self.has_memory:
+            built = "with" if self.has_memory else "without"
+            raise ValueError(f"memory is {describe(memory)}, but the blocks were built {built} one")
+        if memory is None and lengths is not None:
+            raise ValueError("memory_lengths are given, but no memory")
