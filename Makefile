@@ -107,7 +107,7 @@ clean: ## remove environments, caches and build output
 	grep -vE '^(torch|sympy)==' constraints.txt >.venv-floor/constraints.txt
 	.venv-floor/bin/python -m pip install $(PIP_FLAGS) -c .venv-floor/constraints.txt torch==$(TORCH_FLOOR)
 	.venv-floor/bin/python -m pip install $(PIP_FLAGS) -q -c .venv-floor/constraints.txt \
-	    hatchling pytest pytest-xdist hypothesis numpy
+	    hatchling
 	.venv-floor/bin/python -m pip install $(PIP_FLAGS) -q -c .venv-floor/constraints.txt \
-	    --no-build-isolation -e '.[cli]'
+	    --no-build-isolation -e '.[cli,dev]'
 	@touch $@

@@ -1,4 +1,4 @@
-"""Translate number words to digits with Bahdanau attention: "two hundred five" -> 2 0 5."""
+"""Bahdanau attention: "two hundred five" -> 2 0 5. About 10 seconds on one core."""
 
 import torch
 
@@ -26,11 +26,11 @@ def spell(n: int) -> list[str]:
 
 
 def translate(numbers: list[int]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Words and how many they are; digits, the end, and padding."""
+    """Words; digits, the end, and padding; how many words."""
     source = [torch.tensor([WORDS[word] for word in spell(n)]) for n in numbers]
     target = [torch.tensor([*map(int, str(n)), EOS]) for n in numbers]
     pad = torch.nn.utils.rnn.pad_sequence
-    return pad(source, True), torch.tensor([*map(len, source)]), pad(target, True, PAD)
+    return pad(source, True), pad(target, True, PAD), torch.tensor([*map(len, source)])
 
 
 torch.manual_seed(0)
@@ -38,17 +38,19 @@ attention = seq2seq.BahdanauAttention(query_dim=64, key_dim=128, hidden=64)
 decoder = seq2seq.RecurrentDecoder(13, 32, 64, attention, memory_dim=128)
 encoder = seq2seq.RecurrentEncoder(30, 32, 64)
 model = seq2seq.EncoderDecoder(encoder, decoder, bos=BOS, eos=EOS, pad=PAD)
-optimiser = torch.optim.Adam(model.parameters())
-schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 0.01, total_steps=STEPS)
+optimizer = torch.optim.Adam(model.parameters())
+schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.01, total_steps=STEPS)
 held_out = set((100 + torch.randperm(LIMIT - 100)[:500]).tolist())
-for _ in range(STEPS):
+for step in range(1, STEPS + 1):
     drawn = (LIMIT ** torch.rand(64)).int().tolist()  # short numbers as often as long ones
     loss = model.loss(*translate([n for n in drawn if n not in held_out]))
-    optimiser.zero_grad()
+    optimizer.zero_grad()
     loss.backward()
-    optimiser.step()
+    optimizer.step()
     schedule.step()
-source, lengths, target = translate(sorted(held_out))
+    if step % 50 == 0:
+        print(f"step {step}: loss {loss.item():.3f}")
+source, target, lengths = translate(sorted(held_out))
 for name, search in (("greedy", seq2seq.greedy), ("beam", seq2seq.beam_search)):
     tokens = search(model, source, lengths, max_length=target.shape[1]).tokens[:, 0]
     exact = (tokens == target).all(1).float().mean().item()

@@ -2,7 +2,8 @@
 
 Each graph is bipartite and complete: SIZE sources, each a (key, value), to SIZE targets, each a key
 to look up. A target must answer with the value of the source that has its key. Under GAT every
-target ranks the sources alike, so that a head serves one key at most; GATv2 ranks them anew for each.
+target ranks the sources alike, so that a head serves one key at most; GATv2 ranks them anew for
+each. Takes about 7 seconds on one core.
 """
 
 import torch
@@ -11,7 +12,7 @@ from torch.nn.functional import cross_entropy
 
 from regard.nn import GraphAttention
 
-SIZE, HEADS, GRAPHS, STEPS = 10, 2, 32, 300
+SIZE, HEADS, GRAPHS = 10, 2, 32
 
 
 class LookUp(nn.Module):
@@ -20,8 +21,7 @@ class LookUp(nn.Module):
     def __init__(self, score: str, width: int = 64) -> None:
         super().__init__()
         self.key, self.value = nn.Embedding(SIZE, width), nn.Embedding(SIZE, width)
-        options = {"score": score, "self_loops": False}
-        self.attention = GraphAttention((width, width), width, HEADS, **options)
+        self.attention = GraphAttention((width, width), width, HEADS, score, self_loops=False)
         self.answer = nn.Linear(HEADS * width, SIZE)
 
     def forward(self, values: torch.Tensor, edges: torch.Tensor) -> torch.Tensor:
@@ -43,16 +43,18 @@ def accuracy_reached(score: str) -> float:
     edges = torch.cat([pairs + SIZE * graph for graph in range(GRAPHS)], -1)
     model = LookUp(score)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    for _ in range(STEPS):
+    for step in range(1, 301):
         values = draw_values()
         optimizer.zero_grad()
-        cross_entropy(model(values, edges), values.flatten()).backward()
+        (loss := cross_entropy(model(values, edges), values.flatten())).backward()
         optimizer.step()
+        if step % 50 == 0:
+            print(f"{score}, step {step}: loss {loss.item():.3f}")
     values = draw_values()
     return float((model(values, edges).argmax(-1) == values.flatten()).float().mean())
 
 
 if __name__ == "__main__":
-    found = {score: accuracy_reached(score) for score in ("gat", "gatv2")}
-    print(f"look-up of {SIZE} keys: GAT {found['gat']:.0%}, GATv2 {found['gatv2']:.0%}")
-    assert found["gatv2"] == 1.0 and found["gat"] < 0.5
+    gat, gatv2 = accuracy_reached("gat"), accuracy_reached("gatv2")
+    print(f"look-up of {SIZE} keys: GAT {gat:.0%}, GATv2 {gatv2:.0%}")
+    assert gatv2 == 1.0 and gat < 0.5

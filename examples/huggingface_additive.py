@@ -1,13 +1,13 @@
-"""BERT with additive attention learns to read words backwards, is saved, and is opened again."""
+"""BERT with additive attention reads words backwards, is saved and opened again: 10 seconds."""
 
 import tempfile
 
 import torch
 from transformers import BertConfig, BertForTokenClassification
 
-from regard.integrations.transformers import attention_layers, load, use_score
+from regard.integrations.transformers import attention_layers, load_pretrained, use_score
 
-LETTERS, LENGTH, STEPS = 12, 8, 200
+LETTERS, LENGTH = 12, 8
 
 
 def batch(size):
@@ -16,11 +16,8 @@ def batch(size):
     real = (place := torch.arange(LENGTH)) < lengths
     words = torch.randint(1, LETTERS, (size, LENGTH)) * real
     backwards = words.gather(1, (lengths - 1 - place).clamp(min=0))
-    return {
-        "input_ids": words,
-        "attention_mask": real.long(),
-        "labels": torch.where(real, backwards, -100),  # -100 is left out of the loss
-    }
+    labels = torch.where(real, backwards, -100)  # -100 is left out of the loss
+    return {"input_ids": words, "attention_mask": real.long(), "labels": labels}
 
 
 @torch.no_grad()
@@ -43,18 +40,20 @@ config = BertConfig(
 model = use_score(BertForTokenClassification(config), "additive")
 print("layers with additive attention:", [layer.name for layer in attention_layers(model)])
 optimizer = torch.optim.AdamW(model.parameters(), 3e-3)
-for _ in range(STEPS):
+for step in range(1, 201):
     loss = model.train()(**batch(64)).loss
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
+    if step % 50 == 0:
+        print(f"step {step}: loss {loss.item():.3f}")
 
 test = batch(500)
 found, real = answers(model, test), test["labels"] != -100
 accuracy = float((found == test["labels"])[real].float().mean())
 with tempfile.TemporaryDirectory() as folder:
     model.save_pretrained(folder)
-    again = answers(load(folder), test)
+    again = answers(load_pretrained(folder), test)
 print(f"letters right: {accuracy:.1%}; the opened model gives the same answers")
 assert accuracy > 0.99
 assert torch.equal(found[real], again[real])

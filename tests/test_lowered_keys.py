@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import regard
 from regard.forms import InnerKey
@@ -144,3 +145,44 @@ def test_parameters_of_another_score_are_refused_by_name():
     with pytest.raises(RuntimeError, match=r"of score 'additive', but .* score 'gatv2'"):
         regard.GATv2(8, 4).load_state_dict(saved)
     regard.Additive(8, 4).load_state_dict(saved)
+
+
+class Ops(TorchDispatchMode):
+    """Notes which of our operators run."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.namespace == "regard":
+            self.names.append(func.name())
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("name", ["additive", "capped", "gaussian", "low_rank"])
+@pytest.mark.parametrize("options", [{}, {"bias": True}, {"dropout": 0.5}, {"sink": True}])
+def test_a_step_with_weights_scores_its_keys_once(name, options):
+    """The output is had from the weights, unless there is more to it; it is the same either way."""
+    score, alone = SCORES[name]().double(), options == {} or "bias" in options
+    query, key, value = tensors()
+    query, value = query[:, :, :1], value[:, ::2]  # two heads share a value
+    mask = torch.rand(2, 1, 1, 7) > 0.3
+    mask[1] = False
+    parts = {
+        "bias": torch.randn(2, 1, 1, 7, dtype=torch.float64),
+        "sink": torch.randn(4, dtype=torch.float64),
+        "dropout": 0.5,
+    }
+    chosen = {what: parts[what] for what in options}
+    with Ops() as ran:
+        found = regard.attend(
+            query, score.key(key), value, score, want="weights", mask=mask, engine="cpu", **chosen
+        )
+    assert ran.names == ["regard::cpu_scores"] if alone else "regard::cpu_attend" in ran.names
+    if "dropout" not in options:
+        wanted = regard.attention(query, key, value, score, mask=mask, engine="reference", **chosen)
+        torch.testing.assert_close(found.output, wanted, rtol=1e-9, atol=1e-9)
+        direct = found.weights @ value.repeat_interleave(2, 1)
+        torch.testing.assert_close(direct, wanted, rtol=1e-9, atol=1e-9)
+    assert (found.output[1] == 0).all() and (found.weights[1] == 0).all()

@@ -58,6 +58,40 @@ def check_divides(heads: int, key_heads: int) -> None:
         raise ValueError(f"key_heads={key_heads} does not divide heads={heads}")
 
 
+def as_counts(counts: Counts, name: str) -> Tensor:
+    """Counts as a tensor, on the CPU where they are a list; or an error if they are no integers."""
+    if not isinstance(counts, Tensor):
+        # Not on the default device: their range is checked on the CPU.
+        counts = torch.as_tensor(counts, device="cpu")
+        # Without any number in it torch takes floats.
+        counts = counts if counts.numel() else counts.long()
+    if counts.dtype == torch.bool or counts.is_floating_point() or counts.is_complex():
+        raise TypeError(
+            f"{name} must be integers, got {describe(counts)}; of a boolean mask (batch, length), "
+            "True = real, the lengths are mask.sum(1)"
+        )
+    return counts
+
+
+def check_counts(counts: Counts, name: str, x: Tensor, *, bounded: bool = True) -> Tensor:
+    """Counts of tokens, one for each sequence of x (B, L, ...), as int64 on its device; or an error.
+
+    They are 0 or more, and at most L if `bounded`.
+    """
+    counts = as_counts(counts, name)
+    if counts.ndim != 1 or counts.shape[0] != x.shape[0]:
+        raise ValueError(
+            f"{name} must be one integer for each of the {x.shape[0]} sequences, shape "
+            f"({x.shape[0]},), got {describe(counts)}"
+        )
+    if readable(counts):
+        low, high = int(counts.min()), int(counts.max())
+        if low < 0 or (bounded and high > x.shape[1]):
+            wanted = f"from 0 to the length {x.shape[1]}" if bounded else "0 or more"
+            raise ValueError(f"{name} must be {wanted}, got {low} to {high}")
+    return counts.to(x.device, torch.int64)
+
+
 def is_number(x: object) -> bool:
     """Whether x is a real number; a boolean is none."""
     return isinstance(x, Real) and not isinstance(x, bool)

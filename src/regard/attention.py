@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor
 
+from regard.arguments import autocast_enabled
 from regard.checks import (
     check_bias,
     check_heads,
@@ -24,7 +25,7 @@ from regard.checks import (
 from regard.engines import plan
 from regard.engines.base import Attended
 from regard.engines.plan import Plan
-from regard.forms import Form, InnerKey, KeySide, PairwiseKey
+from regard.forms import Form, InnerKey, KeySide, PairwiseKey, key_tensor
 from regard.mask import Mask
 from regard.problem import Problem, broadcast_lead, hide_padding
 from regard.scores import Score, named_score
@@ -139,7 +140,7 @@ def score(query: Tensor, key: Tensor | KeySide, score: Score | str | None = None
 
     The Q x L result is built, but never the Q x L x hidden tensor of a pairwise score on the CPU.
     """
-    autocast = _autocast(query)
+    autocast = autocast_enabled(query)
     key, lowered = _unwrap(key)
     check_tensors(query, key, None, autocast)
     if autocast:
@@ -209,7 +210,7 @@ def _prepare(
     want: frozenset[str],
 ) -> tuple[Problem, bool]:
     """Check everything and lower the score; also say whether a head dim was inserted."""
-    autocast = _autocast(query)
+    autocast = autocast_enabled(query)
     key, lowered = _unwrap(key)
     check_tensors(query, key, value, autocast)
     given = softcap is not None or error is not None or isinstance(dropout, Tensor)
@@ -257,10 +258,8 @@ def _prepare(
 
 def _unwrap(key: Tensor | KeySide) -> tuple[Tensor, KeySide | None]:
     """The tensor that carries the keys, and the lowered side it came from, if any."""
-    if isinstance(key, InnerKey):
-        return key.psi, key
-    if isinstance(key, PairwiseKey):
-        return key.b, key
+    if isinstance(key, (InnerKey, PairwiseKey)):
+        return key_tensor(key), key
     return key, None
 
 
@@ -296,16 +295,8 @@ def _cast(query: Tensor, *others: Tensor) -> list[Tensor]:
     return [x if query.dtype == torch.float64 else x.to(dtype) for x in (query, *others)]
 
 
-def _autocast(query: Tensor) -> bool:
-    """Whether autocast is on for the query's device; some devices, such as meta, know none."""
-    if not isinstance(query, Tensor):
-        return False
-    device = query.device.type
-    return device != "meta" and torch.is_autocast_enabled(device)
-
-
 def _run(problem: Problem, engine: str | None) -> Attended:
-    if _autocast(problem.value):
+    if autocast_enabled(problem.value):
         with _own_precision(problem):
             return plan.pick(problem, engine).run(problem)
     return plan.pick(problem, engine).run(problem)
@@ -313,7 +304,7 @@ def _run(problem: Problem, engine: str | None) -> Attended:
 
 def _own_precision(problem: Problem) -> AbstractContextManager:
     """Autocast off: inputs were cast already, and engines choose their working precision."""
-    if _autocast(problem.value):
+    if autocast_enabled(problem.value):
         return torch.autocast(problem.device.type, enabled=False)
     return nullcontext()
 

@@ -10,12 +10,11 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Iterable, Sequence
-from numbers import Real
 
 import torch
 from torch import Tensor
 
-from regard.arguments import check_positive
+from regard.arguments import check_positive, check_probability, is_number, readable
 from regard.describe import describe
 from regard.engines.base import STATISTICS
 from regard.forms import InnerKey, InnerQuery, KeySide, QuerySide
@@ -201,7 +200,7 @@ def check_sink(sink: Tensor, problem: Problem) -> Tensor:
 def check_temperature(temperature: float | Tensor, ndim: int, problem: Problem) -> float | Tensor:
     """A number of 0 or more, or a tensor that broadcasts to (*, H, Q)."""
     if not isinstance(temperature, Tensor):
-        if isinstance(temperature, bool) or not isinstance(temperature, Real):
+        if not is_number(temperature):
             raise TypeError(
                 f"temperature must be a number or a tensor, got {describe(temperature)}"
             )
@@ -219,7 +218,7 @@ def check_temperature(temperature: float | Tensor, ndim: int, problem: Problem) 
         raise TypeError(f"temperature must be floating point, got {temperature.dtype}")
     if temperature.device != problem.device:
         raise ValueError(_elsewhere("temperature", temperature, problem.device))
-    if _readable(temperature) and (lowest := float(temperature.detach().min())) < 0:
+    if readable(temperature) and (lowest := float(temperature.detach().min())) < 0:
         raise ValueError(f"temperature must be 0 or more everywhere, got {lowest:g}")
     heads, full = problem.heads, (*problem.lead, problem.heads, problem.queries, 1)
     if temperature.ndim <= 1:
@@ -235,11 +234,7 @@ def check_temperature(temperature: float | Tensor, ndim: int, problem: Problem) 
 def check_options(softcap: float | None, dropout: float, error: float | None) -> None:
     """Refuse numbers out of range."""
     check_positive(optional=True, softcap=softcap, error=error)
-    real = isinstance(dropout, Real) and not isinstance(dropout, bool)
-    if not (real and 0 <= dropout < 1):
-        raise ValueError(
-            f"dropout must be a probability from 0 to below 1, got {describe(dropout)}"
-        )
+    check_probability(dropout=dropout)
 
 
 def check_one_softcap(own: float, softcap: float | None) -> None:
@@ -299,20 +294,13 @@ def _check_lengths(x: Tensor | None, side: str, length: int, lead: tuple[int, ..
     if x is None:
         return
     _check_lead(x.shape, lead, f"mask {side} lengths")
-    if _readable(x):
+    if readable(x):
         low, high = int(x.min()), int(x.max())
         if low < 0 or high > length:
             raise ValueError(
                 f"mask {side} lengths must be from 0 to the {side} length {length}, got {low} to "
                 f"{high}"
             )
-
-
-def _readable(x: Tensor) -> bool:
-    """Whether looking at the numbers costs no wait for a device and breaks no trace or vmap."""
-    if x.device.type != "cpu" or x.numel() == 0 or torch.compiler.is_compiling():
-        return False
-    return not torch._C._functorch.is_functorch_wrapped_tensor(x)
 
 
 def _elsewhere(name: str, x: Tensor, device: torch.device) -> str:

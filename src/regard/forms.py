@@ -159,3 +159,8 @@ class Pairwise:
 QuerySide = InnerQuery | PairwiseQuery
 KeySide = InnerKey | PairwiseKey
 Form = Inner | Pairwise
+
+
+def key_tensor(side: KeySide) -> Tensor:
+    """The tensor of lowered keys, (*, K, L, width): what tells their heads and length."""
+    return side.psi if isinstance(side, InnerKey) else side.b

@@ -264,6 +264,9 @@ class Mask:
         if parts > 1 and queries * keys <= LARGEST_WHOLE:
             seen = visible(spans, keys, device)
             return seen.any(-1), seen.any(-2)
+        if parts == 1 and spans.dense is not None:
+            rows, real = spans.dense.any(-1), spans.dense.any(-2)
+            return rows.expand(*rows.shape[:-1], queries), real.expand(*real.shape[:-1], keys)
         column = torch.arange(keys, device=device)
         rows = torch.ones(1, queries, dtype=torch.bool, device=device)
         real = torch.ones(1, keys, dtype=torch.bool, device=device)

@@ -85,6 +85,16 @@ class Problem:
         """Whether this is a hard look-up: every query takes its best key."""
         return isinstance(self.temperature, (int, float)) and self.temperature == 0
 
+    def visible_pairs(self) -> Tensor | None:
+        """Booleans that broadcast to (*, H, Q, L), True = attend, or None where nothing is hidden."""
+        seen = None
+        if self.mask is not None:
+            seen = self.mask.visible(self.queries, self.keys, self.device)
+        if self.bias is not None:
+            given = self.bias != -torch.inf
+            seen = given if seen is None else seen & given
+        return seen
+
     @property
     def device(self) -> torch.device:
         """Where the tensors are."""

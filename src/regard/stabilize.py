@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from regard.arguments import check_positive, check_sizes
 from regard.forms import Form, InnerKey, InnerQuery, KeySide, Pairwise, PairwiseQuery, QuerySide
+from regard.norms import make_norm, normalize
 from regard.precision import widened
 from regard.scores.base import Score, check_score
 from regard.scores.cosine import unit
@@ -218,7 +219,7 @@ class Normalized(Stabilized):
         score: any score.
         dim: the width of queries and keys, or a pair (query dim, key dim).
         norm: "layer" or "rms".
-        eps: added to the variance.
+        eps: added to the variance; default 1e-5 for "layer" and 1e-6 for "rms".
     """
 
     def __init__(
@@ -226,16 +227,13 @@ class Normalized(Stabilized):
         score: Score,
         dim: int | tuple[int, int],
         norm: Literal["layer", "rms"] = "rms",
-        eps: float = 1e-6,
+        eps: float | None = None,
     ) -> None:
         super().__init__(score)
-        kinds = {"layer": nn.LayerNorm, "rms": nn.RMSNorm}
-        if norm not in kinds:
-            raise ValueError(f"norm must be 'layer' or 'rms', got {norm!r}")
         query_dim, key_dim = (dim, dim) if isinstance(dim, int) else dim
         check_sizes(query_dim=query_dim, key_dim=key_dim)
-        self.query_norm = kinds[norm](query_dim, eps=eps)
-        self.key_norm = kinds[norm](key_dim, eps=eps)
+        self.query_norm = make_norm(norm, query_dim, eps)
+        self.key_norm = make_norm(norm, key_dim, eps)
         self.norm, self.eps = norm, eps
 
     def arguments(self) -> dict[str, object]:
@@ -246,12 +244,12 @@ class Normalized(Stabilized):
     def change_query(self, q: Tensor) -> Tensor:
         """The normalised query."""
         _check_width(q, self.query_norm.normalized_shape[0], "query", self)
-        return _in_own_dtype(self.query_norm, q)
+        return normalize(self.query_norm, q)
 
     def change_key(self, k: Tensor) -> Tensor:
         """The normalised key."""
         _check_width(k, self.key_norm.normalized_shape[0], "key", self)
-        return _in_own_dtype(self.key_norm, k)
+        return normalize(self.key_norm, k)
 
 
 class UnitKeys(Stabilized):
@@ -341,11 +339,6 @@ def qk_clip_(score: Score, max_logit: Tensor, threshold: float = 100.0) -> Tenso
 
 def _parameter_dtype(parameters: Iterable[Tensor], default: torch.dtype) -> torch.dtype:
     return next((p.dtype for p in parameters), default)
-
-
-def _in_own_dtype(norm: nn.LayerNorm | nn.RMSNorm, x: Tensor) -> Tensor:
-    """The norm computed in the dtype of its gains: under autocast x may be narrower."""
-    return norm(x.to(norm.weight.dtype)).to(x.dtype)
 
 
 def _check_width(x: Tensor, width: int, side: str, score: Score) -> None:

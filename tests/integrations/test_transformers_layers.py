@@ -10,9 +10,11 @@ import torch
 from torch.testing import assert_close
 from transformers import BloomConfig, BloomModel, LlamaForCausalLM
 
-from regard import Additive, ScaledDot
+from regard import Additive, Projected, ScaledDot
 from regard.integrations.transformers import Layer, attention_layers, restore, use_score
+from regard.integrations.transformers.attach import check_made_score
 from regard.integrations.transformers.forward import attention_forward
+from regard.scores import SIZED
 from regard.stabilize import SoftCapped
 
 from .models import FAMILIES, inputs, real_rows, tiny
@@ -71,6 +73,7 @@ def test_layers_by_pattern_place_and_both():
         ([], ValueError, "layers is empty"),
         (True, TypeError, "names, patterns and places"),
         ([1.5], TypeError, "names, patterns and places"),
+        (1.5, TypeError, "names, patterns and places, got 1.5"),
     ],
 )
 def test_wrong_layers_leave_the_model_as_it_was(layers, error, message):
@@ -122,9 +125,31 @@ def test_sizes_that_a_layer_does_not_tell():
 
 
 def test_wrong_sizes_are_named_by_the_score():
-    model = use_score(tiny("llama"), Additive(8, 2))
-    with pytest.raises(ValueError, match="built for 2 query heads, got query of shape"):
-        model(**inputs("llama"))
+    fix = r"layer 'model.layers.0.self_attn': score does not fit 4 .*build Additive\(hidden=8, heads=4\)"
+    for score in (Additive(8, 2), Additive(5, 4), Additive(5, 2)):
+        model = tiny("llama")
+        with pytest.raises(ValueError, match=fix):
+            use_score(model, score)
+        assert not hasattr(attention_layers(model)[0].module, "regard_score")
+    inside = (
+        r"build Projected\(Additive\(hidden=5, heads=4\), query_dim=8, key_dim=8, .*key_heads=2"
+    )
+    with pytest.raises(ValueError, match=inside):
+        use_score(tiny("llama"), Projected(Additive(5, 2), 6, 8))
+
+
+@pytest.mark.parametrize("name", SIZED)
+@torch.no_grad()
+def test_every_score_by_name(name):
+    model = use_score(tiny("llama"), name)
+    assert {x.module.regard_score.name for x in attention_layers(model)} == {name}
+    assert real_rows("llama", model(**inputs("llama")).logits).isfinite().all()
+
+
+def test_a_layer_that_does_not_tell_its_sizes_takes_any_score():
+    odd = Layer("odd", 0, torch.nn.Linear(2, 2))
+    score = Additive(3, 7)
+    assert not odd.tells_sizes and check_made_score(score, odd) is score
 
 
 def test_the_given_score_is_copied_into_each_layer():
@@ -143,9 +168,10 @@ def test_one_score_for_several_layers_is_refused():
 
 
 def test_config_of_a_model_with_scores_makes_a_fresh_model():
-    config = use_score(tiny("llama"), "additive").config
-    model = use_score(LlamaForCausalLM(config), "gatv2", layers=0)
-    assert list(config.regard_scores) == ["model.layers.0.self_attn"]
+    first = use_score(tiny("llama"), "additive")
+    model = use_score(LlamaForCausalLM(first.config), "gatv2", layers=0)
+    assert list(model.config.regard_scores) == ["model.layers.0.self_attn"]
+    assert len(first.config.regard_scores) == 2
     assert restore(model).config._attn_implementation == "sdpa"
     assert model(**inputs("llama")).logits.isfinite().all()
 

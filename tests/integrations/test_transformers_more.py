@@ -28,7 +28,7 @@ from transformers import (
     WhisperForConditionalGeneration,
 )
 
-from regard.integrations.transformers import attention_layers, load, restore, use_score
+from regard.integrations.transformers import attention_layers, load_pretrained, restore, use_score
 from regard.integrations.transformers.forward import attention_forward
 
 from .models import CONFIGS, GROUPED, SMALL, inputs, padding, words
@@ -112,7 +112,7 @@ def test_parity_saving_and_restoring(make, tmp_path):
     added = model(**given)[field]
     assert not torch.allclose(added[real], theirs[real], atol=1e-6)
     model.save_pretrained(tmp_path)
-    assert torch.equal(load(tmp_path)(**given)[field], added)
+    assert torch.equal(load_pretrained(tmp_path)(**given)[field], added)
     restore(model)
     assert torch.equal(model(**given)[field], theirs)
 

@@ -34,6 +34,12 @@ POSITIONS = {
     "rotary": lambda: Rotary(WIDTH, interleaved=True, rotated=4),
     "alibi": lambda: Alibi(HEADS),
 }
+PAIRS = [
+    (name, position)
+    for name, (_, turns) in SCORES.items()
+    for position in POSITIONS
+    if turns or position != "rotary"
+]
 INPUTS = {
     "none": lambda: None,
     "sinusoidal": lambda: Sinusoidal(DIM),
@@ -43,7 +49,7 @@ INPUTS = {
 
 def options(name: str) -> dict:
     own = name in ("projected", "bilinear", "low_rank")
-    return {"value_dim": 3} if own else {"head_dim": WIDTH, "value_dim": 3}
+    return {"value_dim": 3} if own else {"width": WIDTH, "value_dim": 3}
 
 
 def decoder(name="scaled_dot", position="none", inputs="none", **more) -> Decoder:
@@ -74,13 +80,8 @@ def close(found, wanted):
 
 
 @pytest.mark.parametrize("key_heads", [2, 4])
-@pytest.mark.parametrize("position", POSITIONS)
-@pytest.mark.parametrize("name", SCORES)
+@pytest.mark.parametrize(("name", "position"), PAIRS)
 def test_step_by_step_is_all_at_once(name, position, key_heads):
-    if position == "rotary" and not SCORES[name][1]:
-        with pytest.raises(ValueError, match="Rotary turns projected heads"):
-            decoder(name, position)
-        return
     model, x = decoder(name, position, key_heads=key_heads), tokens()
     whole = model(x)
     close(by_chunks(model, x, [1] * 7), whole)
@@ -96,20 +97,17 @@ def test_padding_on_the_left_changes_nothing(name, position, inputs):
     padded, start = x.clone(), torch.tensor([0, 3])
     padded[1, :3] = torch.nan
     alone = model(x[1:, 3:])
-    whole = model(padded, start=start)
+    whole = model(padded, left_padding=start)
     close(whole[1:, 3:], alone)
     close(whole[:1], model(x[:1]))
     for sizes in ([1] * 7, [4, 1, 2], [2, 3, 2]):
-        stepped = by_chunks(model, padded, sizes, model.begin(start=start))
+        stepped = by_chunks(model, padded, sizes, model.begin(left_padding=start))
         close(stepped[1:, 3:], alone)
         close(stepped[:1], model(x[:1]))
 
 
-@pytest.mark.parametrize("position", POSITIONS)
-@pytest.mark.parametrize("name", SCORES)
+@pytest.mark.parametrize(("name", "position"), PAIRS)
 def test_a_memory_is_lowered_once(name, position, monkeypatch):
-    if position == "rotary" and not SCORES[name][1]:
-        return
     model, x, memory = decoder(name, position, memory_dim=DIM), tokens(), tokens(5)
     lengths = torch.tensor([5, 2])
     memory[1, 2:] = torch.nan
@@ -125,7 +123,7 @@ def test_beams_reorder_and_a_cache_never_changes(name):
     model, memory = decoder(name, "rotary", memory_dim=5), torch.randn(2, 4, 5).double()
     x, y = tokens(4), tokens(2)
     start, lengths = torch.tensor([1, 0]), torch.tensor([4, 3])
-    _, cache = model.step(x, model.begin(memory, lengths, start=start))
+    _, cache = model.step(x, model.begin(memory, lengths, left_padding=start))
     index = torch.tensor([1, 1, 0])
     reordered = cache.reorder(index)
     assert cache.length == reordered.length == 4
@@ -136,7 +134,7 @@ def test_beams_reorder_and_a_cache_never_changes(name):
         whole = model(
             torch.cat([x[i : i + 1], y[:1]], 1),
             memory[i : i + 1],
-            start=start[i : i + 1],
+            left_padding=start[i : i + 1],
             memory_lengths=lengths[i : i + 1],
         )
         close(found[row], whole[0, 4:])
@@ -172,6 +170,29 @@ def test_gradients_flow_through_a_cache():
         torch.autograd.grad(found.square().sum(), list(model.parameters())), wanted, strict=True
     ):
         close(got, want)
+
+
+@pytest.mark.parametrize("wrap", [lambda s: s, lambda s: SoftCapped(s, 50.0)])
+def test_far_from_the_origin_a_cache_keeps_the_digits_of_gaussian(wrap):
+    """Each key is lowered about the origin of those before: else fp32 squares cancel."""
+    score = wrap(regard.Gaussian(heads=HEADS))
+    model = Decoder([DecoderBlock(DIM, HEADS, score, width=WIDTH, norm="post")])
+    layer = model.blocks[0].attention
+    with torch.no_grad():  # projections that round nothing: they pick features
+        for weight in (layer.score.query_weight, layer.score.key_weight):
+            weight.copy_(torch.eye(DIM)[torch.arange(HEADS * WIDTH) % DIM])
+    x = tokens().float() + 100
+    single, whole, alone, stacked = Cache(), None, [], []
+    for token in x.split(1, 1):
+        _, seen, single = layer.attend(token, cache=single, want={"weights"})
+        _, whole, (block,) = model.attend(token, cache=whole, want={"weights"})
+        alone.append(seen.weights)
+        stacked.append(block.own.weights)
+    wanted = layer.double().attend(x.double(), want={"weights"}).attended.weights.float()
+    for i in range(7):
+        for found in (alone[i], stacked[i]):
+            expected = wanted[:, :, i : i + 1, : i + 1]
+            torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
 
 
 def test_the_same_block_twice_keeps_two_caches():
@@ -230,6 +251,40 @@ def test_lengths_by_vmap():
 LAYER = SelfAttention(DIM, HEADS, causal=True).double()
 GIVEN = LAYER.step(torch.zeros(2, 3, DIM).double())[1]
 MISTAKES = {
+    "memory as a cache": (
+        lambda: decoder(memory_dim=5).step(tokens(), torch.zeros(2, 3, 5)),
+        TypeError,
+        r"a memory goes into decoder.begin\(memory\)",
+    ),
+    "memory as the cache of a layer": (
+        lambda: LAYER.step(tokens(), tokens()),
+        TypeError,
+        "a memory goes into CrossAttention",
+    ),
+    "cache as a memory": (
+        lambda: decoder().attend(tokens(), decoder().begin()),
+        ValueError,
+        "a cache is cache=",
+    ),
+    "memory beside a cache": (
+        lambda: (m := decoder(memory_dim=DIM)).attend(tokens(), tokens(), cache=m.begin(tokens())),
+        ValueError,
+        r"go into begin\(\)",
+    ),
+    "other width of Gaussian": (
+        lambda: (
+            SelfAttention(DIM, HEADS, regard.Gaussian(), width=6, causal=True)
+            .double()
+            .step(
+                tokens(),
+                SelfAttention(DIM, HEADS, regard.Gaussian(), causal=True)
+                .double()
+                .step(tokens())[1],
+            )
+        ),
+        ValueError,
+        "the origin is of keys from another layer",
+    ),
     "not causal": (
         lambda: SelfAttention(DIM, HEADS).double().step(tokens(), GIVEN),
         ValueError,
@@ -237,7 +292,7 @@ MISTAKES = {
     ),
     "batch": (lambda: LAYER.step(tokens()[:1], GIVEN), ValueError, "holds 2 sequences, but 1"),
     "batch with padding": (  # padding would broadcast to the batch of the cache
-        lambda: LAYER.step(tokens()[:1], LAYER.step(tokens(), Cache(start=[0, 1]))[1]),
+        lambda: LAYER.step(tokens()[:1], LAYER.step(tokens(), Cache(left_padding=[0, 1]))[1]),
         ValueError,
         "holds 2 sequences, but 1",
     ),
@@ -247,15 +302,15 @@ MISTAKES = {
         "memory is for 2 sequences, but x has 1",
     ),
     "other width": (
-        lambda: SelfAttention(DIM, HEADS, head_dim=6, causal=True).double().step(tokens(), GIVEN),
+        lambda: SelfAttention(DIM, HEADS, width=6, causal=True).double().step(tokens(), GIVEN),
         ValueError,
-        "it comes from another layer",
+        "come from another layer",
     ),
     "no cache": (lambda: LAYER.step(tokens(), None), TypeError, r"Cache\(\) is empty, got None"),
     "cache of a layer": (
         lambda: decoder().step(tokens(), GIVEN),
         TypeError,
-        r"what begin\(\) or step\(\) gave",
+        r"what step\(\) or begin\(\) gave",
     ),
     "cache without memory": (
         lambda: decoder(memory_dim=5).step(tokens(), decoder().begin()),
@@ -276,20 +331,20 @@ MISTAKES = {
         TypeError,
         "another score",
     ),
-    "late start": (
-        lambda: LAYER.attend(tokens(), GIVEN, start=[0, 1]),
+    "late padding": (
+        lambda: LAYER.attend(tokens(), cache=GIVEN, left_padding=[0, 1]),
         ValueError,
         "with the first tokens",
     ),
-    "start beyond": (
-        lambda: LAYER(tokens(), start=[0, 8]),
+    "padding beyond": (
+        lambda: LAYER(tokens(), left_padding=[0, 8]),
         ValueError,
-        "start must be from 0 to the length 7, got 0 to 8",
+        "left_padding must be from 0 to the length 7, got 0 to 8",
     ),
-    "start of another batch": (
-        lambda: LAYER.step(tokens(), Cache(start=torch.tensor([0]))),
+    "padding of another batch": (
+        lambda: LAYER.step(tokens(), Cache(left_padding=torch.tensor([0]))),
         ValueError,
-        r"start is one integer for each sequence, shape \(2,\)",
+        r"left_padding must be one integer for each of the 2 sequences",
     ),
     "boolean lengths": (
         lambda: LAYER(tokens(), lengths=torch.tensor([True, False])),
@@ -304,9 +359,13 @@ MISTAKES = {
     "no memory": (
         lambda: decoder(memory_dim=5)(tokens()),
         ValueError,
-        "blocks were built with one",
+        r"call decoder\(x, memory\), or decoder.step\(x, decoder.begin\(memory\)\)",
     ),
-    "needless memory": (lambda: decoder()(tokens(), tokens()), ValueError, "built without one"),
+    "needless memory": (
+        lambda: decoder()(tokens(), tokens()),
+        ValueError,
+        "built without memory_dim=",
+    ),
     "empty memory": (
         lambda: CrossAttention(DIM, HEADS).double()(tokens(), Cache()),
         ValueError,
@@ -314,10 +373,10 @@ MISTAKES = {
     ),
     "lengths twice": (
         lambda: (layer := CrossAttention(DIM, HEADS).double())(
-            tokens(), layer.remember(tokens()), lengths=[1, 2]
+            tokens(), layer.prepare(tokens()), lengths=[1, 2]
         ),
         ValueError,
-        "remember",
+        "prepare",
     ),
 }
 

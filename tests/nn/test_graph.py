@@ -9,10 +9,10 @@ import torch
 
 import regard
 from regard.nn.graph import GraphAttention
-from regard.scores.gat import GAT
-from regard.stabilize import SoftCapped
+from regard.scores import GAT
+from regard.stabilize import SoftCapped, Tempered
 
-NAMES = ["gatv2", "gat", "scaled_dot", "dot", "cosine", "gaussian", "bilinear", "additive"]
+NAMES = list(regard.scores.SIZED)
 
 
 def graph(nodes=6, edges=15, dim=5, edge_dim=3, dtype=torch.float32):
@@ -281,6 +281,30 @@ def test_reset_parameters_draws_anew():
         before = [p.detach().clone() for p in drawn]
         layer.reset_parameters()
         assert all(not torch.equal(p, old) for p, old in zip(drawn, before, strict=True))
+
+
+def test_reset_parameters_reaches_a_wrapped_score():
+    layer = GraphAttention(5, 4, 2, score=Tempered(regard.Additive(4, 2), heads=2))
+    before = layer.score.score.v.detach().clone()
+    with torch.no_grad():
+        layer.score.log_factor.fill_(3.0)
+    layer.reset_parameters()
+    assert not torch.equal(layer.score.score.v, before) and not layer.score.log_factor.any()
+
+
+@pytest.mark.parametrize("name", [*regard.scores.SIZED, None])
+def test_every_score_by_name(name):
+    layer = GraphAttention(5, 4, 2, score=name, edge_dim=3)
+    assert layer.score.name == (name or "scaled_dot")
+    x, edges, feature = torch.randn(6, 5), torch.randint(6, (2, 9)), torch.randn(9, 3)
+    assert layer(x, edges, feature).shape == (6, 8)
+
+
+def test_the_repr_shows_what_was_set():
+    text = repr(GraphAttention((5, 3), 4, 2, edge_dim=3, fill=0.5, concat=False, dropout=0.1))
+    assert "(5, 3), 4, heads=2, concat=False, fill=0.5, dropout=0.1" in text
+    plain = GraphAttention(5, 4, score="gat", self_loops=False)
+    assert "5, 4, heads=1, self_loops=False, share_weights=True" in repr(plain)
 
 
 def test_a_score_given_is_left_as_it_is():

@@ -7,7 +7,7 @@ import torch
 
 import regard
 from regard.nn.graph.edges import FILLS, at, edge_logits, edge_softmax, sum_at, with_self_loops
-from regard.scores.gat import GAT
+from regard.scores import GAT
 from regard.stabilize import Normalized, Tempered
 from regard.testing import check_score
 

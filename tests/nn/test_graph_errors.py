@@ -7,7 +7,6 @@ import torch
 
 import regard
 from regard.nn.graph import GraphAttention
-from regard.scores.gat import GAT
 from regard.stabilize import Tempered
 
 X = torch.ones(4, 3)
@@ -92,17 +91,21 @@ def test_edge_features():
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"in_dims": 0}, ValueError, "in_dims must be an integer of 1 or more"),
-        ({"in_dims": (3, 4, 5)}, ValueError, r"a pair \(source dim, target dim\)"),
-        ({"in_dims": "3"}, ValueError, "in_dims"),
+        ({"in_dim": 0}, ValueError, "in_dim must be an integer of 1 or more"),
+        ({"in_dim": (3, 4, 5)}, ValueError, r"a pair \(source dim, target dim\)"),
+        ({"in_dim": "3"}, ValueError, "in_dim"),
         ({"out_dim": 0}, ValueError, "out_dim must be an integer of 1 or more"),
         ({"heads": 0}, ValueError, "heads"),
         ({"edge_dim": 0}, ValueError, "edge_dim"),
         ({"dropout": 1.5}, ValueError, "dropout must be a probability"),
-        ({"score": "gatv3"}, ValueError, "unknown score 'gatv3': names are 'gat', 'gatv2'"),
+        ({"score": "gatv3"}, ValueError, "unknown score 'gatv3': did you mean 'gatv2'"),
         ({"score": regard.GATv2}, TypeError, "the class GATv2 itself"),
-        ({"score": 3}, TypeError, "score must be a Score object or one of"),
-        ({"score": regard.GATv2(2, 4)}, ValueError, "heads=1, but GATv2 has 4 heads"),
+        ({"score": 3}, TypeError, "score must be a Score object, a name or None, got 3"),
+        (
+            {"score": regard.GATv2(2, 4)},
+            ValueError,
+            r"makes 4 heads; build GATv2\(hidden=2\)",
+        ),
         ({"score": regard.Additive(8), "width": 4}, ValueError, "width=4, but Additive takes"),
         ({"score": regard.GATv2(8)}, ValueError, "share_value=True.*width 8 and out_dim 2"),
         (
@@ -113,12 +116,16 @@ def test_edge_features():
         (
             {"score": regard.Bilinear(2, 3)},
             ValueError,
-            "score does not fit 1 query heads of width 2.*key dim 3",
+            r"1 query heads of width 2.*key dim 3.*build Bilinear\(query_dim=2, key_dim=2\)",
         ),
-        ({"score": regard.Additive(2), "heads": 2}, ValueError, "score does not fit 2 query heads"),
-        ({"score": GAT(2, edge=True)}, ValueError, "give edge_dim="),
         (
-            {"score": Tempered(GAT(2, edge=True)), "edge_dim": 3},
+            {"score": regard.Additive(2), "heads": 2},
+            ValueError,
+            r"score does not fit 2 query heads.*build Additive\(hidden=2, heads=2\)",
+        ),
+        ({"score": regard.scores.GAT(2, edge=True)}, ValueError, "give edge_dim="),
+        (
+            {"score": Tempered(regard.scores.GAT(2, edge=True)), "edge_dim": 3},
             ValueError,
             "without a wrapper",
         ),
@@ -134,12 +141,12 @@ def test_edge_features():
             ValueError,
             "edge_in_value=True.*width 4 and out_dim 2",
         ),
-        ({"in_dims": (3, 4), "share_weights": True}, ValueError, "source dim 3 and target dim 4"),
+        ({"in_dim": (3, 4), "share_weights": True}, ValueError, "source dim 3 and target dim 4"),
     ],
 )
 def test_options(options, error, message):
     with pytest.raises(error, match=message):
-        GraphAttention(**{"in_dims": 3, "out_dim": 2, **options})
+        GraphAttention(**{"in_dim": 3, "out_dim": 2, **options})
 
 
 def test_a_state_dict_of_another_score_says_which():

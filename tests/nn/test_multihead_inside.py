@@ -274,7 +274,7 @@ class Twice(nn.Module):
         self.second = self.first
 
 
-def test_replace_keeps_parameters_for_the_optimiser_and_ties():
+def test_replace_keeps_parameters_for_the_optimizer_and_ties():
     model = Twice()
     before = dict(model.named_parameters())
     assert replace_attention(model) == ["first", "second"]

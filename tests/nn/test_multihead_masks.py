@@ -103,7 +103,11 @@ def test_170400_true_is_ignore_here_and_attend_in_the_op():
     module, x, ignore = build(), data(), padding(2, 1)
     output, weights = module(x, x, x, key_padding_mask=ignore)
     assert (weights[ignore.unsqueeze(1).expand_as(weights)] == 0).all()
-    q, k, v = (y.unflatten(-1, (HEADS, -1)).transpose(1, 2) for y in module._project(x, x, x))
+    biases = module.in_proj_bias.split(module.projected)
+    q, k, v = (
+        (x @ w.T + b).unflatten(-1, (HEADS, -1)).transpose(1, 2)
+        for w, b in zip(module.projection_weights(), biases, strict=True)
+    )
     op = regard.attention(q, k, v, mask=~ignore[:, None, None])
     torch.testing.assert_close(output, module.out_proj(op.transpose(1, 2).flatten(-2)))
 

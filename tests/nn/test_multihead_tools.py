@@ -166,3 +166,18 @@ def test_the_repr_names_the_score_and_the_sizes():
     text = repr(build("additive", key_heads=1))
     assert "embed_dim=8, num_heads=2, dropout=0.0, batch_first=True, key_heads=1" in text
     assert "(score): Additive" in text
+
+
+def test_the_engine_is_passed_on():
+    module, x = build("scaled dot", engine="reference"), data()
+    torch.testing.assert_close(module(x, x, x), build_like(module)(x, x, x))
+    assert "engine='reference'" in repr(module)
+    with pytest.raises(ValueError, match="unknown engine"):
+        build("scaled dot", engine="none such")(x, x, x)
+
+
+def build_like(module: MultiheadAttention) -> MultiheadAttention:
+    """The same parameters, and the engine left free."""
+    other = build("scaled dot")
+    other.load_state_dict(module.state_dict())
+    return other

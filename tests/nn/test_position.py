@@ -80,6 +80,14 @@ def test_rotary_formula(interleaved, rotated, base):
     torch.testing.assert_close(rotary(x, offset=5), rotary(x, positions=torch.arange(5, 9)))
 
 
+def test_positions_by_vmap():
+    """Their numbers cannot be read there."""
+    module, x = LearnedPosition(6, 4), torch.randn(2, 3, 4)
+    ids = torch.tensor([[5, 0, 1], [0, 0, 2]])
+    found = torch.func.vmap(lambda x, ids: module(x, positions=ids))(x, ids)
+    torch.testing.assert_close(found, module(x, positions=ids))
+
+
 RELATIVE = {
     "dot": regard.Dot,
     "scaled_dot": regard.ScaledDot,

@@ -140,7 +140,7 @@ def test_window_starts_at_the_first_visible_key():
     attention = BahdanauAttention(Q, K, E, window=(0, 0)).double().eval()
     query, keys = tensors()
     mask = torch.arange(L) >= torch.tensor([0, 2, 6])[:, None]  # padding on the left
-    weights = attention(query, attention.prepare(keys, mask=mask)).weights
+    weights = attention(query, attention.prepare(keys, visible=mask)).weights
     assert weights[:, 0, 0].argmax(-1).tolist() == [0, 2, 6]
 
 
@@ -183,7 +183,7 @@ def test_coverage_loss_is_the_sum_of_what_is_attended_to_twice():
     [
         ({"kernel": 4}, "kernel must be odd"),
         ({"channels": 0}, "channels must be an integer of 1"),
-        ({"of": "sum"}, "one of 'previous', 'total', 'both', got 'sum'"),
+        ({"of": "sum"}, "'previous' or 'total' or 'both', got 'sum'"),
     ],
 )
 def test_wrong_settings(settings, message):
@@ -211,6 +211,25 @@ def test_terms_of_heads_that_share_their_keys(score):
     torch.testing.assert_close(shared(query, memory), expected)
 
 
+def test_terms_of_keys_that_were_lowered_about_an_origin():
+    """A term that drops the origin would compare shifted keys with queries that are not."""
+    attention = DecoderAttention(regard.Gaussian(), coverage=True).double()
+    torch.nn.init.zeros_(attention.terms[0].weight)
+    keys = 50 + torch.randn(B, L, Q, dtype=torch.float64)
+    query = keys[:, :T] + 0.1
+    logits = -0.5 * torch.cdist(query, keys).square() / Q**0.5  # bandwidth Q ** 0.25
+    weights = attention(query, attention.prepare(keys)).weights[:, 0]
+    torch.testing.assert_close(weights, logits.softmax(-1))
+
+
+def test_a_term_is_as_wide_as_the_hidden_layer_not_as_the_keys():
+    """GAT takes keys of width 8 and compares one number of each."""
+    attention = DecoderAttention(regard.Projected(regard.GAT(8), Q, K), coverage=True).double()
+    query, keys = tensors()
+    assert attention.terms[0].weight.shape == (1, 1, 1)
+    assert attention(query, attention.prepare(keys)).context.shape == (B, T, K)
+
+
 def test_coverage_loss_of_weights_without_a_head_dim_is_refused():
     with pytest.raises(ValueError, match=r"\(batch, heads, steps, keys\), got shape \(2, 3, 4\)"):
         coverage_loss(torch.rand(2, 3, 4))
@@ -220,5 +239,5 @@ def test_a_pairwise_score_of_unknown_width_is_refused():
     class Odd(regard.PairwiseScore):
         name, activation = "odd", "tanh"
 
-    with pytest.raises(ValueError, match="Odd has no attribute `width`"):
+    with pytest.raises(ValueError, match="Odd does not say its `width`"):
         DecoderAttention(Odd(), coverage=True)

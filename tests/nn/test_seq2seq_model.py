@@ -41,14 +41,14 @@ def build(name: str = "bahdanau", **options) -> EncoderDecoder:
 def example() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     source = torch.randint(3, WORDS, (3, 6))
     target = torch.tensor([[3, 4, 5, EOS], [6, EOS, PAD, PAD], [7, 8, EOS, PAD]])
-    return source, torch.tensor([6, 3, 1]), target
+    return source, target, torch.tensor([6, 3, 1])
 
 
 @pytest.mark.parametrize("kind", ["gru", "lstm"])
 @pytest.mark.parametrize("layers", [1, 2])
 def test_encoder_does_not_read_padding(kind, layers):
     encoder = RecurrentEncoder(WORDS, 4, 3, kind=kind, layers=layers)
-    source, lengths, _ = example()
+    source, _, lengths = example()
     found = encoder(source, lengths)
     for b, length in enumerate(lengths):
         alone = encoder(source[b : b + 1, :length])
@@ -62,7 +62,7 @@ def test_encoder_does_not_read_padding(kind, layers):
 
 def test_encoder_in_one_direction():
     encoder = RecurrentEncoder(WORDS, 4, 3, bidirectional=False)
-    source, lengths, _ = example()
+    source, _, lengths = example()
     output, summary, _ = encoder(source, lengths)
     last = output[torch.arange(3), lengths - 1]
     torch.testing.assert_close(summary, last)
@@ -83,8 +83,8 @@ def test_encoder_of_nothing(kind):
 @pytest.mark.parametrize("name", ATTENTIONS)
 def test_teacher_forcing_is_step_by_step_decoding(name, order):
     model = build(name, kind="lstm" if name == "luong" else "gru", layers=2, **ORDERS[order])
-    source, lengths, target = example()
-    whole = model(source, lengths, target)
+    source, target, lengths = example()
+    whole = model(source, target, lengths)
     memory, state = model.encode(source, lengths)
     given = torch.cat([torch.full((3, 1), BOS), target], 1)
     for t in range(target.shape[1]):
@@ -98,7 +98,7 @@ def test_bahdanau_order_by_hand():
     """First c = attention(s), then s = cell([word; c], s), then logits of tanh(W_c [c; s])."""
     model = build()
     decoder = model.decoder
-    source, lengths, _ = example()
+    source, _, lengths = example()
     memory, state = model.encode(source, lengths)
     encoded = model.encoder(source, lengths)
     hidden = torch.tanh(decoder.bridge(encoded.summary))
@@ -114,7 +114,7 @@ def test_luong_order_by_hand():
     """First s = cell([word; fed], s), then c = attention(s), and tanh(W_c [c; s]) is fed next."""
     model = build("luong", attend="after", feed=True)
     decoder = model.decoder
-    source, lengths, _ = example()
+    source, _, lengths = example()
     memory, state = model.encode(source, lengths)
     hidden, fed = state.hidden[:, 0], torch.zeros(3, H).double()
     for word in torch.tensor([[3, 4, 5], [6, 7, 8]]):
@@ -126,15 +126,15 @@ def test_luong_order_by_hand():
 
 
 def test_loss_is_the_mean_over_real_tokens():
-    model, (source, lengths, target) = build("location"), example()
-    logits, weights, _ = model(source, lengths, target)
+    model, (source, target, lengths) = build("location"), example()
+    logits, weights, _ = model(source, target, lengths)
     picked = -logits.log_softmax(-1).gather(-1, target[..., None])[..., 0]
     expected = picked[target != PAD].mean()
-    torch.testing.assert_close(model.loss(source, lengths, target), expected)
-    covered = model.loss(source, lengths, target, coverage=0.5)
+    torch.testing.assert_close(model.loss(source, target, lengths), expected)
+    covered = model.loss(source, target, lengths, coverage=0.5)
     steps = torch.tensor([4, 2, 3])
     torch.testing.assert_close(covered, expected + 0.5 * coverage_loss(weights, steps))
-    assert model.loss(source, lengths, torch.full_like(target, PAD)) == 0
+    assert model.loss(source, torch.full_like(target, PAD), lengths) == 0
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -143,49 +143,49 @@ def test_loss_of_many_tokens_in_half_precision(dtype):
     one, source = model().to(dtype), torch.zeros(100, 1, dtype=torch.int64)
     with torch.no_grad():
         one.decoder.output.bias[EOS] = -8.0
-        loss = one.loss(source, None, torch.full((100, 100), EOS))
-    logits = one(source[:1], None, torch.full((1, 100), EOS)).logits.double()
+        loss = one.loss(source, torch.full((100, 100), EOS))
+    logits = one(source[:1], torch.full((1, 100), EOS)).logits.double()
     expected = -logits.log_softmax(-1)[..., EOS].mean()
     torch.testing.assert_close(loss.double(), expected, rtol=1e-4, atol=0)
 
 
 def test_padding_of_source_and_target_does_not_matter():
-    model, (source, lengths, target) = build(), example()
+    model, (source, target, lengths) = build(), example()
     parameters = list(model.parameters())
-    loss = model.loss(source, lengths, target)
+    loss = model.loss(source, target, lengths)
     expected = [loss, *torch.autograd.grad(loss, parameters)]
     wide = torch.cat([source, torch.full((3, 4), PAD)], 1)
     wide = wide.where(torch.arange(10) < lengths[:, None], 5)
-    loss = model.loss(wide, lengths, torch.cat([target, torch.full((3, 2), PAD)], 1))
+    loss = model.loss(wide, torch.cat([target, torch.full((3, 2), PAD)], 1), lengths)
     torch.testing.assert_close([loss, *torch.autograd.grad(loss, parameters)], expected)
 
 
 @pytest.mark.parametrize("name", ATTENTIONS)
 def test_every_parameter_learns(name):
-    model, (source, lengths, target) = build(name), example()
-    model.loss(source, lengths, target).backward()
+    model, (source, target, lengths) = build(name), example()
+    model.loss(source, target, lengths).backward()
     assert all(p.grad.isfinite().all() and p.grad.any() for p in model.parameters())
 
 
 def test_a_source_of_length_zero_trains():
-    model, (source, _, target) = build(), example()
-    loss = model.loss(source, torch.tensor([0, 3, 0]), target)
+    model, (source, target, _) = build(), example()
+    loss = model.loss(source, target, torch.tensor([0, 3, 0]))
     loss.backward()
     assert loss.isfinite() and all(p.grad.isfinite().all() for p in model.parameters())
-    assert model.loss(source[:, :0], None, target).isfinite()
+    assert model.loss(source[:, :0], target).isfinite()
 
 
 def test_an_empty_batch_has_loss_zero():
-    model, (source, lengths, target) = build(), example()
-    assert model.loss(source[:0], lengths[:0], target[:0]) == 0
+    model, (source, target, lengths) = build(), example()
+    assert model.loss(source[:0], target[:0], lengths[:0]) == 0
 
 
 def test_dropout_between_all_layers_is_off_in_eval():
     model = build(layers=2, dropout=0.5)
-    source, lengths, target = example()
-    assert model.loss(source, lengths, target) != model.loss(source, lengths, target)
+    source, target, lengths = example()
+    assert model.loss(source, target, lengths) != model.loss(source, target, lengths)
     model.eval()
-    assert model.loss(source, lengths, target) == model.loss(source, lengths, target)
+    assert model.loss(source, target, lengths) == model.loss(source, target, lengths)
 
 
 def decoder(**options) -> RecurrentDecoder:
@@ -197,7 +197,7 @@ def model(**options) -> EncoderDecoder:
     return EncoderDecoder(RecurrentEncoder(WORDS, 4, MEMORY // 2), decoder(), **given)
 
 
-SOURCE, _, TARGET = example()
+SOURCE, TARGET, _ = example()
 
 
 def step_of(other: RecurrentDecoder, batch: int = 3):
@@ -216,17 +216,21 @@ def step_of(other: RecurrentDecoder, batch: int = 3):
             ValueError,
             "output is 6 wide, but the decoder was built with memory_dim=8",
         ),
-        (lambda: decoder(kind="rnn"), ValueError, "kind must be one of 'gru', 'lstm', got 'rnn'"),
-        (lambda: decoder(attend="never"), ValueError, "attend must be one of"),
+        (lambda: decoder(kind="rnn"), ValueError, "kind must be 'gru' or 'lstm', got 'rnn'"),
+        (lambda: decoder(attend="never"), ValueError, "attend must be 'before' or 'after'"),
         (lambda: decoder(feed=True), ValueError, "feed=True is for attend='after'"),
         (lambda: decoder(layers=0), ValueError, "layers must be an integer of 1"),
         (lambda: RecurrentDecoder(9, 5, 6, "dot", 8), TypeError, "attention must be a DecoderAtt"),
-        (lambda: RecurrentEncoder(9, 4, 3, dropout=2), ValueError, "dropout must be from 0"),
-        (lambda: model()(SOURCE.float(), None, TARGET), TypeError, "source must be an integer"),
-        (lambda: model()(SOURCE[0], None, TARGET), ValueError, r"source must be \(batch, length\)"),
-        (lambda: model()(SOURCE, None, TARGET[:2]), ValueError, "target has batch 2, but source"),
-        (lambda: model()(SOURCE, None, TARGET[:, :0]), ValueError, "one step at least"),
-        (lambda: model()(SOURCE, torch.tensor([7, 1, 1]), TARGET), ValueError, "from 0 to 6"),
+        (
+            lambda: RecurrentEncoder(9, 4, 3, dropout=2),
+            ValueError,
+            "dropout must be a probability from 0",
+        ),
+        (lambda: model()(SOURCE.float(), TARGET), TypeError, "source must be an integer"),
+        (lambda: model()(SOURCE[0], TARGET), ValueError, r"source must be \(batch, length\)"),
+        (lambda: model()(SOURCE, TARGET[:2]), ValueError, "target has batch 2, but source"),
+        (lambda: model()(SOURCE, TARGET[:, :0]), ValueError, "one step at least"),
+        (lambda: model()(SOURCE, TARGET, [7, 1, 1]), ValueError, "length 6, got 1 to 7"),
         (lambda: step_of(decoder(kind="lstm")), ValueError, "of another decoder or batch"),
         (lambda: step_of(decoder(layers=2)), ValueError, r"need \(\(3, 2, 6\), False, False\)"),
         (

@@ -161,7 +161,7 @@ def test_padding_has_weight_zero_and_does_not_matter(build, training):
         torch.testing.assert_close(context[b], alone.context[0])
         # Padding on the left is walked past as well.
         moved, mask = keys[b : b + 1].roll(L - int(length), 1), torch.arange(L) >= L - length
-        left = attention(query[b : b + 1], attention.prepare(moved, mask=mask[None]))
+        left = attention(query[b : b + 1], attention.prepare(moved, visible=mask[None]))
         torch.testing.assert_close(left.context, alone.context)
 
 
@@ -180,10 +180,32 @@ def test_nothing_to_attend_to():
         assert module(query, module.prepare(keys[:, :0])).context.shape == (B, T, K)
 
 
+def test_reset_puts_the_offset_back():
+    attention = MonotonicAttention(additive(heads=2), offset=-3.0)
+    assert torch.equal(attention.offset, torch.tensor([-3.0, -3.0]))
+    with torch.no_grad():
+        attention.offset.add_(5)
+    attention.reset_parameters()
+    assert torch.equal(attention.offset, torch.tensor([-3.0, -3.0]))
+
+
+@pytest.mark.parametrize("score", [additive, lambda: regard.Gaussian(), lambda: "dot"])
+def test_the_reference_engine_gives_the_same(score):
+    query, keys = tensors()
+    query = torch.randn(B, T, K, dtype=torch.float64) if score is not additive else query
+    plain = MonotonicAttention(score(), noise=0.0, coverage=True).double()
+    reference = MonotonicAttention(score(), noise=0.0, coverage=True, engine="reference").double()
+    reference.load_state_dict(plain.state_dict())
+    memory = plain.prepare(keys, lengths=LENGTHS)
+    torch.testing.assert_close(reference(query, memory), plain(query, memory))
+
+
 def test_wrong_settings():
+    with pytest.raises(ValueError, match="engine must be 'reference', got 'sdpa'"):
+        MonotonicAttention(additive(), engine="sdpa")
     with pytest.raises(ValueError, match="noise must be a number of 0 or more, got -1"):
         MonotonicAttention(additive(), noise=-1)
-    with pytest.raises(ValueError, match="one of 'parallel', 'recursive', got 'closed'"):
+    with pytest.raises(ValueError, match="'parallel' or 'recursive', got 'closed'"):
         expected_alignment(torch.rand(3), torch.rand(3), "closed")
     with pytest.raises(ValueError, match="offset must be a finite number, got nan"):
         MonotonicAttention(regard.Dot(), offset=float("nan"))

@@ -102,3 +102,8 @@ def with_hard_rows(result: Attended, hard: Tensor, mass: Tensor) -> Attended:
     if result.max_weight is not None:
         changed["max_weight"] = torch.where(hard, mass, result.max_weight)
     return result.with_changed(changed)
+
+
+def soft_capped(logits: Tensor, cap: float) -> Tensor:
+    """Logits bounded to `cap * tanh(logits / cap)`."""
+    return cap * torch.tanh(logits / cap)

@@ -34,7 +34,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from regard.engines.base import Attended, jacobian_norm, with_hard_rows
+from regard.engines.base import Attended, jacobian_norm, soft_capped, with_hard_rows
 from regard.forms import Form, Inner
 from regard.precision import working_dtype
 from regard.problem import Problem
@@ -56,13 +56,13 @@ class Reference:
     def run(self, problem: Problem) -> Attended:
         """Compute what the module's docstring says, step by step."""
         dtype = working_dtype(problem.dtype)
-        visible = visible_pairs(problem)
+        visible = problem.visible_pairs()
         scores = raw_scores(problem.form, dtype, visible)
         shape = (*problem.lead, problem.heads, problem.queries, problem.keys)
         visible = None if visible is None else visible.expand(shape)
         hard, soft = tempered(scores, problem.temperature)
         if problem.softcap is not None:
-            soft = problem.softcap * torch.tanh(soft / problem.softcap)
+            soft = soft_capped(soft, problem.softcap)
         if problem.bias is not None:
             bias = problem.bias.to(dtype)
             soft = soft + torch.where(bias == -torch.inf, 0, bias)
@@ -84,17 +84,6 @@ class Reference:
         if hard is None or best is None:
             return result
         return with_hard_rows(result, hard.squeeze(-1), best.sum(-1))
-
-
-def visible_pairs(problem: Problem) -> Tensor | None:
-    """Booleans that broadcast to (*, H, Q, L), True = attend, or None where nothing is hidden."""
-    seen = None
-    if problem.mask is not None:
-        seen = problem.mask.visible(problem.queries, problem.keys, problem.device)
-    if problem.bias is not None:
-        given = problem.bias != -torch.inf
-        seen = given if seen is None else seen & given
-    return seen
 
 
 def hide(logits: Tensor, visible: Tensor | None) -> Tensor:

@@ -12,17 +12,28 @@
 
 from regard.nn import seq2seq
 from regard.nn.graph import GraphAttended, GraphAttention
+from regard.nn.linear import reset_all
 from regard.nn.multihead import MultiheadAttention, from_torch, replace_attention
 from regard.nn.position import Alibi, LearnedPosition, Rotary, Sinusoidal
-from regard.nn.seq2seq import BahdanauAttention, LuongAttention, MonotonicAttention
+from regard.nn.seq2seq import (
+    BahdanauAttention,
+    DecoderAttention,
+    Location,
+    LuongAttention,
+    MonotonicAttention,
+)
 from regard.nn.transformer import (
+    AttentionOutput,
+    BlockOutput,
     Cache,
     CrossAttention,
     Decoder,
     DecoderBlock,
     DecoderCache,
+    DecoderOutput,
     Encoder,
     EncoderBlock,
+    EncoderOutput,
     FeedForward,
     SelfAttention,
 )
@@ -30,18 +41,24 @@ from regard.nn.weights import load, save
 
 __all__ = [
     "Alibi",
+    "AttentionOutput",
     "BahdanauAttention",
+    "BlockOutput",
     "Cache",
     "CrossAttention",
     "Decoder",
+    "DecoderAttention",
     "DecoderBlock",
     "DecoderCache",
+    "DecoderOutput",
     "Encoder",
     "EncoderBlock",
+    "EncoderOutput",
     "FeedForward",
     "GraphAttended",
     "GraphAttention",
     "LearnedPosition",
+    "Location",
     "LuongAttention",
     "MonotonicAttention",
     "MultiheadAttention",
@@ -51,6 +68,7 @@ __all__ = [
     "from_torch",
     "load",
     "replace_attention",
+    "reset_all",
     "save",
     "seq2seq",
 ]

@@ -23,9 +23,10 @@ from torch import Tensor, nn
 
 from regard.arguments import check_positive, check_sizes, readable
 from regard.describe import describe
+from regard.precision import widened
 
 
-def angles(positions: Tensor, count: int, dim: int, base: float) -> Tensor:
+def _angles(positions: Tensor, count: int, dim: int, base: float) -> Tensor:
     """`positions * base^(-2i / dim)` for i below `count`, (*, L, count).
 
     In fp64 where the device has it: in fp32 an angle at position 100,000 is off by 0.004.
@@ -35,7 +36,7 @@ def angles(positions: Tensor, count: int, dim: int, base: float) -> Tensor:
     return positions.to(precise).unsqueeze(-1) * base ** (-2 * index / dim)
 
 
-def places(x: Tensor, offset: int, positions: Tensor | None, lead: Sequence[int]) -> Tensor:
+def _places(x: Tensor, offset: int, positions: Tensor | None, lead: Sequence[int]) -> Tensor:
     """The position of each token of x (*, L, D): `positions`, or a range from `offset`.
 
     `positions` are (L,), or (*, L) with leading dims that broadcast to `lead`.
@@ -93,12 +94,18 @@ class Sinusoidal(nn.Module):
         check_sizes(dim=dim)
         check_positive(amplitude=amplitude, base=base)
         self.dim, self.base = dim, float(base)
-        start = torch.tensor(float(amplitude))
-        self.amplitude = nn.Parameter(start) if learned else float(amplitude)
+        self.start = float(amplitude)
+        self.amplitude = nn.Parameter(torch.empty(())) if learned else self.start
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Put a learned amplitude back to where it was given."""
+        if isinstance(self.amplitude, nn.Parameter):
+            nn.init.constant_(self.amplitude, self.start)
 
     def encode(self, positions: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
         """The waves alone, amplitude included: positions (*, L) to (*, L, dim)."""
-        angle = angles(positions, (self.dim + 1) // 2, self.dim, self.base)
+        angle = _angles(positions, (self.dim + 1) // 2, self.dim, self.base)
         waves = torch.stack([angle.sin(), angle.cos()], -1).flatten(-2)
         # Narrowed, not sliced: a slice of symbolic length would not export.
         return self.amplitude * waves.narrow(-1, 0, self.dim).to(dtype)
@@ -106,7 +113,7 @@ class Sinusoidal(nn.Module):
     def forward(self, x: Tensor, offset: int = 0, positions: Tensor | None = None) -> Tensor:
         """`x + e`, x (*, L, dim); positions (L,) or (*, L)."""
         _check_width(x, self.dim, self)
-        where = places(x, offset, positions, x.shape[:-2])
+        where = _places(x, offset, positions, x.shape[:-2])
         return x + self.encode(where, x.dtype).to(x.dtype)
 
     def extra_repr(self) -> str:
@@ -142,7 +149,7 @@ class LearnedPosition(nn.Module):
     def forward(self, x: Tensor, offset: int = 0, positions: Tensor | None = None) -> Tensor:
         """`x + weight[positions]`, x (*, L, dim); positions (L,) or (*, L)."""
         _check_width(x, self.dim, self)
-        where = places(x, offset, positions, x.shape[:-2])
+        where = _places(x, offset, positions, x.shape[:-2])
         if positions is None:
             last = offset + x.shape[-2]
             if last > self.length:
@@ -169,8 +176,14 @@ class Rotary(nn.Module):
     turned inputs as well, but look at each feature apart: their scores then depend on both
     positions, not only on the difference. `Alibi` is relative for every score.
 
+    ```python
+    SelfAttention(64, 4, position=Rotary(16))                  # 64 / 4: as wide as each head
+    SelfAttention(64, 4, Additive(8, 4), position=Rotary(8))   # as wide as the score asks for
+    q, k = rotary(q), rotary(k, offset=3)                      # by hand: three keys came before
+    ```
+
     Args:
-        dim: width of each head.
+        dim: width of each head's queries and keys.
         base: the slowest pair turns once in about 2 pi base tokens.
         interleaved: which features make a pair. False: i and i + rotated / 2, the halves (Llama,
             GPT-NeoX and Hugging Face checkpoints). True: 2i and 2i + 1, neighbours (the paper,
@@ -204,12 +217,12 @@ class Rotary(nn.Module):
     def forward(self, x: Tensor, offset: int = 0, positions: Tensor | None = None) -> Tensor:
         """Turn x (*, H, L, dim); positions (L,), or (*, L) without heads."""
         _check_width(x, self.dim, self)
-        where = places(x, offset, positions, x.shape[:-3])
+        where = _places(x, offset, positions, x.shape[:-3])
         if where.ndim > 1:
             where = where.unsqueeze(-2)
         turned, rest = x.split([self.rotated, self.dim - self.rotated], -1)
-        work = turned.float() if x.dtype in (torch.float16, torch.bfloat16) else turned
-        angle = angles(where, self.rotated // 2, self.rotated, self.base)
+        work = widened(turned)
+        angle = _angles(where, self.rotated // 2, self.rotated, self.base)
         cos, sin = angle.cos().to(work.dtype), angle.sin().to(work.dtype)
         if self.interleaved:
             a, b = work.unflatten(-1, (-1, 2)).unbind(-1)

@@ -9,12 +9,16 @@ from __future__ import annotations
 import json
 import os
 import uuid
+import warnings
 from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from regard.describe import describe
 
@@ -33,6 +37,11 @@ class Stored(NamedTuple):
 
 def save(module: nn.Module, path: str | os.PathLike[str]) -> None:
     """Write the parameters and buffers of `module` to `path`.
+
+    ```python
+    save(model, "model.safetensors")
+    load(model, "model.safetensors")    # into a model that was built the same way
+    ```
 
     The file appears whole: it is written beside `path`, flushed to the disk and renamed, so that
     a full disk or a crash leaves an older file as it was. Parameters that are shared are stored
@@ -76,6 +85,11 @@ def load(
     Any safetensors file whose names and shapes fit will do; one that `save` wrote also knows its
     scores. Needs `pip install regard[weights]`.
 
+    ```python
+    model = EncoderBlock(64, 4, "additive")
+    load(model, "block.safetensors")
+    ```
+
     Args:
         module: built as the one that was saved.
         path: the file.
@@ -89,23 +103,42 @@ def load(
     stored = _read(path)
     state = OrderedDict(stored.tensors)
     state._metadata = stored.modules  # type: ignore[attr-defined] # where torch itself keeps it
-    before = {
-        name: x.to("cpu", copy=True)
-        for name, x in module.state_dict().items()
-        if isinstance(x, Tensor)
-    }
     try:
-        missing, unexpected = module.load_state_dict(state, strict=strict)
+        # A trial: torch has copied what does fit by the time that it raises.
+        with _hollow(module), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".*to a meta parameter.*", UserWarning)
+            module.load_state_dict(state, strict=strict)
     except Exception as error:  # a module may trip over metadata in any way
-        # torch has copied what does fit by the time that it raises.
-        with torch.no_grad():
-            for name, x in module.state_dict().items():
-                if name in before:
-                    x.copy_(before[name])
         raise RuntimeError(
             f"{str(path)!r}{stored.writer} does not fit this {type(module).__name__}: {error}"
         ) from None
+    missing, unexpected = module.load_state_dict(state, strict=strict)
     return missing, unexpected
+
+
+@contextmanager
+def _hollow(module: nn.Module) -> Iterator[None]:
+    """The module with tensors that have shapes but no numbers; its own are back in the end."""
+    # Both kinds are kept in a dict that only its module writes otherwise.
+    kept: list[dict[str, Any]] = [
+        tensors for part in module.modules() for tensors in (part._parameters, part._buffers)
+    ]
+    full = [(tensors, dict(tensors)) for tensors in kept]
+    try:
+        for tensors, own in full:
+            for name, x in own.items():
+                # A lazy parameter has no shape yet: the trial gives it the one in the file.
+                if x is not None and not is_lazy(x):
+                    empty = torch.empty_like(x, device="meta")
+                    tensors[name] = (
+                        nn.Parameter(empty, x.requires_grad)
+                        if isinstance(x, nn.Parameter)
+                        else empty
+                    )
+        yield
+    finally:
+        for tensors, own in full:
+            tensors.update(own)
 
 
 def _read(path: str | os.PathLike[str]) -> Stored:

@@ -94,8 +94,9 @@ class Score(nn.Module):
 
     def extend(self, side: KeySide, k: Tensor) -> KeySide:
         """The lowered keys of `side`, and then `k` lowered as they are: what a cache needs."""
-        origin = side.origin if isinstance(side, InnerKey) else None
-        return side.append(self.key_at(k, origin))  # type: ignore[arg-type] # of the same score
+        later = self.key_at(k, side.origin if isinstance(side, InnerKey) else None)
+        check_extends(side, later)
+        return side.append(later)  # type: ignore[arg-type] # of one type, as just checked
 
     def join(self, query: QuerySide, key: KeySide) -> Form:
         """Put two lowered sides together."""
@@ -210,6 +211,21 @@ def check_side(side: object, wanted: type, method: str, score: Score) -> None:
         raise TypeError(
             f"{type(score).__name__}.{method} must return {wanted.__name__}(...), got "
             f"{describe(side)}"
+        )
+
+
+def check_extends(side: KeySide, later: KeySide) -> None:
+    """Refuse to append keys to those of another score, or of another layer."""
+    if type(later) is not type(side):
+        raise TypeError(
+            f"the keys so far are of the form {type(side).__name__}, but the new ones are "
+            f"{type(later).__name__}: they come from another score"
+        )
+    own, new = side[0], later[0]
+    if own.shape[-3:-2] != new.shape[-3:-2] or own.shape[-1] != new.shape[-1]:
+        raise ValueError(
+            f"the keys so far were lowered to shape {tuple(own.shape)}, the new ones to "
+            f"{tuple(new.shape)}: they differ in heads or width, and come from another layer"
         )
 
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from regard.arguments import check_positive, check_sizes
 from regard.forms import Form, InnerKey, InnerQuery
 from regard.precision import widened
-from regard.scores.base import InnerScore, per_head
+from regard.scores.base import InnerScore, check_dim, per_head
 
 # Keys looked at to find the origin. An odd number, so that the middle one is a key's own entry.
 SAMPLE = 31
@@ -103,6 +103,8 @@ class Gaussian(InnerScore):
 
     def key_at(self, k: Tensor, origin: Tensor | None) -> InnerKey:
         """The key and its square, about a given point."""
+        if origin is not None:
+            check_dim(k, origin.shape[-1], "key", self, "the origin is of keys from another layer")
         k = k if origin is None else k - origin
         return InnerKey(k, self.half_square(k, self.precision(k, "key")), origin)
 

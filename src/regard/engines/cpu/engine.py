@@ -8,12 +8,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from regard.engines.base import Attended, with_hard_rows
+from regard.engines.base import Attended, soft_capped, with_hard_rows
 from regard.engines.cpu.ops import Arguments, attend, scores
 from regard.forms import Inner
 from regard.mask import Spans, visible
 from regard.precision import working_dtype
 from regard.problem import Problem
+
+WEIGHTS_ALONE = frozenset({"weights"})
 
 
 class Cpu:
@@ -39,6 +41,8 @@ class Cpu:
         p, layout = problem, Layout(problem)
         if p.hard:
             return all_hard_rows(p, layout)
+        if weights_say_all(p):
+            return from_weights(p)
         args = layout.arguments(p.bias)
         rows = attend("entropy" in p.want, args)
         output, tail, entropy, peak = (layout.back(x) for x in rows)
@@ -59,7 +63,7 @@ class Cpu:
         if "jacobian" in p.want:
             found["jacobian"] = jacobian(layout, args, peak, tail.to(peak.dtype), share, left)
         if "weights" in p.want:
-            found["weights"] = dense_weights(p, share)
+            found["weights"] = dense_weights(p) * share.unsqueeze(-1)
         found = {name: x for name, x in found.items() if name in p.want}
         return add_hard_rows(p, layout, Attended(output.to(p.dtype), **found))
 
@@ -185,8 +189,26 @@ def with_sink(lse: Tensor, sink: Tensor, margin: Tensor, entropy: Tensor) -> tup
     return total.to(lse.dtype), (share * entropy + choice).to(lse.dtype)
 
 
-def dense_weights(p: Problem, share: Tensor) -> Tensor:
-    """The weights (*, H, Q, L) from raw scores, and what the sink leaves of them.
+def weights_say_all(p: Problem) -> bool:
+    """Whether the output can be had from the weights asked for, and nothing else is needed.
+
+    Tiles would compute every score once more: for a decoder's one query that is half of the time.
+    """
+    plain = p.sink is None and not p.dropout and not isinstance(p.temperature, Tensor)
+    return plain and p.want == WEIGHTS_ALONE
+
+
+def from_weights(p: Problem) -> Attended:
+    """`weights @ value`, in working precision."""
+    weights = dense_weights(p)
+    heads = p.value.shape[-3]
+    value = p.value.to(weights.dtype).unsqueeze(-3)
+    output = weights.unflatten(-3, (heads, p.heads // heads)) @ value
+    return Attended(output.flatten(-4, -3).to(p.dtype), weights=weights)
+
+
+def dense_weights(p: Problem) -> Tensor:
+    """The weights (*, H, Q, L) from raw scores, as if there were no sink.
 
     Not from the row statistics: scores in other blocks round otherwise, and a sole key would get
     a weight that is not quite 1.
@@ -197,17 +219,15 @@ def dense_weights(p: Problem, share: Tensor) -> Tensor:
         temperature = torch.where(temperature == 0, 1, temperature).to(logits.dtype).unsqueeze(-1)
     logits = logits / temperature
     if p.softcap is not None:
-        logits = p.softcap * torch.tanh(logits / p.softcap)
-    seen = None if p.mask is None else p.mask.visible(p.queries, p.keys, p.device)
+        logits = soft_capped(logits, p.softcap)
+    seen = p.visible_pairs()
     if p.bias is not None:
-        given = p.bias != -torch.inf
-        seen = given if seen is None else seen & given
-        logits = logits + torch.where(given, p.bias, 0).to(logits.dtype)
+        logits = logits + torch.where(p.bias == -torch.inf, 0, p.bias).to(logits.dtype)
     logits = logits.expand(*p.lead, p.heads, p.queries, p.keys)
     if seen is not None:
         # A row that sees nothing would be NaN, and its gradient too.
         logits = torch.where(seen | ~seen.any(-1, keepdim=True), logits, -torch.inf)
-    weights = logits.softmax(-1) * share.unsqueeze(-1)
+    weights = logits.softmax(-1)
     return weights if seen is None else torch.where(seen, weights, 0)
 
 

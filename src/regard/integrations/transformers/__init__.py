@@ -1,11 +1,11 @@
 """Any score inside the models of Hugging Face transformers.
 
 ```python
-from regard.integrations.transformers import load, use_score
+from regard.integrations.transformers import load_pretrained, use_score
 
 use_score(model, "additive")          # every attention layer gets its own learned score
 model.save_pretrained("folder")       # scores and all
-model = load("folder")
+model = load_pretrained("folder")
 ```
 
 Importing this module registers the attention implementation "regard" together with its mask
@@ -24,6 +24,13 @@ except ModuleNotFoundError as error:
 from regard.integrations.transformers.attach import restore, use_score
 from regard.integrations.transformers.forward import IMPLEMENTATION
 from regard.integrations.transformers.layers import Layer, attention_layers
-from regard.integrations.transformers.loading import load
+from regard.integrations.transformers.loading import load_pretrained
 
-__all__ = ["IMPLEMENTATION", "Layer", "attention_layers", "load", "restore", "use_score"]
+__all__ = [
+    "IMPLEMENTATION",
+    "Layer",
+    "attention_layers",
+    "load_pretrained",
+    "restore",
+    "use_score",
+]

@@ -5,22 +5,17 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable
 
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from regard.describe import describe
 from regard.integrations.transformers.forward import IMPLEMENTATION, LIKE_EAGER, SCORE
 from regard.integrations.transformers.layers import Layer, attention_layers, select
 from regard.integrations.transformers.recipe import describe_score
-from regard.scores import Additive, Bilinear, GATv2, Score, named_score
+from regard.nn.fit import check_score_fits
+from regard.scores import Score, make_score
 
 Maker = Callable[[Layer], Score | None]
 
-# Scores with parameters that need no more than a layer's sizes.
-SIZED: dict[str, Maker] = {
-    "additive": lambda layer: Additive(layer.head_dim, layer.heads),
-    "gatv2": lambda layer: GATv2(layer.head_dim, layer.heads),
-    "bilinear": lambda layer: Bilinear(layer.head_dim, layer.head_dim, layer.heads),
-}
 OURS = (IMPLEMENTATION, LIKE_EAGER)
 # Where a model keeps the implementations it had before, for `restore`.
 BEFORE = "_regard_before"
@@ -38,13 +33,13 @@ def use_score(
     Each chosen layer gets a score of its own as the submodule `regard_score`: it trains, moves,
     casts and saves with the model. The model's projections, rotary positions, cache and masks stay;
     the score sees each head's queries (batch, heads, Q, head_dim) and keys (batch, key_heads, L,
-    head_dim). Make the optimiser after this call, so that it has the new parameters.
+    head_dim). Make the optimizer after this call, so that it has the new parameters.
 
     Args:
         model: any model whose layers call transformers' attention interface.
-        score: a name ("additive", "gatv2", "bilinear", "cosine", "gaussian", "dot", "scaled_dot"),
-            built for each layer's sizes; a `Score`, copied into each layer; or a function from a
-            `Layer` to its `Score`, or to None for the model's own scaled dot.
+        score: a name ("additive", "cosine", ...), built for each layer's sizes; a `Score`, copied
+            into each layer; or a function from a `Layer` to its `Score`, which is kept and not
+            copied, or to None for the model's own scaled dot.
         layers: which layers: places (0, -1), names or patterns ("decoder.*"), or several; None for
             all. The others keep what they have.
 
@@ -52,18 +47,26 @@ def use_score(
     scores set their own size. Soft cap, sinks, position bias and dropout of the model apply to every
     score.
 
+    The model gets a config of its own, a copy, which names the scores: others that were built from
+    the same config stay as they are. Give the whole model and choose by `layers`: where a part alone
+    is given, the config that the whole saves does not name its scores.
+
     Returns:
-        The model itself, changed.
+        The model itself, changed, as transformers' own calls do. (`regard.nn.replace_attention`
+        returns the names of what it replaced; here `attention_layers` lists them.)
     """
     found = attention_layers(model)
     make = as_maker(score)
     # All are made before any is put in place: an error leaves the model as it was.
-    made = {layer.name: checked(make(layer), layer) for layer in select(found, layers)}
+    made = {layer.name: check_made_score(make(layer), layer) for layer in select(found, layers)}
     if len(own := [x for x in made.values() if x is not None]) > len({id(x) for x in own}):
         raise ValueError(
             "score gave the same Score object to several layers, which safetensors cannot save; "
             "make a new one for each layer"
         )
+    scored = any(hasattr(layer.module, SCORE) for layer in found)
+    if not (scored and hasattr(model.config, DESCRIPTIONS)):  # else it has its own since before
+        _own_config(model)
     put_scores(model, found, made)
     return model
 
@@ -74,7 +77,7 @@ def restore(model: PreTrainedModel) -> PreTrainedModel:
     if before is None or not all(hasattr(layer.module, SCORE) for layer in layers):
         raise ValueError(
             f"this {type(model).__name__} has no scores to take away: restore takes the model that "
-            "use_score or load returned"
+            "use_score or load_pretrained returned"
         )
     for layer in layers:
         delattr(layer.module, SCORE)
@@ -90,11 +93,10 @@ def restore(model: PreTrainedModel) -> PreTrainedModel:
 
 def as_maker(score: Score | str | Maker) -> Maker:
     """A function that makes the score of a layer."""
-    if isinstance(score, str) and score in SIZED:
-        return SIZED[score]
-    if isinstance(score, (Score, str)):
-        one = named_score(score)
-        return lambda layer: copy.deepcopy(one)
+    if isinstance(score, str):
+        return lambda layer: make_score(score, layer.head_dim, layer.heads, layer.key_heads)
+    if isinstance(score, Score):
+        return lambda layer: copy.deepcopy(score)
     if callable(score) and not isinstance(score, type):
         return score
     raise TypeError(
@@ -103,13 +105,31 @@ def as_maker(score: Score | str | Maker) -> Maker:
     )
 
 
-def checked(score: object, layer: Layer) -> Score | None:
-    """What a maker returned, if it is a score or None."""
-    if score is None or isinstance(score, Score):
-        return score
-    raise TypeError(
-        f"the function for layer {layer.name!r} must return a Score or None, got {describe(score)}"
-    )
+def check_made_score(score: object, layer: Layer) -> Score | None:
+    """What a maker returned, if it is None or a score that fits the layer."""
+    if score is None:
+        return None
+    if not isinstance(score, Score):
+        raise TypeError(
+            f"the function for layer {layer.name!r} must return a Score or None, got "
+            f"{describe(score)}"
+        )
+    if layer.tells_sizes:
+        width = layer.head_dim
+        try:
+            check_score_fits(score, (layer.heads, width), (layer.key_heads, width))
+        except ValueError as error:
+            raise ValueError(f"layer {layer.name!r}: {error}") from None
+    return score
+
+
+def _own_config(model: PreTrainedModel) -> None:
+    """Give the model configs of its own: other models may have been built from the same object."""
+    copies: dict = {}  # one copy of each, so that what was one config stays one
+    for part in model.modules():
+        for name, held in list(vars(part).items()):
+            if isinstance(held, PreTrainedConfig):
+                setattr(part, name, copy.deepcopy(held, copies))
 
 
 def put_scores(
@@ -117,10 +137,10 @@ def put_scores(
 ) -> None:
     """Put scores in their layers, switch the implementation, and write it all in the config."""
     # Not only the first time: the implementation may have been changed by hand since.
-    wanted = implementation_for(model, layers)
-    ours = all(implementation_of(layer) in (wanted, None) for layer in layers)
+    wanted = _implementation_for(model, layers)
+    ours = all(_implementation_of(layer) in (wanted, None) for layer in layers)
     if not ours or not hasattr(model, BEFORE):
-        setattr(model, BEFORE, switch(model, layers, wanted))
+        setattr(model, BEFORE, _switch_implementation(model, layers, wanted))
     descriptions = {}
     for layer in layers:
         score = scores.get(layer.name, getattr(layer.module, SCORE, None))
@@ -135,7 +155,7 @@ def put_scores(
     model.config.attn_implementation = IMPLEMENTATION
 
 
-def implementation_for(model: PreTrainedModel, layers: list[Layer]) -> str:
+def _implementation_for(model: PreTrainedModel, layers: list[Layer]) -> str:
     """Which of our two: are the model's masks and its layers' flags `is_causal` made for SDPA?
 
     Those made for flash attention are too, if every layer is causal (Gemma 2, gpt-oss).
@@ -148,8 +168,14 @@ def implementation_for(model: PreTrainedModel, layers: list[Layer]) -> str:
     return IMPLEMENTATION if causal and flash else LIKE_EAGER
 
 
-def switch(model: PreTrainedModel, layers: list[Layer], wanted: str) -> dict[str, str | None]:
-    """Set the implementation, make sure that every layer heard of it, and return those before."""
+def _switch_implementation(
+    model: PreTrainedModel, layers: list[Layer], wanted: str
+) -> dict[str, str | None]:
+    """Set the implementation, make sure that every layer heard of it, and return those before.
+
+    `_attn_implementation` is where layers look; `set_attn_implementation` writes it, and no public
+    call reads it.
+    """
     configs = {name: getattr(model.config, name, None) for name in model.config.sub_configs}
     before = {
         # A config taken from a model with scores names ours already: None is the model's default.
@@ -158,7 +184,7 @@ def switch(model: PreTrainedModel, layers: list[Layer], wanted: str) -> dict[str
         if config is not None
     }
     model.set_attn_implementation(wanted)
-    deaf = [layer.name for layer in layers if implementation_of(layer) not in (wanted, None)]
+    deaf = [layer.name for layer in layers if _implementation_of(layer) not in (wanted, None)]
     if deaf:
         model.set_attn_implementation(before)
         raise ValueError(
@@ -168,6 +194,6 @@ def switch(model: PreTrainedModel, layers: list[Layer], wanted: str) -> dict[str
     return before
 
 
-def implementation_of(layer: Layer) -> str | None:
+def _implementation_of(layer: Layer) -> str | None:
     """What a layer will ask for; None for one without a config of its own, which follows the model."""
     return getattr(getattr(layer.module, "config", None), "_attn_implementation", None)

@@ -6,6 +6,8 @@ D head width.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
@@ -15,6 +17,7 @@ from regard.attention import attend, attention
 from regard.mask import Mask
 from regard.scores import Score, named_score
 
+# Says whether a caller asked for weights; no public call tells it to an attention function.
 try:
     from transformers.utils.output_capturing import _active_collector as COLLECTOR
 except ImportError:  # releases that pass `output_attentions` down to every layer
@@ -71,11 +74,11 @@ def attention_forward(
         (B, Q, H, value width), and the weights before dropout (B, H, Q, L) where the model was
         asked for `output_attentions`, else None.
     """
-    refuse_unsupported(module, query, attention_mask, kwargs)
-    score = layer_score(module)
-    mask, bias = mask_and_bias(attention_mask, position_bias)
+    _refuse_unsupported(module, query, attention_mask, kwargs)
+    score = _layer_score(module)
+    mask, bias = _mask_and_bias(attention_mask, position_bias)
     if attention_mask is None and query.shape[-2] > 1:
-        causal = says_causal(module) if is_causal is None else is_causal
+        causal = _says_causal(module) if is_causal is None else is_causal
         # From the first key: transformers leaves the mask out where the cache was empty, and a
         # static cache has room for later keys at its end.
         mask = Mask.causal("top_left") if causal else None
@@ -83,11 +86,11 @@ def attention_forward(
         "mask": mask,
         "bias": bias,
         "sink": s_aux,
-        "temperature": own_temperature(score, query, scaling),
+        "temperature": _own_temperature(score, query, scaling),
         "softcap": softcap,
         "dropout": dropout if module.training else 0.0,
     }
-    if wants_weights(kwargs):
+    if _wants_weights(kwargs):
         result = attend(query, key, value, score, want=("weights",), **options)
         return result.output.transpose(1, 2).contiguous(), result.weights
     output = attention(query, key, value, score, **options)
@@ -95,7 +98,7 @@ def attention_forward(
 
 
 def eager_forward(
-    module: nn.Module, *tensors: Tensor | None, is_causal: bool | None = None, **options
+    module: nn.Module, *tensors: Any, is_causal: bool | None = None, **options
 ) -> tuple[Tensor, Tensor | None]:
     """`attention_forward` where no mask means that nothing is hidden, as in eager attention.
 
@@ -106,7 +109,7 @@ def eager_forward(
     return attention_forward(module, *tensors, is_causal=False, **options)
 
 
-def says_causal(module: nn.Module) -> bool:
+def _says_causal(module: nn.Module) -> bool:
     """Whether a layer that is given no mask must not look ahead.
 
     Transformers' own layers that do not say are of encoders or of cross attention (Mllama). Of a
@@ -121,18 +124,18 @@ def says_causal(module: nn.Module) -> bool:
     return bool(causal)
 
 
-def layer_score(module: nn.Module) -> Score:
+def _layer_score(module: nn.Module) -> Score:
     """The score of a layer; scaled dot where `use_score` left the layer out."""
     if not hasattr(module, SCORE):
         raise RuntimeError(
             f"{type(module).__name__} runs with attn_implementation={IMPLEMENTATION!r} but has no "
             "score: call regard.integrations.transformers.use_score(model, ...) on a fresh model, "
-            "or open a saved one with regard.integrations.transformers.load(folder)"
+            "or open a saved one with regard.integrations.transformers.load_pretrained(folder)"
         )
     return named_score(getattr(module, SCORE))
 
 
-def own_temperature(score: Score, query: Tensor, scaling: float | Tensor | None) -> float | Tensor:
+def _own_temperature(score: Score, query: Tensor, scaling: float | Tensor | None) -> float | Tensor:
     """What makes `<q, k> / sqrt(D)` the model's `scaling * <q, k>`; 1 for every other score.
 
     A wrapped scaled dot keeps the model's scaling too: `SoftCapped(ScaledDot(), 30.0)`.
@@ -146,7 +149,7 @@ def own_temperature(score: Score, query: Tensor, scaling: float | Tensor | None)
     return 1 / factor
 
 
-def mask_and_bias(
+def _mask_and_bias(
     attention_mask: Tensor | None, position_bias: Tensor | None
 ) -> tuple[Mask | None, Tensor | None]:
     """A mask and an additive bias from what the model passes.
@@ -163,7 +166,7 @@ def mask_and_bias(
     return Mask.dense(~hidden), bias if position_bias is None else bias + position_bias
 
 
-def wants_weights(kwargs: dict) -> bool:
+def _wants_weights(kwargs: dict) -> bool:
     """Whether the model was asked for `output_attentions`.
 
     Some models keep the argument to themselves (GPT-2): then the recorder of their outputs knows.
@@ -179,7 +182,7 @@ def wants_weights(kwargs: dict) -> bool:
     return recorded is not None and any(name.endswith("attentions") for name in recorded)
 
 
-def refuse_unsupported(
+def _refuse_unsupported(
     module: nn.Module, query: Tensor, attention_mask: Tensor | None, kwargs: dict
 ) -> None:
     """Refuse what would change the result if it were left out."""

@@ -52,6 +52,14 @@ class Layer:
             return width
         return self._size(WHOLE_WIDTHS, "head width") // self.heads
 
+    @property
+    def tells_sizes(self) -> bool:
+        """Whether heads and width can be told from the layer or its config."""
+        try:
+            return self.heads > 0 and self.head_dim > 0
+        except ValueError:
+            return False
+
     def _found(self, names: Iterable[str]) -> int | None:
         config = getattr(self.module, "config", None)
         for holder in (self.module, config):
@@ -75,7 +83,7 @@ def attention_layers(model: PreTrainedModel) -> list[Layer]:
     """The layers of `model` that call transformers' attention interface, in order."""
     if not isinstance(model, PreTrainedModel):
         raise TypeError(f"model must be a transformers PreTrainedModel, got {describe(model)}")
-    found = [(name, m) for name, m in model.named_modules() if calls_interface(type(m))]
+    found = [(name, m) for name, m in model.named_modules() if _calls_interface(type(m))]
     if not found:
         raise ValueError(
             f"{type(model).__name__} has no layer that calls transformers' attention interface, so "
@@ -84,7 +92,7 @@ def attention_layers(model: PreTrainedModel) -> list[Layer]:
     return [Layer(name, index, module) for index, (name, module) in enumerate(found)]
 
 
-def calls_interface(layer_class: type[nn.Module]) -> bool:
+def _calls_interface(layer_class: type[nn.Module]) -> bool:
     """Whether a method of the class reads the registry of attention functions."""
     if issubclass(layer_class, PreTrainedModel):  # whole models read it to check a name
         return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from regard.integrations.transformers.attach import (
     DESCRIPTIONS,
     Maker,
     as_maker,
-    checked,
+    check_made_score,
     put_scores,
 )
 from regard.integrations.transformers.forward import SCORE
@@ -24,10 +25,11 @@ from regard.scores import Score
 
 # Arguments of `from_pretrained` that say where the files are: the config needs them too.
 WHERE = ("cache_dir", "force_download", "local_files_only", "revision", "subfolder", "token")
+HUB_NAME = re.compile(r"\w[\w.-]*/[\w.-]+")
 OURS = ("attn_implementation", "config", "output_loading_info", "trust_remote_code")
 
 
-def load(
+def load_pretrained(
     path: str | PathLike,
     model_class: type[PreTrainedModel] | None = None,
     *,
@@ -39,7 +41,7 @@ def load(
     Weights are read from safetensors alone; nothing is unpickled.
 
     Args:
-        path: the folder that `save_pretrained` wrote, or a name on the hub.
+        path: the folder that `save_pretrained` wrote, or a name on the hub, "owner/name".
         model_class: the model's class; by default the one that was saved.
         score: as for `use_score`; needed only for scores that are not this library's. It must be
             what the folder holds, and is refused by name otherwise.
@@ -47,12 +49,13 @@ def load(
     """
     for name in OURS:
         if name in kwargs:
-            raise TypeError(f"load sets {name}= by itself; take it out of the call")
+            raise TypeError(f"load_pretrained sets {name}= by itself; take it out of the call")
     if not kwargs.setdefault("use_safetensors", True):
-        raise ValueError("load reads safetensors only; leave use_safetensors out of the call")
-    if Path(path).is_file():  # transformers would read it as weights, and unpickle it
-        raise ValueError(f"path {str(path)!r} is a file; give the folder that holds it")
-    config = read_config(path, model_class, {k: kwargs[k] for k in WHERE if k in kwargs})
+        raise ValueError(
+            "load_pretrained reads safetensors only; leave use_safetensors out of the call"
+        )
+    _check_path(path, kwargs.get("subfolder", ""))
+    config = _read_config(path, model_class, {k: kwargs[k] for k in WHERE if k in kwargs})
     saved = getattr(config, DESCRIPTIONS, None)
     if saved is not None and not isinstance(saved, dict):
         raise ValueError(
@@ -63,13 +66,13 @@ def load(
             f"the config in {str(path)!r} names no scores; open it with from_pretrained, then call "
             "use_score"
         )
-    model_class = saved_class(config) if model_class is None else model_class
+    model_class = _saved_class(config) if model_class is None else model_class
     make = None if score is None else as_maker(score)
 
     def build(self: PreTrainedModel, config: PreTrainedConfig, *args, **options) -> None:
         model_class.__init__(self, config, *args, **options)
         layers = attention_layers(self)
-        put_scores(self, layers, saved_scores(layers, saved, make, self.base_model_prefix))
+        put_scores(self, layers, _saved_scores(layers, saved, make, self.base_model_prefix))
 
     # `from_pretrained` builds the model itself, so the scores go in while it does. The class is
     # the same to the eye (some registries of transformers go by its name) and is put back after.
@@ -87,7 +90,24 @@ def load(
     return model
 
 
-def read_config(
+def _check_path(path: str | PathLike, subfolder: str) -> None:
+    """Refuse a path that holds no model before the hub is asked for it, again and again."""
+    place = Path(path)
+    if place.is_file():  # transformers would read it as weights, and unpickle it
+        raise ValueError(f"path {str(path)!r} is a file; give the folder that holds it")
+    if place.is_dir():
+        if not (place / subfolder / "config.json").is_file():
+            raise FileNotFoundError(
+                f"the folder {str(place / subfolder)!r} holds no config.json; give the one that "
+                "save_pretrained wrote"
+            )
+    elif not isinstance(path, str) or not HUB_NAME.fullmatch(path):
+        raise FileNotFoundError(
+            f"there is no folder {str(path)!r}; a name on the hub is 'owner/name'"
+        )
+
+
+def _read_config(
     path: str | PathLike, model_class: type[PreTrainedModel] | None, where: dict
 ) -> PreTrainedConfig:
     """The saved config, free to pick the model's usual implementation first."""
@@ -101,11 +121,12 @@ def read_config(
         reader = model_class.config_class
     # Neither asks whether to run code of the folder, nor fetches the kernels that it may name.
     config = reader.from_pretrained(path, trust_remote_code=False, **where)
+    # What the file asks for; the public setter is of models, and there is none yet.
     config._attn_implementation = None
     return config
 
 
-def saved_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
+def _saved_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
     """The class of transformers that the config names."""
     named = config.architectures
     name = named[0] if isinstance(named, list) and named else named
@@ -118,7 +139,7 @@ def saved_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
     return found
 
 
-def saved_scores(
+def _saved_scores(
     layers: list[Layer], saved: dict[str, dict], make: Maker | None, prefix: str
 ) -> dict[str, Score | None]:
     """The score of each layer that has a description; refuses others than were saved."""
@@ -133,7 +154,7 @@ def saved_scores(
         if make is None:
             scores[layer.name] = rebuild_score(description)
             continue
-        score = scores[layer.name] = checked(make(layer), layer)
+        score = scores[layer.name] = check_made_score(make(layer), layer)
         given = None if score is None else describe_score(score)
         if given != description:
             raise ValueError(

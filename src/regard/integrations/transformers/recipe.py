@@ -6,12 +6,9 @@ file gives, so that opening a folder runs none of its code.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from torch import nn
-
 from regard.describe import describe
 from regard.scores import (
+    GAT,
     Additive,
     Bilinear,
     Cosine,
@@ -25,69 +22,34 @@ from regard.scores import (
 )
 from regard.stabilize import ClippedKeys, Normalized, SoftCapped, Tempered, UnitKeys
 
-
-def _additive(score: Additive) -> dict:
-    return {
-        "hidden": score.hidden,
-        "heads": score.heads,
-        "bias": score.bias is not None,
-        "weight_norm": score.gain is not None,
-    }
-
-
-def _projected(score: Projected) -> dict:
-    return {
-        "query_dim": score.query_dim,
-        "key_dim": score.key_dim,
-        "width": score.query_weight.shape[0] // score.heads,
-        "heads": score.heads,
-        "key_heads": score.key_heads,
-        "bias": score.query_bias is not None,
-    }
-
-
-def _normalized(score: Normalized) -> dict:
-    query, key = score.query_norm, score.key_norm
-    return {
-        "dim": [query.normalized_shape[0], key.normalized_shape[0]],
-        "norm": "layer" if isinstance(query, nn.LayerNorm) else "rms",
-        "eps": query.eps,
-    }
-
-
-def _attributes(*names: str) -> Callable[[Score], dict]:
-    return lambda score: {name: getattr(score, name) for name in names}
-
-
-# The arguments that build each score again; the score inside a wrapper is added by `describe_score`.
-ARGUMENTS: dict[type[Score], Callable[..., dict]] = {
-    Dot: _attributes(),
-    ScaledDot: _attributes(),
-    Cosine: _attributes("heads", "scale", "eps"),
-    Gaussian: lambda score: {"bandwidth": score.bandwidth, "heads": score.key_heads},
-    Bilinear: _attributes("query_dim", "key_dim", "heads"),
-    LowRank: _attributes("query_dim", "key_dim", "rank", "heads", "key_heads"),
-    Additive: _additive,
-    GATv2: lambda score: {**_additive(score), "negative_slope": score.parameter},
-    Projected: _projected,
-    Tempered: lambda score: {
-        "temperature": score.temperature,
-        "heads": None if score.log_factor is None else score.log_factor.shape[0],
-    },
-    Normalized: _normalized,
-    UnitKeys: _attributes(),
-    ClippedKeys: _attributes("max_norm"),
-    SoftCapped: _attributes("cap"),
-}
-BY_NAME = {score_class.__name__: score_class for score_class in ARGUMENTS}
+# What a file may name; nothing else is ever built.
+KNOWN: tuple[type[Score], ...] = (
+    Dot,
+    ScaledDot,
+    Cosine,
+    Gaussian,
+    Bilinear,
+    LowRank,
+    Additive,
+    GAT,
+    GATv2,
+    Projected,
+    Tempered,
+    Normalized,
+    UnitKeys,
+    ClippedKeys,
+    SoftCapped,
+)
+BY_NAME = {score_class.__name__: score_class for score_class in KNOWN}
 
 
 def describe_score(score: Score) -> dict:
     """What builds the score again, as JSON; of a score that is not ours, its class and name."""
-    arguments = ARGUMENTS.get(type(score))
-    if arguments is None:
-        return {"type": type(score).__name__, "name": score.name, "foreign": True}
-    description = {"type": type(score).__name__, "name": score.name, **arguments(score)}
+    description: dict = {"type": type(score).__name__, "name": score.name}
+    if type(score) not in KNOWN:
+        return {**description, "foreign": True}
+    for name, value in score.arguments().items():
+        description[name] = list(value) if isinstance(value, tuple) else value  # as JSON has it
     inside = getattr(score, "score", None)
     if isinstance(inside, Score):
         description["score"] = describe_score(inside)

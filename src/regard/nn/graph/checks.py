@@ -10,14 +10,14 @@ from regard.describe import describe
 from regard.nn.graph.edges import FILLS
 
 
-def dims_pair(in_dims: int | tuple[int, int]) -> tuple[int, int]:
+def dims_pair(in_dim: int | tuple[int, int]) -> tuple[int, int]:
     """(source dim, target dim), or an error."""
-    pair = (in_dims, in_dims) if isinstance(in_dims, int) else in_dims
+    pair = (in_dim, in_dim) if isinstance(in_dim, int) else in_dim
     whole = isinstance(pair, (tuple, list)) and len(pair) == 2
     if not whole or not all(type(n) is int and n > 0 for n in pair):
         raise ValueError(
-            "in_dims must be an integer of 1 or more, or a pair (source dim, target dim) of them, "
-            f"got {describe(in_dims)}"
+            "in_dim must be an integer of 1 or more, or a pair (source dim, target dim) of them, "
+            f"got {describe(in_dim)}"
         )
     return pair[0], pair[1]
 

@@ -13,9 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regard.arguments import check_sizes
-from regard.checks import check_options
-from regard.forms import PairwiseKey
+from regard.arguments import check_probability, check_sizes
+from regard.nn.fit import check_score_fits
 from regard.nn.graph import pyg
 from regard.nn.graph.checks import check_edges, check_fill, dims_pair, edge_features, node_pair
 from regard.nn.graph.edges import (
@@ -27,10 +26,8 @@ from regard.nn.graph.edges import (
     sum_at,
     with_self_loops,
 )
-from regard.nn.graph.score import make_score, score_width
-from regard.nn.multihead.checks import check_score_fits
+from regard.nn.graph.score import lower_edges, make_graph_score, score_width
 from regard.scores import Score
-from regard.scores.gat import GAT
 
 
 class GraphAttended(NamedTuple):
@@ -69,12 +66,19 @@ class GraphAttention(nn.Module):
 
     `from_pyg` makes a layer from one of theirs, `load_pyg` takes their state_dict.
 
+    ```python
+    layer = GraphAttention(8, 16, heads=2)
+    x, edge_index = torch.randn(4, 8), torch.tensor([[0, 1, 2], [1, 2, 3]])
+    output = layer(x, edge_index)  # (4, 32)
+    ```
+
     Args:
-        in_dims: width of the node features, or (source, target) between two sets of nodes.
+        in_dim: width of the node features, or (source, target) between two sets of nodes.
         out_dim: C, output width for each head.
         heads: H.
-        score: "gatv2", "gat", "scaled_dot", "dot", "cosine", "gaussian", "bilinear", "additive",
-            or any `Score` for H heads on queries and keys of width W; this layer projects.
+        score: a name such as "gatv2", "gat" or "additive", None for scaled dot, or a `Score` for H
+            heads on queries and keys of width W (this layer projects), which is kept and not
+            copied: layers given one object share it.
         width: W; default the score's own where it has one, else C.
         concat: concatenate the heads; False averages them.
         edge_dim: width of edge features, which are projected and added to the keys.
@@ -109,10 +113,10 @@ class GraphAttention(nn.Module):
 
     def __init__(
         self,
-        in_dims: int | tuple[int, int],
+        in_dim: int | tuple[int, int],
         out_dim: int,
         heads: int = 1,
-        score: str | Score = "gatv2",
+        score: str | Score | None = "gatv2",
         *,
         width: int | None = None,
         concat: bool = True,
@@ -129,13 +133,13 @@ class GraphAttention(nn.Module):
         gate: bool = False,
     ) -> None:
         super().__init__()
-        self.source_dim, self.target_dim = dims_pair(in_dims)
+        self.source_dim, self.target_dim = dims_pair(in_dim)
         check_sizes(out_dim=out_dim, heads=heads, width=width, edge_dim=edge_dim)
-        check_options(None, dropout, None)
+        check_probability(dropout=dropout)
         check_fill(fill, edge_dim)
         width = score_width(score, width, out_dim)
         self._starts_as_pyg = isinstance(score, str) and score in ("gat", "gatv2")
-        self.score = make_score(score, width, heads, negative_slope, edge_dim is not None)
+        self.score = make_graph_score(score, width, heads, negative_slope, edge_dim is not None)
         check_score_fits(self.score, (heads, width), (heads, width))
         self.out_dim, self.heads, self.width, self.edge_dim = out_dim, heads, width, edge_dim
         self.concat, self.edge_in_value, self.self_loops = concat, edge_in_value, self_loops
@@ -145,28 +149,32 @@ class GraphAttention(nn.Module):
         else:
             self.fill = fill
         if share_weights is None:
-            share_weights = self.score.name == "gat" and isinstance(in_dims, int)
+            share_weights = self.score.name == "gat" and isinstance(in_dim, int)
         if share_value is None:
             share_value = self.score.name in ("gat", "gatv2")
         self.share_weights, self.share_value = share_weights, share_value
         self._check_options(residual, gate)
-        total = out_dim * heads if concat else out_dim
+        self._make_parameters(bias, residual, gate)
+        self._reset_own()
+
+    def _make_parameters(self, bias: bool, residual: bool, gate: bool) -> None:
+        """The projections and the bias, not drawn yet."""
+        heads, total = self.heads, self.out_dim * (self.heads if self.concat else 1)
         bias_inside = bias and self.score.name != "gat"
-        self.key = nn.Linear(self.source_dim, heads * width, bias_inside)
+        self.key = nn.Linear(self.source_dim, heads * self.width, bias_inside)
         self.query = self.value = self.edge = self.residual = self.gate = self.bias = None
-        if not share_weights:
-            self.query = nn.Linear(self.target_dim, heads * width, bias_inside)
-        if not share_value:
-            self.value = nn.Linear(self.source_dim, heads * out_dim, bias)
-        if edge_dim is not None:
-            self.edge = nn.Linear(edge_dim, heads * width, False)
+        if not self.share_weights:
+            self.query = nn.Linear(self.target_dim, heads * self.width, bias_inside)
+        if not self.share_value:
+            self.value = nn.Linear(self.source_dim, heads * self.out_dim, bias)
+        if self.edge_dim is not None:
+            self.edge = nn.Linear(self.edge_dim, heads * self.width, False)
         if residual:
-            self.residual = nn.Linear(self.target_dim, total, bias and not share_value)
+            self.residual = nn.Linear(self.target_dim, total, bias and not self.share_value)
         if gate:
             self.gate = nn.Linear(3 * total, 1, False)
-        if bias and share_value:
+        if bias and self.share_value:
             self.bias = nn.Parameter(torch.empty(total))
-        self._reset_own()
 
     @classmethod
     def from_pyg(cls, conv: nn.Module) -> GraphAttention:
@@ -189,9 +197,10 @@ class GraphAttention(nn.Module):
 
     def reset_parameters(self) -> None:
         """Draw all parameters anew, those of the score included."""
-        reset = getattr(self.score, "reset_parameters", None)
-        if reset is not None:
-            reset()
+        for part in self.score.modules():  # a wrapper does not reset the score inside
+            reset = getattr(part, "reset_parameters", None)
+            if reset is not None:
+                reset()
         self._reset_own()
 
     def forward(
@@ -203,7 +212,7 @@ class GraphAttention(nn.Module):
         """Attend over the edges.
 
         Args:
-            x: node features (nodes, in_dims), or a pair (x_source, x_target).
+            x: node features (nodes, in_dim), or a pair (x_source, x_target).
             edge_index: (2, E) int64, sources in row 0 and targets in row 1.
             edge_attr: (E, edge_dim), or (E,) where edge_dim is 1.
 
@@ -269,15 +278,10 @@ class GraphAttention(nn.Module):
     def _weights(self, query: Tensor, key: Tensor, edge: Tensor | None, edges: Edges) -> Tensor:
         """The softmax over the edges of each target, (E, H)."""
         score, source = self.score, edges.source
-        q, k = query.transpose(0, 1), key.transpose(0, 1)
         if edge is None:
-            form = score.lower(q, k)
-        elif isinstance(score, GAT) and score.edge_vector is not None:
-            lowered = score.key(k).b.index_select(1, source) + score.edge(edge.transpose(0, 1))
-            form, source = score.join(score.query(q), PairwiseKey(lowered)), None
+            form = score.lower(query.transpose(0, 1), key.transpose(0, 1))
         else:
-            by_edge = at(key, source).to(key.dtype) + edge
-            form, source = score.lower(q, by_edge.transpose(0, 1)), None
+            form, source = lower_edges(score, query, key, edge, source), None
         logits = edge_logits(form, edges.target, source)
         if score.softcap is not None:
             logits = score.softcap * torch.tanh(logits / score.softcap)
@@ -348,8 +352,13 @@ class GraphAttention(nn.Module):
                 )
 
     def extra_repr(self) -> str:
-        """The sizes, as the constructor takes them."""
-        return (
-            f"({self.source_dim}, {self.target_dim}), {self.out_dim}, heads={self.heads}, "
-            f"self_loops={self.self_loops}"
-        )
+        """The sizes, and the options that were set; edges and residual show as parts."""
+        dims = (self.source_dim, self.target_dim)
+        text = f"{dims[0] if dims[0] == dims[1] else dims}, {self.out_dim}, heads={self.heads}"
+        text += f", width={self.width}" if self.width != self.out_dim else ""
+        text += "" if self.concat else ", concat=False"
+        text += ", edge_in_value=True" if self.edge_in_value else ""
+        text += "" if self.self_loops else ", self_loops=False"
+        text += f", fill={self.fill}" if self.edge_dim and self.self_loops else ""
+        text += ", share_weights=True" if self.share_weights else ""
+        return text + (f", dropout={self.dropout}" if self.dropout else "")

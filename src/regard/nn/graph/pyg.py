@@ -43,7 +43,7 @@ LAYERS = {"gat": "GATConv", "gatv2": "GATv2Conv", "scaled_dot": "TransformerConv
 SIGNS = {"att_src": "gat", "att": "gatv2", "lin_query.weight": "scaled_dot"}
 
 
-def score_of(names: Mapping[str, Any], given: object) -> str:
+def _score_of(names: Mapping[str, Any], given: object) -> str:
     """Which score the layer with these parameters uses, or an error."""
     for sign, score in SIGNS.items():
         if sign in names:
@@ -58,7 +58,7 @@ def arguments(conv: nn.Module) -> dict[str, Any]:
     """The arguments that make a `GraphAttention` compute what `conv` computes."""
     if not isinstance(conv, nn.Module):
         raise TypeError(f"conv must be a layer of PyTorch Geometric, got {describe(conv)}")
-    score = score_of(dict(conv.named_parameters()), conv)
+    score = _score_of(dict(conv.named_parameters()), conv)
     if any(isinstance(p, nn.parameter.UninitializedParameter) for p in conv.parameters()):
         raise ValueError("conv has not seen any input yet, so that its sizes are not known: run it")
     for name, wanted in (("flow", "source_to_target"), ("aggr", "add")):
@@ -69,7 +69,7 @@ def arguments(conv: nn.Module) -> dict[str, Any]:
             )
     theirs: Any = conv
     same = {
-        "in_dims": theirs.in_channels,
+        "in_dim": theirs.in_channels,
         "out_dim": theirs.out_channels,
         "heads": theirs.heads,
         "score": score,
@@ -97,7 +97,7 @@ def arguments(conv: nn.Module) -> dict[str, Any]:
 
 def renamed(state: Mapping[str, Tensor], score: str, ours: Mapping[str, Tensor]) -> dict:
     """A state_dict of theirs under our names, for a layer with the parameters `ours`."""
-    theirs = score_of(state, state)
+    theirs = _score_of(state, state)
     if theirs != score:
         raise ValueError(
             f"these are the weights of a {LAYERS[theirs]}, but this layer has score {score!r}; "

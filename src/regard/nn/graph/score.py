@@ -1,35 +1,16 @@
-"""The score of a `GraphAttention`: a name or an object, and how wide it wants its nodes."""
+"""The score of a `GraphAttention`: how it is made, how wide it wants nodes, how edges enter it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from torch import Tensor
 
 from regard.describe import describe
-from regard.scores import (
-    Additive,
-    Bilinear,
-    Cosine,
-    Dot,
-    GATv2,
-    Gaussian,
-    Projected,
-    ScaledDot,
-    Score,
-)
-from regard.scores.gat import GAT
-
-# How a score that was named is built, given the width and number of heads.
-BUILD: dict[str, Callable[[int, int], Score]] = {
-    "additive": Additive,
-    "bilinear": lambda width, heads: Bilinear(width, width, heads),
-    "cosine": lambda width, heads: Cosine(heads),
-    "dot": lambda width, heads: Dot(),
-    "gaussian": lambda width, heads: Gaussian(heads=heads),
-    "scaled_dot": lambda width, heads: ScaledDot(),
-}
+from regard.forms import Form, PairwiseKey
+from regard.nn.graph.edges import at
+from regard.scores import GAT, GATv2, Projected, Score, make_score
 
 
-def score_width(score: str | Score, width: int | None, out_dim: int) -> int:
+def score_width(score: str | Score | None, width: int | None, out_dim: int) -> int:
     """The width of queries and keys for each head."""
     own = None
     if isinstance(score, Score):
@@ -39,8 +20,8 @@ def score_width(score: str | Score, width: int | None, out_dim: int) -> int:
     return own or width or out_dim
 
 
-def make_score(
-    score: str | Score, width: int, heads: int, negative_slope: float | None, edge: bool
+def make_graph_score(
+    score: str | Score | None, width: int, heads: int, negative_slope: float | None, edge: bool
 ) -> Score:
     """The score object that compares projected nodes, or an error."""
     slope = 0.2 if negative_slope is None else negative_slope
@@ -53,24 +34,34 @@ def make_score(
             f"negative_slope={negative_slope} is for score='gat' and score='gatv2', got score "
             f"{describe(score)}"
         )
-    if isinstance(score, str) and score in BUILD:
-        return BUILD[score](width, heads)
-    names = ", ".join(map(repr, ["gat", "gatv2", *BUILD]))
-    if isinstance(score, str):
-        raise ValueError(f"unknown score {score!r}: names are {names}; or give a Score object")
-    if not isinstance(score, Score):
-        raise TypeError(f"score must be a Score object or one of {names}, got {describe(score)}")
-    if isinstance(score.inner, Projected):
+    made = make_score(score, width, heads)
+    if isinstance(made.inner, Projected):
         raise ValueError(
             "score is a Projected score, but GraphAttention projects the nodes itself: give the "
             "score inside, score.score"
         )
-    if score.heads not in (None, 1, heads):
-        raise ValueError(f"heads={heads}, but {type(score).__name__} has {score.heads} heads")
-    by_edge = any(isinstance(m, GAT) and m.edge_vector is not None for m in score.modules())
-    if by_edge and not (edge and isinstance(score, GAT)):
+    wrapped = made is not made.inner
+    if _has_edge_vector(made.inner) and (wrapped or not edge):
         raise ValueError(
             "GAT(edge=True) has a vector for edge features that would not be used: give edge_dim=, "
             "and the GAT itself, without a wrapper"
         )
-    return score
+    return made
+
+
+def lower_edges(score: Score, query: Tensor, key: Tensor, edge: Tensor, source: Tensor) -> Form:
+    """The form with a key for each edge: nodes (N, heads, width) and projected features of edges.
+
+    Features (E, heads, width) are added to the keys. A GAT with a vector for them lowers keys and
+    features apart, so that the keys of nodes are lowered once and not for each of their edges.
+    """
+    q = query.transpose(0, 1)
+    if isinstance(score, GAT) and _has_edge_vector(score):
+        b = score.key(key.transpose(0, 1)).b.index_select(1, source)
+        return score.join(score.query(q), PairwiseKey(b + score.edge(edge.transpose(0, 1))))
+    by_edge = at(key, source).to(key.dtype) + edge
+    return score.lower(q, by_edge.transpose(0, 1))
+
+
+def _has_edge_vector(score: Score) -> bool:
+    return isinstance(score, GAT) and score.edge_vector is not None

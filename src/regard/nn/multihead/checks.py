@@ -6,25 +6,30 @@ import re
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor
 
 from regard.arguments import autocast_enabled
 from regard.describe import describe
-from regard.nn.multihead.layout import BATCH_FIRST, LENGTH_FIRST, NO_BATCH, batch_and_length
-from regard.nn.multihead.masks import Sizes
+from regard.nn.multihead.layout import (
+    BATCH_FIRST,
+    LENGTH_FIRST,
+    NO_BATCH,
+    Sizes,
+    batch_and_length,
+)
 from regard.scores import Projected, Score
 
 if TYPE_CHECKING:
     from regard.nn.multihead.module import MultiheadAttention
 
-# A parameter by which a score is told, where a file has no metadata (safetensors keeps none).
-TOLD_BY = {
-    "query_factor": "'low_rank'",
-    "v": "'additive' or 'gatv2'",
-    "weight": "'bilinear'",
-    "gain": "'cosine'",
-    "log_factor": "'gaussian', or of a learned temperature",
+# A parameter by which scores are told, where a file has no metadata (safetensors keeps none).
+TOLD_BY: dict[str, tuple[str, ...]] = {
+    "query_factor": ("'low_rank'",),
+    "query_vector": ("'gat'",),
+    "v": ("'additive'", "'gatv2'"),
+    "weight": ("'bilinear'",),
+    "gain": ("'cosine'",),
+    "log_factor": ("'gaussian'", "of a learned temperature"),
 }
 
 
@@ -45,25 +50,6 @@ def feature_widths(score: Score, width: int | None, head_dim: int) -> tuple[int,
             f"width {key}"
         )
     return query, key
-
-
-@torch.no_grad()
-def check_score_fits(score: Score, query: tuple[int, int], key: tuple[int, int]) -> None:
-    """Refuse a score that does not take (heads, width) queries and keys: it is tried on zeros."""
-    like = next(score.parameters(), torch.empty(0))
-    q, k = (like.new_zeros(1, heads, 1, width) for heads, width in (query, key))
-    try:
-        form = score.lower(q, k)
-    except ValueError as error:
-        raise ValueError(
-            f"score does not fit {query[0]} query heads of width {query[1]} and {key[0]} key heads "
-            f"of width {key[1]}: {error}"
-        ) from None
-    if form.query.shape[-3] != query[0]:
-        raise ValueError(
-            f"score={type(score).__name__} makes {form.query.shape[-3]} heads, but "
-            f"num_heads={query[0]}"
-        )
 
 
 def check_inputs(
@@ -120,8 +106,10 @@ def check_inputs(
     return Sizes(batch, module.num_heads, queries, keys, layout, query.device)
 
 
-def check_state(score: Score, state: Mapping[str, Tensor], prefix: str, metadata: Mapping) -> None:
-    """Refuse parameters of another score than `score` with one sentence that names both.
+def check_saved_score(
+    score: Score, state: Mapping[str, Tensor], prefix: str, metadata: Mapping
+) -> str | None:
+    """One sentence that names both scores where the parameters are of another than `score`.
 
     The metadata say which score was saved; torch's own say nothing of it, which is scaled dot.
     Files without any are told by the names of the parameters. A few parameters alone, as for
@@ -135,16 +123,16 @@ def check_state(score: Score, state: Mapping[str, Tensor], prefix: str, metadata
     if saved is None or saved == score.name:
         theirs = {name for name in names if name.startswith("score.")}
         if theirs == own or names.isdisjoint(("in_proj_weight", "q_proj_weight")):
-            return
-        of = told_score(theirs) if saved is None else f"{of} with {_list(theirs)}"
-    raise RuntimeError(
+            return None
+        of = _score_named_by(theirs) if saved is None else f"{of} with {_list(theirs)}"
+    return (
         f"these parameters{where} are of score {of}, but this MultiheadAttention has score "
         f"{score.name!r} with {_list(own)}; build it with the same score. To go from a torch module "
         "to another score, use regard.nn.replace_attention"
     )
 
 
-def told_score(names: Collection[str]) -> str:
+def _score_named_by(names: Collection[str]) -> str:
     """The score that has these parameters, in words."""
     if not names:
         return "'scaled_dot', or another without parameters"
@@ -152,7 +140,7 @@ def told_score(names: Collection[str]) -> str:
     leaves = {found[1] for name in names if (found := re.fullmatch(r"(?:score\.)+(\w+)", name))}
     for leaf, told in TOLD_BY.items():
         if leaf in leaves:
-            return f"{told}, told by the names of {_list(names)}"
+            return f"{' or '.join(told)}, told by the names of {_list(names)}"
     return f"not known, with {_list(names)}"
 
 

@@ -7,13 +7,25 @@ Shape legend: N batch, L length, H heads, W width of a head.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
+import torch
 from torch import Tensor
 
 NO_BATCH: Final = "(length, dim)"
 BATCH_FIRST: Final = "(batch, length, dim)"
 LENGTH_FIRST: Final = "(length, batch, dim)"
+
+
+class Sizes(NamedTuple):
+    """The sizes of one call, its layout and its device."""
+
+    batch: int
+    heads: int
+    queries: int
+    keys: int
+    layout: str
+    device: torch.device
 
 
 def batch_and_length(x: Tensor, layout: str) -> tuple[int, int]:

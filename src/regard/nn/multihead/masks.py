@@ -8,26 +8,13 @@ Shape legend: N batch, H query heads, L query length, S key length.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
 from regard.describe import describe
 from regard.mask import Mask
-from regard.nn.multihead.layout import NO_BATCH
+from regard.nn.multihead.layout import NO_BATCH, Sizes
 from regard.precision import widened
-
-
-class Sizes(NamedTuple):
-    """The sizes of one call, its layout (see `regard.nn.multihead.layout`) and its device."""
-
-    batch: int
-    heads: int
-    queries: int
-    keys: int
-    layout: str
-    device: torch.device
 
 
 def translate(

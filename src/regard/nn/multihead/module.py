@@ -6,25 +6,24 @@ embed_dim, W width of a projected query or key.
 
 from __future__ import annotations
 
-import copy
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import dropout, linear
 
-from regard.arguments import check_sizes
+from regard.arguments import check_probability, check_sizes
 from regard.attention import attend, attention
-from regard.checks import check_options
 from regard.mask import Mask
-from regard.nn.multihead.checks import check_inputs, check_score_fits, check_state, feature_widths
+from regard.nn.fit import check_score_fits
+from regard.nn.multihead.checks import check_inputs, check_saved_score, feature_widths
 from regard.nn.multihead.layout import LENGTH_FIRST, NO_BATCH, from_heads, to_heads
 from regard.nn.multihead.masks import real_keys, translate
 from regard.nn.multihead.nested import cut_padding, pad_nested
-from regard.scores import Score, named_score
+from regard.scores import Score, make_score
 
 
-class Three(NamedTuple):
+class Projections(NamedTuple):
     """One of each for query, key and value."""
 
     query: Tensor
@@ -32,7 +31,7 @@ class Three(NamedTuple):
     value: Tensor
 
 
-def stay_off_the_fast_path(module: nn.Module, inputs: tuple) -> None:
+def _stay_off_the_fast_path(module: nn.Module, inputs: tuple) -> None:
     """A forward pre-hook that does nothing.
 
     In evaluation `torch.nn.TransformerEncoderLayer` hands the weights of its attention to a fused
@@ -49,6 +48,12 @@ class MultiheadAttention(nn.Module):
     (N, K, S, W): W_q and W_k of an additive score are the projections here, so that
     `score=Additive(hidden, num_heads)` makes them num_heads * hidden wide.
 
+    ```python
+    layer = MultiheadAttention(64, 4, batch_first=True, score="additive")
+    x = torch.randn(2, 10, 64)
+    output, weights = layer(x, x, x)  # (2, 10, 64) and (2, 10, 10)
+    ```
+
     Args:
         embed_dim: width of the output, and of the inputs unless told otherwise.
         num_heads: query heads, a divisor of `embed_dim`.
@@ -59,18 +64,20 @@ class MultiheadAttention(nn.Module):
         kdim: width of the keys given.
         vdim: width of the values given.
         batch_first: inputs and output are (batch, length, dim) and not (length, batch, dim).
-        device: where the parameters live; the score is moved there too.
-        dtype: of the parameters, those of the score included.
-        score: a `Score` for `num_heads` heads, the name of one without parameters, or None for
-            scaled dot. Not a `Projected` one: the projections are here.
+        device: where the parameters live; a score given is moved there, as `.to` does.
+        dtype: of the parameters; a score given is cast to it, as by `.to`.
+        score: a name, None for scaled dot, or a `Score` for `num_heads` heads, which is kept and
+            not copied: modules given one object share it. Not a `Projected` one: the projections
+            are here.
         qdim: width of the queries given.
         key_heads: heads of keys and values, a divisor of `num_heads`.
         width: W, where the score does not say; default embed_dim // num_heads.
+        engine: the name of an engine, as in `regard.attention`; None picks one.
 
-    With scaled dot, and the last three left out, parameters, their names and their start from a
-    given seed are those of torch, and a state_dict loads both ways. Other scores have theirs under
-    `score.`; `in_proj_weight` holds W_q, W_k and W_v one below the other (three parameters
-    where the inputs differ in width, as torch has it).
+    With scaled dot, and `qdim`, `key_heads` and `width` left out, parameters, their names and their
+    start from a given seed are those of torch, and a state_dict loads both ways. Other scores have
+    theirs under `score.`; `in_proj_weight` holds W_q, W_k and W_v one below the other (three
+    parameters where the inputs differ in width, as torch has it).
 
     Start: scaled dot as torch does it, Xavier uniform. For other scores W_q and W_k are normal with
     variance 1 / dim, so that unit-variance inputs are projected to unit variance, for which scores
@@ -103,11 +110,12 @@ class MultiheadAttention(nn.Module):
         qdim: int | None = None,
         key_heads: int | None = None,
         width: int | None = None,
+        engine: str | None = None,
     ) -> None:
         super().__init__()
         check_sizes(embed_dim=embed_dim, num_heads=num_heads, kdim=kdim, vdim=vdim, qdim=qdim)
         check_sizes(key_heads=key_heads, width=width)
-        check_options(None, dropout, None)
+        check_probability(dropout=dropout)
         if embed_dim % num_heads:
             raise ValueError(f"num_heads={num_heads} does not divide embed_dim={embed_dim}")
         self.embed_dim, self.num_heads, self.head_dim = embed_dim, num_heads, embed_dim // num_heads
@@ -118,8 +126,8 @@ class MultiheadAttention(nn.Module):
         self.kdim = embed_dim if kdim is None else kdim
         self.vdim = embed_dim if vdim is None else vdim
         self.dropout, self.batch_first, self.add_zero_attn = dropout, batch_first, add_zero_attn
-        # A name stands for one object shared by all: each module gets its own.
-        self.score = score if isinstance(score, Score) else copy.deepcopy(named_score(score))
+        self.engine = engine
+        self.score = make_score(score, width or self.head_dim, num_heads, self.key_heads)
         if device is not None or dtype is not None:
             self.score.to(device=device, dtype=dtype)
         query_width, key_width = feature_widths(self.score, width, self.head_dim)
@@ -131,11 +139,12 @@ class MultiheadAttention(nn.Module):
         )
         self._make_parameters(bias, add_bias_kv, {"device": device, "dtype": dtype})
         self.reset_parameters()
-        self.register_forward_pre_hook(stay_off_the_fast_path)
+        self.register_forward_pre_hook(_stay_off_the_fast_path)
 
     def _make_parameters(self, bias: bool, add_bias_kv: bool, where: dict) -> None:
         """Under torch's names, in torch's order: a seed then gives the same parameters."""
         dims = (self.qdim, self.kdim, self.vdim)
+        # Read by torch's encoder layers, under this name, before they call their attention.
         self._qkv_same_embed_dim = dims == (self.embed_dim,) * 3
         packed = self._qkv_same_embed_dim
         rows = sum(self.projected)
@@ -172,17 +181,14 @@ class MultiheadAttention(nn.Module):
             if added is not None:
                 nn.init.xavier_normal_(added)
 
-    # The name torch has for it.
-    _reset_parameters = reset_parameters
-
-    def projection_weights(self) -> Three:
+    def projection_weights(self) -> Projections:
         """W_q (H * W, qdim), W_k (K * W, kdim) and W_v, views of the parameters."""
         if self.in_proj_weight is not None:
-            return Three(*self.in_proj_weight.split(self.projected))
+            return Projections(*self.in_proj_weight.split(self.projected))
         assert self.q_proj_weight is not None
         assert self.k_proj_weight is not None
         assert self.v_proj_weight is not None
-        return Three(self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
+        return Projections(self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
 
     def forward(
         self,
@@ -233,7 +239,7 @@ class MultiheadAttention(nn.Module):
         if is_causal and key_padding_mask is None and not need_weights and added == 0:
             mask, bias = Mask.causal("top_left"), None
         if key_padding_mask is not None:
-            key, value = without_padding(query, key, value, key_padding_mask, sizes.layout)
+            key, value = _without_padding(query, key, value, key_padding_mask, sizes.layout)
         output, weights = self._attend(query, key, value, mask, bias, need_weights, sizes.layout)
         if weights is not None:
             weights = weights.mean(-3) if average_attn_weights else weights
@@ -257,29 +263,31 @@ class MultiheadAttention(nn.Module):
         k = self._add_keys(to_heads(projected.key, self.key_heads, layout), self.bias_k)
         v = self._add_keys(to_heads(projected.value, self.key_heads, layout), self.bias_v)
         rate, weights = self.dropout if self.training else 0.0, None
+        score, engine = self.score, self.engine
         if not need_weights:
-            found = attention(q, k, v, self.score, mask=mask, bias=bias, dropout=rate)
+            found = attention(q, k, v, score, mask=mask, bias=bias, dropout=rate, engine=engine)
         else:
-            attended = attend(q, k, v, self.score, mask=mask, bias=bias, want=("weights",))
+            want = ("weights",)
+            attended = attend(q, k, v, score, want=want, mask=mask, bias=bias, engine=engine)
             found, weights = attended.output, attended.weights
             assert weights is not None
             if rate:
-                found, weights = drop_weights(weights, v, rate)
+                found, weights = _drop_weights(weights, v, rate)
         return self.out_proj(from_heads(found, layout)), weights
 
-    def _project(self, query: Tensor, key: Tensor, value: Tensor) -> Three:
+    def _project(self, query: Tensor, key: Tensor, value: Tensor) -> Projections:
         """Project all three, in as few matrix products as the inputs allow."""
         weight, bias, rows = self.in_proj_weight, self.in_proj_bias, self.projected
         if weight is not None and key is value:
             if query is key:
-                return Three(*linear(query, weight, bias).split(rows, -1))
+                return Projections(*linear(query, weight, bias).split(rows, -1))
             weights = weight.split([rows[0], rows[1] + rows[2]])
             biases = (None, None) if bias is None else bias.split([rows[0], rows[1] + rows[2]])
             pair = linear(key, weights[1], biases[1]).split(rows[1:], -1)
-            return Three(linear(query, weights[0], biases[0]), *pair)
+            return Projections(linear(query, weights[0], biases[0]), *pair)
         q, k, v = self.projection_weights()
         biases = (None, None, None) if bias is None else bias.split(rows)
-        return Three(
+        return Projections(
             linear(query, q, biases[0]), linear(key, k, biases[1]), linear(value, v, biases[2])
         )
 
@@ -295,7 +303,7 @@ class MultiheadAttention(nn.Module):
     def merge_masks(self, *_: object) -> None:
         """What torch's encoder layer calls on its way into the fast path: refused.
 
-        It cannot come to this as long as the hook stands; see `stay_off_the_fast_path`.
+        It cannot come to this as long as the hook stands; see `_stay_off_the_fast_path`.
         """
         raise RuntimeError(
             f"torch's fast path would compute the scaled dot product in place of score "
@@ -313,7 +321,10 @@ class MultiheadAttention(nn.Module):
         self, state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
     ) -> None:
         """Refuse the parameters of another score, in one sentence."""
-        check_state(self.score, state_dict, prefix, local_metadata)
+        refused = check_saved_score(self.score, state_dict, prefix, local_metadata)
+        if refused is not None:
+            error_msgs.append(refused)
+            return
         super()._load_from_state_dict(
             state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
         )
@@ -322,10 +333,11 @@ class MultiheadAttention(nn.Module):
         """The sizes that are not plain from the parts."""
         text = f"embed_dim={self.embed_dim}, num_heads={self.num_heads}, dropout={self.dropout}"
         text += f", batch_first={self.batch_first}" if self.batch_first else ""
-        return text + (f", key_heads={self.key_heads}" if self.key_heads != self.num_heads else "")
+        text += f", key_heads={self.key_heads}" if self.key_heads != self.num_heads else ""
+        return text + (f", engine={self.engine!r}" if self.engine is not None else "")
 
 
-def drop_weights(weights: Tensor, value: Tensor, rate: float) -> tuple[Tensor, Tensor]:
+def _drop_weights(weights: Tensor, value: Tensor, rate: float) -> tuple[Tensor, Tensor]:
     """Drop weights (N, H, L, S) and weigh the values (N, K, S, width) with what is left.
 
     torch returns the weights that it used, so that they are made here and not inside an engine.
@@ -340,7 +352,7 @@ def drop_weights(weights: Tensor, value: Tensor, rate: float) -> tuple[Tensor, T
     return weights.to(value.dtype) @ value, weights
 
 
-def without_padding(
+def _without_padding(
     query: Tensor, key: Tensor, value: Tensor, key_padding_mask: Tensor, layout: str
 ) -> tuple[Tensor, Tensor]:
     """Keys and values with zeros where torch's mask says padding.

@@ -21,7 +21,8 @@ def replace_attention(model: nn.Module, score: ScoreChoice = None) -> list[str]:
 
     ```python
     replace_attention(encoder)                                          # the same results
-    replace_attention(encoder, lambda m: Additive(16, m.num_heads))     # one drawn for each layer
+    replace_attention(encoder, "additive")                              # at each layer's sizes
+    replace_attention(encoder, lambda m: Additive(16, m.num_heads))     # hidden width 16
     ```
 
     Args:
@@ -30,13 +31,14 @@ def replace_attention(model: nn.Module, score: ScoreChoice = None) -> list[str]:
         score: a name, None for scaled dot, a `Score` of which each layer gets its own copy, or a
             function from the torch module to one of these.
 
-    With scaled dot every parameter is kept, as the same object, so that an optimiser made before
+    With scaled dot every parameter is kept, as the same object, so that an optimizer made before
     goes on working. With other scores those whose shape agrees are: the output projection and
     the value projection always, those of query and key where the score takes heads of the
     same width. The rest is new.
 
     Returns:
-        The names of the modules replaced. A model without any is an error.
+        The names of the modules replaced. A model without any is an error. (`use_score` of
+        `regard.integrations.transformers` returns the model, as transformers' own calls do.)
     """
     if type(model) is nn.MultiheadAttention:
         raise ValueError(
@@ -68,6 +70,11 @@ def from_torch(module: nn.MultiheadAttention, score: ScoreChoice = None) -> Mult
     if not isinstance(module, nn.MultiheadAttention):
         raise TypeError(f"module must be a torch.nn.MultiheadAttention, got {describe(module)}")
     like = module.out_proj.weight
+    if isinstance(score, type):
+        raise TypeError(
+            "score must be a Score object, a name, None, or a function from the torch module to one "
+            f"of these, got {describe(score)}"
+        )
     if isinstance(score, Score):
         score = copy.deepcopy(score)
     elif callable(score):

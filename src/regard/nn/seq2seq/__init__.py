@@ -7,16 +7,18 @@ from regard.nn.seq2seq.attention import (
     LuongAttention,
 )
 from regard.nn.seq2seq.location import Location, coverage_loss
-from regard.nn.seq2seq.memory import AttentionResult, AttentionState, Memory
-from regard.nn.seq2seq.model import EncoderDecoder
-from regard.nn.seq2seq.monotonic import MonotonicAttention, expected_alignment, hard_alignment
-from regard.nn.seq2seq.recurrent import (
+from regard.nn.seq2seq.memory import (
+    AttentionResult,
+    AttentionState,
     Decoded,
     DecoderState,
     Encoded,
-    RecurrentDecoder,
-    RecurrentEncoder,
+    Memory,
+    Source,
 )
+from regard.nn.seq2seq.model import EncoderDecoder
+from regard.nn.seq2seq.monotonic import MonotonicAttention, expected_alignment, hard_alignment
+from regard.nn.seq2seq.recurrent import RecurrentDecoder, RecurrentEncoder
 from regard.nn.seq2seq.search import Hypotheses, beam_search, gnmt_length_penalty, greedy
 
 __all__ = [
@@ -36,6 +38,7 @@ __all__ = [
     "MonotonicAttention",
     "RecurrentDecoder",
     "RecurrentEncoder",
+    "Source",
     "beam_search",
     "coverage_loss",
     "expected_alignment",

@@ -1,12 +1,5 @@
 """Attention for recurrent decoders: one query at a time over a memory that was prepared once.
 
-```python
-attention = BahdanauAttention(query_dim=256, key_dim=512, hidden=128)
-memory = attention.prepare(encoder_output, lengths=lengths)  # keys are projected here, once
-context, weights, state = attention(query, memory)  # the first step
-context, weights, state = attention(query, memory, state)  # and each one after it
-```
-
 Shape legend: B batch, H heads, T queries (decoder steps), L keys, V value width, E hidden width.
 """
 
@@ -15,15 +8,25 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from regard.arguments import check_sizes
-from regard.attention import attend
-from regard.forms import KeySide
-from regard.nn.seq2seq.checks import (
-    check_memory,
+from regard.arguments import (
+    Counts,
+    check_counts,
     check_one_of,
     check_probability,
+    check_sizes,
+)
+from regard.attention import attend
+from regard.describe import describe
+from regard.forms import KeySide, key_tensor
+from regard.nn.linear import Linear
+from regard.nn.padding import real_tokens, zero_padding
+from regard.nn.seq2seq.checks import (
+    check_attention_state,
+    check_keys,
+    check_memory,
     check_query,
-    check_state,
+    check_values,
+    check_visible,
     check_window,
 )
 from regard.nn.seq2seq.location import (
@@ -33,16 +36,10 @@ from regard.nn.seq2seq.location import (
     add_to_keys,
     in_window,
 )
-from regard.nn.seq2seq.memory import (
-    AttentionResult,
-    AttentionState,
-    Memory,
-    after,
-    build_memory,
-    lowered,
-)
+from regard.nn.seq2seq.memory import AttentionResult, AttentionState, Memory, next_state
 from regard.precision import working_dtype
 from regard.scores import (
+    HOW_TO_BUILD,
     Additive,
     Bilinear,
     Dot,
@@ -50,15 +47,17 @@ from regard.scores import (
     Projected,
     ScaledDot,
     Score,
+    make_score,
 )
-from regard.scores.base import check_score
 
 
 class DecoderAttention(nn.Module):
     """Softmax attention with any score, step by step.
 
     Args:
-        score: how a key answers a query.
+        score: how a key answers a query: a `Score`, or a name such as "dot" or "additive" for
+            queries and keys that are compared as they are; None is scaled dot.
+        width: width of queries and keys, for a name whose score has parameters of that size.
         location: settings of a location term, or None.
         coverage: add a learned term of the total weight each key had so far.
         window: (back, ahead): at a step only keys from `back` before the last peak to `ahead`
@@ -73,8 +72,9 @@ class DecoderAttention(nn.Module):
 
     def __init__(
         self,
-        score: Score,
+        score: Score | str | None,
         *,
+        width: int | None = None,
         location: Location | None = None,
         coverage: bool = False,
         window: tuple[int, int] | None = None,
@@ -82,17 +82,17 @@ class DecoderAttention(nn.Module):
         engine: str | None = None,
     ) -> None:
         super().__init__()
-        check_score(score)
+        score = _score_object(score, width)
         check_probability(dropout=dropout)
         if location is not None and not isinstance(location, Location):
-            raise TypeError(f"location must be Location(...) or None, got {location!r}")
+            raise TypeError(f"location must be Location(...) or None, got {describe(location)}")
         self.score, self.window, self.dropout, self.engine = score, window, dropout, engine
         self.heads = score.heads or 1
         terms: list[nn.Module] = []
         if location is not None:
-            terms.append(LocationTerm(location, self.heads, term_width(score)))
+            terms.append(LocationTerm(location, self.heads, _term_width(score)))
         if coverage:
-            terms.append(CoverageTerm(self.heads, term_width(score)))
+            terms.append(CoverageTerm(self.heads, _term_width(score)))
         self.terms = nn.ModuleList(terms)
 
     @property
@@ -114,8 +114,8 @@ class DecoderAttention(nn.Module):
         self,
         keys: Tensor,
         *,
-        lengths: Tensor | None = None,
-        mask: Tensor | None = None,
+        lengths: Counts | None = None,
+        visible: Tensor | None = None,
         values: Tensor | None = None,
     ) -> Memory:
         """Project and lower the keys, once for all steps.
@@ -123,14 +123,27 @@ class DecoderAttention(nn.Module):
         Args:
             keys: (B, L, key dim).
             lengths: (B,), how many keys of each sequence are real, from 0; the rest is padding.
-            mask: (B, L) booleans, True = attend. With `lengths`, both must allow.
+            visible: (B, L) booleans, True = attend: the same for every query, so that it is no
+                `Mask`. With `lengths`, both must allow.
             values: (B, L, V); the keys themselves if None.
         """
-        return build_memory(self.score, keys, values, lengths, mask)
+        check_keys(keys, self.score, type(self).__name__)
+        if values is not None:
+            check_values(values, keys)
+        stop = None if lengths is None else check_counts(lengths, "lengths", keys)
+        real = real_tokens(keys.shape[1], stop=stop, device=keys.device)
+        if visible is not None:
+            check_visible(visible, keys)
+            real = visible if real is None else real & visible
+        # Before the projection: whatever padding holds would reach the gradient of its weights.
+        values = zero_padding(keys if values is None else values, real)
+        side = self.score.key(zero_padding(keys, real).unsqueeze(1))
+        return Memory(side, values.unsqueeze(1), real)
 
-    def start(self, memory: Memory) -> AttentionState:
+    def initial_state(self, memory: Memory) -> AttentionState:
         """The state before the first step: nothing was attended to."""
-        key = lowered(memory.side)
+        check_memory(memory)
+        key = key_tensor(memory.side)
         zeros = torch.zeros(
             (key.shape[0], self.heads, key.shape[2]),
             dtype=working_dtype(key.dtype),
@@ -146,17 +159,17 @@ class DecoderAttention(nn.Module):
         `state` is what the call before returned; None starts anew.
         """
         check_memory(memory)
-        key = lowered(memory.side)
-        check_query(query, key.shape[0])
+        key = key_tensor(memory.side)
+        check_query(query, key.shape[0], self.score, type(self).__name__)
         if state is None:
-            state = self.start(memory)
+            state = self.initial_state(memory)
         else:
-            check_state(state, (key.shape[0], self.heads, key.shape[2]))
+            check_attention_state(state, (key.shape[0], self.heads, key.shape[2]))
         steps = query.unsqueeze(1) if query.ndim == 3 else query[:, None, None]  # (B, 1, T, d)
         found = []
         for step in steps.split(1, 2) if self.sequential else (steps,):
             context, weights = self.look(step, memory, state)
-            state = after(state, weights)
+            state = next_state(state, weights)
             found.append((context, weights))
         context = torch.cat([each[0] for each in found], 2).transpose(1, 2).flatten(2)
         weights = torch.cat([each[1] for each in found], 2)
@@ -195,6 +208,15 @@ class DecoderAttention(nn.Module):
 
 class BahdanauAttention(DecoderAttention):
     """Additive attention: `s(q, k) = v' tanh(W_q q + W_k k + bias)` (Bahdanau et al. 2015).
+
+    ```python
+    attention = BahdanauAttention(query_dim=256, key_dim=512, hidden=128)
+    memory = attention.prepare(encoder_output, lengths=lengths)  # keys are projected here, once
+    state = attention.initial_state(memory)  # or None
+    for word in words:  # each step asks with the decoder's last state
+        context, weights, state = attention(hidden, memory, state)
+        hidden = cell(torch.cat([word, context], -1), hidden)
+    ```
 
     Args:
         query_dim: width of the decoder state.
@@ -272,7 +294,7 @@ class LuongAttention(DecoderAttention):
         engine: str | None = None,
     ) -> None:
         super().__init__(
-            luong_score(query_dim, key_dim, mode, heads, scaled, hidden),
+            _luong_score(query_dim, key_dim, mode, heads, scaled, hidden),
             location=location,
             coverage=coverage,
             window=window,
@@ -285,21 +307,25 @@ class LuongAttention(DecoderAttention):
 class AttentionalVector(nn.Module):
     """`tanh(W_c [c; h])`, what Luong's decoder predicts the next word from.
 
-    Weights start normal with variance 1 / (context_dim + query_dim).
+    Weights start normal with variance 1 / (context_dim + query_dim), and do so again by
+    `reset_parameters`.
     """
 
     def __init__(self, context_dim: int, query_dim: int, width: int) -> None:
         super().__init__()
         check_sizes(context_dim=context_dim, query_dim=query_dim, width=width)
-        self.linear = nn.Linear(context_dim + query_dim, width, bias=False)
-        nn.init.normal_(self.linear.weight, std=(context_dim + query_dim) ** -0.5)
+        self.linear = Linear(context_dim + query_dim, width, bias=False)
+
+    def reset_parameters(self) -> None:
+        """Draw the weights anew."""
+        self.linear.reset_parameters()
 
     def forward(self, context: Tensor, query: Tensor) -> Tensor:
         """(..., width) from (..., context_dim) and (..., query_dim)."""
         return torch.tanh(self.linear(torch.cat([context, query], -1)))
 
 
-def luong_score(
+def _luong_score(
     query_dim: int, key_dim: int, mode: str, heads: int, scaled: bool, hidden: int | None
 ) -> Score:
     """The score that `LuongAttention` documents, or an error."""
@@ -323,17 +349,32 @@ def luong_score(
     return ScaledDot() if scaled else Dot()
 
 
-def term_width(score: Score) -> int:
+def _score_object(score: Score | str | None, width: int | None) -> Score:
+    """The score, or the one of that name; a name with parameters needs their width."""
+    check_sizes(width=width)
+    if isinstance(score, Score) and width is not None:
+        raise ValueError(f"width={width} is for a score given by name, got {score.name!r} itself")
+    if width is None and isinstance(score, str) and score in HOW_TO_BUILD:
+        raise ValueError(
+            f"score={score!r} has parameters: give the width of queries and keys, width=..., or "
+            f"the object, score={HOW_TO_BUILD[score]}"
+        )
+    return make_score(score, width or 1, heads=1)
+
+
+def _term_width(score: Score) -> int:
     """How wide a term of the key's position is: see `regard.nn.seq2seq.location`."""
-    inner = score
-    while isinstance(wrapped := getattr(inner, "score", None), Score):
-        inner = wrapped
+    inner = score.inner
+    if isinstance(inner, Projected):
+        return _term_width(inner.score)
     if not isinstance(inner, PairwiseScore):
         return 1
-    width = getattr(inner, "width", None)
-    if width is None:
+    if inner.width is None:
         raise ValueError(
-            f"{type(inner).__name__} has no attribute `width`: a location or coverage term cannot "
+            f"{type(inner).__name__} does not say its `width`: a location or coverage term cannot "
             "tell how wide its hidden layer is"
         )
-    return width
+    # The hidden layer need not be as wide as the keys: that of `GAT` is one number.
+    like = next(inner.parameters(), torch.empty(0))
+    side = inner.key(like.detach().new_zeros(1, 1, 1, inner.width))
+    return key_tensor(side).shape[-1]

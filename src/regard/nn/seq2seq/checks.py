@@ -6,16 +6,18 @@ Shape legend: B batch, T queries, L keys, H heads.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from regard.arguments import is_number
 from regard.describe import describe
+from regard.nn.seq2seq.memory import AttentionState, DecoderState, Memory
+from regard.scores import Score
 
 
-def check_keys(keys: Tensor) -> None:
-    """Refuse keys that are not (B, L, dim)."""
+def check_keys(keys: Tensor, score: Score, owner: str) -> None:
+    """Refuse keys that are not (B, L, dim) with the dim that the owner's score takes."""
     if not isinstance(keys, Tensor) or not keys.is_floating_point():
         raise TypeError(f"keys must be a floating point tensor, got {describe(keys)}")
     if keys.ndim != 3:
@@ -23,6 +25,7 @@ def check_keys(keys: Tensor) -> None:
             f"keys must be (batch, length, dim), got shape {tuple(keys.shape)}; batch comes first, "
             "keys of one sequence are keys.unsqueeze(0)"
         )
+    _check_dim(keys, score.key_dim, "key", score, owner)
 
 
 def check_values(values: Tensor, keys: Tensor) -> None:
@@ -36,44 +39,22 @@ def check_values(values: Tensor, keys: Tensor) -> None:
         )
 
 
-def check_lengths(lengths: Tensor, sequences: Tensor, name: str = "lengths") -> Tensor:
-    """Lengths as int64 on the device of `sequences` (B, L, ...), or an error."""
-    if not isinstance(lengths, Tensor):
-        # A CPU tensor, whatever the default device: the range is checked there.
-        lengths = torch.as_tensor(lengths, device="cpu")
-    if lengths.dtype == torch.bool or lengths.is_floating_point():
+def check_visible(visible: Tensor, keys: Tensor) -> None:
+    """Refuse what is not a boolean (B, L)."""
+    if not isinstance(visible, Tensor) or visible.dtype != torch.bool:
         raise TypeError(
-            f"{name} must be integers, got {describe(lengths)}; of a boolean mask, True = real, "
-            "they are mask.sum(1)"
+            "visible must be a boolean tensor (batch, length) with True = attend, got "
+            f"{describe(visible)}; from 0/1 integers use visible.bool()"
         )
-    batch, longest = sequences.shape[0], sequences.shape[1]
-    if lengths.ndim != 1 or lengths.shape[0] != batch:
+    if visible.shape != keys.shape[:2]:
         raise ValueError(
-            f"{name} must be one number for each of the {batch} sequences, shape ({batch},), got "
-            f"shape {tuple(lengths.shape)}"
-        )
-    if lengths.device.type == "cpu" and not torch.compiler.is_compiling() and lengths.numel():
-        low, high = int(lengths.min()), int(lengths.max())
-        if low < 0 or high > longest:
-            raise ValueError(f"{name} must be from 0 to {longest}, got {low} to {high}")
-    return lengths.to(sequences.device, torch.int64)
-
-
-def check_visible(mask: Tensor, keys: Tensor) -> None:
-    """Refuse a mask that is not boolean (B, L)."""
-    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
-        raise TypeError(
-            f"mask must be a boolean tensor with True = attend, got {describe(mask)}; from 0/1 "
-            "integers use mask.bool()"
-        )
-    if mask.shape != keys.shape[:2]:
-        raise ValueError(
-            f"mask must be (batch, length) = {tuple(keys.shape[:2])}, got shape {tuple(mask.shape)}"
+            f"visible must be (batch, length) = {tuple(keys.shape[:2])}, got shape "
+            f"{tuple(visible.shape)}"
         )
 
 
-def check_query(query: Tensor, batch: int) -> None:
-    """Refuse queries of another batch: broadcasting one would hide a mistake."""
+def check_query(query: Tensor, batch: int, score: Score, owner: str) -> None:
+    """Refuse queries of another batch, which broadcasting would hide, or of another dim."""
     if not isinstance(query, Tensor) or not query.is_floating_point():
         raise TypeError(f"query must be a floating point tensor, got {describe(query)}")
     if query.ndim != 2 and query.ndim != 3:
@@ -86,20 +67,23 @@ def check_query(query: Tensor, batch: int) -> None:
             f"query has batch {query.shape[0]}, shape {tuple(query.shape)}, but the memory has "
             f"batch {batch}; for several queries of one sequence repeat it with memory.reorder(index)"
         )
+    _check_dim(query, score.query_dim, "query", score, owner)
 
 
 def check_memory(memory: object) -> None:
     """Refuse what `prepare` did not return, such as the keys themselves."""
-    if not hasattr(memory, "side"):
-        raise TypeError(f"memory must be what prepare(keys) returned, got {describe(memory)}")
-
-
-def check_state(state: Any, shape: tuple[int, int, int]) -> None:
-    """Refuse what is no state of an attention, or one that was made for another memory."""
-    if not hasattr(state, "total"):
+    if not isinstance(memory, Memory):
         raise TypeError(
-            f"state must be the AttentionState that the call before or start(memory) returned, got "
-            f"{describe(state)}"
+            f"memory must come from attention.prepare(keys, lengths=...), got {describe(memory)}"
+        )
+
+
+def check_attention_state(state: AttentionState, shape: tuple[int, int, int]) -> None:
+    """Refuse what is no state of an attention, or one that was made for another memory."""
+    if not isinstance(state, AttentionState):
+        raise TypeError(
+            "state must be the AttentionState that the call before or initial_state(memory) "
+            f"returned, got {describe(state)}"
         )
     for x in (state.weights, state.total):
         if tuple(x.shape) != shape:
@@ -109,14 +93,16 @@ def check_state(state: Any, shape: tuple[int, int, int]) -> None:
             )
 
 
-def check_decoder_state(state: Any, shape: tuple[int, int, int], cell: bool, fed: bool) -> None:
+def check_decoder_state(
+    state: DecoderState, shape: tuple[int, int, int], cell: bool, fed: bool
+) -> None:
     """Refuse what is no state of a decoder, or one of another decoder or batch.
 
     `shape` is (batch, layers, width); `cell` and `fed` say whether those parts are there.
     """
-    if not hasattr(state, "hidden"):
+    if not isinstance(state, DecoderState):
         raise TypeError(
-            "state must be the DecoderState that the step before or start(summary, memory) "
+            "state must be the DecoderState that the step before or initial_state(summary, memory) "
             f"returned, got {describe(state)}"
         )
     given = (tuple(state.hidden.shape), state.cell is not None, state.fed is not None)
@@ -132,27 +118,14 @@ def check_window(window: tuple[int, int] | None) -> None:
     if window is None:
         return
     sound = isinstance(window, tuple) and len(window) == 2
-    if not sound or any(not _is_count(size, 0) for size in window):
+    if not sound or any(not isinstance(n, int) or isinstance(n, bool) or n < 0 for n in window):
         raise ValueError(
             f"window must be (back, ahead), two integers of 0 or more, or None, got "
             f"{describe(window)}"
         )
 
 
-def check_count(least: int = 1, **counts: int) -> None:
-    """Refuse counts that are not integers of `least` or more, naming the first."""
-    for name, count in counts.items():
-        if not _is_count(count, least):
-            raise ValueError(f"{name} must be an integer of {least} or more, got {describe(count)}")
-
-
-def check_one_of(name: str, given: object, choices: tuple[str, ...]) -> None:
-    """Refuse a name that is not one of the choices."""
-    if given not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {given!r}")
-
-
-def check_tokens(tokens: Tensor, name: str) -> None:
+def check_token_ids(tokens: Tensor, name: str) -> None:
     """Refuse what is not a (B, length) tensor of token numbers."""
     if not isinstance(tokens, Tensor) or tokens.dtype not in (torch.int64, torch.int32):
         raise TypeError(f"{name} must be an integer tensor of tokens, got {describe(tokens)}")
@@ -160,29 +133,28 @@ def check_tokens(tokens: Tensor, name: str) -> None:
         raise ValueError(f"{name} must be (batch, length), got shape {tuple(tokens.shape)}")
 
 
-def check_probability(**numbers: float) -> None:
-    """Refuse numbers that are not from 0 to below 1, naming the first."""
-    for name, number in numbers.items():
-        real = isinstance(number, (int, float)) and not isinstance(number, bool)
-        if not (real and 0 <= number < 1):
-            raise ValueError(f"{name} must be from 0 to below 1, got {describe(number)}")
-
-
 def check_not_negative(**numbers: float) -> None:
     """Refuse numbers that are not finite and 0 or more, naming the first."""
     for name, number in numbers.items():
-        real = isinstance(number, (int, float)) and not isinstance(number, bool)
-        if not (real and 0 <= number < math.inf):
+        if not (is_number(number) and 0 <= number < math.inf):
             raise ValueError(f"{name} must be a number of 0 or more, got {describe(number)}")
 
 
 def check_finite(**numbers: float) -> None:
     """Refuse numbers that are not finite, naming the first."""
     for name, number in numbers.items():
-        real = isinstance(number, (int, float)) and not isinstance(number, bool)
-        if not (real and math.isfinite(number)):
+        if not (is_number(number) and math.isfinite(number)):
             raise ValueError(f"{name} must be a finite number, got {describe(number)}")
 
 
-def _is_count(count: object, least: int) -> bool:
-    return isinstance(count, int) and not isinstance(count, bool) and count >= least
+def _check_dim(x: Tensor, dim: int | None, side: str, score: Score, owner: str) -> None:
+    """Refuse another last dim than the score takes, in the shape that the user gave.
+
+    A score without dims of its own takes what it calls its width; None is any.
+    """
+    wanted = score.width if dim is None else dim
+    if wanted is not None and x.shape[-1] != wanted:
+        raise ValueError(
+            f"{owner} was built for {side} dim {wanted}, got {side} of shape {tuple(x.shape)} "
+            f"with dim {x.shape[-1]}"
+        )

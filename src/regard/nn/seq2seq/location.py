@@ -16,10 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regard.arguments import check_sizes
-from regard.forms import InnerKey, KeySide, PairwiseKey
-from regard.nn.seq2seq.checks import check_lengths, check_one_of
-from regard.nn.seq2seq.memory import AttentionState, Memory, first_visible, lowered
+from regard.arguments import Counts, check_counts, check_one_of, check_sizes
+from regard.forms import InnerKey, KeySide, PairwiseKey, key_tensor
+from regard.nn.seq2seq.memory import AttentionState, Memory, first_visible
 
 
 @dataclass(frozen=True)
@@ -103,14 +102,14 @@ def add_to_keys(side: KeySide, term: Tensor) -> KeySide:
     Keys that several heads share are repeated for each: their terms differ.
     """
     if isinstance(side, PairwiseKey):
-        return PairwiseKey(for_heads(side.b, term.shape[1]) + term.to(side.b.dtype))
+        return PairwiseKey(_for_heads(side.b, term.shape[1]) + term.to(side.b.dtype))
     term = term.squeeze(-1).to(side.psi.dtype)
     if side.beta is not None:
-        term = for_heads(side.beta, term.shape[1]) + term
-    return InnerKey(side.psi, term)
+        term = _for_heads(side.beta, term.shape[1]) + term
+    return InnerKey(side.psi, term, side.origin)
 
 
-def for_heads(x: Tensor, heads: int) -> Tensor:
+def _for_heads(x: Tensor, heads: int) -> Tensor:
     """What adds to a tensor of `heads` heads: x, repeated where its heads serve several each."""
     own = x.shape[1]
     return x if own == 1 or own == heads else x.repeat_interleave(heads // own, 1)
@@ -122,7 +121,7 @@ def in_window(memory: Memory, state: AttentionState, window: tuple[int, int]) ->
     Before the first step the peak is the first visible key.
     """
     back, ahead = window
-    position = torch.arange(lowered(memory.side).shape[2], device=state.weights.device)
+    position = torch.arange(key_tensor(memory.side).shape[2], device=state.weights.device)
     if position.shape[0] == 0:
         return state.weights > 0
     started = state.weights.any(-1, keepdim=True)
@@ -132,7 +131,7 @@ def in_window(memory: Memory, state: AttentionState, window: tuple[int, int]) ->
     return near if memory.visible is None else near & memory.visible.unsqueeze(1)
 
 
-def coverage_loss(weights: Tensor, lengths: Tensor | None = None) -> Tensor:
+def coverage_loss(weights: Tensor, lengths: Counts | None = None) -> Tensor:
     """`mean over steps of sum_j min(weight_j, coverage_j)`: attending twice costs (See et al. 2017).
 
     Args:
@@ -150,7 +149,7 @@ def coverage_loss(weights: Tensor, lengths: Tensor | None = None) -> Tensor:
     cost = torch.minimum(weights, before).sum(-1).mean(1)  # (B, T)
     real = torch.ones_like(cost)
     if lengths is not None:
-        lengths = check_lengths(lengths, cost)
+        lengths = check_counts(lengths, "lengths", cost)
         steps = torch.arange(cost.shape[1], device=cost.device)
         real = (steps < lengths.unsqueeze(-1)).to(cost.dtype)
     return (cost * real).sum() / real.sum().clamp(min=1)

@@ -1,9 +1,10 @@
-"""What a decoder carries from step to step, as values: the memory, the state, the result.
+"""What encoders, attention and decoders hand on, as values: nothing here lives in a module.
 
-Nothing here lives in a module, so that there is nothing to reset, two sentences can be decoded in
-turns by one module, and a beam is reordered by `reorder`.
+So there is nothing to reset, two sentences can be decoded in turns by one module, and a beam is
+reordered by `reorder`.
 
-Shape legend: B batch, H heads, T queries (decoder steps), L keys (source length), V value width.
+Shape legend: B batch, H heads, T queries (decoder steps), L keys (source length), V value width,
+N layers, D width.
 """
 
 from __future__ import annotations
@@ -13,9 +14,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from regard.forms import InnerKey, KeySide
-from regard.nn.seq2seq.checks import check_keys, check_lengths, check_values, check_visible
-from regard.scores import Score
+from regard.describe import sizes
+from regard.forms import KeySide, key_tensor
 
 
 class Memory(NamedTuple):
@@ -36,6 +36,8 @@ class Memory(NamedTuple):
         visible = None if self.visible is None else self.visible.index_select(0, index)
         return Memory(self.side.reorder(index), self.value.index_select(0, index), visible)
 
+    __repr__ = sizes
+
 
 class AttentionState(NamedTuple):
     """What an attention remembers of earlier steps, (B, H, L) each.
@@ -55,9 +57,11 @@ class AttentionState(NamedTuple):
             self.weights.index_select(0, index), self.total.index_select(0, index)
         )
 
+    __repr__ = sizes
+
 
 class AttentionResult(NamedTuple):
-    """What one call returns.
+    """What one call of an attention returns.
 
     Args:
         context: (B, H * V) for one query (B, d), (B, T, H * V) for several.
@@ -69,43 +73,78 @@ class AttentionResult(NamedTuple):
     weights: Tensor
     state: AttentionState
 
+    __repr__ = sizes
 
-def build_memory(
-    score: Score,
-    keys: Tensor,
-    values: Tensor | None,
-    lengths: Tensor | None,
-    visible: Tensor | None,
-) -> Memory:
-    """Check the keys, zero what is padding, and lower them.
 
-    Padding is zeroed before the projection: 0 * NaN is NaN, so that whatever padding holds would
-    reach the gradient of the projection.
+class Encoded(NamedTuple):
+    """What an encoder returns.
+
+    Args:
+        output: (B, L, D), 0 at padding.
+        summary: (B, D), the last states of the top layer, for the decoder to start from.
+        lengths: (B,), or None where all positions are real.
     """
-    check_keys(keys)
-    if values is not None:
-        check_values(values, keys)
-    if lengths is not None:
-        lengths = check_lengths(lengths, keys)
-        within = torch.arange(keys.shape[1], device=keys.device) < lengths.unsqueeze(-1)
-    else:
-        within = None
-    if visible is not None:
-        check_visible(visible, keys)
-        within = visible if within is None else within & visible
-    values = keys if values is None else values
-    if within is not None:
-        keys = torch.where(within.unsqueeze(-1), keys, 0)
-        values = torch.where(within.unsqueeze(-1), values, 0)
-    return Memory(score.key(keys.unsqueeze(1)), values.unsqueeze(1), within)
+
+    output: Tensor
+    summary: Tensor
+    lengths: Tensor | None
+
+    __repr__ = sizes
 
 
-def lowered(side: KeySide) -> Tensor:
-    """The tensor (B, H or 1, L, width) of lowered keys."""
-    return side.psi if isinstance(side, InnerKey) else side.b
+class DecoderState(NamedTuple):
+    """What a decoder carries from step to step.
+
+    Args:
+        hidden: (B, N, D).
+        cell: (B, N, D) of an LSTM, else None.
+        fed: (B, D), the last attentional vector where it is fed back, else None.
+        attention: the state of the attention.
+    """
+
+    hidden: Tensor
+    cell: Tensor | None
+    fed: Tensor | None
+    attention: AttentionState
+
+    def reorder(self, index: Tensor) -> DecoderState:
+        """The state with its sequences taken in the order `index`, as beam search needs."""
+        return DecoderState(
+            self.hidden.index_select(0, index),
+            None if self.cell is None else self.cell.index_select(0, index),
+            None if self.fed is None else self.fed.index_select(0, index),
+            self.attention.reorder(index),
+        )
+
+    __repr__ = sizes
 
 
-def after(state: AttentionState, weights: Tensor) -> AttentionState:
+class Decoded(NamedTuple):
+    """What a decoder returns.
+
+    Args:
+        logits: (B, vocabulary) for one step, (B, T, vocabulary) for several.
+        weights: (B, heads, L) for one step, (B, heads, T, L) for several.
+        state: to pass to the next step.
+    """
+
+    logits: Tensor
+    weights: Tensor
+    state: DecoderState
+
+    __repr__ = sizes
+
+
+class Source(NamedTuple):
+    """An encoded source, ready to decode from: the memory, and the state before the first step."""
+
+    memory: Memory
+    state: DecoderState
+
+    __repr__ = sizes
+
+
+def next_state(state: AttentionState, weights: Tensor) -> AttentionState:
     """The state after steps with these weights (B, H, T, L)."""
     last = weights[..., -1, :] if weights.shape[-2] > 0 else state.weights
     return AttentionState(last, state.total + weights.sum(-2))
@@ -114,7 +153,7 @@ def after(state: AttentionState, weights: Tensor) -> AttentionState:
 def first_visible(memory: Memory) -> Tensor:
     """One-hot booleans (B, 1, L) of the first visible key; all False where there is none."""
     if memory.visible is None:
-        key = lowered(memory.side)
+        key = key_tensor(memory.side)
         seen = torch.ones(key.shape[0], key.shape[2], dtype=torch.bool, device=key.device)
     else:
         seen = memory.visible

@@ -5,30 +5,16 @@ Shape legend: B batch, L source length, T target length.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regard.nn.seq2seq.checks import check_tokens
+from regard.arguments import Counts
+from regard.nn.seq2seq.checks import check_token_ids
 from regard.nn.seq2seq.location import coverage_loss
-from regard.nn.seq2seq.memory import Memory
-from regard.nn.seq2seq.recurrent import (
-    Decoded,
-    DecoderState,
-    Encoded,
-    RecurrentDecoder,
-    RecurrentEncoder,
-)
-from regard.precision import working_dtype
-
-
-class Source(NamedTuple):
-    """An encoded source, ready to decode from."""
-
-    memory: Memory
-    state: DecoderState
+from regard.nn.seq2seq.memory import Decoded, DecoderState, Encoded, Memory, Source
+from regard.nn.seq2seq.recurrent import RecurrentDecoder, RecurrentEncoder
+from regard.precision import widened
 
 
 class EncoderDecoder(nn.Module):
@@ -76,23 +62,27 @@ class EncoderDecoder(nn.Module):
         self.encoder, self.decoder = encoder, decoder
         self.bos, self.eos, self.pad = bos, eos, pad
 
-    def encode(self, source: Tensor, lengths: Tensor | None = None) -> Source:
+    def encode(self, source: Tensor, lengths: Counts | None = None) -> Source:
         """Encode tokens (B, L), the first `lengths` (B,) of each real, and prepare the memory."""
         encoded: Encoded = self.encoder(source, lengths)
         memory = self.decoder.attention.prepare(encoded.output, lengths=encoded.lengths)
-        return Source(memory, self.decoder.start(encoded.summary, memory))
+        return Source(memory, self.decoder.initial_state(encoded.summary, memory))
 
     def step(self, token: Tensor, memory: Memory, state: DecoderState) -> Decoded:
         """One decoder step with the last token (B,), as searches need."""
         return self.decoder.step(token, memory, state)
 
-    def forward(self, source: Tensor, lengths: Tensor | None, target: Tensor) -> Decoded:
+    def forward(self, source: Tensor, target: Tensor, lengths: Counts | None = None) -> Decoded:
         """Teacher forcing: predict each token of the target (B, T) from those before it.
 
-        The target ends in `eos` and is filled up with `pad`; `bos` is put in front here.
+        Args:
+            source: (B, L) tokens.
+            target: (B, T) tokens, ending in `eos` and filled up with `pad`; `bos` is put in front
+                here.
+            lengths: (B,), how many tokens of each source are real; None for all.
         """
-        check_tokens(source, "source")
-        check_tokens(target, "target")
+        check_token_ids(source, "source")
+        check_token_ids(target, "target")
         if target.shape[0] != source.shape[0]:
             raise ValueError(
                 f"target has batch {target.shape[0]}, but source has batch {source.shape[0]}"
@@ -104,8 +94,8 @@ class EncoderDecoder(nn.Module):
     def loss(
         self,
         source: Tensor,
-        lengths: Tensor | None,
         target: Tensor,
+        lengths: Counts | None = None,
         *,
         label_smoothing: float = 0.0,
         coverage: float = 0.0,
@@ -114,8 +104,8 @@ class EncoderDecoder(nn.Module):
 
         `coverage` times the coverage loss of the weights is added where it is not 0.
         """
-        logits, weights, _ = self(source, lengths, target)
-        logits = logits.to(working_dtype(logits.dtype))  # a sum of fp16 is soon beyond its range
+        logits, weights, _ = self(source, target, lengths)
+        logits = widened(logits)  # a sum of fp16 is soon beyond its range
         real = target != self.pad
         total = F.cross_entropy(
             logits.flatten(0, 1),

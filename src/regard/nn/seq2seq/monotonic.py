@@ -12,10 +12,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from regard.attention import score as raw_scores
+from regard.arguments import check_one_of
+from regard.attention import score as logits_of
 from regard.describe import describe
+from regard.engines import reference
+from regard.engines.base import soft_capped
+from regard.forms import KeySide
 from regard.nn.seq2seq.attention import DecoderAttention
-from regard.nn.seq2seq.checks import check_finite, check_not_negative, check_one_of
+from regard.nn.seq2seq.checks import check_finite, check_not_negative
 from regard.nn.seq2seq.location import Location
 from regard.nn.seq2seq.memory import AttentionState, Memory, first_visible
 from regard.precision import working_dtype
@@ -26,54 +30,70 @@ class MonotonicAttention(DecoderAttention):
     """Monotonic attention with stopping probabilities from any score.
 
     Args:
-        score: how well a key answers a query, for example `Projected(Additive(64), 256, 512)`.
+        score, width: how well a key answers a query, for example
+            `Projected(Additive(64), 256, 512)`; see `DecoderAttention`.
         noise: standard deviation of normal noise on the logits in training. It teaches the model
             to keep p near 0 or 1, which is what hard attention at inference needs.
         offset: where the learned offset of each head starts; below 0 heads look further at first.
         hard: stop for certain where p > 1/2; None does so in eval mode alone. No gradient reaches
             the score through a hard stop.
         location, coverage, window: see `DecoderAttention`.
+        engine: None, or "reference", plain PyTorch, which `torch.func.vmap` can go through. There
+            is no softmax here, and so no other engine to choose.
 
     Weights sum to at most 1: the rest is the probability that the head ran past the last key. Past
-    it, weights and context are 0, in all later steps too.
+    it, weights and context are 0, in all later steps too. `reset_parameters` puts the offset back
+    to its start.
     """
 
     def __init__(
         self,
-        score: Score,
+        score: Score | str | None,
         *,
+        width: int | None = None,
         noise: float = 1.0,
         offset: float = -1.0,
         hard: bool | None = None,
         location: Location | None = None,
         coverage: bool = False,
         window: tuple[int, int] | None = None,
+        engine: str | None = None,
     ) -> None:
-        super().__init__(score, location=location, coverage=coverage, window=window)
+        super().__init__(
+            score, width=width, location=location, coverage=coverage, window=window, engine=engine
+        )
+        if engine is not None:
+            check_one_of("engine", engine, ("reference",))
         check_not_negative(noise=noise)
         check_finite(offset=offset)
         if hard is not None and not isinstance(hard, bool):
             raise TypeError(f"hard must be True, False or None, got {describe(hard)}")
         self.noise, self.hard = noise, hard
-        self.offset = nn.Parameter(torch.full((self.heads,), float(offset)))
+        self.first_offset = float(offset)
+        self.offset = nn.Parameter(torch.empty(self.heads))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Put the offset of each head back to where it started."""
+        nn.init.constant_(self.offset, self.first_offset)
 
     @property
     def sequential(self) -> bool:
         """Always: each step starts where the one before stopped."""
         return True
 
-    def start(self, memory: Memory) -> AttentionState:
+    def initial_state(self, memory: Memory) -> AttentionState:
         """Every head stands at the first visible key."""
-        zeros = super().start(memory).total
+        zeros = super().initial_state(memory).total
         return AttentionState(zeros + first_visible(memory).to(zeros.dtype), zeros)
 
     def look(self, query: Tensor, memory: Memory, state: AttentionState) -> tuple[Tensor, Tensor]:
         """Context (B, H, T, V) and weights (B, H, T, L)."""
-        logits = raw_scores(query, self.keys_now(memory, state), self.score)
+        logits = self.raw_logits(query, self.keys_now(memory, state))
         dtype = working_dtype(logits.dtype)
         logits = logits.to(dtype)
         if self.score.softcap is not None:
-            logits = self.score.softcap * torch.tanh(logits / self.score.softcap)
+            logits = soft_capped(logits, self.score.softcap)
         logits = logits + self.offset.to(dtype).view(-1, 1, 1)
         if self.training and self.noise > 0:
             logits = logits + self.noise * torch.randn_like(logits)
@@ -85,6 +105,13 @@ class MonotonicAttention(DecoderAttention):
         hard = not self.training if self.hard is None else self.hard
         weights = hard_alignment(stop, previous) if hard else expected_alignment(stop, previous)
         return weights.to(memory.value.dtype) @ memory.value, weights
+
+    def raw_logits(self, query: Tensor, side: KeySide) -> Tensor:
+        """(B, H, T, L), before cap, offset and noise."""
+        if self.engine is None:
+            return logits_of(query, side, self.score)
+        form = self.score.join(self.score.query_for(query, side), side)
+        return reference.raw_scores(form, working_dtype(form.query.dtype))
 
 
 def expected_alignment(stop: Tensor, previous: Tensor, method: str = "parallel") -> Tensor:

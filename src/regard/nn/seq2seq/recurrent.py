@@ -5,36 +5,21 @@ Shape legend: B batch, L source length, T target length, N layers, D width.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from regard.arguments import check_sizes
-from regard.nn.seq2seq.attention import AttentionalVector, DecoderAttention
-from regard.nn.seq2seq.checks import (
-    check_decoder_state,
-    check_lengths,
+from regard.arguments import (
+    Counts,
+    check_counts,
     check_one_of,
     check_probability,
-    check_tokens,
+    check_sizes,
 )
-from regard.nn.seq2seq.memory import AttentionState, Memory
-
-
-class Encoded(NamedTuple):
-    """What an encoder returns.
-
-    Args:
-        output: (B, L, D), 0 at padding.
-        summary: (B, D), the last states of the top layer, for the decoder to start from.
-        lengths: (B,), or None where all positions are real.
-    """
-
-    output: Tensor
-    summary: Tensor
-    lengths: Tensor | None
+from regard.describe import describe
+from regard.nn.seq2seq.attention import AttentionalVector, DecoderAttention
+from regard.nn.seq2seq.checks import check_decoder_state, check_token_ids
+from regard.nn.seq2seq.memory import Decoded, DecoderState, Encoded, Memory
 
 
 class RecurrentEncoder(nn.Module):
@@ -83,10 +68,10 @@ class RecurrentEncoder(nn.Module):
             dropout=dropout if layers > 1 else 0.0,
         )
 
-    def forward(self, tokens: Tensor, lengths: Tensor | None = None) -> Encoded:
+    def forward(self, tokens: Tensor, lengths: Counts | None = None) -> Encoded:
         """Encode tokens (B, L), of which the first `lengths` (B,) are real; None for all."""
-        check_tokens(tokens, "source")
-        lengths = None if lengths is None else check_lengths(lengths, tokens)
+        check_token_ids(tokens, "source")
+        lengths = None if lengths is None else check_counts(lengths, "lengths", tokens)
         batch, longest = tokens.shape
         embedded = self.dropout(self.embedding(tokens))
         if batch == 0 or longest == 0:  # torch's own layers refuse both
@@ -97,7 +82,7 @@ class RecurrentEncoder(nn.Module):
             )
         if lengths is None:
             output, last = self.network(embedded)
-            return Encoded(output, self.summary(last), None)
+            return Encoded(output, self._summary(last), None)
         packed = pack_padded_sequence(
             embedded, lengths.clamp(min=1).cpu(), batch_first=True, enforce_sorted=False
         )
@@ -106,54 +91,15 @@ class RecurrentEncoder(nn.Module):
         some = (lengths > 0).unsqueeze(-1)  # empty sequences were packed as one token
         return Encoded(
             torch.where(some.unsqueeze(-1), output, 0),
-            torch.where(some, self.summary(last), 0),
+            torch.where(some, self._summary(last), 0),
             lengths,
         )
 
-    def summary(self, last: Tensor | tuple[Tensor, Tensor]) -> Tensor:
+    def _summary(self, last: Tensor | tuple[Tensor, Tensor]) -> Tensor:
         """(B, D) of the top layer's last states, one (N * directions, B, hidden)."""
         states = last[0] if isinstance(last, tuple) else last
         directions = 2 if self.network.bidirectional else 1
         return states[-directions:].transpose(0, 1).flatten(1)
-
-
-class DecoderState(NamedTuple):
-    """What a decoder carries from step to step, a value like the attention's own state.
-
-    Args:
-        hidden: (B, N, D).
-        cell: (B, N, D) of an LSTM, else None.
-        fed: (B, D), the last attentional vector where it is fed back, else None.
-        attention: the state of the attention.
-    """
-
-    hidden: Tensor
-    cell: Tensor | None
-    fed: Tensor | None
-    attention: AttentionState
-
-    def reorder(self, index: Tensor) -> DecoderState:
-        """The state with its sequences taken in the order `index`, as beam search needs."""
-        return DecoderState(
-            self.hidden.index_select(0, index),
-            None if self.cell is None else self.cell.index_select(0, index),
-            None if self.fed is None else self.fed.index_select(0, index),
-            self.attention.reorder(index),
-        )
-
-
-class Decoded(NamedTuple):
-    """What a decoder returns.
-
-    Args:
-        logits: (B, vocabulary) for one step, (B, T, vocabulary) for several.
-        weights: (B, heads, L) for one step, (B, heads, T, L) for several.
-        state: to pass to the next step.
-    """
-
-    logits: Tensor
-    weights: Tensor
-    state: DecoderState
 
 
 class RecurrentDecoder(nn.Module):
@@ -207,7 +153,8 @@ class RecurrentDecoder(nn.Module):
         check_probability(dropout=dropout)
         if not isinstance(attention, DecoderAttention):
             raise TypeError(
-                f"attention must be a DecoderAttention such as BahdanauAttention, got {attention!r}"
+                f"attention must be a DecoderAttention such as BahdanauAttention, got "
+                f"{describe(attention)}"
             )
         if feed and attend == "before":
             raise ValueError("feed=True is for attend='after': 'before' feeds the context already")
@@ -227,12 +174,12 @@ class RecurrentDecoder(nn.Module):
         self.output = nn.Linear(hidden, vocabulary)
         self.dropout = nn.Dropout(dropout)
 
-    def start(self, summary: Tensor, memory: Memory) -> DecoderState:
+    def initial_state(self, summary: Tensor, memory: Memory) -> DecoderState:
         """The state before the first step, from the encoder's summary (B, summary_dim)."""
         hidden = torch.tanh(self.bridge(summary)).unflatten(-1, (self.layers, self.hidden))
         cell = torch.zeros_like(hidden) if self.kind == "lstm" else None
         fed = torch.zeros_like(hidden[:, 0]) if self.feed else None
-        return DecoderState(hidden, cell, fed, self.attention.start(memory))
+        return DecoderState(hidden, cell, fed, self.attention.initial_state(memory))
 
     def step(self, token: Tensor, memory: Memory, state: DecoderState) -> Decoded:
         """One step with the last token (B,)."""
@@ -241,7 +188,7 @@ class RecurrentDecoder(nn.Module):
 
     def forward(self, tokens: Tensor, memory: Memory, state: DecoderState) -> Decoded:
         """All steps with the tokens given (B, T): teacher forcing, if they are the target's."""
-        check_tokens(tokens, "tokens")
+        check_token_ids(tokens, "tokens")
         if tokens.shape[1] == 0:
             raise ValueError(f"tokens must have one step at least, got shape {tuple(tokens.shape)}")
         shape = (tokens.shape[0], self.layers, self.hidden)

@@ -16,9 +16,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from regard.nn.seq2seq.checks import check_count, check_not_negative
+from regard.arguments import Counts, check_sizes
+from regard.describe import sizes
+from regard.nn.seq2seq.checks import check_not_negative
 from regard.nn.seq2seq.model import EncoderDecoder
-from regard.precision import working_dtype
+from regard.precision import widened
 
 NEVER = -torch.inf
 # Beyond it the scores of long hypotheses are 0 in single precision, and no better than each other.
@@ -46,6 +48,8 @@ class Hypotheses(NamedTuple):
     finished: Tensor
     weights: Tensor
 
+    __repr__ = sizes
+
 
 def gnmt_length_penalty(length: int, alpha: float) -> float:
     """`((5 + length) / 6) ** alpha`, as in GNMT (Wu et al. 2016); 1 where alpha is 0.
@@ -56,7 +60,7 @@ def gnmt_length_penalty(length: int, alpha: float) -> float:
 
 
 def greedy(
-    model: EncoderDecoder, source: Tensor, lengths: Tensor | None = None, *, max_length: int = 100
+    model: EncoderDecoder, source: Tensor, lengths: Counts | None = None, *, max_length: int = 100
 ) -> Hypotheses:
     """The most probable token at each step; N is 1.
 
@@ -66,8 +70,8 @@ def greedy(
         lengths: (B,), how many of them are real; None for all.
         max_length: the most tokens to produce, `eos` included.
     """
-    check_count(max_length=max_length)
-    with evaluating(model):
+    check_sizes(max_length=max_length)
+    with _evaluating(model):
         memory, state = model.encode(source, lengths)
         token = torch.full((source.shape[0],), model.bos, device=source.device)
         done = torch.zeros_like(token, dtype=torch.bool)
@@ -75,7 +79,7 @@ def greedy(
         tokens, weights, length = [], [], torch.zeros_like(token)
         while len(tokens) < max_length and not bool(done.all()):
             logits, weight, state = model.step(token, memory, state)
-            best, token = allowed_log_probs(logits, model).max(-1)
+            best, token = _allowed_log_probs(logits, model).max(-1)
             token = token.masked_fill(done, model.pad)
             log_prob = log_prob + best.masked_fill(done, 0)
             tokens.append(token)
@@ -98,7 +102,7 @@ def greedy(
 def beam_search(
     model: EncoderDecoder,
     source: Tensor,
-    lengths: Tensor | None = None,
+    lengths: Counts | None = None,
     *,
     beam: int = 4,
     n_best: int = 1,
@@ -122,30 +126,30 @@ def beam_search(
         length_penalty: alpha of `gnmt_length_penalty`, from 0, which is none, to 8.
         max_length: the most tokens to produce, `eos` included.
     """
-    check_count(beam=beam, n_best=n_best, max_length=max_length)
+    check_sizes(beam=beam, n_best=n_best, max_length=max_length)
     if n_best > beam:
         raise ValueError(f"n_best={n_best} hypotheses cannot come from beam={beam}; enlarge beam")
     check_not_negative(length_penalty=length_penalty)
     if length_penalty > LARGEST_ALPHA:
         raise ValueError(f"length_penalty must be from 0 to {LARGEST_ALPHA}, got {length_penalty}")
-    with evaluating(model):
+    with _evaluating(model):
         memory, state = model.encode(source, lengths)
         # All beams of a source share its memory: it is spread once, and only states are reordered.
         spread = torch.arange(source.shape[0], device=source.device).repeat_interleave(beam)
         memory, state = memory.reorder(spread), state.reorder(spread)
-        beams = Beams(model, source, beam, length_penalty)
+        beams = _Beams(model, source, beam, length_penalty)
         for _ in range(max_length):
             if bool(beams.done.all()):
                 break
             logits, weights, state = model.step(beams.token.flatten(), memory, state)
-            beams.advance(allowed_log_probs(logits, model), weights)
+            beams.advance(_allowed_log_probs(logits, model), weights)
             state = state.reorder((beams.parent + spread.view(-1, beam) * beam).flatten())
         beams.close()
         heads_keys = state.attention.weights.shape[1:]
         return beams.best(n_best, heads_keys)
 
 
-class Ended(NamedTuple):
+class _Ended(NamedTuple):
     """Hypotheses that were set aside, (B, K) each; see `Hypotheses` for scores and log_probs.
 
     Args:
@@ -160,14 +164,14 @@ class Ended(NamedTuple):
     parent: Tensor
     token: Tensor
 
-    def merge(self, others: Ended) -> Ended:
+    def merge(self, others: _Ended) -> _Ended:
         """The best K of both by score."""
         both = [torch.cat(pair, 1) for pair in zip(self, others, strict=True)]
         order = both[0].topk(self.scores.shape[1]).indices
-        return Ended(*(x.gather(1, order) for x in both))
+        return _Ended(*(x.gather(1, order) for x in both))
 
 
-class Beams:
+class _Beams:
     """The live beams of one search, those that ended, and the way back from each.
 
     Attributes:
@@ -183,7 +187,7 @@ class Beams:
         self.token, self.parent = zeros + model.bos, zeros
         # At first all beams are alike: only one may be extended.
         self.log_probs = never.index_fill(1, zeros.new_zeros(1), 0.0)
-        self.ended = Ended(never, never, zeros, zeros, zeros)
+        self.ended = _Ended(never, never, zeros, zeros, zeros)
         self.count, self.done = zeros[:, 0], zeros[:, 0] > 0
         self.trail: list[tuple[Tensor, Tensor, Tensor]] = []  # tokens, parents, weights
 
@@ -209,7 +213,7 @@ class Beams:
         self.count = self.count + (log_probs > NEVER).sum(1)
         scores = log_probs / gnmt_length_penalty(length, self.alpha)
         lengths = torch.full_like(parent, length)
-        self.ended = self.ended.merge(Ended(scores, log_probs, lengths, parent, token))
+        self.ended = self.ended.merge(_Ended(scores, log_probs, lengths, parent, token))
 
     def close(self) -> None:
         """No more steps: beams that have not ended compete as they are."""
@@ -235,15 +239,15 @@ class Beams:
         return Hypotheses(tokens, length, scores, log_probs, finished, weights.transpose(2, 3))
 
 
-def allowed_log_probs(logits: Tensor, model: EncoderDecoder) -> Tensor:
+def _allowed_log_probs(logits: Tensor, model: EncoderDecoder) -> Tensor:
     """Log probabilities (B, V), -inf for tokens that no hypothesis may hold."""
-    log_probs = logits.to(working_dtype(logits.dtype)).log_softmax(-1)
+    log_probs = widened(logits).log_softmax(-1)
     never = sorted({model.pad, model.bos} - {model.eos})
     return log_probs.index_fill(-1, torch.tensor(never, device=logits.device), NEVER)
 
 
 @contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
+def _evaluating(model: nn.Module) -> Iterator[None]:
     """Eval mode without gradients; afterwards every part is in the mode it was in."""
     training = [module for module in model.modules() if module.training]
     model.eval()

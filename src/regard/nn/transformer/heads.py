@@ -6,51 +6,44 @@ W width of the projections for each head, V value width.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from regard.arguments import check_divides, check_sizes
+from regard.arguments import autocast_enabled, check_divides, check_probability, check_sizes
 from regard.attention import attend
-from regard.checks import check_options
+from regard.describe import describe
 from regard.engines.base import Attended
 from regard.mask import Mask
+from regard.nn.fit import check_score_fits
+from regard.nn.linear import Linear
 from regard.nn.transformer.cache import Cache
-from regard.scores import Projected, Score, named_score
+from regard.scores import Projected, Score, make_score
 from regard.stabilize import Normalized
 
 
-def linear(fan_in: int, fan_out: int, bias: bool) -> nn.Linear:
-    """A linear layer that keeps unit variance: weights normal with variance 1 / fan_in, bias 0."""
-    layer = nn.Linear(fan_in, fan_out, bias)
-    nn.init.normal_(layer.weight, std=fan_in**-0.5)
-    if bias:
-        nn.init.zeros_(layer.bias)
-    return layer
+class AttentionOutput(NamedTuple):
+    """What `attend` of a layer gives back.
+
+    Args:
+        output: (B, L, dim).
+        attended: the same with the statistics asked for; see `regard.attend`.
+        cache: the tokens so far, or the memory, projected and lowered.
+    """
+
+    output: Tensor
+    attended: Attended
+    cache: Cache
 
 
 class Heads(nn.Module):
     """What `SelfAttention` and `CrossAttention` share: the score, values, sinks and the way out.
 
     `score` compares what comes in, (B, 1, L, dim) with (B, 1, M, memory_dim): a `Projected` around
-    the score given, or, where that has `query_dim` and `key_dim`, the score itself.
-
-    Args:
-        dim: width of the tokens.
-        heads: query heads.
-        memory_dim: width of what keys and values are made of.
-        score: None for scaled dot, a name, or a `Score`; see `SelfAttention`.
-        key_heads: heads of keys and values, a divisor of `heads`; default `heads`.
-        head_dim: width of the projections for each head; default the score's own, or dim / heads.
-        value_dim: width of the values for each head; default dim / heads.
-        qk_norm: "rms" or "layer": normalise projected queries and keys, before they are turned.
-            The same as `score=Normalized(score, width)`.
-        sink: learn a logit for each head, from 0, of looking at nothing.
-        bias: add biases, from 0, to all projections.
-        dropout: of weights, while training.
-        engine: the name of an engine, as in `regard.attention`; None picks one.
+    the score given, or, where that has `query_dim` and `key_dim`, the score itself. The arguments
+    are those of `CrossAttention`.
     """
 
     def __init__(
@@ -61,7 +54,7 @@ class Heads(nn.Module):
         score: Score | str | None = None,
         *,
         key_heads: int | None = None,
-        head_dim: int | None = None,
+        width: int | None = None,
         value_dim: int | None = None,
         qk_norm: str | None = None,
         sink: bool = False,
@@ -71,26 +64,54 @@ class Heads(nn.Module):
     ) -> None:
         super().__init__()
         check_sizes(dim=dim, heads=heads, memory_dim=memory_dim, key_heads=key_heads)
-        check_sizes(head_dim=head_dim, value_dim=value_dim)
-        check_options(None, dropout, None)
-        # A name stands for an object that all calls share; a layer has its own.
-        given = score if isinstance(score, Score) else copy.deepcopy(named_score(score))
-        own = inputs_of(given)
+        check_sizes(width=width, value_dim=value_dim)
+        check_probability(dropout=dropout)
+        own = score.inner if isinstance(score, Score) else None
+        # With a query_dim it takes the tokens themselves.
+        own = own if own is not None and own.query_dim is not None else None
         if key_heads is None:
             key_heads = (None if own is None else own.key_heads) or heads
         check_divides(heads, key_heads)
         self.dim, self.memory_dim = dim, memory_dim
         self.heads, self.key_heads = heads, key_heads
-        if own is None:
-            self.score = _project(given, dim, memory_dim, heads, key_heads, head_dim, qk_norm, bias)
+        if own is not None:
+            assert isinstance(score, Score)
+            _check_own(own, dim, memory_dim, heads, width, qk_norm)
+            self.score = score
         else:
-            _check_own(own, dim, memory_dim, heads, head_dim, qk_norm)
-            self.score = given
+            self.score = self._project(score, width, qk_norm, bias)
         value_dim = _share(dim, heads, "value_dim") if value_dim is None else value_dim
-        self.value = linear(memory_dim, self.key_heads * value_dim, bias)
-        self.out = linear(heads * value_dim, dim, bias)
-        self.sink = nn.Parameter(torch.zeros(heads)) if sink else None
+        self.value = Linear(memory_dim, self.key_heads * value_dim, bias)
+        self.out = Linear(heads * value_dim, dim, bias)
+        self.sink = nn.Parameter(torch.empty(heads)) if sink else None
         self.dropout, self.engine = dropout, engine
+        self.reset_parameters()
+
+    def _project(
+        self, score: Score | str | None, width: int | None, qk_norm: str | None, bias: bool
+    ) -> Projected:
+        """Projections before the score, as wide as it needs; norms between them if wanted."""
+        if width is None and isinstance(score, Score):
+            width = score.width
+        width = _share(self.dim, self.heads, "width") if width is None else width
+        made = make_score(score, width, self.heads, self.key_heads)
+        if qk_norm is not None:
+            made = Normalized(made, width, norm=qk_norm)  # type: ignore[arg-type] # checked there
+        check_score_fits(made, (self.heads, width), (self.key_heads, width))
+        return Projected(
+            made,
+            self.dim,
+            self.memory_dim,
+            width=width,
+            heads=self.heads,
+            key_heads=self.key_heads,
+            bias=bias,
+        )
+
+    def reset_parameters(self) -> None:
+        """Put the sinks back to 0; for all that is inside too there is `regard.nn.reset_all`."""
+        if self.sink is not None:
+            nn.init.zeros_(self.sink)
 
     @property
     def compare(self) -> Score:
@@ -116,15 +137,10 @@ class Heads(nn.Module):
         """Values, (B, K, M, V)."""
         return self.value(x).unflatten(-1, (self.key_heads, -1)).transpose(1, 2)
 
-    def over(
-        self,
-        query: Tensor,
-        seen: Cache,
-        mask: Mask | None,
-        bias: Tensor | None,
-        want: Iterable[str],
-    ) -> Attended:
-        """Attend over a cache and lead the heads out: `output` is (B, L, dim)."""
+    def attend_over(
+        self, query: Tensor, seen: Cache, mask: Mask, bias: Tensor | None, want: Iterable[str]
+    ) -> AttentionOutput:
+        """Attend over a cache and lead the heads out."""
         assert seen.key is not None and seen.value is not None
         result = attend(
             query,
@@ -138,53 +154,64 @@ class Heads(nn.Module):
             dropout=self.dropout if self.training else 0.0,
             engine=self.engine,
         )
-        return result.with_changed({"output": self.out(result.output.transpose(1, 2).flatten(2))})
+        output = self.out(result.output.transpose(1, 2).flatten(2))
+        return AttentionOutput(output, result.with_changed({"output": output}), seen)
+
+    def extra_repr(self) -> str:
+        """Sizes, and what is set."""
+        parts = [f"dim={self.dim}, heads={self.heads}, key_heads={self.key_heads}"]
+        parts += ["sink=True"] if self.sink is not None else []
+        parts += [f"dropout={self.dropout}"] if self.dropout else []
+        parts += [f"engine={self.engine!r}"] if self.engine is not None else []
+        return ", ".join(parts)
 
 
-def inputs_of(score: Score) -> Score | None:
-    """The score inside that takes the tokens themselves (it has `query_dim`), or None."""
-    return score.inner if score.inner.query_dim is not None else None
-
-
-def _project(
-    score: Score,
-    dim: int,
-    memory_dim: int,
-    heads: int,
-    key_heads: int,
-    head_dim: int | None,
-    qk_norm: str | None,
-    bias: bool,
-) -> Projected:
-    """Projections before the score, as wide as it needs; norms between them if wanted."""
-    width = head_dim or score.width or _share(dim, heads, "head_dim")
-    if qk_norm is not None:
-        score = Normalized(score, width, norm=qk_norm)  # type: ignore[arg-type] # checked there
-    return Projected(
-        score, dim, memory_dim, width=width, heads=heads, key_heads=key_heads, bias=bias
-    )
+def check_tokens(x: Tensor, dim: int, name: str, layer: nn.Linear | None = None) -> None:
+    """Refuse what is not (B, L, dim), or not of the dtype and device of the layer it comes to."""
+    if isinstance(x, Tensor) and not x.is_floating_point():
+        raise TypeError(
+            f"{name} is {describe(x)}, not floating point: embed the tokens first, for example "
+            f"nn.Embedding(vocabulary, {dim})({name})"
+        )
+    if not isinstance(x, Tensor) or x.ndim != 3 or x.shape[-1] != dim:
+        one = f"; a single sequence is {name}.unsqueeze(0)" if getattr(x, "ndim", 0) == 2 else ""
+        raise ValueError(f"{name} must be (batch, length, {dim}), got {describe(x)}{one}")
+    weight = None if layer is None else layer.weight
+    if not isinstance(weight, Tensor) or not weight.is_floating_point():
+        return  # a quantised layer has rules of its own
+    if x.dtype != weight.dtype and not autocast_enabled(x):
+        raise TypeError(
+            f"{name} is {x.dtype} but the layer is {weight.dtype}; cast one, or use torch.autocast"
+        )
+    if x.device != weight.device:
+        raise ValueError(
+            f"{name} is on {x.device} but the layer is on {weight.device}; use "
+            f"{name}.to({str(weight.device)!r})"
+        )
 
 
 def _share(dim: int, heads: int, name: str) -> int:
     if dim % heads:
-        raise ValueError(f"dim {dim} is not divided by {heads} heads; give {name}=")
+        raise ValueError(f"{heads} heads do not divide dim {dim}; give {name}=")
     return dim // heads
 
 
 def _check_own(
-    own: Score, dim: int, memory_dim: int, heads: int, head_dim: int | None, qk_norm: str | None
+    own: Score, dim: int, memory_dim: int, heads: int, width: int | None, qk_norm: str | None
 ) -> None:
     """Refuse a score with its own projections that does not fit the layer."""
     name = type(own).__name__
     if (own.query_dim, own.key_dim) != (dim, memory_dim):
         raise ValueError(
-            f"{name} compares the tokens themselves: it needs query_dim={dim} and "
+            f"{name} compares the tokens themselves: build it with query_dim={dim} and "
             f"key_dim={memory_dim}, got {own.query_dim} and {own.key_dim}"
         )
     if own.heads != heads:
-        raise ValueError(f"heads={heads}, but {name} has {own.heads} heads")
-    if head_dim is not None or qk_norm is not None:
         raise ValueError(
-            f"{name} has projections of its own: head_dim and qk_norm belong inside it, for "
-            f"example Projected(Normalized(ScaledDot(), 16), {dim}, {memory_dim}, width=16)"
+            f"heads={heads}, but {name} has heads={own.heads}; build it with heads={heads}"
+        )
+    if width is not None or qk_norm is not None:
+        raise ValueError(
+            f"{name} has projections of its own: width and qk_norm belong inside it, for example "
+            f"Projected(Normalized(ScaledDot(), 16), {dim}, {memory_dim}, width=16)"
         )

@@ -6,41 +6,49 @@ Shape legend: B batch, L tokens, M tokens of the memory, H heads.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Unpack
 
 from torch import Tensor
 
+from regard.arguments import Counts
 from regard.describe import describe
-from regard.engines.base import Attended
-from regard.forms import InnerKey, KeySide
 from regard.mask import Mask
 from regard.nn.position import Alibi, Rotary
-from regard.nn.transformer.cache import (
-    EMPTY,
-    Cache,
-    Counts,
-    begin,
-    check_counts,
-    check_tokens,
-    tokens_in,
-)
-from regard.nn.transformer.heads import Heads
+from regard.nn.transformer.cache import EMPTY, Cache, begin, tokens_in
+from regard.nn.transformer.heads import AttentionOutput, Heads, check_tokens
+from regard.nn.transformer.options import AttentionOptions, check_keywords
 from regard.scores import Projected, Score
+from regard.stabilize import Normalized, Stabilized
 
 
 class SelfAttention(Heads):
     """Tokens attend to one another: project, turn, score, weigh, project out.
 
+    ```python
+    layer = SelfAttention(64, heads=4, score="additive", causal=True)
+    y = layer(x, lengths=[10, 7])               # (2, 10, 64) to (2, 10, 64)
+    y, cache = layer.step(x[:, :1])             # or token by token
+    ```
+
     Args:
         dim: width of the tokens.
         heads: query heads.
-        score: how queries and keys compare. None is scaled dot; a name; or a `Score` that takes
-            projected heads: `Additive(hidden, heads)` gets projections of width `hidden`. A score
-            with projections of its own, `Projected`, `Bilinear` or `LowRank`, takes the tokens
-            themselves, one head shared, and the layer adds no projections.
+        score: how queries and keys compare. None is scaled dot; a name, which is built as wide as
+            each head; or a `Score` that takes projected heads: `Additive(hidden, heads)` gets
+            projections of width `hidden`. A score with projections of its own, `Projected`,
+            `Bilinear` or `LowRank`, takes the tokens themselves, one head shared, and the layer
+            adds no projections.
         causal: hide later tokens, as a cache needs.
         position: a `Rotary`, an `Alibi` or None.
-        options: key_heads, head_dim, value_dim, qk_norm, sink, bias, dropout and engine, as in
-            `Heads`.
+        key_heads: heads of keys and values, a divisor of `heads`; default `heads`.
+        width: width of queries and keys for each head; default the score's own, or dim / heads.
+        value_dim: width of the values for each head; default dim / heads.
+        qk_norm: "rms" or "layer": normalise projected queries and keys, before they are turned.
+            The same as `score=Normalized(score, width)`.
+        sink: learn a logit for each head, from 0, of looking at nothing.
+        bias: add biases, from 0, to all projections.
+        dropout: of weights, while training.
+        engine: the name of an engine, as in `regard.attention`; None picks one.
 
     Parameters: W_q, W_k in `score`, `value`, `out`. All start normal with variance 1 / fan-in, so
     that scores have variance 1 for unit-variance tokens, except those of `Dot`, which is meant to
@@ -55,8 +63,9 @@ class SelfAttention(Heads):
         *,
         causal: bool = False,
         position: Rotary | Alibi | None = None,
-        **options,
+        **options: Unpack[AttentionOptions],
     ) -> None:
+        check_keywords(self, options, AttentionOptions)
         super().__init__(dim, heads, dim, score, **options)
         _check_position(position, self)
         self.causal, self.position = causal, position
@@ -66,8 +75,8 @@ class SelfAttention(Heads):
         x: Tensor,
         *,
         mask: Mask | Tensor | None = None,
-        lengths: Counts = None,
-        start: Counts = None,
+        lengths: Counts | None = None,
+        left_padding: Counts | None = None,
     ) -> Tensor:
         """Attend over x (B, L, dim) to (B, L, dim).
 
@@ -75,73 +84,87 @@ class SelfAttention(Heads):
             x: the tokens.
             mask: a `Mask`, or booleans with True = attend, (L, L) or (B, H or 1, L, L).
             lengths: (B,) how many tokens of each sequence are real; the rest is padding.
-            start: (B,) how many tokens of padding each sequence begins with.
+            left_padding: (B,) how many tokens of padding each sequence begins with.
         """
-        return self.attend(x, mask=mask, lengths=lengths, start=start)[0].output
+        return self.attend(x, mask=mask, lengths=lengths, left_padding=left_padding).output
 
     def step(
         self, x: Tensor, cache: Cache = EMPTY, *, mask: Mask | Tensor | None = None
     ) -> tuple[Tensor, Cache]:
         """Attend from the next tokens, one or more, to those before; also the grown cache.
 
-        Begin with `Cache()`, or `Cache(start=...)` where sequences begin with padding.
+        Begin with `Cache()`, or `Cache(left_padding=...)` where sequences begin with padding.
         """
-        result, cache = self.attend(x, cache, mask=mask)
-        return result.output, cache
+        result = self.attend(x, cache=cache, mask=mask)
+        return result.output, result.cache
 
     def attend(
         self,
         x: Tensor,
-        cache: Cache = EMPTY,
         *,
+        cache: Cache = EMPTY,
         want: Iterable[str] = (),
         mask: Mask | Tensor | None = None,
-        lengths: Counts = None,
-        start: Counts = None,
-    ) -> tuple[Attended, Cache]:
+        lengths: Counts | None = None,
+        left_padding: Counts | None = None,
+    ) -> AttentionOutput:
         """What `forward` and `step` do, with statistics: `want={"weights"}` and others."""
         check_tokens(x, self.dim, "x", self.value)
-        cache = begin(cache, x, lengths, start)
+        cache = begin(cache, x, lengths, left_padding)
+        return self.attend_after(cache, cache.hide(x), want, mask)
+
+    def attend_after(
+        self, cache: Cache, x: Tensor, want: Iterable[str], mask: Mask | Tensor | None
+    ) -> AttentionOutput:
+        """As `attend`, for a cache from `begin` and tokens whose padding is zeroed already."""
         if cache.key is not None and not self.causal:
             raise ValueError(
                 "a cache needs SelfAttention(causal=True): without it earlier tokens, which are "
                 "done, would have to look at later ones"
             )
-        x, count = cache.hide(x), x.shape[1]
-        query, key = self.queries(x), self.keys(x)
+        count, query, key = x.shape[1], self.queries(x), self.keys(x)
         if isinstance(self.position, Rotary):
             where = cache.positions(count, x.device)
             query = self.position(query, positions=where)
             key = self.position(key, positions=where)
-        cache = cache.append(self._lower(key, cache.key), self.values(x))
-        bias = None
+        cache = cache.append(self.compare, key, self.values(x))
+        keys, bias = tokens_in(cache.value), None
         if isinstance(self.position, Alibi):
-            bias = self.position(count, tokens_in(cache.value), device=x.device).unsqueeze(0)
-        return self.over(query, cache, self._visible(cache, mask), bias, want), cache
-
-    def _lower(self, key: Tensor, before: KeySide | None) -> KeySide:
-        """Keys as the score lowers them, about the origin of those before, where it has one."""
-        if before is None:
-            return self.compare.key(key)
-        return self.compare.key_at(key, before.origin if isinstance(before, InnerKey) else None)
-
-    def _visible(self, cache: Cache, mask: Mask | Tensor | None) -> Mask | None:
-        seen = both(as_mask(mask), cache.mask())
+            bias = self.position(count, keys, device=x.device).unsqueeze(0)
+        seen = _as_mask(mask, x, keys) & cache.mask()
         if cache.stop is not None:  # all tokens came at once: queries are padded as keys are
-            seen = both(seen, Mask.lengths(queries=cache.stop))
-        return both(seen, Mask.causal()) if self.causal else seen
+            seen = seen & Mask.lengths(queries=cache.stop)
+        if self.causal:
+            seen = seen & Mask.causal()
+        return self.attend_over(query, cache, seen, bias, want)
+
+    def extra_repr(self) -> str:
+        """Sizes, and what is set."""
+        return f"{super().extra_repr()}, causal={self.causal}"
 
 
 class CrossAttention(Heads):
     """Tokens attend to a memory, as a decoder to its encoder's output.
 
+    ```python
+    layer = CrossAttention(64, heads=4, score="additive", memory_dim=32)
+    memory = layer.prepare(encoded, lengths=[20, 13])    # project and lower (2, 20, 32) once
+    y = layer(x, memory)                                 # (2, 10, 64) to (2, 10, 64)
+    ```
+
     Args:
         dim: width of the tokens.
         heads: query heads.
-        memory_dim: width of the memory; default `dim`.
         score: as in `SelfAttention`; with projections of its own its `key_dim` is `memory_dim`.
-        options: key_heads, head_dim, value_dim, qk_norm, sink, bias, dropout and engine, as in
-            `Heads`.
+        memory_dim: width of the memory; default `dim`.
+        key_heads: heads of keys and values, a divisor of `heads`; default `heads`.
+        width: width of queries and keys for each head; default the score's own, or dim / heads.
+        value_dim: width of the values for each head; default dim / heads.
+        qk_norm: "rms" or "layer": normalise projected queries and keys.
+        sink: learn a logit for each head, from 0, of looking at nothing.
+        bias: add biases, from 0, to all projections.
+        dropout: of weights, while training.
+        engine: the name of an engine, as in `regard.attention`; None picks one.
 
     Parameters and how they start: as `SelfAttention`.
     """
@@ -150,18 +173,24 @@ class CrossAttention(Heads):
         self,
         dim: int,
         heads: int,
-        memory_dim: int | None = None,
         score: Score | str | None = None,
-        **options,
+        *,
+        memory_dim: int | None = None,
+        **options: Unpack[AttentionOptions],
     ) -> None:
+        check_keywords(self, options, AttentionOptions)
         super().__init__(dim, heads, dim if memory_dim is None else memory_dim, score, **options)
 
-    def remember(self, memory: Tensor, lengths: Counts = None) -> Cache:
+    def prepare(self, memory: Tensor, lengths: Counts | None = None) -> Cache:
         """Project and lower a memory (B, M, memory_dim) once, to pass at every step."""
         check_tokens(memory, self.memory_dim, "memory", self.value)
-        empty = Cache(stop=check_counts(lengths, "lengths", memory))
-        memory = empty.hide(memory)
-        return empty.append(self.compare.key(self.keys(memory)), self.values(memory))
+        empty = begin(EMPTY, memory, lengths)
+        return self.prepare_after(empty, empty.hide(memory))
+
+    def prepare_after(self, padding: Cache, memory: Tensor) -> Cache:
+        """As `prepare`, for a memory whose padding is known and zeroed already."""
+        check_tokens(memory, self.memory_dim, "memory", self.value)
+        return padding.append(self.compare, self.keys(memory), self.values(memory))
 
     def forward(
         self,
@@ -169,15 +198,15 @@ class CrossAttention(Heads):
         memory: Tensor | Cache,
         *,
         mask: Mask | Tensor | None = None,
-        lengths: Counts = None,
+        lengths: Counts | None = None,
     ) -> Tensor:
         """Attend from x (B, L, dim) to (B, L, dim).
 
         Args:
             x: the tokens.
-            memory: (B, M, memory_dim), or what `remember` gave for it.
+            memory: (B, M, memory_dim), or what `prepare` gave for it.
             mask: a `Mask`, or booleans with True = attend, (L, M) or (B, H or 1, L, M).
-            lengths: (B,) how much of each memory is real; `remember` has taken it already.
+            lengths: (B,) how much of each memory is real; `prepare` has taken it already.
         """
         return self.attend(x, memory, mask=mask, lengths=lengths).output
 
@@ -188,16 +217,16 @@ class CrossAttention(Heads):
         *,
         want: Iterable[str] = (),
         mask: Mask | Tensor | None = None,
-        lengths: Counts = None,
-    ) -> Attended:
+        lengths: Counts | None = None,
+    ) -> AttentionOutput:
         """What `forward` does, with statistics: `want={"weights"}` and others."""
         check_tokens(x, self.dim, "x", self.out)
         if not isinstance(memory, Cache):
-            memory = self.remember(memory, lengths)
+            memory = self.prepare(memory, lengths)
         elif lengths is not None:
-            raise ValueError("lengths belong to remember(memory, lengths), which made this memory")
+            raise ValueError("lengths belong to prepare(memory, lengths), which made this memory")
         elif memory.key is None:
-            raise ValueError("memory is an empty Cache; make it with remember(memory, lengths)")
+            raise ValueError("memory is an empty Cache; make it with prepare(memory, lengths)")
         assert memory.value is not None
         given = memory.value.shape[0]
         if given != 1 and given != x.shape[0]:
@@ -205,24 +234,34 @@ class CrossAttention(Heads):
                 f"memory is for {given} sequences, but x has {x.shape[0]}; give one for each, one "
                 "for all, or reorder it with memory.reorder(index)"
             )
-        seen = both(as_mask(mask), memory.mask())
-        return self.over(self.queries(x), memory, seen, None, want)
+        seen = _as_mask(mask, x, memory.value.shape[-2]) & memory.mask()
+        return self.attend_over(self.queries(x), memory, seen, None, want)
+
+    def extra_repr(self) -> str:
+        """Sizes, and what is set."""
+        return f"{super().extra_repr()}, memory_dim={self.memory_dim}"
 
 
-def as_mask(mask: Mask | Tensor | None) -> Mask | None:
-    """A boolean tensor as a `Mask`, and nothing else that is none."""
-    if mask is None or isinstance(mask, Mask):
+def _as_mask(mask: Mask | Tensor | None, x: Tensor, keys: int) -> Mask:
+    """The mask given, for x (B, L, dim) and so many keys; None sees everything."""
+    if mask is None:
+        return Mask()
+    if isinstance(mask, Mask):
         return mask
     if not isinstance(mask, Tensor):
-        raise TypeError(f"mask must be a Mask or a boolean tensor, got {describe(mask)}")
+        raise TypeError(
+            f"mask must be a Mask or a boolean tensor, got {describe(mask)}; for example "
+            "mask=Mask.causal()"
+        )
+    if mask.ndim == 2:
+        (rows, columns), (batch, length, _) = mask.shape, x.shape
+        if columns == keys and rows == batch and rows != length and rows != 1:
+            raise ValueError(
+                f"mask of shape ({rows}, {columns}) looks like (batch, length), but two dims are "
+                f"(query length, key length) = ({length}, {keys}); padding is lengths=[...], how "
+                "many tokens of each sequence are real"
+            )
     return Mask.dense(mask)
-
-
-def both(mask: Mask | None, other: Mask | None) -> Mask | None:
-    """What both masks allow; None allows all."""
-    if mask is None or other is None:
-        return other if mask is None else mask
-    return mask & other
 
 
 def _check_position(position: object, layer: SelfAttention) -> None:
@@ -230,7 +269,10 @@ def _check_position(position: object, layer: SelfAttention) -> None:
         return
     if isinstance(position, Alibi):
         if position.heads != layer.heads:
-            raise ValueError(f"Alibi has {position.heads} heads, but there are {layer.heads}")
+            raise ValueError(
+                f"Alibi has {position.heads} heads, but there are {layer.heads}; use "
+                f"Alibi({layer.heads})"
+            )
         return
     if not isinstance(position, Rotary):
         hint = (
@@ -245,4 +287,16 @@ def _check_position(position: object, layer: SelfAttention) -> None:
         )
     width = layer.score.query_weight.shape[0] // layer.heads
     if position.dim != width:
-        raise ValueError(f"Rotary was built for heads of width {position.dim}, they have {width}")
+        raise ValueError(
+            f"Rotary was built for heads of width {position.dim}, but they have {width}; use "
+            f"Rotary({width})"
+        )
+    # Norms come before the rotation; one further inside would be applied after it.
+    inside = layer.compare
+    while isinstance(inside, Stabilized):
+        if isinstance(inside, Normalized):
+            raise ValueError(
+                "Rotary turns normalised heads, so that Normalized must be the outermost "
+                f"stabiliser, with what is around it inside: Normalized(..., {width}), or qk_norm="
+            )
+        inside = inside.score

@@ -7,15 +7,33 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
-import torch
 from torch import Tensor, nn
 
+from regard.arguments import Counts, as_counts
 from regard.describe import describe
 from regard.mask import Mask
 from regard.nn.position import LearnedPosition, Sinusoidal
-from regard.nn.transformer.blocks import Block, DecoderBlock, EncoderBlock, Passed, normalize
-from regard.nn.transformer.cache import EMPTY, Cache, Counts, DecoderCache, begin, check_tokens
+from regard.nn.transformer.blocks import Block, BlockOutput, DecoderBlock, EncoderBlock
+from regard.nn.transformer.cache import EMPTY, Cache, Checked, DecoderCache, begin
+from regard.nn.transformer.heads import check_tokens
+from regard.norms import normalize
+
+
+class EncoderOutput(NamedTuple):
+    """What `Encoder.attend` gives back: (B, L, dim), and what each block gave."""
+
+    output: Tensor
+    blocks: tuple[BlockOutput, ...]
+
+
+class DecoderOutput(NamedTuple):
+    """What `Decoder.attend` gives back: (B, L, dim), the grown cache, and what each block gave."""
+
+    output: Tensor
+    cache: DecoderCache
+    blocks: tuple[BlockOutput, ...]
 
 
 class Stack(nn.Module):
@@ -25,18 +43,23 @@ class Stack(nn.Module):
     sharding, checkpointing. `attend` and `step` call its methods, which no hook sees.
     """
 
-    kind: type[Block]
-    blocks: Sequence  # of `kind`, held in a ModuleList
-    norm: nn.Module | None
+    _kind: type[Block]
+    blocks: Sequence  # of `_kind`, held in a ModuleList
+    norm: nn.LayerNorm | nn.RMSNorm | None
 
     def __init__(
         self, blocks: Iterable[Block], position: Sinusoidal | LearnedPosition | None = None
     ) -> None:
         super().__init__()
-        self.blocks = nn.ModuleList(blocks)  # type: ignore[assignment] # a sequence in all but name
-        given = [type(block).__name__ for block in self.blocks]
-        if not given or not all(isinstance(block, self.kind) for block in self.blocks):
-            raise TypeError(f"blocks must be one or more {self.kind.__name__} objects, got {given}")
+        given = list(blocks) if isinstance(blocks, Iterable) else []
+        kind = self._kind.__name__
+        if not given or not all(isinstance(block, self._kind) for block in given):
+            found = [type(block).__name__ for block in given] or describe(blocks)
+            raise TypeError(
+                f"blocks must be one or more {kind} objects, got {found}; for example "
+                f"{type(self).__name__}([{kind}(64, 4) for _ in range(6)])"
+            )
+        self.blocks = nn.ModuleList(given)  # type: ignore[assignment] # a sequence in all but name
         if position is not None and not isinstance(position, (Sinusoidal, LearnedPosition)):
             raise TypeError(
                 f"position must be Sinusoidal, LearnedPosition or None, got {describe(position)}; "
@@ -75,22 +98,22 @@ class Encoder(Stack):
         position: a `Sinusoidal` or `LearnedPosition` to add to what comes in, or None.
     """
 
-    kind = EncoderBlock
+    _kind = EncoderBlock
 
     def forward(
         self,
         x: Tensor,
         *,
         mask: Mask | Tensor | None = None,
-        lengths: Counts = None,
-        start: Counts = None,
+        lengths: Counts | None = None,
+        left_padding: Counts | None = None,
     ) -> Tensor:
-        """(B, L, dim) to (B, L, dim); mask, lengths and start as in `SelfAttention`."""
+        """(B, L, dim) to (B, L, dim); mask, lengths and left_padding as in `SelfAttention`."""
         check_tokens(x, self.dim, "x")
-        padding = begin(EMPTY, x, lengths, start)
+        padding = begin(EMPTY, x, lengths, left_padding)
         x = self.enter(x, padding)
         for block in self.blocks:
-            x = block(x, mask=mask, lengths=padding.stop, start=padding.start)
+            x = block(x, mask=mask, checked=Checked(padding, EMPTY))
         return self.leave(x)
 
     def attend(
@@ -99,19 +122,17 @@ class Encoder(Stack):
         *,
         want: Iterable[str] = (),
         mask: Mask | Tensor | None = None,
-        lengths: Counts = None,
-        start: Counts = None,
-    ) -> tuple[Tensor, tuple[Passed, ...]]:
+        lengths: Counts | None = None,
+        left_padding: Counts | None = None,
+    ) -> EncoderOutput:
         """What `forward` does, and what each block gave: `want={"weights"}` and others."""
         check_tokens(x, self.dim, "x")
-        padding = begin(EMPTY, x, lengths, start)
+        padding = begin(EMPTY, x, lengths, left_padding)
         x, passed = self.enter(x, padding), []
         for block in self.blocks:
-            passed.append(
-                block.attend(x, want=want, mask=mask, lengths=padding.stop, start=padding.start)
-            )
+            passed.append(block.attend_after(padding, x, want, mask))
             x = passed[-1].output
-        return self.leave(x), tuple(passed)
+        return EncoderOutput(self.leave(x), tuple(passed))
 
 
 class Decoder(Stack):
@@ -129,7 +150,7 @@ class Decoder(Stack):
         position: a `Sinusoidal` or `LearnedPosition` to add to what comes in, or None.
     """
 
-    kind = DecoderBlock
+    _kind = DecoderBlock
 
     def __init__(
         self,
@@ -145,23 +166,25 @@ class Decoder(Stack):
     def begin(
         self,
         memory: Tensor | None = None,
-        memory_lengths: Counts = None,
-        start: Counts = None,
+        memory_lengths: Counts | None = None,
+        left_padding: Counts | None = None,
     ) -> DecoderCache:
         """An empty cache, to pass to the first `step`.
 
         Args:
             memory: (B, M, memory_dim), which every block projects and lowers here, once.
             memory_lengths: (B,) how much of each memory is real.
-            start: (B,) how many tokens of padding each sequence begins with.
+            left_padding: (B,) how many tokens of padding each sequence begins with.
         """
         self._check_memory(memory, memory_lengths)
-        start = None if start is None else torch.as_tensor(start)
-        own = tuple(Cache(start=start) for _ in self.blocks)
+        left = None if left_padding is None else as_counts(left_padding, "left_padding")
+        own = tuple(Cache(left_padding=left) for _ in self.blocks)
         if memory is None:
             return DecoderCache(own)
+        padding = begin(EMPTY, memory, memory_lengths, name="memory_lengths")
+        memory = padding.hide(memory)
         return DecoderCache(
-            own, tuple(block.remember(memory, memory_lengths) for block in self.blocks)
+            own, tuple(block.cross.prepare_after(padding, memory) for block in self.blocks)
         )
 
     def forward(
@@ -170,24 +193,20 @@ class Decoder(Stack):
         memory: Tensor | None = None,
         *,
         mask: Mask | Tensor | None = None,
-        lengths: Counts = None,
-        start: Counts = None,
-        memory_lengths: Counts = None,
+        lengths: Counts | None = None,
+        left_padding: Counts | None = None,
+        memory_lengths: Counts | None = None,
     ) -> Tensor:
         """(B, L, dim) to (B, L, dim), each token from those up to it and the memory."""
         check_tokens(x, self.dim, "x")
         self._check_memory(memory, memory_lengths)
-        padding = begin(EMPTY, x, lengths, start)
-        x = self.enter(x, padding)
+        checked = Checked(begin(EMPTY, x, lengths, left_padding), EMPTY)
+        if memory is not None:
+            padding = begin(EMPTY, memory, memory_lengths, name="memory_lengths")
+            memory, checked = padding.hide(memory), Checked(checked.own, padding)
+        x = self.enter(x, checked.own)
         for block in self.blocks:
-            x = block(
-                x,
-                memory,
-                mask=mask,
-                lengths=padding.stop,
-                start=padding.start,
-                memory_lengths=memory_lengths,
-            )
+            x = block(x, memory, mask=mask, checked=checked)
         return self.leave(x)
 
     def step(
@@ -201,23 +220,63 @@ class Decoder(Stack):
 
         None begins without padding or memory; else begin with `begin(...)`.
         """
-        x, passed = self.attend(x, cache, mask=mask)
-        memory = () if cache is None else cache.memory
-        return x, DecoderCache(tuple(one.cache for one in passed), memory)
+        result = self.attend(x, cache=cache, mask=mask)
+        return result.output, result.cache
 
     def attend(
         self,
         x: Tensor,
-        cache: DecoderCache | None = None,
+        memory: Tensor | None = None,
         *,
+        cache: DecoderCache | None = None,
         want: Iterable[str] = (),
         mask: Mask | Tensor | None = None,
-    ) -> tuple[Tensor, tuple[Passed, ...]]:
-        """What `forward` and `step` do, and what each block gave: `want={"weights"}`."""
+        lengths: Counts | None = None,
+        left_padding: Counts | None = None,
+        memory_lengths: Counts | None = None,
+    ) -> DecoderOutput:
+        """What `forward` and `step` do, and what each block gave: `want={"weights"}`.
+
+        A memory is given here, or to `begin`, which made the cache.
+        """
         check_tokens(x, self.dim, "x")
-        cache = self.begin() if cache is None else cache
+        if cache is None:
+            cache = self.begin(memory, memory_lengths)
+        elif memory is not None or memory_lengths is not None:
+            raise ValueError("memory and memory_lengths go into begin(), which made the cache")
+        self._check_cache(cache)
+        first = begin(cache.own[0], x, lengths, left_padding)
+        own = cache.own if first.key is not None else (first,) * len(self.blocks)
+        x, passed = self.enter(x, first), []
+        for i, block in enumerate(self.blocks):
+            seen = cache.memory[i] if self.has_memory else None
+            passed.append(block.attend_after(own[i], x, seen, want, mask))
+            x = passed[-1].output
+        grown = DecoderCache(tuple(one.cache for one in passed), cache.memory)
+        return DecoderOutput(self.leave(x), grown, tuple(passed))
+
+    def _check_memory(self, memory: Tensor | None, lengths: Counts | None) -> None:
+        if memory is None and self.has_memory:
+            raise ValueError(
+                "the blocks were built with memory_dim=, but no memory is given: call "
+                "decoder(x, memory), or decoder.step(x, decoder.begin(memory))"
+            )
+        if memory is not None and not self.has_memory:
+            raise ValueError(
+                f"memory is {describe(memory)}, but the blocks were built without memory_dim=; a "
+                "cache is cache="
+            )
+        if memory is None and lengths is not None:
+            raise ValueError("memory_lengths are given, but no memory")
+        if memory is not None:
+            check_tokens(memory, self.blocks[0].cross.memory_dim, "memory")
+
+    def _check_cache(self, cache: object) -> None:
         if not isinstance(cache, DecoderCache):
-            raise TypeError(f"cache must be what begin() or step() gave, got {describe(cache)}")
+            raise TypeError(
+                f"cache, the second argument of step, must be what step() or begin() gave, got "
+                f"{describe(cache)}; a memory goes into decoder.begin(memory)"
+            )
         if len(cache.own) != len(self.blocks):
             raise ValueError(
                 f"the cache is of {len(cache.own)} blocks, but there are {len(self.blocks)}"
@@ -227,16 +286,3 @@ class Decoder(Stack):
                 f"the cache holds {len(cache.memory)} memories for {len(self.blocks)} blocks that "
                 f"{'need' if self.has_memory else 'have no'} memory; make it with begin()"
             )
-        x, passed = self.enter(x, begin(cache.own[0], x)), []
-        for i, block in enumerate(self.blocks):
-            memory = cache.memory[i] if self.has_memory else None
-            passed.append(block.attend(x, cache.own[i], memory, want=want, mask=mask))
-            x = passed[-1].output
-        return self.leave(x), tuple(passed)
-
-    def _check_memory(self, memory: Tensor | None, lengths: Counts) -> None:
-        if (memory is not None) != self.has_memory:
-            built = "with" if self.has_memory else "without"
-            raise ValueError(f"memory is {describe(memory)}, but the blocks were built {built} one")
-        if memory is None and lengths is not None:
-            raise ValueError("memory_lengths are given, but no memory")
