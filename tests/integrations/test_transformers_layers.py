@@ -233,6 +233,9 @@ def test_gradient_checkpointing_gives_the_same_gradients(family):
         assert_close(found[1][name], grad, msg=lambda m, n=name: n + m)
 
 
+@pytest.mark.skipif(
+    torch.__version__ < (2, 9), reason="Dynamo of torch 2.6 cannot trace this transformers release"
+)
 @pytest.mark.parametrize("family", [pytest.param("llama", marks=pytest.mark.slow), "bert"])
 def test_compiled_model_gives_the_same(family):
     model, given = use_score(tiny(family), "additive"), inputs(family)

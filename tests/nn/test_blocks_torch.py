@@ -55,6 +55,9 @@ def fresh_dynamo():
 IGNORED = pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 
 
+@pytest.mark.skipif(
+    torch.__version__ < (2, 9), reason="Dynamo of torch 2.6 cannot trace & of two dataclasses"
+)
 @IGNORED
 @pytest.mark.parametrize("name", ["dot", "additive"])
 def test_training_and_steps_compile_in_one_graph(name, fresh_dynamo):
@@ -73,6 +76,9 @@ def test_training_and_steps_compile_in_one_graph(name, fresh_dynamo):
             torch.testing.assert_close(y, whole[:, i : i + 1])
 
 
+@pytest.mark.skipif(
+    torch.__version__ < (2, 9), reason="torch.export of torch 2.6 warns of its own parameter nodes"
+)
 @IGNORED
 @torch.no_grad()
 @pytest.mark.parametrize("name", ["dot", "additive"])

@@ -59,6 +59,9 @@ def test_compiles_to_native_code():
     check_compiled(layer, torch.compile(layer, fullgraph=True, dynamic=True))
 
 
+@pytest.mark.skipif(
+    torch.__version__ < (2, 9), reason="torch.export of torch 2.6 warns of its own parameter nodes"
+)
 @pytest.mark.parametrize("self_loops", [True, False])
 def test_exports_for_any_graph(self_loops):
     layer = build(self_loops=self_loops)

@@ -130,6 +130,9 @@ def dynamic(x: torch.Tensor) -> dict:
     return {dim: torch.export.Dim.AUTO for dim, size in enumerate(x.shape) if size > 1}
 
 
+@pytest.mark.skipif(
+    torch.__version__ < (2, 9), reason="torch.export of torch 2.6 warns of its own parameter nodes"
+)
 @pytest.mark.parametrize("name", ["bahdanau", "location", "monotonic"])
 def test_a_step_is_exported_for_any_batch_and_source_length(name):
     """Memory and state are arguments and results, as every value is."""
