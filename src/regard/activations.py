@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 ACTIVATIONS: dict[str, Activation] = {}
-OURS = ("tanh", "leaky_relu")
+OURS = ("tanh", "leaky_relu", "sine")
 
 
 @dataclass(frozen=True)

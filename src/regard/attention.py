@@ -69,8 +69,8 @@ def attention(
         softcap: bounds the logits to `cap * tanh(logits / cap)`.
         dropout: probability of dropping a weight; the rest is scaled up. Active whenever it is
             not 0: pass 0.0 for evaluation.
-        error: the largest output error, in units of the values, that an approximate engine may
-            make. All engines so far are exact to rounding, so that it rules out none of them.
+        error: the largest output error, in units of the largest |value|, that an approximate
+            engine may make; None rules approximations out. Engine "sine" has a proven bound.
         engine: the name of an engine, which then runs or raises with its reasons; None picks one.
 
     Returns:
@@ -240,6 +240,7 @@ def _prepare(
     problem = Problem(
         form, value, mask, bias, softcap=softcap, dropout=dropout, want=want, lead=lead
     )
+    problem.error = error
     if squeeze and problem.heads != 1:
         raise ValueError(
             f"{type(chosen).__name__} makes {problem.heads} heads, but query with {ndim} dims has "

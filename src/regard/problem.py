@@ -26,6 +26,7 @@ class Problem:
         softcap: a positive number or None.
         dropout: a probability below 1.
         want: the statistics asked for.
+        error: the largest output error that an approximation may make, or None for none at all.
         lead: the broadcast leading dims `*`.
         heads, queries, keys: H, Q and L.
         on_cpu: whether the tensors are on the CPU.
@@ -34,6 +35,7 @@ class Problem:
     __slots__ = (
         "bias",
         "dropout",
+        "error",
         "form",
         "heads",
         "keys",
@@ -69,6 +71,7 @@ class Problem:
             dropout,
             want,
         )
+        self.error: float | None = None
         self.on_cpu = value.device.type == "cpu"
         self.heads, self.queries, self.keys = query.shape[-3], query.shape[-2], key.shape[-2]
         self.lead = broadcast_lead(query, key, value) if lead is None else lead
@@ -84,6 +87,21 @@ class Problem:
     def hard(self) -> bool:
         """Whether this is a hard look-up: every query takes its best key."""
         return isinstance(self.temperature, (int, float)) and self.temperature == 0
+
+    def with_form(self, form: Form) -> Problem:
+        """The same call with its score lowered to another form, and the value in its dtype."""
+        return Problem(
+            form,
+            self.value.to(form.query.dtype),
+            self.mask,
+            self.bias,
+            self.sink,
+            self.temperature,
+            self.softcap,
+            self.dropout,
+            self.want,
+            self.lead,
+        )
 
     def visible_pairs(self) -> Tensor | None:
         """Booleans that broadcast to (*, H, Q, L), True = attend, or None where nothing is hidden."""

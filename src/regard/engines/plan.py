@@ -18,14 +18,16 @@ from regard.engines.base import Engine
 from regard.engines.cpu import Cpu, blocked_scores
 from regard.engines.reference import Reference, raw_scores
 from regard.engines.sdpa import Sdpa
+from regard.engines.sine import Sine
 from regard.forms import Inner, Pairwise
 from regard.precision import working_dtype
 from regard.problem import Problem
 from regard.scores import Score
 
-REFERENCE = Reference()
+SDPA, CPU, REFERENCE = Sdpa(), Cpu(), Reference()
+SINE = Sine(through=(SDPA, CPU, REFERENCE))
 # In order of preference: the first that does not refuse runs.
-ENGINES: tuple[Engine, ...] = (Sdpa(), Cpu(), REFERENCE)
+ENGINES: tuple[Engine, ...] = (SDPA, SINE, CPU, REFERENCE)
 BY_NAME: dict[str, Engine] = {engine.name: engine for engine in ENGINES}
 
 
@@ -91,10 +93,17 @@ def pick(problem: Problem, engine: str | None = None) -> Engine:
             if not candidate.refusals(problem):
                 return candidate
     chosen = named_engine(engine)
+    allow(problem, chosen)
     reasons = chosen.refusals(problem)
     if reasons:
         raise EngineRefused(chosen.name, reasons)
     return chosen
+
+
+def allow(problem: Problem, engine: Engine) -> None:
+    """Who asks for an approximate engine by name and no error takes what it gives."""
+    if engine is SINE and problem.error is None:
+        problem.error = math.inf
 
 
 def named_engine(name: str | None) -> Engine:
@@ -116,17 +125,20 @@ def scores(problem: Problem) -> Tensor:
 
 def make_plan(problem: Problem, score: Score, engine: str | None = None) -> Plan:
     """The plan for a problem; see `Plan`."""
+    if engine is not None:
+        allow(problem, named_engine(engine))
     refusals = {candidate.name: candidate.refusals(problem) for candidate in ENGINES}
     if engine is None:
         chosen = next(candidate for candidate in ENGINES if not refusals[candidate.name])
     else:
         chosen = named_engine(engine)
     served = not refusals[chosen.name]
+    added = SINE.added_error(problem) if served and chosen is SINE else 0.0
     return Plan(
         engine=chosen.name if served else None,
         score=score.name,
         form=problem.form.describe(),
-        error_bound=error_bound(problem),
+        error_bound=error_bound(problem) + added,
         refused={name: reasons for name, reasons in refusals.items() if reasons},
         also=[name for name, reasons in refusals.items() if not reasons and name != chosen.name],
         notes=(chosen.missing_promises(problem) if served else []) + machine_notes(problem),

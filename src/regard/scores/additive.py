@@ -5,10 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from regard.arguments import check_sizes
+from regard.arguments import check_one_of, check_sizes
 from regard.forms import PairwiseKey, PairwiseQuery
 from regard.scores.base import PairwiseScore, check_dim, check_heads
 from regard.scores.cosine import unit
+from regard.sine.activation import row_of
 
 # E[tanh(x)^2] for x ~ N(0, 2), the sum of two unit-variance projections.
 TANH_POWER = 0.5200
@@ -27,6 +28,9 @@ class Additive(PairwiseScore):
         heads: query heads.
         bias: learn a bias inside tanh; without it the score is odd in (q, k).
         weight_norm: write v as `gain * v / |v|`, length and direction learned apart.
+        activation: "tanh", or "sine", the sine series of tanh that engine "sine" runs: as a matrix
+            product, and exactly what it says.
+        reach: with "sine", how far the series follows tanh; beyond it is wrong, though bounded.
 
     Parameters: heads * hidden for v, as many for the bias, heads for the gain.
     Dims: any pair, through `Projected`.
@@ -41,10 +45,21 @@ class Additive(PairwiseScore):
     heads: int  # type: ignore[override] # always known here
 
     def __init__(
-        self, hidden: int, heads: int = 1, *, bias: bool = False, weight_norm: bool = False
+        self,
+        hidden: int,
+        heads: int = 1,
+        *,
+        bias: bool = False,
+        weight_norm: bool = False,
+        activation: str = "tanh",
+        reach: float = 8.0,
     ) -> None:
         super().__init__()
         check_sizes(hidden=hidden, heads=heads)
+        check_one_of("activation", activation, ("tanh", "sine"))
+        if activation == "sine":
+            row_of(reach)
+            self.activation, self.parameter = activation, reach
         self.hidden, self.heads, self.width = hidden, heads, hidden
         self.v = nn.Parameter(torch.empty(heads, hidden))
         self.bias = nn.Parameter(torch.empty(heads, hidden)) if bias else None
@@ -53,11 +68,15 @@ class Additive(PairwiseScore):
 
     def arguments(self) -> dict[str, object]:
         """Sizes, and which parameters there are."""
+        series = (
+            {"activation": "sine", "reach": self.parameter} if self.activation == "sine" else {}
+        )
         return {
             "hidden": self.hidden,
             "heads": self.heads,
             "bias": self.bias is not None,
             "weight_norm": self.gain is not None,
+            **series,
         }
 
     def reset_parameters(self) -> None:

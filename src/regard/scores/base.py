@@ -179,7 +179,7 @@ class PairwiseScore(Score):
     A subclass names its `activation` (see `regard.activations`) and gives `query` and `key`.
     """
 
-    activation: ClassVar[str]
+    activation: str
     parameter: float = 0.0
 
     def join(self, query: QuerySide, key: KeySide) -> Pairwise:

@@ -1,0 +1,61 @@
+"""The fitted series: rows of numbers, and the same as tensors that hidden units pick rows from."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from regard.sine.fit import TABLES as FILE
+from regard.sine.fit import Row
+
+
+class Series(NamedTuple):
+    """The rows of one kind and rank as tensors: (rows,), or (rows, rank) for the lists."""
+
+    reach: Tensor
+    linear: Tensor
+    frequencies: Tensor
+    coefficients: Tensor
+    error: Tensor
+    slope_error: Tensor
+
+
+# fast: least error of the value. matched: errors of value and derivative balanced, for training.
+# normal: least mean square error for standard normal a and b; no bound, asked for by name alone.
+KINDS = ("fast", "matched", "normal")
+# Read at import, once: a compiled graph cannot open a file.
+TABLES: dict[str, dict[int, list[Row]]] = {
+    kind: {int(rank): [Row(**row) for row in rows] for rank, rows in ranks.items()}
+    for kind, ranks in json.loads(FILE.read_text()).items()
+}
+_loaded: dict[tuple[str, int, str], Series] = {}
+
+
+def ranks(kind: str) -> tuple[int, ...]:
+    """The ranks that were fitted, in order."""
+    return tuple(sorted(TABLES[kind]))
+
+
+def rows(kind: str, rank: int) -> list[Row]:
+    """The rows of a kind and rank in order of their reach, or an error that lists what there is."""
+    if kind not in TABLES:
+        near = difflib.get_close_matches(str(kind), TABLES, n=1)
+        hint = f", did you mean {near[0]!r}?" if near else ""
+        raise ValueError(f"unknown kind of sine series {kind!r}{hint}; {', '.join(TABLES)}")
+    if rank not in TABLES[kind]:
+        fitted = ", ".join(map(str, ranks(kind)))
+        raise ValueError(f"no sine series of rank {rank!r} was fitted; ranks: {fitted}")
+    return TABLES[kind][rank]
+
+
+def load(kind: str, rank: int, device: torch.device | str = "cpu") -> Series:
+    """The series of a kind and rank in fp32 on a device, kept there."""
+    name = (kind, rank, str(device))
+    if name not in _loaded:
+        columns = zip(*rows(kind, rank), strict=True)
+        _loaded[name] = Series(*(torch.tensor(x, device=device) for x in columns))
+    return _loaded[name]
