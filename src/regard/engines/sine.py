@@ -20,7 +20,7 @@ from regard.problem import Problem
 
 # Asked for by name and without an error: here bf16 attention errs about as much by itself.
 USUAL_RANK = 6
-# Wider features cost more than the tanh that they replace.
+# Wider features cost more than the tanh that they replace (benchmarks/results/sine_cpu.json).
 LARGEST_RANK = 8
 TABLE = "matched"
 
