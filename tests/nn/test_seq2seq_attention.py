@@ -163,11 +163,12 @@ def test_values_default_to_the_keys():
 def test_the_key_side_is_projected_once(monkeypatch):
     """OpenNMT projects the source again at each step."""
     attention, (query, keys, _) = BahdanauAttention(Q, K, E).double(), tensors()
-    memory = attention.prepare(keys)
-    monkeypatch.setattr(attention.score, "project_key", lambda k: pytest.fail("projected again"))
-    state = None
+    calls, project = [], attention.score.project_key
+    monkeypatch.setattr(attention.score, "project_key", lambda k: calls.append(k) or project(k))
+    memory, state = attention.prepare(keys), None
     for t in range(T):
         state = attention(query[:, t], memory, state).state
+    assert len(calls) == 1
 
 
 def test_no_state_lives_in_the_module():

@@ -151,6 +151,8 @@ def test_empty_tensors_are_not_taken_for_shared_ones(tmp_path):
     module.register_buffer("b", torch.empty(2, 0))
     save(module, tmp_path / "w")
     load(module, tmp_path / "w")
+    stored = load_file(tmp_path / "w")
+    assert {name: x.shape for name, x in stored.items()} == {"a": (0, 3), "b": (2, 0)}
 
 
 def test_a_truncated_file_at_any_length(tmp_path):
