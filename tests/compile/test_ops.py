@@ -7,7 +7,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import regard
-from regard.engines.cpu import ops
+from regard.engines.tiled import operators
 
 from .tools import CASES, everything, function, tensors
 
@@ -72,7 +72,7 @@ def test_every_operator_is_checked():
     assert {func.__name__.partition(".")[0] for func, _ in calls} == {
         name.partition(".")[0] for name in OPERATORS
     }
-    assert ops.LIBRARY is not None
+    assert operators.LIBRARY is not None
 
 
 @pytest.mark.parametrize("name", [*PLAIN, "unusual"])

@@ -9,7 +9,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import regard
 from regard import Additive, GATv2, LowRank
-from regard.engines.cpu import ops, tiles
+from regard.engines.cpu import calls, tiles
+from regard.engines.tiled import COUNT, Arguments
 
 
 class Largest(TorchDispatchMode):
@@ -26,7 +27,8 @@ class Largest(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if func.namespace == "regard":
             with self:
-                result = getattr(ops, func.__name__.partition(".")[0])(*args)
+                name = func.__name__.partition(".")[0].removeprefix("cpu_")
+                result = getattr(calls, name)(Arguments(*args[:COUNT]), *args[COUNT:])
         else:
             result = func(*args, **(kwargs or {}))
         for x in result if isinstance(result, (tuple, list)) else (result,):

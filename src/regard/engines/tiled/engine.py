@@ -1,0 +1,192 @@
+"""A problem through the operators of an engine: sink, statistics, hard rows and dense weights."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from regard.engines.base import Attended, soft_capped, with_hard_rows
+from regard.engines.tiled.layout import Layout
+from regard.engines.tiled.operators import Arguments, Operators
+from regard.precision import working_dtype
+from regard.problem import Problem
+
+WEIGHTS_ALONE = frozenset({"weights"})
+
+
+class Tiled:
+    """All of an engine but its kernels and what it refuses.
+
+    Attributes:
+        name: the engine's.
+        operators: its kernels, registered.
+    """
+
+    name: str
+    operators: Operators
+
+    def run(self, problem: Problem) -> Attended:
+        """Run the operators and put sink, statistics and hard rows together."""
+        p, layout = problem, Layout(problem)
+        if p.hard:
+            return self.all_hard_rows(p, layout)
+        if weights_say_all(p):
+            return self.from_weights(p)
+        args = layout.arguments(p.bias)
+        rows = self.operators.attend("entropy" in p.want, args)
+        output, tail, entropy, peak = (layout.back(x) for x in rows)
+        empty = peak == -torch.inf
+        lse = torch.where(empty, peak, (peak + tail).to(peak.dtype))
+        share, left = torch.where(empty, 0.0, torch.ones_like(peak)), torch.zeros_like(peak)
+        if p.sink is not None:
+            sink = p.sink.to(peak.dtype).view(-1, 1)
+            # Not lse - sink: the sum in lse has rounded away what the difference would need.
+            margin = torch.where(empty | (sink == -torch.inf), 0, (peak - sink) + tail)
+            share, left = shares(margin, empty, sink)
+            output = output * share.unsqueeze(-1)
+            lse, entropy = with_sink(lse, sink, margin, entropy)
+        found = {"lse": lse, "entropy": entropy, "max_logit": peak}
+        if "max_weight" in p.want:
+            largest = torch.exp(-tail).to(peak.dtype) * share
+            found["max_weight"] = torch.where(empty, 0, largest).detach()
+        if "jacobian" in p.want:
+            found["jacobian"] = self.jacobian(layout, args, peak, tail.to(peak.dtype), share, left)
+        if "weights" in p.want:
+            found["weights"] = self.dense_weights(p) * share.unsqueeze(-1)
+        found = {name: x for name, x in found.items() if name in p.want}
+        return self.add_hard_rows(p, layout, Attended(output.to(p.dtype), **found))
+
+    def scores(self, problem: Problem) -> Tensor:
+        """Raw scores (*, H, Q, L) in working precision without the [Q, L, hidden] tensor."""
+        layout = Layout(problem)
+        return layout.back(self.operators.scores(layout.arguments(None, raw=True, masked=False)))
+
+    def from_weights(self, p: Problem) -> Attended:
+        """`weights @ value`, in working precision."""
+        weights = self.dense_weights(p)
+        heads = p.value.shape[-3]
+        value = p.value.to(weights.dtype).unsqueeze(-3)
+        output = weights.unflatten(-3, (heads, p.heads // heads)) @ value
+        return Attended(output.flatten(-4, -3).to(p.dtype), weights=weights)
+
+    def dense_weights(self, p: Problem) -> Tensor:
+        """The weights (*, H, Q, L) from raw scores, as if there were no sink.
+
+        Not from the row statistics: scores in other blocks round otherwise, and a sole key would get
+        a weight that is not quite 1.
+        """
+        logits = self.scores(p)
+        temperature = p.temperature
+        if isinstance(temperature, Tensor):
+            temperature = (
+                torch.where(temperature == 0, 1, temperature).to(logits.dtype).unsqueeze(-1)
+            )
+        logits = logits / temperature
+        if p.softcap is not None:
+            logits = soft_capped(logits, p.softcap)
+        seen = p.visible_pairs()
+        if p.bias is not None:
+            logits = logits + torch.where(p.bias == -torch.inf, 0, p.bias).to(logits.dtype)
+        logits = logits.expand(*p.lead, p.heads, p.queries, p.keys)
+        if seen is not None:
+            # A row that sees nothing would be NaN, and its gradient too.
+            logits = torch.where(seen | ~seen.any(-1, keepdim=True), logits, -torch.inf)
+        weights = logits.softmax(-1)
+        return weights if seen is None else torch.where(seen, weights, 0)
+
+    def hard_lookup(self, p: Problem, layout: Layout, hard: Tensor) -> tuple[Tensor, Tensor]:
+        """The value of the best key of each hard row, and its index: -1 for none, -2 for NaN."""
+        # A finite bias does not matter at temperature 0, but -inf still hides a key.
+        hidden = None if p.bias is None else torch.where(p.bias == -torch.inf, p.bias, 0)
+        plain = layout.arguments(hidden, raw=True)
+        index = layout.back(self.operators.best_keys(plain, hard))
+        value = p.value.repeat_interleave(p.heads // p.value.shape[-3], -3)
+        value = value.expand(*p.lead, *value.shape[-3:])
+        at = index.unsqueeze(-1)
+        if p.keys:
+            found = value.gather(-2, at.clamp(min=0).expand(*index.shape, value.shape[-1]))
+        else:
+            found = value.new_zeros(*index.shape, value.shape[-1])
+        if p.dropout:
+            found = found * F.dropout(torch.ones_like(found[..., :1]), p.dropout)
+        found = torch.where(at == -1, 0, found)
+        return torch.where(at == -2, torch.nan, found), index
+
+    def all_hard_rows(self, p: Problem, layout: Layout) -> Attended:
+        """A hard look-up for every query."""
+        every = p.value.new_ones(1, 1, 1, 1, 1, dtype=torch.bool)
+        output, index = self.hard_lookup(p, layout, every)
+        found = {name: mass(index, p) for name in p.want - {"weights"}}
+        if "weights" in p.want:
+            found["weights"] = one_hot(index, p)
+        return with_hard_rows(Attended(output, **found), every[0, 0, 0], mass(index, p))
+
+    def add_hard_rows(self, p: Problem, layout: Layout, soft: Attended) -> Attended:
+        """Put hard look-ups in the rows whose temperature is 0."""
+        if not isinstance(p.temperature, Tensor):
+            return soft
+        hard = layout.five(p.temperature.detach().unsqueeze(-1)) == 0
+        found, index = self.hard_lookup(p, layout, hard)
+        rows = p.temperature == 0
+        changed = {"output": torch.where(rows.unsqueeze(-1), found, soft.output)}
+        if soft.weights is not None:
+            changed["weights"] = torch.where(rows.unsqueeze(-1), one_hot(index, p), soft.weights)
+        return with_hard_rows(soft.with_changed(changed), rows, mass(index, p))
+
+    def jacobian(self, layout: Layout, args: Arguments, *rows: Tensor) -> Tensor:
+        """The norm of the softmax Jacobian (*, H, Q), without gradient."""
+        p = layout.problem
+        full = (*p.lead, p.heads, p.queries)
+        shape = (layout.batch, layout.groups, layout.group, p.queries)
+        flat = [x.expand(full).reshape(shape) for x in rows]
+        return layout.back(self.operators.jacobian(args, *flat))
+
+
+def shares(margin: Tensor, empty: Tensor, sink: Tensor) -> tuple[Tensor, Tensor]:
+    """The weight of all keys together, and the sink's, (*, H, Q); 0 for what is at -inf.
+
+    `margin` is how far the keys' LSE is above the sink, 0 where either is -inf.
+    """
+    no_sink = sink == -torch.inf
+    share = torch.where(empty, 0, torch.where(no_sink, 1, torch.sigmoid(margin)))
+    left = torch.where(no_sink, 0, torch.where(empty, 1, torch.sigmoid(-margin)))
+    return share.to(sink.dtype), left.to(sink.dtype)
+
+
+def with_sink(lse: Tensor, sink: Tensor, margin: Tensor, entropy: Tensor) -> tuple[Tensor, Tensor]:
+    """LSE and entropy with the sink as one more outcome.
+
+    The entropy is the keys' own, in proportion to their share, and that of the choice between keys
+    and sink.
+    """
+    empty, no_sink = lse == -torch.inf, sink == -torch.inf
+    # -log of each share; softplus would lose digits beyond its threshold.
+    of_keys, of_sink = -F.logsigmoid(margin), -F.logsigmoid(-margin)
+    share, left = shares(margin, empty, sink)
+    choice = torch.where(empty | no_sink, 0, share * of_keys + left * of_sink)
+    larger = torch.where(margin > 0, lse + of_keys, sink + of_sink)
+    total = torch.where(empty, sink.expand_as(lse), torch.where(no_sink, lse, larger))
+    return total.to(lse.dtype), (share * entropy + choice).to(lse.dtype)
+
+
+def weights_say_all(p: Problem) -> bool:
+    """Whether the output can be had from the weights asked for, and nothing else is needed.
+
+    Tiles would compute every score once more: for a decoder's one query that is half of the time.
+    """
+    plain = p.sink is None and not p.dropout and not isinstance(p.temperature, Tensor)
+    return plain and p.want == WEIGHTS_ALONE
+
+
+def one_hot(index: Tensor, p: Problem) -> Tensor:
+    """Weights (*, H, Q, L) of a hard look-up."""
+    at = index.unsqueeze(-1)
+    weights = (torch.arange(p.keys, device=at.device) == at).to(working_dtype(p.dtype))
+    return torch.where(at == -2, torch.nan, weights)
+
+
+def mass(index: Tensor, p: Problem) -> Tensor:
+    """The sum of those weights: 1, or 0 where nothing is seen."""
+    total = (index >= 0).to(working_dtype(p.dtype))
+    return torch.where(index == -2, torch.nan, total)
