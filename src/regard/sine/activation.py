@@ -9,14 +9,16 @@ from regard.activations import Activation
 from regard.sine.series import Row, rows
 
 RANK = 6
+# No part of the range is favoured: how often a trained model meets each is its own affair.
+KIND = "uniform"
 
 
 def row_of(reach: float) -> Row:
     """The row of a reach, which must be one that was fitted."""
-    for row in rows("matched", RANK):
+    for row in rows(KIND, RANK):
         if row.reach == reach:
             return row
-    fitted = ", ".join(f"{row.reach:g}" for row in rows("matched", RANK))
+    fitted = ", ".join(f"{row.reach:g}" for row in rows(KIND, RANK))
     raise ValueError(f"no sine series was fitted for reach={reach!r}; reaches: {fitted}")
 
 

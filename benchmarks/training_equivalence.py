@@ -1,0 +1,372 @@
+"""Does a model learn the same with the sine series as with tanh? Same data, seeds and start.
+
+`python benchmarks/training_equivalence.py --data FOLDER` trains a small model from letters to
+sounds (SIGMORPHON 2021, French; FOLDER or REGARD_DATA holds `sigmorphon2021_g2p/`) three times for
+each seed, with nothing different but who computes the additive cross-attention:
+
+    textbook  plain PyTorch, the [Q, L, hidden] tensor
+    exact     regard's exact engine, "cpu" or "triton"
+    sine      regard allowed to err by `--error`, so that engine "sine" runs wherever it can
+
+in two cases: *usual*, and *hard*, which starts with projections so wide that |a + b| soon leaves the
+range of the series and exact attention has to answer in its place. The loss is that of held-out
+words. Equal means: at every point the curve of an engine, the mean over seeds, is no further from
+the textbook's than one standard deviation over the seeds.
+
+Results go to benchmarks/results/training_equivalence.{json,png,svg}. Runs that the JSON already
+holds with the same setting are not repeated. Exit status 1 if a curve leaves the spread.
+
+Shape legend: B words, H heads, Q sounds, L letters, E hidden width, D model width.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import os
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence, pad_sequence
+from training_figure import draw
+
+import regard
+from regard.engines import plan
+from regard.sine import escapes
+
+RESULTS = Path(__file__).parent / "results" / "training_equivalence.json"
+ENGINES = ("textbook", "exact", "sine")
+PAD, END = 0, 1  # END opens and closes the sounds of a word
+Attention = Callable[[Tensor, Tensor, Tensor, regard.Additive, Tensor], Tensor]
+
+
+class Case(NamedTuple):
+    """How training moves and starts: learning rate, and a factor on the projections of the score."""
+
+    rate: float
+    spread: float
+
+
+CASES = {"usual": Case(rate=3e-3, spread=1.0), "hard": Case(rate=3e-3, spread=2.5)}
+
+
+class Words(NamedTuple):
+    """Padded words on a device: letters (B, L), their counts (B,) on the CPU, sounds (B, 1 + Q)."""
+
+    letters: Tensor
+    lengths: Tensor
+    sounds: Tensor
+
+    def pick(self, index: Tensor) -> Words:
+        """Some of the words, without columns that none of them needs."""
+        where = index.to(self.letters.device)
+        lengths, sounds = self.lengths[index], self.sounds[where]
+        width = int((sounds != PAD).sum(-1).max())
+        return Words(self.letters[where, : int(lengths.max())], lengths, sounds[:, :width])
+
+
+def read(folder: Path, language: str) -> tuple[dict[str, Words], int, int]:
+    """The words of `train` and `dev`, and how many letters and sounds there are."""
+    pairs = {}
+    for part in ("train", "dev"):
+        path = folder / "sigmorphon2021_g2p" / f"{language}_{part}.tsv.gz"
+        if not path.is_file():
+            raise SystemExit(f"no {path}; --data or REGARD_DATA names the folder that holds it")
+        lines = gzip.decompress(path.read_bytes()).decode().splitlines()
+        pairs[part] = [line.split("\t") for line in lines]
+    known = [sorted({x for word, _ in pairs["train"] for x in word})]
+    known.append(sorted({x for _, sounds in pairs["train"] for x in sounds.split()}))
+    ids = [{x: i + 2 for i, x in enumerate(names)} for names in known]
+    found = {}
+    for part, all_rows in pairs.items():
+        # A held-out word with a letter or a sound that was never seen teaches nothing here.
+        rows = [
+            (word, sounds.split())
+            for word, sounds in all_rows
+            if set(word) <= ids[0].keys() and set(sounds.split()) <= ids[1].keys()
+        ]
+        letters = [torch.tensor([ids[0][x] for x in word]) for word, _ in rows]
+        sounds = [torch.tensor([END, *(ids[1][x] for x in y), END]) for _, y in rows]
+        lengths = torch.tensor([len(x) for x in letters])
+        found[part] = Words(
+            pad_sequence(letters, True, PAD), lengths, pad_sequence(sounds, True, PAD)
+        )
+    return found, len(ids[0]) + 2, len(ids[1]) + 2
+
+
+class Speller(nn.Module):
+    """A GRU reads the letters, another the sounds so far; additive attention joins them."""
+
+    def __init__(self, letters: int, sounds: int, options: argparse.Namespace, case: Case) -> None:
+        super().__init__()
+        dim, heads = options.dim, options.heads
+        self.letters, self.sounds = nn.Embedding(letters, dim), nn.Embedding(sounds, dim)
+        self.encoder = nn.GRU(dim, dim // 2, batch_first=True, bidirectional=True)
+        self.decoder = nn.GRU(dim, dim, batch_first=True)
+        self.score = regard.Projected(regard.Additive(options.hidden, heads), dim, dim)
+        self.value, self.out = nn.Linear(dim, dim), nn.Linear(2 * dim, sounds)
+        with torch.no_grad():
+            self.score.query_weight.mul_(case.spread)
+            self.score.key_weight.mul_(case.spread)
+
+    def forward(self, words: Words, attention: Attention) -> tuple[Tensor, Tensor]:
+        """The mean loss of a sound, and the largest |a| + |b| that any hidden unit met."""
+        packed = pack_padded_sequence(
+            self.letters(words.letters), words.lengths, batch_first=True, enforce_sorted=False
+        )
+        keys, _ = pad_packed_sequence(self.encoder(packed)[0], batch_first=True)
+        queries, _ = self.decoder(self.sounds(words.sounds[:, :-1]))
+        a = self.score.project_query(queries.unsqueeze(1))  # (B, H, Q, E)
+        b = self.score.project_key(keys.unsqueeze(1))  # (B, H, L, E)
+        value = self.value(keys).unflatten(-1, (self.score.heads, -1)).transpose(1, 2)
+        context = attention(a, b, value, self.score.score, words.lengths.to(a.device))
+        context = context.transpose(1, 2).flatten(-2)
+        logits = self.out(torch.cat([queries, context], -1))
+        loss = F.cross_entropy(logits.mT.float(), words.sounds[:, 1:], ignore_index=PAD)
+        reach = a.detach().abs().amax(-2) + b.detach().abs().amax(-2)
+        return loss, reach.max()
+
+
+def textbook(
+    a: Tensor, b: Tensor, value: Tensor, score: regard.Additive, lengths: Tensor
+) -> Tensor:
+    """Additive attention as it is taught."""
+    logits = (torch.tanh(a.unsqueeze(-2) + b.unsqueeze(-3)) * score.v[:, None, None]).sum(-1)
+    hidden = torch.arange(b.shape[-2], device=b.device) >= lengths[:, None]
+    return logits.masked_fill(hidden[:, None, None], -torch.inf).softmax(-1).to(value.dtype) @ value
+
+
+def attention_of(engine: str, device: torch.device, error: float) -> Attention:
+    """Who computes the attention."""
+    if engine == "textbook":
+        return textbook
+    on_cpu = device.type == "cpu"
+    exact = "cpu" if on_cpu else "triton" if "triton" in plan.BY_NAME else "reference"
+    # By name the engine on the CPU would raise where the range is left; on a GPU it has the exact
+    # kernel behind it, and without its name might not be chosen for words as short as these.
+    near = {"error": error} if on_cpu else {"error": error, "engine": "sine"}
+    options = {"engine": exact} if engine == "exact" else near
+
+    def attend(a, b, value, score, lengths):
+        return regard.attention(
+            a, b, value, score, mask=regard.Mask.lengths(keys=lengths), **options
+        )
+
+    return attend
+
+
+def batches(count: int, size: int, seed: int) -> Iterator[Tensor]:
+    """Word numbers without end: every word once, in a new order, again and again."""
+    generator = torch.Generator().manual_seed(seed)
+    while True:
+        order = torch.randperm(count, generator=generator)
+        yield from order[: count - count % size].split(size)
+
+
+def train(
+    case: Case, engine: str, seed: int, data: tuple[dict[str, Words], int, int], options
+) -> dict:
+    """One run: held-out loss, reach and escapes at every `options.every` steps."""
+    device = torch.device(options.device)
+    words, *counts = data
+    words = {
+        part: Words(w.letters.to(device), w.lengths, w.sounds.to(device))
+        for part, w in words.items()
+    }
+    torch.manual_seed(seed)
+    model = Speller(*counts, options, case).to(device)
+    attention = attention_of(engine, device, options.error)
+    optimiser = torch.optim.Adam(model.parameters(), lr=case.rate)
+    order = batches(len(words["train"].lengths), options.batch, seed)
+    half = options.dtype != "float32"
+    precision = torch.autocast(device.type, getattr(torch, options.dtype), enabled=half)
+    held_out = words["dev"].pick(torch.arange(min(options.held_out, len(words["dev"].lengths))))
+
+    @torch.no_grad()
+    def held_out_loss() -> float:
+        with precision:
+            return float(model(held_out, attention)[0])
+
+    run = {"step": [0], "loss": [held_out_loss()], "reach": [], "calls": [], "escapes": []}
+    start = time.perf_counter()
+    reach = torch.zeros((), device=device)
+    escapes.reset()
+    for step in range(1, options.steps + 1):
+        with precision:
+            loss, seen = model(words["train"].pick(next(order)), attention)
+        optimiser.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimiser.step()
+        reach = torch.maximum(reach, seen)
+        if step % options.every == 0 or step == options.steps:
+            counted = escapes.count()
+            run["step"].append(step)
+            run["reach"].append(round(float(reach), 3))
+            run["calls"].append(counted.calls)
+            run["escapes"].append(counted.escapes)
+            run["loss"].append(held_out_loss())
+            reach.zero_()
+            escapes.reset()  # those of the held-out words are not of training
+    if engine == "sine" and sum(run["calls"]) != options.steps:
+        raise RuntimeError(
+            f"{sum(run['calls'])} of {options.steps} steps were offered to the series: this run "
+            "would not show what it says"
+        )
+    return run | {"seconds": round(time.perf_counter() - start, 1)}
+
+
+def summary(runs: dict[str, dict], seeds: int) -> dict[str, dict]:
+    """For each case: curves, their distance from the textbook's, the spread over seeds, escapes."""
+    found = {}
+    for case in CASES:
+        of = {e: [runs[name(case, e, s)] for s in range(seeds)] for e in ENGINES}
+        curves = {e: list(zip(*(run["loss"] for run in of[e]), strict=True)) for e in ENGINES}
+        spread = [statistics.stdev(point) for point in curves["textbook"]]
+        rows = {}
+        for engine in ENGINES:
+            means = [statistics.fmean(point) for point in curves[engine]]
+            pairs = [
+                [x - y for x, y in zip(a, b, strict=True)]
+                for a, b in zip(curves[engine], curves["textbook"], strict=True)
+            ]
+            apart = [abs(statistics.fmean(point)) for point in pairs]
+            rows[engine] = {
+                "mean": means,
+                "final": list(curves[engine][-1]),
+                "difference": apart,
+                "largest difference over spread": max(
+                    x / y for x, y in zip(apart, spread, strict=True)
+                ),
+                "largest difference of one seed": max(abs(x) for point in pairs for x in point),
+                "largest |a| + |b|": max(x for run in of[engine] for x in run["reach"]),
+                "calls": sum(sum(run["calls"]) for run in of[engine]),
+                "escapes": sum(sum(run["escapes"]) for run in of[engine]),
+                "within spread": all(x <= y for x, y in zip(apart, spread, strict=True)),
+            }
+        share = [
+            sum(run["escapes"][i] for run in of["sine"])
+            / sum(run["calls"][i] for run in of["sine"])
+            for i in range(len(spread) - 1)
+        ]
+        found[case] = {
+            "step": of["textbook"][0]["step"],
+            "spread over seeds": spread,
+            "share of steps that left the range": share,
+            "engines": rows,
+        }
+    return found
+
+
+def name(case: str, engine: str, seed: int) -> str:
+    """The key of a run in the results."""
+    return f"{case} {engine} {seed}"
+
+
+def setting(options: argparse.Namespace) -> dict:
+    """All that must be equal for runs to be comparable."""
+    own = ("steps", "batch", "dim", "heads", "hidden", "error", "held_out", "every", "language")
+    return {key: getattr(options, key) for key in own} | {
+        "device": torch.cuda.get_device_name(options.device) if options.device != "cpu" else "cpu",
+        "dtype": options.dtype,
+        "cases": {case: values._asdict() for case, values in CASES.items()},
+        "regard": regard.__version__,
+        "torch": torch.__version__,
+        "machine": platform.machine(),
+    }
+
+
+def remembered(options: argparse.Namespace) -> dict[str, dict]:
+    """Runs that the results hold already, if they were made with this setting."""
+    if options.fresh or not options.out.is_file():
+        return {}
+    earlier = json.loads(options.out.read_text())
+    return earlier["runs"] if earlier["setting"] == setting(options) else {}
+
+
+def write(options: argparse.Namespace, results: dict) -> None:
+    """In one move: a run that is interrupted leaves a whole file."""
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    partial = options.out.with_suffix(".partial")
+    partial.write_text(json.dumps(results, indent=1) + "\n")
+    partial.replace(options.out)
+
+
+def arguments(given: list[str] | None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    data = os.environ.get("REGARD_DATA")
+    parser.add_argument("--data", type=Path, default=data and Path(data), help="folder of the data")
+    parser.add_argument("--language", default="fre", help="which words")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "float16"])
+    for option, default in {"seeds": 5, "steps": 300, "batch": 64, "dim": 64, "heads": 4}.items():
+        parser.add_argument(f"--{option}", type=int, default=default)
+    parser.add_argument("--hidden", type=int, default=16, help="hidden units of a head")
+    parser.add_argument("--held-out", type=int, default=500, help="words that the loss is of")
+    parser.add_argument("--every", type=int, default=15, help="steps between points of a curve")
+    parser.add_argument("--error", type=float, default=0.05, help="what the series may err")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="where the JSON goes")
+    parser.add_argument("--fresh", action="store_true", help="repeat runs that are there already")
+    options = parser.parse_args(given)
+    if options.data is None:
+        parser.error("--data or REGARD_DATA must name the folder that holds sigmorphon2021_g2p")
+    if options.seeds < 2:
+        parser.error("--seeds must be at least 2: one seed has no spread")
+    return options
+
+
+def show(found: dict[str, dict]) -> bool:
+    """Print the verdict; whether every curve stays within the spread."""
+    for case, rows in found.items():
+        for engine, row in rows["engines"].items():
+            print(
+                f"{case:<6} {engine:<9} final {statistics.fmean(row['final']):.4f}  "
+                f"from textbook {row['largest difference over spread']:.3f} of the spread at most  "
+                f"|a| + |b| up to {row['largest |a| + |b|']:.1f}  "
+                f"{row['escapes']} of {row['calls']} calls left the range"
+            )
+    rows = [row for case in found.values() for row in case["engines"].values()]
+    within = all(row["within spread"] for row in rows)
+    print("curves agree within the spread over seeds" if within else "a curve LEAVES the spread")
+    return within
+
+
+def main(given: list[str] | None = None) -> int:
+    """Train what is missing, then compare, write and draw."""
+    options = arguments(given)
+    data = read(options.data, options.language)
+    runs = remembered(options)
+    results = {"command": "python benchmarks/training_equivalence.py", "setting": setting(options)}
+    # Seeds outermost: an interrupted run leaves whole comparisons.
+    wanted = [(c, e, s) for s in range(options.seeds) for c in CASES for e in ENGINES]
+    missing = [one for one in wanted if name(*one) not in runs]
+    start = time.perf_counter()
+    for number, (case, engine, seed) in enumerate(missing, 1):
+        run = train(CASES[case], engine, seed, data, options)
+        runs[name(case, engine, seed)] = run
+        write(options, results | {"runs": runs})
+        left = (time.perf_counter() - start) / number * (len(missing) - number)
+        print(
+            f"{number:>3}/{len(missing)}  {case:<6} {engine:<9} seed {seed}  "
+            f"loss {run['loss'][0]:.3f} to {run['loss'][-1]:.3f}  "
+            f"{sum(run['escapes']):>4} escapes  {run['seconds']:.0f} s  about {left:.0f} s left",
+            flush=True,
+        )
+    found = summary(runs, options.seeds)
+    write(options, results | {"summary": found, "runs": runs})
+    draw(found, options.out)
+    return 0 if show(found) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,5 @@
+"""Both forms in fused Triton kernels on a GPU: additive and GATv2 attention at hardware speed."""
+
+from regard.engines.triton.engine import Triton
+
+__all__ = ["Triton"]

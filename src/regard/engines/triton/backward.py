@@ -1,0 +1,314 @@
+"""The backward kernel: every tile is computed again, once, and gives its gradient to all inputs.
+
+One program owns a block of keys and runs over all queries. What belongs to its keys it adds up
+alone; what belongs to queries, and to the heads' own v, all programs of a head add to the same
+memory, in whatever order they come. Where a fixed result is asked for they add integers, whose sum
+does not depend on the order: see `ordered.py`.
+
+Sums over rows and columns of a tile, one for each hidden unit, are matrix products with unit
+vectors, 16 hidden units into one result: tensor cores do them while the other units compute the
+next terms. By shuffles between lanes they would cost more than the terms themselves.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from regard.engines.triton.tiles import (
+    activated,
+    at_head,
+    column_index,
+    features,
+    is_other,
+    kept,
+    reciprocal,
+    row_index,
+    seen_pairs,
+    selecting_dot,
+    some,
+    steepness,
+    tile_logits,
+)
+
+
+@triton.jit
+def add(place, x, mask):
+    """Add to memory."""
+    tl.atomic_add(place, x, mask=mask, sem="relaxed")
+
+
+@triton.jit
+def add_shared(place, x, mask, grads, broken, who):
+    """Add to memory that other programs add to as well; NaN is noted in `broken` at `who`."""
+    if grads.unit is None:
+        add(place, x, mask)
+    else:
+        bad = (x != x) | (tl.abs(x) == float("inf"))
+        count = tl.where(bad, 0.0, x * tl.load(grads.unit)).to(tl.int64)
+        add(place, count, mask)
+        tl.atomic_max(broken + who, bad.to(tl.int32), mask=mask & bad, sem="relaxed")
+
+
+@triton.jit
+def column_of(n, at, tile, COUNT: tl.constexpr):
+    """(COUNT, 16) with ones in column `at`."""
+    ones = tl.where(n == at, 1.0, 0.0).to(tile.DOT)
+    return tl.broadcast_to(ones[None, :], [COUNT, 16])
+
+
+@triton.jit
+def row_of(n, at, tile, COUNT: tl.constexpr):
+    """(16, COUNT) with ones in row `at`."""
+    ones = tl.where(n == at, 1.0, 0.0).to(tile.DOT)
+    return tl.broadcast_to(ones[:, None], [16, COUNT])
+
+
+@triton.jit
+def spread_unit(given, terms, at, by_row, by_column, of_v, tile, WANT_V: tl.constexpr):
+    """Add the sums of one hidden unit: terms over rows and columns, `given` over rows for v."""
+    n = tl.arange(0, 16)
+    x = terms.to(tile.DOT)
+    by_row = tl.dot(
+        x, column_of(n, at, tile, tile.BN), by_row, input_precision=tile.PRECISION,
+        out_dtype=tile.WORK,
+    )  # fmt: skip
+    by_column = tl.dot(
+        row_of(n, at, tile, tile.BM), x, by_column, input_precision=tile.PRECISION,
+        out_dtype=tile.WORK,
+    )  # fmt: skip
+    if WANT_V:
+        of_v = tl.dot(
+            given.to(tile.DOT), column_of(n, at, tile, tile.BN), of_v,
+            input_precision=tile.PRECISION, out_dtype=tile.WORK,
+        )  # fmt: skip
+    return by_row, by_column, of_v
+
+
+@triton.jit
+def fast_units(q, k, first, end, rows, columns, ds, form, tile, WANT_V: tl.constexpr):
+    """Sums of the units `first` to `end`: of ds (r - r^2) over rows and columns, of ds r over rows.
+
+    r = 1 / (1 + exp(2a) exp(2b)), so that tanh is 1 - 2r and its derivative 4 (r - r^2). In a
+    bounded head r is always a number, so that hidden pairs, whose ds is 0, need no care.
+    """
+    by_row = tl.zeros([tile.BM, 16], tile.WORK)
+    by_column = tl.zeros([16, tile.BN], tile.WORK)
+    of_v = tl.zeros([tile.BM, 16], tile.WORK)
+    for h in range(first, end, 2):
+        q0, k0 = q + h * form.q_step + rows, k + h * form.k_step + columns
+        d0 = tl.load(q0) * tl.load(k0) + 1.0
+        d1 = tl.load(q0 + form.q_step) * tl.load(k0 + form.k_step) + 1.0
+        both = reciprocal(d0 * d1, tile)
+        r0, r1 = both * d1, both * d0
+        g0, g1 = ds * r0, ds * r1
+        by_row, by_column, of_v = spread_unit(
+            g0, g0 - g0 * r0, h - first, by_row, by_column, of_v, tile, WANT_V
+        )
+        by_row, by_column, of_v = spread_unit(
+            g1, g1 - g1 * r1, h + 1 - first, by_row, by_column, of_v, tile, WANT_V
+        )
+    return by_row, by_column, of_v
+
+
+@triton.jit
+def plain_units(q, k, first, end, rows, columns, ds, seen, form, tile, WANT_V: tl.constexpr):
+    """Sums of the units `first` to `end`: of ds f' over rows and columns, of ds f over rows."""
+    by_row = tl.zeros([tile.BM, 16], tile.WORK)
+    by_column = tl.zeros([16, tile.BN], tile.WORK)
+    of_v = tl.zeros([tile.BM, 16], tile.WORK)
+    for h in range(first, end):
+        x = tl.load(q + h * form.q_step + rows).to(tile.WORK)
+        x += tl.load(k + h * form.k_step + columns).to(tile.WORK)
+        y = activated(x, form, tile)
+        given, terms = ds * y, ds * steepness(x, y, form, tile)
+        if tile.HIDES:
+            # What a hidden key holds may make its terms NaN, and 0 * NaN is NaN.
+            given, terms = tl.where(seen, given, 0.0), tl.where(seen, terms, 0.0)
+        by_row, by_column, of_v = spread_unit(
+            given, terms, h - first, by_row, by_column, of_v, tile, WANT_V
+        )
+    return by_row, by_column, of_v
+
+
+@triton.jit
+def pairwise_gradient(
+    form, sizes, grads, z, first_row, first_column, ds, seen, tile, UNITS: tl.constexpr,
+    WANT_V: tl.constexpr,
+):  # fmt: skip
+    """Give ds, the gradient of the raw scores of a tile, to a, b and v; UNITS are the real ones."""
+    rows, columns = row_index(first_row, tile), column_index(first_column, tile)
+    q = at_head(z, sizes, form.q_b, form.q_k, form.q_g)
+    k = at_head(z, sizes, form.k_b, form.k_k, form.k_g)
+    head, n = z.to(tl.int64), tl.arange(0, 16)
+    row = first_row + tl.arange(0, tile.BM)
+    column = first_column + tl.arange(0, tile.BN)
+    for first in range(0, tile.E, 16):
+        end = tl.minimum(first + 16, tile.E)
+        if tile.FORM == "fast":
+            by_row, by_column, of_v = fast_units(
+                form.q + q, form.k + k, first, end, rows, columns, ds, form, tile, WANT_V
+            )
+            # From sums of r to those of tanh and of its derivative.
+            by_row, by_column = 4.0 * by_row, 4.0 * by_column
+            of_v = tl.sum(ds, 1)[:, None] - 2.0 * of_v
+        else:
+            by_row, by_column, of_v = plain_units(
+                form.q + q, form.k + k, first, end, rows, columns, ds, seen, form, tile, WANT_V
+            )
+        unit = first + n
+        v = tl.load(form.v + head * tile.E + unit, mask=unit < tile.E, other=0.0)
+        at = (head * sizes.queries + row[:, None]) * UNITS + unit[None, :]
+        inside = (row[:, None] < sizes.queries) & (unit[None, :] < UNITS)
+        of_q = by_row * v[None, :]
+        add_shared(grads.q + at, of_q, inside, grads, grads.broken_rows, head * sizes.queries + row[:, None] + unit[None, :] * 0)
+        at = (head * sizes.keys + column[None, :]) * UNITS + unit[:, None]
+        inside = (column[None, :] < sizes.keys) & (unit[:, None] < UNITS)
+        add(grads.k + at, by_column * v[:, None], inside)
+        if WANT_V:
+            at = grads.v + head * UNITS + unit
+            add_shared(at, tl.sum(of_v, 0), unit < UNITS, grads, grads.broken_heads, head + unit * 0)
+
+
+@triton.jit
+def inner_gradient(
+    form, sizes, grads, z, first_row, first_column, ds, seen, tile, CHUNK: tl.constexpr
+):
+    """Give ds to phi and psi, chunk by chunk of features."""
+    q = form.q + at_head(z, sizes, form.q_b, form.q_k, form.q_g)
+    k = form.k + at_head(z, sizes, form.k_b, form.k_k, form.k_g)
+    head, n = z.to(tl.int64), tl.arange(0, CHUNK)
+    row = first_row + tl.arange(0, tile.BM)
+    column = first_column + tl.arange(0, tile.BN)
+    x = (ds * form.scale).to(tile.DOT)
+    for first in range(0, tile.E, CHUNK):
+        phi = features(q, row, sizes.queries, first, tile, CHUNK).to(tile.DOT)
+        psi = features(k, column, sizes.keys, first, tile, CHUNK).to(tile.DOT)
+        none = tl.zeros([tile.BM, CHUNK], tile.WORK)
+        of_q = selecting_dot(x, psi, seen, none, tile)
+        none = tl.zeros([tile.BN, CHUNK], tile.WORK)
+        of_k = selecting_dot(tl.trans(x), phi, tl.trans(seen), none, tile)
+        unit = first + n[None, :]
+        at = (head * sizes.queries + row[:, None]) * tile.E + unit
+        inside = (row[:, None] < sizes.queries) & (unit < tile.E)
+        add_shared(grads.q + at, of_q, inside, grads, grads.broken_rows, head * sizes.queries + row[:, None] + unit * 0)
+        at = (head * sizes.keys + column[:, None]) * tile.E + unit
+        add(grads.k + at, of_k, (column[:, None] < sizes.keys) & (unit < tile.E))
+
+
+@triton.jit
+def gradient_of_logits(
+    form, pairs, sizes, values, known, grads, z, first_row, first_column, value, seen, of_value, tile, CHUNK: tl.constexpr,
+):  # fmt: skip
+    """The gradient of the raw scores of a tile, and `of_value` with its part added."""
+    rows, columns = row_index(first_row, tile), column_index(first_column, tile)
+    head = z.to(tl.int64)
+    row = head * sizes.queries + rows
+    here = rows < sizes.queries
+    score, capped, final = tile_logits(
+        form, pairs, sizes, z, first_row, first_column, seen, tile, CHUNK
+    )
+    peak = tl.load(known.peak + row, mask=here, other=0.0)
+    tail = tl.load(known.tail + row, mask=here, other=0.0)
+    below = final - tl.where(peak == -float("inf"), 0.0, peak)
+    weights = tl.where(seen, tl.exp(below - tail), 0.0)
+    dims = tl.arange(0, tile.DV)[None, :]
+    at = (head * sizes.queries + first_row + tl.arange(0, tile.BM)[:, None]) * sizes.value_dim
+    grad = tl.load(known.grad + at + dims, mask=here & (dims < sizes.value_dim), other=0.0)
+    grad = grad.to(tile.DOT)
+    slope = tl.dot(
+        grad, tl.trans(value), input_precision=tile.PRECISION, out_dtype=tile.WORK
+    )  # fmt: skip
+    used = weights
+    if values.seed is not None:
+        keep = kept(values, sizes, z, first_row, first_column, tile)
+        used, slope = weights * keep, slope * keep
+    of_value = selecting_dot(
+        tl.trans(used.to(tile.DOT)), grad, tl.trans(seen), of_value, tile
+    )  # fmt: skip
+    slope += tl.load(known.shift + row, mask=here, other=0.0)
+    if known.grad_entropy is not None:
+        # log p + entropy, where a weight of 0 has no say.
+        surprise = tl.where(seen, below - tail, 0.0)
+        surprise += tl.load(known.entropy + row, mask=here, other=0.0)
+        slope -= surprise * tl.load(known.grad_entropy + row, mask=here, other=0.0)
+    ds = tl.where(seen, slope * weights, 0.0)
+    if grads.bias is not None:
+        at = at_head(z, sizes, grads.bias_b, grads.bias_k, grads.bias_g)
+        at += rows.to(tl.int64) * grads.bias_q + columns.to(tl.int64) * grads.bias_l
+        add(grads.bias + at, ds, seen)
+    if pairs.softcap is not None:
+        share = capped / pairs.softcap
+        ds = tl.where(seen, ds * (1.0 - share * share), 0.0)
+    if pairs.rate is not None:
+        of_rate = tl.sum(tl.where(seen, ds * score, 0.0), 1)[:, None]
+        add_shared(grads.rate + row, of_rate, here, grads, grads.broken_rows, row)
+        ds = ds * tl.load(pairs.rate + row, mask=here, other=0.0)
+    if pairs.alpha is not None:
+        of_alpha = tl.sum(ds, 1)[:, None]
+        add_shared(grads.alpha + row, of_alpha, here, grads, grads.broken_rows, row)
+    if pairs.beta is not None:
+        add(grads.beta + head * sizes.keys + columns, tl.sum(ds, 0)[None, :], columns < sizes.keys)
+    return ds, of_value
+
+
+@triton.jit
+def backward_step(
+    form, second, pairs, sizes, values, known, grads, z, first_row, first_column, value,
+    seen, of_value, tile, CHUNK: tl.constexpr, UNITS: tl.constexpr, WANT_V: tl.constexpr,
+):  # fmt: skip
+    """All of one tile. `second` is the form as the loop over gradients reads it."""
+    if known.given is not None:
+        rows, columns = row_index(first_row, tile), column_index(first_column, tile)
+        at = (z.to(tl.int64) * sizes.queries + rows) * sizes.keys + columns
+        ds = tl.load(known.given + at, mask=seen, other=0.0).to(tile.WORK)
+    else:
+        ds, of_value = gradient_of_logits(
+            form, pairs, sizes, values, known, grads, z, first_row, first_column, value,
+            seen, of_value, tile, CHUNK,
+        )  # fmt: skip
+    if tile.FORM == "inner":
+        inner_gradient(
+            second, sizes, grads, z, first_row, first_column, ds, seen, tile, CHUNK
+        )
+    else:
+        pairwise_gradient(
+            second, sizes, grads, z, first_row, first_column, ds, seen, tile, UNITS, WANT_V
+        )
+    return of_value
+
+
+@triton.jit
+def backward_kernel(
+    form, second, pairs, sizes, values, known, grads, skip, tile, CHUNK: tl.constexpr,
+    UNITS: tl.constexpr, WANT_V: tl.constexpr,
+):  # fmt: skip
+    """One program for each block of keys of each head."""
+    blocks = tl.cdiv(sizes.keys, tile.BN)
+    z, first_column = tl.program_id(0) // blocks, tl.program_id(0) % blocks * tile.BN
+    if is_other(z, form, skip, tile):
+        return
+    key = first_column + tl.arange(0, tile.BN)[:, None]
+    dims = tl.arange(0, tile.DV)[None, :]
+    inside = (key < sizes.keys) & (dims < sizes.value_dim)
+    at = key.to(tl.int64) * sizes.value_dim + dims
+    of_head = at_head(z, sizes, values.value_b, values.value_k, values.value_g)
+    value = tl.load(values.value + of_head + at, mask=inside, other=0.0).to(tile.DOT)
+    of_value = tl.zeros([tile.BN, tile.DV], tile.WORK)
+    columns = column_index(first_column, tile)
+    for first_row in range(0, sizes.queries, tile.BM):
+        seen = seen_pairs(pairs, sizes, z, row_index(first_row, tile), columns)
+        if tile.HIDES:
+            if some(seen, tile) > 0:
+                of_value = backward_step(
+                    form, second, pairs, sizes, values, known, grads, z, first_row, first_column,
+                    value, seen, of_value, tile, CHUNK, UNITS, WANT_V,
+                )  # fmt: skip
+        else:
+            of_value = backward_step(
+                form, second, pairs, sizes, values, known, grads, z, first_row, first_column,
+                value, seen, of_value, tile, CHUNK, UNITS, WANT_V,
+            )  # fmt: skip
+    if known.given is None:
+        place = grads.value + z.to(tl.int64) * sizes.keys * sizes.value_dim + at
+        tl.store(place, of_value, mask=inside)

@@ -1,0 +1,337 @@
+"""The operators' kernels in Triton: `Arguments` into launches, and the results back."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from regard.engines.base import jacobian_norm
+from regard.engines.tiled import Arguments
+from regard.engines.triton import ordered, prepare
+from regard.engines.triton.backward import backward_kernel
+from regard.engines.triton.forward import forward_kernel
+from regard.engines.triton.rows import best_kernel, jacobian_kernel, scores_kernel
+from regard.engines.triton.structs import Gradients, Pairs, Rows, Sizes, Tile
+from regard.precision import working_dtype
+
+# Set by TRITON_INTERPRET when Triton is imported: kernels then run on the CPU, in NumPy.
+INTERPRETED = triton.knobs.runtime.interpret
+WORK = {torch.float32: tl.float32, torch.float64: tl.float64}
+DOT = {
+    torch.float16: tl.float16,
+    torch.bfloat16: tl.bfloat16,
+    torch.float32: tl.float32,
+    torch.float64: tl.float64,
+}
+
+
+def sizes(args: Arguments) -> Sizes:
+    """Sizes as kernels read them."""
+    _, groups, heads, queries, keys = args.sizes
+    return Sizes(groups, heads, queries, keys, args.value.shape[-1])
+
+
+def count(args: Arguments) -> int:
+    """How many heads the whole call has."""
+    return math.prod(args.sizes[:3])
+
+
+def chunk(units: int) -> int:
+    """Features of an inner product that are read at once."""
+    return min(max(triton.next_power_of_2(units), 16), 64)
+
+
+def forward_tile(args: Arguments) -> tuple[int, int, int]:
+    """Queries, keys and warps of one program of the forward."""
+    wide = triton.next_power_of_2(args.value.shape[-1])
+    queries = 16 if args.sizes[3] <= 16 or wide > 256 else 32 if wide > 128 else 64
+    return queries, 64 if wide <= 256 else 32, 4
+
+
+def tile(
+    args: Arguments,
+    sides: tuple[int, int, int],
+    kind: str,
+    units: int,
+    changes: Pairs,
+    five: bool = True,
+    backward: bool = False,
+) -> Tile:
+    """What is fixed for a kernel; `sides` are queries, keys and warps of a program."""
+    dtype = args.q.dtype
+    dot = torch.float32 if INTERPRETED and dtype == torch.bfloat16 else dtype
+    # Gradients of a mean may be 1e-9, which fp16 does not hold: TF32 has its digits and the range.
+    shifted = backward and dtype == torch.float16
+    dot = torch.float32 if shifted else dot
+    sparse = any(x is not None for x in (changes.bias, changes.dense, changes.query_segment))
+    hides = sparse or changes.start is not None or changes.stop is not None
+    fixed = (
+        *sides,
+        units,
+        max(triton.next_power_of_2(args.value.shape[-1]), 16),
+        kind,
+        args.activation,
+        WORK[working_dtype(dtype)],
+        DOT[dot],
+        "tf32" if shifted and not INTERPRETED else "ieee",
+        five and kind != "inner",
+        hides,
+        sparse,
+        INTERPRETED,
+    )
+    return Tile(*(tl.constexpr(x) for x in fixed))
+
+
+def attend(args: Arguments, entropy: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Output, tail, entropy and largest logit."""
+    z, queries, work = count(args), args.sizes[3], working_dtype(args.q.dtype)
+    output = args.q.new_empty((z, queries, args.value.shape[-1]), dtype=work)
+    tail, spread, peak = (args.q.new_empty((z, queries), dtype=work) for _ in range(3))
+    launch_forward(args, entropy, output, tail, spread, peak)
+    shape = args.sizes[:4]
+    return (
+        output.view(*shape, -1),
+        tail.double().view(shape),
+        spread.view(shape),
+        peak.view(shape),
+    )
+
+
+def launch_forward(
+    args: Arguments,
+    entropy: bool,
+    output: Tensor,
+    tail: Tensor,
+    spread: Tensor,
+    peak: Tensor,
+    skip: Tensor | None = None,
+) -> None:
+    """Run the forward kernel into these tensors; nothing is done where the flag `skip` is set."""
+    if not output.shape[0] * output.shape[1]:
+        return
+    changes, values, sides = prepare.pairs(args), prepare.values(args), forward_tile(args)
+    grid = (count(args) * triton.cdiv(args.sizes[3], sides[0]),)
+    for form, kind, units in prepare.forms(args):
+        forward_kernel[grid](
+            form,
+            changes,
+            sizes(args),
+            values,
+            skip,
+            output,
+            tail,
+            spread,
+            peak,
+            tile(args, sides, kind, units, changes),
+            chunk(units),
+            entropy,
+            num_warps=sides[2],
+            **registers(kind, 128),
+        )
+
+
+def registers(kind: str, most: int) -> dict[str, Any]:
+    """Fewer registers than the compiler would take, so that more warps hide the waiting."""
+    return {"maxnreg": most} if kind == "fast" and not INTERPRETED else {}
+
+
+def attend_backward(
+    args: Arguments,
+    grad: Tensor,
+    output: Tensor,
+    peak: Tensor,
+    tail: Tensor,
+    grad_tail: Tensor,
+    spread: Tensor,
+    grad_spread: Tensor | None,
+    bias_gradient: bool,
+) -> tuple[Tensor, ...]:
+    """All gradients, recomputing every tile."""
+    z, queries, work = count(args), args.sizes[3], working_dtype(args.q.dtype)
+    # A row that sees nothing has no gradient, whatever comes in for it.
+    empty = peak == -math.inf
+    grad = torch.where(empty.unsqueeze(-1), 0, grad)
+    shift = torch.where(empty, 0, grad_tail).to(work) - (grad * output).sum(-1)
+    known = Rows(
+        None,
+        grad.reshape(z, queries, -1).contiguous(),
+        *(x.to(work).reshape(z, queries).contiguous() for x in (peak, tail, shift, spread)),
+        None if grad_spread is None else grad_spread.to(work).reshape(z, queries).contiguous(),
+    )
+    return launch_backward(args, known, bias_gradient)
+
+
+def backward_tile(args: Arguments) -> tuple[int, int, int]:
+    """Queries, keys and warps of one program of the backward."""
+    wide = triton.next_power_of_2(args.value.shape[-1])
+    if args.v is None:
+        return (32, 32, 4)
+    return (32, 32, 1) if wide <= 64 else (32, 32, 2) if wide <= 128 else (16, 32, 4)
+
+
+def launch_backward(
+    args: Arguments, known: Rows, bias_gradient: bool, skip: Tensor | None = None
+) -> tuple[Tensor, ...]:
+    """Run the backward kernel; gradients of what heads or sequences share are then summed."""
+    changes, values, sides = prepare.pairs(args), prepare.values(args), backward_tile(args)
+    programs = count(args) * triton.cdiv(args.sizes[4], sides[1])
+    fixed_order = torch.are_deterministic_algorithms_enabled()
+    unit = ordered.unit(args, known) if fixed_order else None
+    grads = GradientBuffers(args, known.given is None, bias_gradient, unit)
+    launches = zip(prepare.forms(args), prepare.forms(args, raw_exponentials=True), strict=True)
+    for (form, kind, units), (second, _, _) in launches:
+        if not programs * args.sizes[3]:
+            break
+        backward_kernel[(programs,)](
+            form,
+            second,
+            changes,
+            sizes(args),
+            values,
+            known,
+            grads.pointers(),
+            skip,
+            tile(args, sides, kind, units, changes, five=False, backward=True),
+            chunk(units),
+            args.q.shape[-1],
+            args.v is not None,
+            num_warps=sides[2],
+        )
+    return grads.collected()
+
+
+class GradientBuffers:
+    """Memory that the backward adds to, in working precision and for every head apart.
+
+    With `unit`, what several programs add to is integers: see `ordered.py`.
+    """
+
+    def __init__(
+        self, args: Arguments, of_attention: bool, with_bias: bool, unit: Tensor | None
+    ) -> None:
+        self.args, self.unit = args, unit
+        z, (queries, keys), units = count(args), args.sizes[3:], args.q.shape[-1]
+        work = working_dtype(args.q.dtype)
+
+        def own(*shape: int) -> Tensor:
+            return args.q.new_zeros(shape, dtype=work)
+
+        def shared(*shape: int) -> Tensor:
+            return args.q.new_zeros(shape, dtype=work if unit is None else torch.int64)
+
+        def flags(*shape: int) -> Tensor | None:
+            return None if unit is None else args.q.new_zeros(shape, dtype=torch.int32)
+
+        def asked(x: Tensor | None) -> bool:
+            return of_attention and x is not None
+
+        self.q, self.k = shared(z, queries, units), own(z, keys, units)
+        self.v = None if args.v is None else shared(z, units)
+        self.value = own(z, keys, args.value.shape[-1]) if of_attention else None
+        self.rate = shared(z, queries) if asked(args.rate) else None
+        self.alpha = shared(z, queries) if asked(args.alpha) else None
+        self.beta = own(z, keys) if asked(args.beta) else None
+        self.bias = None
+        if asked(args.bias) and with_bias and args.bias is not None:
+            # For a fixed result each pair has a place of its own, summed afterwards.
+            self.bias = own(*(args.bias.shape if unit is None else args.sizes))
+        self.broken_rows, self.broken_heads = flags(z, queries), flags(z)
+
+    def pointers(self) -> Gradients:
+        """As the kernel takes them."""
+        return Gradients(
+            self.q,
+            self.k,
+            self.v,
+            self.value,
+            self.rate,
+            self.alpha,
+            self.beta,
+            self.bias,
+            *prepare.strides(self.bias, 0),
+            self.unit,
+            self.broken_rows,
+            self.broken_heads,
+        )
+
+    def counted(self, x: Tensor | None, broken: Tensor | None) -> Tensor | None:
+        """What integers stand for; NaN where `broken` says so."""
+        if x is None or self.unit is None or broken is None:
+            return x
+        work = working_dtype(self.args.q.dtype)
+        found = (x.double() / self.unit.double()).to(work)
+        return torch.where(broken.unsqueeze(-1) > 0 if x.ndim > broken.ndim else broken > 0, torch.nan, found)
+
+    def collected(self) -> tuple[Tensor, ...]:
+        """The gradients of `Arguments.differentiable()`, each summed to the shape of its input."""
+        args, rows = self.args, self.broken_rows
+        b, k, g, queries, keys = args.sizes
+        units = self.q.shape[-1]
+        full: list[tuple[Tensor | None, tuple[int, ...]]] = [
+            (self.counted(self.q, rows), (b, k, g, queries, units)),
+            (self.k, (b, k, g, keys, units)),
+            (self.value, (b, k, g, keys, args.value.shape[-1])),
+            (self.counted(self.v, self.broken_heads), (b, k, g, 1, units)),
+            (self.counted(self.alpha, rows), (b, k, g, queries, 1)),
+            (self.beta, (b, k, g, 1, keys)),
+            (self.counted(self.rate, rows), (b, k, g, queries, 1)),
+            (self.bias, () if self.bias is None else tuple(self.bias.shape)),
+        ]
+        like = args.differentiable()
+        return tuple(
+            args.q.new_empty(0)
+            if total is None or x is None
+            else total.view(shape).sum_to_size(x.shape).to(x.dtype).contiguous()
+            for (total, shape), x in zip(full, like, strict=True)
+        )
+
+
+def best_keys(args: Arguments, hard: Tensor) -> Tensor:
+    """The best visible key of each row; rows that are not `hard` are computed all the same."""
+    best = args.q.new_empty(args.sizes[:4], dtype=torch.int32)
+    _launch_rows(best_kernel, args, best)
+    return best.long()
+
+
+def jacobian(args: Arguments, peak: Tensor, tail: Tensor, share: Tensor, left: Tensor) -> Tensor:
+    """The norm of the softmax Jacobian of each row."""
+    sums, squares, cubes = (torch.empty_like(peak) for _ in range(3))
+    _launch_rows(jacobian_kernel, args, sums, squares, cubes)
+    largest = torch.where(peak == -math.inf, 0, torch.exp(-tail) * share)
+    return jacobian_norm(
+        largest, left + largest * sums, largest**2 * squares, largest**3 * cubes
+    )
+
+
+def scores(args: Arguments) -> Tensor:
+    """Raw scores (B, K, G, Q, L)."""
+    work = working_dtype(args.q.dtype)
+    found = args.q.new_empty(args.sizes, dtype=work)
+    _launch_rows(scores_kernel, args, found, by_tile=True)
+    return found
+
+
+def scores_backward(args: Arguments, grad: Tensor) -> tuple[Tensor, ...]:
+    """Gradients of the form's inputs from the gradient of raw scores."""
+    given = grad.to(working_dtype(args.q.dtype)).expand(args.sizes).contiguous()
+    return launch_backward(args, Rows(given, *[None] * 6), False)
+
+
+def _launch_rows(kernel: Any, args: Arguments, *results: Tensor, by_tile: bool = False) -> None:
+    """Run a kernel of `rows.py`, one program for each block of queries, or for each tile."""
+    changes, sides = prepare.pairs(args), forward_tile(args)
+    programs = count(args) * triton.cdiv(args.sizes[3], sides[0])
+    if by_tile:
+        programs *= triton.cdiv(args.sizes[4], sides[1])
+    if not programs:
+        return
+    for form, kind, units in prepare.forms(args):
+        fixed = tile(args, sides, kind, units, changes)
+        kernel[(programs,)](
+            form, changes, sizes(args), *results, fixed, chunk(units), num_warps=sides[2]
+        )

@@ -1,0 +1,69 @@
+"""The `triton` engine: both forms in fused kernels on a GPU."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+
+import torch
+
+from regard.engines.tiled import Operators, Tiled
+from regard.problem import Problem
+
+LARGEST_VALUE_DIM = 1024
+ACTIVATIONS = ("tanh", "leaky_relu")
+
+
+class Lazy:
+    """`calls.py`, imported when the first kernel runs: without a GPU nobody needs Triton."""
+
+    def __getattr__(self, name: str):
+        def run(*arguments):
+            from regard.engines.triton import calls
+
+            return getattr(calls, name)(*arguments)
+
+        return run
+
+
+class Triton(Tiled):
+    """Both forms in Triton: online softmax in tiles, forward and backward, statistics included.
+
+    The [Q, L, hidden] tensor of a pairwise score is never built, nor the Q x L matrix.
+    """
+
+    name = "triton"
+    operators = Operators("triton", Lazy(), devices=("CUDA", "CPU"))
+
+    def refusals(self, problem: Problem) -> list[str]:
+        """What has no kernel here, and machines that cannot run one."""
+        p, reasons = problem, []
+        if importlib.util.find_spec("triton") is None:
+            return ["Triton is not installed: pip install triton"]
+        if p.on_cpu and os.environ.get("TRITON_INTERPRET") != "1":
+            return ["the tensors are on the CPU; its kernels run on a GPU"]
+        if p.device.type not in ("cuda", "cpu"):
+            return [f"the tensors are on {p.device.type!r}, and its kernels run on CUDA devices"]
+        if not p.on_cpu:
+            if torch.cuda.get_device_capability(p.device) < (8, 0):
+                reasons.append("its kernels need compute capability 8.0 (Ampere) or newer")
+            if p.dtype == torch.float64:
+                reasons.append("fp64 is left to engine 'reference'")
+        activation = getattr(p.form, "activation", ACTIVATIONS[0])
+        if activation not in ACTIVATIONS:
+            reasons.append(f"it has no kernel for the activation {activation!r}")
+        if p.value.shape[-1] > LARGEST_VALUE_DIM:
+            reasons.append(
+                f"value dim {p.value.shape[-1]} is beyond the {LARGEST_VALUE_DIM} that fit a program"
+            )
+        return reasons
+
+    def missing_promises(self, problem: Problem) -> list[str]:
+        """Second derivatives; and a fixed order of sums, unless asked for."""
+        missing = ["it has no second derivative (engine 'reference' has)"]
+        if not torch.are_deterministic_algorithms_enabled():
+            missing.append(
+                "gradients are summed in no fixed order; torch.use_deterministic_algorithms(True) "
+                "fixes it, at some cost"
+            )
+        return missing

@@ -1,0 +1,149 @@
+"""What kernels are given, in groups: pointers and sizes as tuples, fixed choices as `Tile`.
+
+Shape legend: Z = B K G heads of the whole call, one after the other; Q queries, L keys, E hidden
+units or features, dv value columns. A pointer that is None is compiled away with all that needs it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import triton.language as tl
+
+
+class Sizes(NamedTuple):
+    """K and G, by which a head is found in operands that several heads share; lengths; dv."""
+
+    groups: int
+    heads: int
+    queries: int
+    keys: int
+    value_dim: int
+
+
+class Form(NamedTuple):
+    """The two sides as `prepare.py` makes them, each with its strides of B, K and G.
+
+    Pairwise: (E, length) with the length padded to `*_step`; inner: (length, E). Where `bounded` is
+    not None, a kernel computes the heads whose flag says so, and leaves the others alone.
+    """
+
+    q: Any
+    q_b: int
+    q_k: int
+    q_g: int
+    q_step: int
+    k: Any
+    k_b: int
+    k_k: int
+    k_g: int
+    k_step: int
+    v: Any  # (Z, E)
+    gate: Any  # (Z, E)
+    base: Any  # (Z,)
+    bounded: Any  # (Z,)
+    scale: float
+    parameter: float
+
+
+class Pairs(NamedTuple):
+    """All that changes a logit or hides it. Rows are (Z, Q), columns (Z, L)."""
+
+    rate: Any
+    alpha: Any
+    beta: Any
+    softcap: Any
+    bias: Any
+    bias_b: int
+    bias_k: int
+    bias_g: int
+    bias_q: int
+    bias_l: int
+    dense: Any
+    dense_b: int
+    dense_k: int
+    dense_g: int
+    dense_q: int
+    dense_l: int
+    start: Any
+    stop: Any
+    query_segment: Any
+    key_segment: Any
+
+
+class Values(NamedTuple):
+    """The values (L, dv) of a head with strides of B, K and G; dropout and its seed."""
+
+    value: Any
+    value_b: int
+    value_k: int
+    value_g: int
+    dropout: float
+    seed: Any
+
+
+class Tile(NamedTuple):
+    """What is fixed when a kernel is compiled.
+
+    FORM is "inner", "plain" or "fast". WORK is the dtype of logits and sums, DOT that of operands
+    of matrix products. FIVE says whether tiles have 5 dims, see `tiles.py`. HIDES says whether any
+    pair within the lengths may be hidden, SPARSE whether whole tiles may be.
+    """
+
+    BM: tl.constexpr
+    BN: tl.constexpr
+    W: tl.constexpr
+    E: tl.constexpr
+    DV: tl.constexpr
+    FORM: tl.constexpr
+    ACTIVATION: tl.constexpr
+    WORK: tl.constexpr
+    DOT: tl.constexpr
+    PRECISION: tl.constexpr
+    FIVE: tl.constexpr
+    HIDES: tl.constexpr
+    SPARSE: tl.constexpr
+    INTERPRET: tl.constexpr
+
+
+class Rows(NamedTuple):
+    """What the backward knows of each query: grad (Z, Q, dv), the rest (Z, Q).
+
+    `shift` is `grad_tail - <grad, output>`. Where `given` (Z, Q, L) is not None it is the gradient
+    of the raw scores itself, and nothing else of the rows is read.
+    """
+
+    given: Any
+    grad: Any
+    peak: Any
+    tail: Any
+    shift: Any
+    entropy: Any
+    grad_entropy: Any
+
+
+class Gradients(NamedTuple):
+    """Where gradients are added to, all zero at first.
+
+    q (Z, Q, E), k (Z, L, E), v (Z, E), value (Z, L, dv), rate and alpha (Z, Q), beta (Z, L), bias
+    (5 dims, its strides). Those of k, beta and value have one program that adds to them; to the
+    others all of a head's do. With `unit`, one number, these are 64 bit integers that count units
+    of 1 / unit, and NaN is noted in `broken_rows` (Z, Q) and `broken_heads` (Z,).
+    """
+
+    q: Any
+    k: Any
+    v: Any
+    value: Any
+    rate: Any
+    alpha: Any
+    beta: Any
+    bias: Any
+    bias_b: int
+    bias_k: int
+    bias_g: int
+    bias_q: int
+    bias_l: int
+    unit: Any
+    broken_rows: Any
+    broken_heads: Any

@@ -1,0 +1,360 @@
+"""One tile of pairs: which are seen, their scores and logits. What every kernel here is made of.
+
+A tile is BM queries by BN keys. Where the loop over hidden units is the work, in the forward of
+pairwise scores, it is kept as 5 dims
+
+    (BM / 8, BN / (4 W), W, 8, 4)   row = 8 i + lane,   column = (4 W) j + 4 warp + lane
+
+because Triton gives the last two dims to the 32 lanes of a warp, the one before to the W warps, and
+the first two to registers. Each thread then holds a block of rows by columns and loads one number
+for each of its rows and columns. With 2 dims it would hold one column and nearly all rows, and the
+loop would wait for loads: 2.8e12 against 4.4e12 tanh/s on one NVIDIA H200.
+
+Row tensors have the shape of `row_index`, column tensors that of `column_index`, and broadcast.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+ROW_LANES = tl.constexpr(8)
+COLUMN_LANES = tl.constexpr(4)
+
+
+@triton.jit
+def row_index(first, tile):
+    """Queries of the tile, shaped as rows."""
+    if tile.FIVE:
+        register = tl.arange(0, tile.BM // 8)[:, None, None, None, None]
+        return first + register * 8 + tl.arange(0, 8)[None, None, None, :, None]
+    else:
+        return first + tl.arange(0, tile.BM)[:, None]
+
+
+@triton.jit
+def column_index(first, tile):
+    """Keys of the tile, shaped as columns."""
+    if tile.FIVE:
+        register = tl.arange(0, tile.BN // (4 * tile.W))[None, :, None, None, None]
+        warp = tl.arange(0, tile.W)[None, None, :, None, None]
+        lane = tl.arange(0, 4)[None, None, None, None, :]
+        return first + register * (4 * tile.W) + warp * 4 + lane
+    else:
+        return first + tl.arange(0, tile.BN)[None, :]
+
+
+@triton.jit
+def flat(x, tile):
+    """A tile as (BM, BN), for matrix products."""
+    if tile.FIVE:
+        return tl.reshape(tl.permute(x, (0, 3, 1, 2, 4)), [tile.BM, tile.BN])
+    else:
+        return x
+
+
+@triton.jit
+def row_vector(x, tile):
+    """A row tensor as (BM,)."""
+    return tl.reshape(x, [tile.BM])
+
+
+@triton.jit
+def row_max(x, tile):
+    """Largest entry of each row; registers first, then lanes, then warps."""
+    if tile.FIVE:
+        x = tl.max(x, 1, keep_dims=True)
+        return tl.max(tl.max(x, 4, keep_dims=True), 2, keep_dims=True)
+    else:
+        return tl.max(x, 1, keep_dims=True)
+
+
+@triton.jit
+def row_sum(x, tile):
+    """Sum of each row."""
+    if tile.FIVE:
+        x = tl.sum(x, 1, keep_dims=True)
+        return tl.sum(tl.sum(x, 4, keep_dims=True), 2, keep_dims=True)
+    else:
+        return tl.sum(x, 1, keep_dims=True)
+
+
+@triton.jit
+def some(x, tile):
+    """Whether any entry of a tile of booleans is True, as an integer."""
+    return tl.max(tl.max(flat(x, tile).to(tl.int32), 1), 0)
+
+
+@triton.jit
+def at_head(z, sizes, of_b, of_k, of_g):
+    """Where head z starts in an operand with these strides; 64 bits, since operands may be large."""
+    z = z.to(tl.int64)
+    b = z // (sizes.groups * sizes.heads)
+    return b * of_b + (z // sizes.heads) % sizes.groups * of_k + z % sizes.heads * of_g
+
+
+@triton.jit
+def is_other(z, form, skip, tile):
+    """Whether head z is not this launch's to compute.
+
+    Bounded heads are those of the fast kernel, others of the plain one that follows it: in one
+    kernel the two loops would take each other's registers. The flag `skip` leaves out all heads.
+    """
+    other = False
+    if form.bounded is not None:
+        other = (tl.load(form.bounded + z) > 0) != (tile.FORM == "fast")
+    if skip is not None:
+        other = other | (tl.load(skip) != 0)
+    return other
+
+
+@triton.jit
+def reciprocal(x, tile):
+    """1 / x by the special-function unit alone, good to one unit in the last place."""
+    if tile.INTERPRET:
+        return 1.0 / x
+    else:
+        return tl.inline_asm_elementwise(
+            "rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
+        )
+
+
+@triton.jit
+def tanh(x):
+    """Never NaN for a number: the exponential grows to inf, or vanishes. Errs by 2e-7 at most."""
+    return 1.0 - 2.0 / (tl.exp(2.0 * x) + 1.0)
+
+
+@triton.jit
+def activated(x, form, tile):
+    """f(x): tanh, or LeakyReLU with its slope as parameter."""
+    if tile.ACTIVATION == "tanh":
+        return tanh(x)
+    else:
+        return tl.where(x > 0, x, form.parameter * x)
+
+
+@triton.jit
+def steepness(x, y, form, tile):
+    """f'(x) where y = f(x)."""
+    if tile.ACTIVATION == "tanh":
+        return 1.0 - y * y
+    else:
+        return tl.where(x > 0, x * 0.0 + 1.0, x * 0.0 + form.parameter)
+
+
+@triton.jit
+def fast_scores(q, k, gate, rows, columns, form, total, tile):
+    """`sum_h 1 / (gate_h + q_h k_h)`, two hidden units for each reciprocal; see `prepare.py`."""
+    for h in tl.range(0, tile.E, 2, loop_unroll_factor=2):
+        q0, k0 = q + h * form.q_step + rows, k + h * form.k_step + columns
+        d0 = tl.load(q0) * tl.load(k0) + tl.load(gate + h)
+        d1 = tl.load(q0 + form.q_step) * tl.load(k0 + form.k_step) + tl.load(gate + h + 1)
+        total += (d0 + d1) * reciprocal(d0 * d1, tile)
+    return total
+
+
+@triton.jit
+def plain_scores(q, k, v, rows, columns, form, total, tile):
+    """`sum_h v_h f(a_h + b_h)` as it is written."""
+    for h in range(0, tile.E):
+        a = tl.load(q + h * form.q_step + rows).to(tile.WORK)
+        b = tl.load(k + h * form.k_step + columns).to(tile.WORK)
+        total += tl.load(v + h) * activated(a + b, form, tile)
+    return total
+
+
+@triton.jit
+def features(x, index, length, first, tile, CHUNK: tl.constexpr):
+    """Features `first` to `first + CHUNK` of the rows `index`, (rows, CHUNK)."""
+    at = first + tl.arange(0, CHUNK)[None, :]
+    inside = (index[:, None] < length) & (at < tile.E)
+    return tl.load(x + index[:, None].to(tl.int64) * tile.E + at, mask=inside, other=0.0)
+
+
+@triton.jit
+def inner_scores(q, k, first_row, first_column, form, sizes, tile, CHUNK: tl.constexpr):
+    """`scale <phi, psi>` over chunks of features."""
+    total = tl.zeros([tile.BM, tile.BN], tile.WORK)
+    rows, columns = first_row + tl.arange(0, tile.BM), first_column + tl.arange(0, tile.BN)
+    for first in range(0, tile.E, CHUNK):
+        phi = features(q, rows, sizes.queries, first, tile, CHUNK).to(tile.DOT)
+        psi = features(k, columns, sizes.keys, first, tile, CHUNK).to(tile.DOT)
+        total = tl.dot(
+            phi, tl.trans(psi), total, input_precision=tile.PRECISION, out_dtype=tile.WORK
+        )
+    return total * form.scale
+
+
+@triton.jit
+def pairwise_scores(form, sizes, z, of_q, of_k, first_row, first_column, tile):
+    """Raw scores of a pairwise form."""
+    rows, columns = row_index(first_row, tile), column_index(first_column, tile)
+    if tile.FIVE:
+        total = tl.zeros([tile.BM // 8, tile.BN // (4 * tile.W), tile.W, 8, 4], tile.WORK)
+    else:
+        total = tl.zeros([tile.BM, tile.BN], tile.WORK)
+    q, k, v = form.q + of_q, form.k + of_k, form.v + z * tile.E
+    if tile.FORM == "plain":
+        total = plain_scores(q, k, v, rows, columns, form, total, tile)
+    else:
+        total = fast_scores(q, k, form.gate + z * tile.E, rows, columns, form, total, tile)
+        total += tl.load(form.base + z)
+    return total
+
+
+@triton.jit
+def tile_scores(form, sizes, z, first_row, first_column, tile, CHUNK: tl.constexpr):
+    """Raw scores of the tile of head z that starts at this row and column."""
+    of_q = at_head(z, sizes, form.q_b, form.q_k, form.q_g)
+    of_k = at_head(z, sizes, form.k_b, form.k_k, form.k_g)
+    if tile.FORM == "inner":
+        return inner_scores(
+            form.q + of_q, form.k + of_k, first_row, first_column, form, sizes, tile, CHUNK
+        )
+    else:
+        return pairwise_scores(form, sizes, z, of_q, of_k, first_row, first_column, tile)
+
+
+@triton.jit
+def bias_at(pairs, sizes, z, rows, columns, seen):
+    """The bias of each pair, 0 where it is not seen."""
+    at = at_head(z, sizes, pairs.bias_b, pairs.bias_k, pairs.bias_g)
+    at += rows.to(tl.int64) * pairs.bias_q + columns.to(tl.int64) * pairs.bias_l
+    return tl.load(pairs.bias + at, mask=seen, other=0.0)
+
+
+@triton.jit
+def seen_pairs(pairs, sizes, z, rows, columns):
+    """Which pairs of a tile are seen."""
+    here, there = rows < sizes.queries, columns < sizes.keys
+    seen = here & there
+    row = z.to(tl.int64) * sizes.queries + rows
+    if pairs.start is not None:
+        seen = seen & (columns >= tl.load(pairs.start + row, mask=here, other=0))
+    if pairs.stop is not None:
+        seen = seen & (columns < tl.load(pairs.stop + row, mask=here, other=0))
+    if pairs.query_segment is not None:
+        own = tl.load(pairs.query_segment + row, mask=here, other=-1)
+        column = z.to(tl.int64) * sizes.keys + columns
+        seen = seen & (own >= 0)
+        seen = seen & (own == tl.load(pairs.key_segment + column, mask=there, other=-2))
+    if pairs.dense is not None:
+        at = at_head(z, sizes, pairs.dense_b, pairs.dense_k, pairs.dense_g)
+        at += rows.to(tl.int64) * pairs.dense_q + columns.to(tl.int64) * pairs.dense_l
+        seen = seen & (tl.load(pairs.dense + at, mask=seen, other=0) != 0)
+    if pairs.bias is not None:
+        bias = bias_at(pairs, sizes, z, rows, columns, seen)
+        seen = seen & (bias != -float("inf"))
+    return seen
+
+
+@triton.jit
+def tempered(score, pairs, sizes, z, rows, columns):
+    """The whole raw score, and the logits before cap and bias."""
+    row = z.to(tl.int64) * sizes.queries + rows
+    here = rows < sizes.queries
+    if pairs.alpha is not None:
+        score += tl.load(pairs.alpha + row, mask=here, other=0.0)
+    if pairs.beta is not None:
+        column = z.to(tl.int64) * sizes.keys + columns
+        score += tl.load(pairs.beta + column, mask=columns < sizes.keys, other=0.0)
+    if pairs.rate is not None:
+        return score, score * tl.load(pairs.rate + row, mask=here, other=0.0)
+    else:
+        return score, score
+
+
+@triton.jit
+def capped_logits(logits, pairs):
+    """softcap(logits)."""
+    if pairs.softcap is not None:
+        return pairs.softcap * tanh(logits / pairs.softcap)
+    else:
+        return logits
+
+
+@triton.jit
+def tile_logits(form, pairs, sizes, z, first_row, first_column, seen, tile, CHUNK: tl.constexpr):
+    """Raw score, capped logits, and final logits with -inf where a pair is not seen."""
+    rows, columns = row_index(first_row, tile), column_index(first_column, tile)
+    score = tile_scores(form, sizes, z, first_row, first_column, tile, CHUNK)
+    score, logits = tempered(score, pairs, sizes, z, rows, columns)
+    capped = capped_logits(logits, pairs)
+    final = capped
+    if pairs.bias is not None:
+        final = capped + bias_at(pairs, sizes, z, rows, columns, seen)
+    return score, capped, tl.where(seen, final, -float("inf"))
+
+
+@triton.jit
+def key_range(pairs, sizes, z, first_row, tile):
+    """The first key and the end of the keys that any query of these rows may see."""
+    rows = first_row + tl.arange(0, tile.BM)
+    row, here = z.to(tl.int64) * sizes.queries + rows, rows < sizes.queries
+    first, last = 0, sizes.keys
+    if pairs.start is not None:
+        first = tl.maximum(tl.min(tl.load(pairs.start + row, mask=here, other=2**31 - 1), 0), 0)
+        first = first // tile.BN * tile.BN
+    if pairs.stop is not None:
+        last = tl.minimum(tl.max(tl.load(pairs.stop + row, mask=here, other=0), 0), sizes.keys)
+    return first, last
+
+
+@triton.jit
+def off_the_maximum(logits, powers, top, shrink, tile):
+    """What a tile adds to the sum of powers of weights over all but one largest logit.
+
+    Summed apart from the 1 of the largest, so that a saturated row keeps its few digits: either
+    the tile's largest is now the one left out and the one before joins, or it stays. `powers` are
+    powers of the weights, `shrink` the same power of what the largest before weighs now.
+    """
+    peak = row_max(logits, tile)
+    reaches = logits == peak
+    # Where the tile leads, its peak is the new maximum and weighs 1.
+    others = row_sum(tl.where(reaches, 0.0, powers), tile)
+    others += row_sum(tl.where(reaches, 1.0, 0.0), tile) - 1.0
+    others += tl.where(top == -float("inf"), 0.0, shrink)
+    return tl.where(peak > top, others, row_sum(powers, tile))
+
+
+@triton.jit
+def kept(values, sizes, z, first_row, first_column, tile):
+    """Dropout of a tile: 0 or 1 / (1 - p), from the seed and the place of each pair alone.
+
+    The counter of the generator has 32 bits: rows beyond 4096 take another seed.
+    """
+    rows, columns = row_index(first_row % 4096, tile), column_index(first_column, tile)
+    seed = tl.load(values.seed) + z.to(tl.int64) * 7919 + first_row // 4096 * 104729
+    draw = tl.rand(seed, rows * sizes.keys + columns)
+    return tl.where(draw >= values.dropout, 1.0 / (1.0 - values.dropout), 0.0)
+
+
+@triton.jit
+def selecting_dot(weights, x, seen, total, tile):
+    """`total + weights @ x` where x is not read at pairs that are not seen, whatever it holds.
+
+    0 * NaN is NaN: where a tile of x holds NaN or inf and some pairs are hidden, the product is
+    taken without them, and with them only for results that see one.
+    """
+    if tile.HIDES:
+        total = careful_dot(weights, x, seen, total, tile)
+    else:
+        total = tl.dot(weights, x, total, input_precision=tile.PRECISION, out_dtype=tile.WORK)
+    return total
+
+
+@triton.jit
+def careful_dot(weights, x, seen, total, tile):
+    """`selecting_dot` where pairs may be hidden."""
+    bad = (x != x) | (tl.abs(x) == float("inf"))
+    if tl.max(tl.max(bad.to(tl.int32), 1), 0) > 0:
+        clean = tl.dot(
+            weights, tl.where(bad, 0.0, x), input_precision=tile.PRECISION, out_dtype=tile.WORK
+        )
+        whole = tl.dot(weights, x, input_precision=tile.PRECISION, out_dtype=tile.WORK)
+        met = tl.dot(seen.to(tl.float16), bad.to(tl.float16))
+        total += tl.where(met > 0, whole, clean)
+    else:
+        total = tl.dot(weights, x, total, input_precision=tile.PRECISION, out_dtype=tile.WORK)
+    return total
