@@ -5,9 +5,10 @@ alone; what belongs to queries, and to the heads' own v, all programs of a head 
 memory, in whatever order they come. Where a fixed result is asked for they add integers, whose sum
 does not depend on the order: see `ordered.py`.
 
-Sums over rows and columns of a tile, one for each hidden unit, are matrix products with unit
-vectors, 16 hidden units into one result: tensor cores do them while the other units compute the
-next terms. By shuffles between lanes they would cost more than the terms themselves.
+Of the sums over a tile that each hidden unit needs, those over queries stay within a lane, which
+holds one key and all queries of the tile; those over keys are a matrix product with zeros and ones,
+two hidden units at a time, which tensor cores do beside the rest. By shuffles between lanes they
+would cost more than the terms themselves.
 """
 
 from __future__ import annotations
@@ -51,84 +52,106 @@ def add_shared(place, x, mask, grads, broken, who):
 
 
 @triton.jit
-def column_of(n, at, tile, COUNT: tl.constexpr):
-    """(COUNT, 16) with ones in column `at`."""
-    ones = tl.where(n == at, 1.0, 0.0).to(tile.DOT)
-    return tl.broadcast_to(ones[None, :], [COUNT, 16])
+def lane_by_key(x, tile):
+    """The same tile, arranged such that a lane holds one key: Triton would keep that of a product.
 
-
-@triton.jit
-def row_of(n, at, tile, COUNT: tl.constexpr):
-    """(16, COUNT) with ones in row `at`."""
-    ones = tl.where(n == at, 1.0, 0.0).to(tile.DOT)
-    return tl.broadcast_to(ones[:, None], [16, COUNT])
-
-
-@triton.jit
-def spread_unit(given, terms, at, by_row, by_column, of_v, tile, WANT_V: tl.constexpr):
-    """Add the sums of one hidden unit: terms over rows and columns, `given` over rows for v."""
-    n = tl.arange(0, 16)
-    x = terms.to(tile.DOT)
-    by_row = tl.dot(
-        x, column_of(n, at, tile, tile.BN), by_row, input_precision=tile.PRECISION,
-        out_dtype=tile.WORK,
-    )  # fmt: skip
-    by_column = tl.dot(
-        row_of(n, at, tile, tile.BM), x, by_column, input_precision=tile.PRECISION,
-        out_dtype=tile.WORK,
-    )  # fmt: skip
-    if WANT_V:
-        of_v = tl.dot(
-            given.to(tile.DOT), column_of(n, at, tile, tile.BN), of_v,
-            input_precision=tile.PRECISION, out_dtype=tile.WORK,
-        )  # fmt: skip
-    return by_row, by_column, of_v
-
-
-@triton.jit
-def fast_units(q, k, first, end, rows, columns, ds, form, tile, WANT_V: tl.constexpr):
-    """Sums of the units `first` to `end`: of ds (r - r^2) over rows and columns, of ds r over rows.
-
-    r = 1 / (1 + exp(2a) exp(2b)), so that tanh is 1 - 2r and its derivative 4 (r - r^2). In a
-    bounded head r is always a number, so that hidden pairs, whose ds is 0, need no care.
+    It is a gather of every entry from its own place, which brings its own arrangement with it.
     """
-    by_row = tl.zeros([tile.BM, 16], tile.WORK)
-    by_column = tl.zeros([16, tile.BN], tile.WORK)
-    of_v = tl.zeros([tile.BM, 16], tile.WORK)
-    for h in range(first, end, 2):
+    if tile.INTERPRET or tile.W > 1:
+        return x
+    else:
+        place = tl.broadcast_to(tl.arange(0, tile.BN)[None, :], [tile.BM, tile.BN])
+        return tl.gather(x, place, 1)
+
+
+@triton.jit
+def two_halves(tile):
+    """(2 BN, 16): even rows have ones in the first 8 columns, odd rows in the last 8."""
+    n, which = tl.arange(0, 16)[None, :] // 8, tl.arange(0, 2 * tile.BN)[:, None] % 2
+    return tl.where(n == which, 1.0, 0.0).to(tile.DOT)
+
+
+@triton.jit
+def give_two_units(
+    grads, head, h, row, column, t0, t1, g0, g1, v0, v1, halves, sizes, tile,
+    UNITS: tl.constexpr, WANT_V: tl.constexpr,
+):  # fmt: skip
+    """Add what hidden units h and h + 1 give: t sums to a and b with factor v, g sums to v itself.
+
+    g are (BN,), summed over queries already; the second unit may be one too many.
+    """
+    at, second = (head * UNITS + h) * sizes.keys + column, h + 1 < UNITS
+    mask = column < sizes.keys
+    add(grads.k + at, v0 * tl.sum(t0, 0), mask)
+    add(grads.k + at + sizes.keys, v1 * tl.sum(t1, 0), mask & second)
+    if WANT_V:
+        add(grads.v + at, g0, mask)
+        add(grads.v + at + sizes.keys, g1, mask & second)
+    # Side by side, entry by entry: one product sums both over keys.
+    pair = tl.reshape(tl.join(t0.to(tile.DOT), t1.to(tile.DOT)), [tile.BM, 2 * tile.BN])
+    sums = tl.dot(pair, halves, input_precision=tile.PRECISION, out_dtype=tile.WORK)
+    n = tl.arange(0, 16)[None, :]
+    unit = h + n // 8
+    sums = sums * tl.where(n < 8, v0, v1)
+    place = (head * UNITS + unit) * sizes.queries + row[:, None]
+    inside = (row[:, None] < sizes.queries) & (n % 8 == 0) & (unit < UNITS)
+    who = head * sizes.queries + row[:, None] + n * 0
+    add_shared(grads.q + place, sums, inside, grads, grads.broken_rows, who)
+
+
+@triton.jit
+def fast_units(
+    q, k, v, grads, head, row, column, rows, columns, ds, form, sizes, tile, UNITS: tl.constexpr,
+    WANT_V: tl.constexpr,
+):  # fmt: skip
+    """The gradient through the fast form of tanh.
+
+    With r = 1 / (1 + exp(2a) exp(2b)), tanh is 1 - 2r and its derivative 4 (r - r^2). In a bounded
+    head r is always a number, so that hidden pairs, whose ds is 0, need no care.
+    """
+    whole, halves = tl.sum(ds, 0), two_halves(tile)
+    for h in range(0, UNITS, 2):
         q0, k0 = q + h * form.q_step + rows, k + h * form.k_step + columns
         d0 = tl.load(q0) * tl.load(k0) + 1.0
         d1 = tl.load(q0 + form.q_step) * tl.load(k0 + form.k_step) + 1.0
         both = reciprocal(d0 * d1, tile)
         r0, r1 = both * d1, both * d0
         g0, g1 = ds * r0, ds * r1
-        by_row, by_column, of_v = spread_unit(
-            g0, g0 - g0 * r0, h - first, by_row, by_column, of_v, tile, WANT_V
-        )
-        by_row, by_column, of_v = spread_unit(
-            g1, g1 - g1 * r1, h + 1 - first, by_row, by_column, of_v, tile, WANT_V
-        )
-    return by_row, by_column, of_v
+        v0, v1 = 4.0 * tl.load(v + h), 4.0 * tl.load(v + h + 1)
+        give_two_units(
+            grads, head, h, row, column, g0 - g0 * r0, g1 - g1 * r1, whole - 2.0 * tl.sum(g0, 0),
+            whole - 2.0 * tl.sum(g1, 0), v0, v1, halves, sizes, tile, UNITS, WANT_V,
+        )  # fmt: skip
 
 
 @triton.jit
-def plain_units(q, k, first, end, rows, columns, ds, seen, form, tile, WANT_V: tl.constexpr):
-    """Sums of the units `first` to `end`: of ds f' over rows and columns, of ds f over rows."""
-    by_row = tl.zeros([tile.BM, 16], tile.WORK)
-    by_column = tl.zeros([16, tile.BN], tile.WORK)
-    of_v = tl.zeros([tile.BM, 16], tile.WORK)
-    for h in range(first, end):
-        x = tl.load(q + h * form.q_step + rows).to(tile.WORK)
-        x += tl.load(k + h * form.k_step + columns).to(tile.WORK)
-        y = activated(x, form, tile)
-        given, terms = ds * y, ds * steepness(x, y, form, tile)
-        if tile.HIDES:
-            # What a hidden key holds may make its terms NaN, and 0 * NaN is NaN.
-            given, terms = tl.where(seen, given, 0.0), tl.where(seen, terms, 0.0)
-        by_row, by_column, of_v = spread_unit(
-            given, terms, h - first, by_row, by_column, of_v, tile, WANT_V
+def plain_unit(q, k, h, rows, columns, ds, seen, form, tile):
+    """ds f' and the sum over queries of ds f, of one hidden unit."""
+    x = tl.load(q + h * form.q_step + rows).to(tile.WORK)
+    x += tl.load(k + h * form.k_step + columns).to(tile.WORK)
+    y = activated(x, form, tile)
+    given, terms = ds * y, ds * steepness(x, y, form, tile)
+    if tile.HIDES:
+        # What a hidden key holds may make its terms NaN, and 0 * NaN is NaN.
+        given, terms = tl.where(seen, given, 0.0), tl.where(seen, terms, 0.0)
+    return terms, tl.sum(given, 0)
+
+
+@triton.jit
+def plain_units(
+    q, k, v, grads, head, row, column, rows, columns, ds, seen, form, sizes, tile,
+    UNITS: tl.constexpr, WANT_V: tl.constexpr,
+):  # fmt: skip
+    """The gradient through any activation."""
+    halves = two_halves(tile)
+    for h in range(0, UNITS, 2):
+        last = tl.minimum(h + 1, UNITS - 1)
+        t0, g0 = plain_unit(q, k, h, rows, columns, ds, seen, form, tile)
+        t1, g1 = plain_unit(q, k, last, rows, columns, ds, seen, form, tile)
+        v0, v1 = tl.load(v + h), tl.load(v + last)
+        give_two_units(
+            grads, head, h, row, column, t0, t1, g0, g1, v0, v1, halves, sizes, tile, UNITS, WANT_V
         )
-    return by_row, by_column, of_v
 
 
 @triton.jit
@@ -138,36 +161,21 @@ def pairwise_gradient(
 ):  # fmt: skip
     """Give ds, the gradient of the raw scores of a tile, to a, b and v; UNITS are the real ones."""
     rows, columns = row_index(first_row, tile), column_index(first_column, tile)
-    q = at_head(z, sizes, form.q_b, form.q_k, form.q_g)
-    k = at_head(z, sizes, form.k_b, form.k_k, form.k_g)
-    head, n = z.to(tl.int64), tl.arange(0, 16)
     row = first_row + tl.arange(0, tile.BM)
     column = first_column + tl.arange(0, tile.BN)
-    for first in range(0, tile.E, 16):
-        end = tl.minimum(first + 16, tile.E)
-        if tile.FORM == "fast":
-            by_row, by_column, of_v = fast_units(
-                form.q + q, form.k + k, first, end, rows, columns, ds, form, tile, WANT_V
-            )
-            # From sums of r to those of tanh and of its derivative.
-            by_row, by_column = 4.0 * by_row, 4.0 * by_column
-            of_v = tl.sum(ds, 1)[:, None] - 2.0 * of_v
-        else:
-            by_row, by_column, of_v = plain_units(
-                form.q + q, form.k + k, first, end, rows, columns, ds, seen, form, tile, WANT_V
-            )
-        unit = first + n
-        v = tl.load(form.v + head * tile.E + unit, mask=unit < tile.E, other=0.0)
-        at = (head * sizes.queries + row[:, None]) * UNITS + unit[None, :]
-        inside = (row[:, None] < sizes.queries) & (unit[None, :] < UNITS)
-        of_q = by_row * v[None, :]
-        add_shared(grads.q + at, of_q, inside, grads, grads.broken_rows, head * sizes.queries + row[:, None] + unit[None, :] * 0)
-        at = (head * sizes.keys + column[None, :]) * UNITS + unit[:, None]
-        inside = (column[None, :] < sizes.keys) & (unit[:, None] < UNITS)
-        add(grads.k + at, by_column * v[:, None], inside)
-        if WANT_V:
-            at = grads.v + head * UNITS + unit
-            add_shared(at, tl.sum(of_v, 0), unit < UNITS, grads, grads.broken_heads, head + unit * 0)
+    q = form.q + at_head(z, sizes, form.q_b, form.q_k, form.q_g)
+    k = form.k + at_head(z, sizes, form.k_b, form.k_k, form.k_g)
+    v, head = form.v + z * tile.E, z.to(tl.int64)
+    ds = lane_by_key(ds, tile)
+    if tile.FORM == "fast":
+        fast_units(
+            q, k, v, grads, head, row, column, rows, columns, ds, form, sizes, tile, UNITS, WANT_V
+        )
+    else:
+        plain_units(
+            q, k, v, grads, head, row, column, rows, columns, ds, seen, form, sizes, tile, UNITS,
+            WANT_V,
+        )  # fmt: skip
 
 
 @triton.jit

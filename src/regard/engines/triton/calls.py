@@ -224,14 +224,14 @@ class GradientBuffers:
         def shared(*shape: int) -> Tensor:
             return args.q.new_zeros(shape, dtype=work if unit is None else torch.int64)
 
-        def flags(*shape: int) -> Tensor | None:
-            return None if unit is None else args.q.new_zeros(shape, dtype=torch.int32)
-
         def asked(x: Tensor | None) -> bool:
             return of_attention and x is not None
 
-        self.q, self.k = shared(z, queries, units), own(z, keys, units)
-        self.v = None if args.v is None else shared(z, units)
+        # Pairwise: hidden units before lengths, as the kernel adds them up.
+        pairwise = args.v is not None
+        self.q = shared(z, units, queries) if pairwise else shared(z, queries, units)
+        self.k = own(z, units, keys) if pairwise else own(z, keys, units)
+        self.v = own(z, units, keys) if pairwise else None
         self.value = own(z, keys, args.value.shape[-1]) if of_attention else None
         self.rate = shared(z, queries) if asked(args.rate) else None
         self.alpha = shared(z, queries) if asked(args.alpha) else None
@@ -240,7 +240,7 @@ class GradientBuffers:
         if asked(args.bias) and with_bias and args.bias is not None:
             # For a fixed result each pair has a place of its own, summed afterwards.
             self.bias = own(*(args.bias.shape if unit is None else args.sizes))
-        self.broken_rows, self.broken_heads = flags(z, queries), flags(z)
+        self.broken_rows = None if unit is None else args.q.new_zeros((z, queries), dtype=torch.int32)
 
     def pointers(self) -> Gradients:
         """As the kernel takes them."""
@@ -256,37 +256,42 @@ class GradientBuffers:
             *prepare.strides(self.bias, 0),
             self.unit,
             self.broken_rows,
-            self.broken_heads,
         )
 
-    def counted(self, x: Tensor | None, broken: Tensor | None) -> Tensor | None:
-        """What integers stand for; NaN where `broken` says so."""
-        if x is None or self.unit is None or broken is None:
+    def counted(self, x: Tensor | None) -> Tensor | None:
+        """What integers (..., Q) of rows stand for; NaN where a row is broken."""
+        if x is None or self.unit is None or self.broken_rows is None:
             return x
-        work = working_dtype(self.args.q.dtype)
-        found = (x.double() / self.unit.double()).to(work)
-        return torch.where(broken.unsqueeze(-1) > 0 if x.ndim > broken.ndim else broken > 0, torch.nan, found)
+        found = (x.double() / self.unit.double()).to(working_dtype(self.args.q.dtype))
+        broken = self.broken_rows > 0
+        return torch.where(broken.unsqueeze(-2) if x.ndim == 3 else broken, torch.nan, found)
 
     def collected(self) -> tuple[Tensor, ...]:
         """The gradients of `Arguments.differentiable()`, each summed to the shape of its input."""
-        args, rows = self.args, self.broken_rows
+        args = self.args
         b, k, g, queries, keys = args.sizes
-        units = self.q.shape[-1]
+        units = args.q.shape[-1]
+        if args.v is None:
+            of_q = self.counted(self.q.mT) if self.unit is not None else self.q.mT
+            of_k, of_v = self.k.mT, None
+        else:
+            of_q, of_k, of_v = self.counted(self.q), self.k, self.v
+        assert of_q is not None
         full: list[tuple[Tensor | None, tuple[int, ...]]] = [
-            (self.counted(self.q, rows), (b, k, g, queries, units)),
-            (self.k, (b, k, g, keys, units)),
+            (of_q.mT, (b, k, g, queries, units)),
+            (of_k.mT, (b, k, g, keys, units)),
             (self.value, (b, k, g, keys, args.value.shape[-1])),
-            (self.counted(self.v, self.broken_heads), (b, k, g, 1, units)),
-            (self.counted(self.alpha, rows), (b, k, g, queries, 1)),
+            (None if of_v is None else of_v.sum(-1), (b, k, g, 1, units)),
+            (self.counted(self.alpha), (b, k, g, queries, 1)),
             (self.beta, (b, k, g, 1, keys)),
-            (self.counted(self.rate, rows), (b, k, g, queries, 1)),
+            (self.counted(self.rate), (b, k, g, queries, 1)),
             (self.bias, () if self.bias is None else tuple(self.bias.shape)),
         ]
         like = args.differentiable()
         return tuple(
             args.q.new_empty(0)
             if total is None or x is None
-            else total.view(shape).sum_to_size(x.shape).to(x.dtype).contiguous()
+            else total.reshape(shape).sum_to_size(x.shape).to(x.dtype).contiguous()
             for (total, shape), x in zip(full, like, strict=True)
         )
 

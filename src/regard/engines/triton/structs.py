@@ -125,10 +125,10 @@ class Rows(NamedTuple):
 class Gradients(NamedTuple):
     """Where gradients are added to, all zero at first.
 
-    q (Z, Q, E), k (Z, L, E), v (Z, E), value (Z, L, dv), rate and alpha (Z, Q), beta (Z, L), bias
-    (5 dims, its strides). Those of k, beta and value have one program that adds to them; to the
-    others all of a head's do. With `unit`, one number, these are 64 bit integers that count units
-    of 1 / unit, and NaN is noted in `broken_rows` (Z, Q) and `broken_heads` (Z,).
+    Pairwise: q (Z, E, Q), k and v (Z, E, L); inner: q (Z, Q, E), k (Z, L, E). value (Z, L, dv), rate
+    and alpha (Z, Q), beta (Z, L), bias (5 dims, its strides). q, rate and alpha are added to by all
+    programs of a head, the others by one alone, but for the bias. With `unit`, one number, these
+    three are 64 bit integers that count units of 1 / unit, and NaN is noted in `broken_rows` (Z, Q).
     """
 
     q: Any
@@ -146,4 +146,3 @@ class Gradients(NamedTuple):
     bias_l: int
     unit: Any
     broken_rows: Any
-    broken_heads: Any
