@@ -19,15 +19,17 @@ from regard.engines.cpu import Cpu, blocked_scores
 from regard.engines.reference import Reference, raw_scores
 from regard.engines.sdpa import Sdpa
 from regard.engines.sine import Sine
+from regard.engines.triton import Behind, Triton
 from regard.forms import Inner, Pairwise
 from regard.precision import working_dtype
 from regard.problem import Problem
 from regard.scores import Score
+from regard.sine import escapes
 
-SDPA, CPU, REFERENCE = Sdpa(), Cpu(), Reference()
-SINE = Sine(through=(SDPA, CPU, REFERENCE))
+SDPA, CPU, TRITON, REFERENCE = Sdpa(), Cpu(), Triton(), Reference()
+SINE = Sine(through=(SDPA, CPU, TRITON, REFERENCE), exact=Behind())
 # In order of preference: the first that does not refuse runs.
-ENGINES: tuple[Engine, ...] = (SDPA, SINE, CPU, REFERENCE)
+ENGINES: tuple[Engine, ...] = (SDPA, SINE, CPU, TRITON, REFERENCE)
 BY_NAME: dict[str, Engine] = {engine.name: engine for engine in ENGINES}
 
 
@@ -90,14 +92,22 @@ def pick(problem: Problem, engine: str | None = None) -> Engine:
     """The engine to run; one asked for by name never falls back to another."""
     if engine is None:
         for candidate in ENGINES:
-            if not candidate.refusals(problem):
+            if not asked(candidate, problem):
                 return candidate
     chosen = named_engine(engine)
     allow(problem, chosen)
-    reasons = chosen.refusals(problem)
+    reasons = asked(chosen, problem)
     if reasons:
         raise EngineRefused(chosen.name, reasons)
     return chosen
+
+
+def asked(engine: Engine, problem: Problem) -> list[str]:
+    """Its refusals for a call that is really made: one that leaves the series' range is counted."""
+    reasons = engine.refusals(problem)
+    if engine is SINE and SINE.depends_on_range(problem):
+        escapes.note(not reasons)
+    return reasons
 
 
 def allow(problem: Problem, engine: Engine) -> None:
@@ -120,6 +130,8 @@ def scores(problem: Problem) -> Tensor:
     form = problem.form
     if isinstance(form, Pairwise) and problem.on_cpu:
         return blocked_scores(problem)
+    if isinstance(form, Pairwise) and not TRITON.refusals(problem):
+        return TRITON.scores(problem)
     return raw_scores(form, working_dtype(form.query.dtype))
 
 

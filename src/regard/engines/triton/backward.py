@@ -74,13 +74,13 @@ def two_halves(tile):
 @triton.jit
 def give_two_units(
     grads, head, h, row, column, t0, t1, g0, g1, v0, v1, halves, sizes, tile,
-    UNITS: tl.constexpr, WANT_V: tl.constexpr,
+    WANT_V: tl.constexpr,
 ):  # fmt: skip
     """Add what hidden units h and h + 1 give: t sums to a and b with factor v, g sums to v itself.
 
     g are (BN,), summed over queries already; the second unit may be one too many.
     """
-    at, second = (head * UNITS + h) * sizes.keys + column, h + 1 < UNITS
+    at, second = (head * tile.REAL + h) * sizes.keys + column, h + 1 < tile.REAL
     mask = column < sizes.keys
     add(grads.k + at, v0 * tl.sum(t0, 0), mask)
     add(grads.k + at + sizes.keys, v1 * tl.sum(t1, 0), mask & second)
@@ -93,16 +93,15 @@ def give_two_units(
     n = tl.arange(0, 16)[None, :]
     unit = h + n // 8
     sums = sums * tl.where(n < 8, v0, v1)
-    place = (head * UNITS + unit) * sizes.queries + row[:, None]
-    inside = (row[:, None] < sizes.queries) & (n % 8 == 0) & (unit < UNITS)
+    place = (head * tile.REAL + unit) * sizes.queries + row[:, None]
+    inside = (row[:, None] < sizes.queries) & (n % 8 == 0) & (unit < tile.REAL)
     who = head * sizes.queries + row[:, None] + n * 0
     add_shared(grads.q + place, sums, inside, grads, grads.broken_rows, who)
 
 
 @triton.jit
 def fast_units(
-    q, k, v, grads, head, row, column, rows, columns, ds, form, sizes, tile, UNITS: tl.constexpr,
-    WANT_V: tl.constexpr,
+    q, k, v, grads, head, row, column, rows, columns, ds, form, sizes, tile, WANT_V: tl.constexpr,
 ):  # fmt: skip
     """The gradient through the fast form of tanh.
 
@@ -110,17 +109,18 @@ def fast_units(
     head r is always a number, so that hidden pairs, whose ds is 0, need no care.
     """
     whole, halves = tl.sum(ds, 0), two_halves(tile)
-    for h in range(0, UNITS, 2):
+    for h in range(0, tile.REAL, 2):
         q0, k0 = q + h * form.q_step + rows, k + h * form.k_step + columns
         d0 = tl.load(q0) * tl.load(k0) + 1.0
         d1 = tl.load(q0 + form.q_step) * tl.load(k0 + form.k_step) + 1.0
         both = reciprocal(d0 * d1, tile)
         r0, r1 = both * d1, both * d0
         g0, g1 = ds * r0, ds * r1
-        v0, v1 = 4.0 * tl.load(v + h), 4.0 * tl.load(v + h + 1)
+        v0 = 4.0 * tl.load(v + h)
+        v1 = 4.0 * tl.load(v + tl.minimum(h + 1, tile.REAL - 1))
         give_two_units(
             grads, head, h, row, column, g0 - g0 * r0, g1 - g1 * r1, whole - 2.0 * tl.sum(g0, 0),
-            whole - 2.0 * tl.sum(g1, 0), v0, v1, halves, sizes, tile, UNITS, WANT_V,
+            whole - 2.0 * tl.sum(g1, 0), v0, v1, halves, sizes, tile, WANT_V,
         )  # fmt: skip
 
 
@@ -140,41 +140,39 @@ def plain_unit(q, k, h, rows, columns, ds, seen, form, tile):
 @triton.jit
 def plain_units(
     q, k, v, grads, head, row, column, rows, columns, ds, seen, form, sizes, tile,
-    UNITS: tl.constexpr, WANT_V: tl.constexpr,
+    WANT_V: tl.constexpr,
 ):  # fmt: skip
     """The gradient through any activation."""
     halves = two_halves(tile)
-    for h in range(0, UNITS, 2):
-        last = tl.minimum(h + 1, UNITS - 1)
+    for h in range(0, tile.REAL, 2):
+        last = tl.minimum(h + 1, tile.REAL - 1)
         t0, g0 = plain_unit(q, k, h, rows, columns, ds, seen, form, tile)
         t1, g1 = plain_unit(q, k, last, rows, columns, ds, seen, form, tile)
         v0, v1 = tl.load(v + h), tl.load(v + last)
         give_two_units(
-            grads, head, h, row, column, t0, t1, g0, g1, v0, v1, halves, sizes, tile, UNITS, WANT_V
+            grads, head, h, row, column, t0, t1, g0, g1, v0, v1, halves, sizes, tile, WANT_V
         )
 
 
 @triton.jit
 def pairwise_gradient(
-    form, sizes, grads, z, first_row, first_column, ds, seen, tile, UNITS: tl.constexpr,
-    WANT_V: tl.constexpr,
+    form, sizes, grads, z, first_row, first_column, ds, seen, tile, WANT_V: tl.constexpr,
 ):  # fmt: skip
-    """Give ds, the gradient of the raw scores of a tile, to a, b and v; UNITS are the real ones."""
+    """Give ds, the gradient of the raw scores of a tile, to a, b and v."""
     rows, columns = row_index(first_row, tile), column_index(first_column, tile)
     row = first_row + tl.arange(0, tile.BM)
     column = first_column + tl.arange(0, tile.BN)
-    q = form.q + at_head(z, sizes, form.q_b, form.q_k, form.q_g)
-    k = form.k + at_head(z, sizes, form.k_b, form.k_k, form.k_g)
-    v, head = form.v + z * tile.E, z.to(tl.int64)
+    of_q = at_head(z, sizes, form.q_b, form.q_k, form.q_g)
+    q, k = form.q + of_q, form.k + at_head(z, sizes, form.k_b, form.k_k, form.k_g)
+    v, head = form.v + z % (sizes.groups * sizes.heads) * tile.REAL, z.to(tl.int64)
     ds = lane_by_key(ds, tile)
     if tile.FORM == "fast":
         fast_units(
-            q, k, v, grads, head, row, column, rows, columns, ds, form, sizes, tile, UNITS, WANT_V
+            form.second_q + of_q, k, v, grads, head, row, column, rows, columns, ds, form, sizes, tile, WANT_V
         )
     else:
         plain_units(
-            q, k, v, grads, head, row, column, rows, columns, ds, seen, form, sizes, tile, UNITS,
-            WANT_V,
+            q, k, v, grads, head, row, column, rows, columns, ds, seen, form, sizes, tile, WANT_V,
         )  # fmt: skip
 
 
@@ -262,10 +260,10 @@ def gradient_of_logits(
 
 @triton.jit
 def backward_step(
-    form, second, pairs, sizes, values, known, grads, z, first_row, first_column, value,
-    seen, of_value, tile, CHUNK: tl.constexpr, UNITS: tl.constexpr, WANT_V: tl.constexpr,
+    form, pairs, sizes, values, known, grads, z, first_row, first_column, value,
+    seen, of_value, tile, CHUNK: tl.constexpr, WANT_V: tl.constexpr,
 ):  # fmt: skip
-    """All of one tile. `second` is the form as the loop over gradients reads it."""
+    """All of one tile."""
     if known.given is not None:
         rows, columns = row_index(first_row, tile), column_index(first_column, tile)
         at = (z.to(tl.int64) * sizes.queries + rows) * sizes.keys + columns
@@ -277,24 +275,24 @@ def backward_step(
         )  # fmt: skip
     if tile.FORM == "inner":
         inner_gradient(
-            second, sizes, grads, z, first_row, first_column, ds, seen, tile, CHUNK
+            form, sizes, grads, z, first_row, first_column, ds, seen, tile, CHUNK
         )
     else:
         pairwise_gradient(
-            second, sizes, grads, z, first_row, first_column, ds, seen, tile, UNITS, WANT_V
+            form, sizes, grads, z, first_row, first_column, ds, seen, tile, WANT_V
         )
     return of_value
 
 
 @triton.jit
 def backward_kernel(
-    form, second, pairs, sizes, values, known, grads, skip, tile, CHUNK: tl.constexpr,
-    UNITS: tl.constexpr, WANT_V: tl.constexpr,
+    form, pairs, sizes, values, known, grads, skip, tile, CHUNK: tl.constexpr,
+    WANT_V: tl.constexpr,
 ):  # fmt: skip
     """One program for each block of keys of each head."""
     blocks = tl.cdiv(sizes.keys, tile.BN)
     z, first_column = tl.program_id(0) // blocks, tl.program_id(0) % blocks * tile.BN
-    if is_other(z, form, skip, tile):
+    if is_other(z, form, sizes, skip, tile):
         return
     key = first_column + tl.arange(0, tile.BN)[:, None]
     dims = tl.arange(0, tile.DV)[None, :]
@@ -309,13 +307,13 @@ def backward_kernel(
         if tile.HIDES:
             if some(seen, tile) > 0:
                 of_value = backward_step(
-                    form, second, pairs, sizes, values, known, grads, z, first_row, first_column,
-                    value, seen, of_value, tile, CHUNK, UNITS, WANT_V,
+                    form, pairs, sizes, values, known, grads, z, first_row, first_column,
+                    value, seen, of_value, tile, CHUNK, WANT_V,
                 )  # fmt: skip
         else:
             of_value = backward_step(
-                form, second, pairs, sizes, values, known, grads, z, first_row, first_column,
-                value, seen, of_value, tile, CHUNK, UNITS, WANT_V,
+                form, pairs, sizes, values, known, grads, z, first_row, first_column,
+                value, seen, of_value, tile, CHUNK, WANT_V,
             )  # fmt: skip
     if known.given is None:
         place = grads.value + z.to(tl.int64) * sizes.keys * sizes.value_dim + at

@@ -14,6 +14,7 @@ from regard.engines.base import jacobian_norm
 from regard.engines.tiled import Arguments
 from regard.engines.triton import ordered, prepare
 from regard.engines.triton.backward import backward_kernel
+from regard.engines.triton.flagged import cleared
 from regard.engines.triton.forward import forward_kernel
 from regard.engines.triton.rows import best_kernel, jacobian_kernel, scores_kernel
 from regard.engines.triton.structs import Gradients, Pairs, Rows, Sizes, Tile
@@ -73,6 +74,7 @@ def tile(
     fixed = (
         *sides,
         units,
+        args.q.shape[-1],
         max(triton.next_power_of_2(args.value.shape[-1]), 16),
         kind,
         args.activation,
@@ -116,7 +118,7 @@ def launch_forward(
         return
     changes, values, sides = prepare.pairs(args), prepare.values(args), forward_tile(args)
     grid = (count(args) * triton.cdiv(args.sizes[3], sides[0]),)
-    for form, kind, units in prepare.forms(args):
+    for form, kind, units in prepare.forms(args, skip=skip):
         forward_kernel[grid](
             form,
             changes,
@@ -163,7 +165,7 @@ def attend_backward(
         *(x.to(work).reshape(z, queries).contiguous() for x in (peak, tail, shift, spread)),
         None if grad_spread is None else grad_spread.to(work).reshape(z, queries).contiguous(),
     )
-    return launch_backward(args, known, bias_gradient)
+    return launch_backward(args, known, bias_gradient).collected()
 
 
 def backward_tile(args: Arguments) -> tuple[int, int, int]:
@@ -176,20 +178,18 @@ def backward_tile(args: Arguments) -> tuple[int, int, int]:
 
 def launch_backward(
     args: Arguments, known: Rows, bias_gradient: bool, skip: Tensor | None = None
-) -> tuple[Tensor, ...]:
-    """Run the backward kernel; gradients of what heads or sequences share are then summed."""
+) -> GradientBuffers:
+    """Run the backward kernel; nothing is done where the flag `skip` is set."""
     changes, values, sides = prepare.pairs(args), prepare.values(args), backward_tile(args)
     programs = count(args) * triton.cdiv(args.sizes[4], sides[1])
     fixed_order = torch.are_deterministic_algorithms_enabled()
     unit = ordered.unit(args, known) if fixed_order else None
-    grads = GradientBuffers(args, known.given is None, bias_gradient, unit)
-    launches = zip(prepare.forms(args), prepare.forms(args, raw_exponentials=True), strict=True)
-    for (form, kind, units), (second, _, _) in launches:
+    grads = GradientBuffers(args, known.given is None, bias_gradient, unit, skip)
+    for form, kind, units in prepare.forms(args, exponentials=True, skip=skip):
         if not programs * args.sizes[3]:
             break
         backward_kernel[(programs,)](
             form,
-            second,
             changes,
             sizes(args),
             values,
@@ -198,31 +198,38 @@ def launch_backward(
             skip,
             tile(args, sides, kind, units, changes, five=False, backward=True),
             chunk(units),
-            args.q.shape[-1],
             args.v is not None,
             num_warps=sides[2],
         )
-    return grads.collected()
+    return grads
 
 
 class GradientBuffers:
     """Memory that the backward adds to, in working precision and for every head apart.
 
-    With `unit`, what several programs add to is integers: see `ordered.py`.
+    With `unit`, what several programs add to is integers: see `ordered.py`. With `skip`, it is
+    cleared only where that flag is not set.
     """
 
     def __init__(
-        self, args: Arguments, of_attention: bool, with_bias: bool, unit: Tensor | None
+        self,
+        args: Arguments,
+        of_attention: bool,
+        with_bias: bool,
+        unit: Tensor | None,
+        skip: Tensor | None,
     ) -> None:
         self.args, self.unit = args, unit
         z, (queries, keys), units = count(args), args.sizes[3:], args.q.shape[-1]
         work = working_dtype(args.q.dtype)
 
-        def own(*shape: int) -> Tensor:
-            return args.q.new_zeros(shape, dtype=work)
+        def own(*shape: int, dtype: torch.dtype = work) -> Tensor:
+            if skip is None:
+                return args.q.new_zeros(shape, dtype=dtype)
+            return cleared(args.q.new_empty(shape, dtype=dtype), skip)
 
         def shared(*shape: int) -> Tensor:
-            return args.q.new_zeros(shape, dtype=work if unit is None else torch.int64)
+            return own(*shape, dtype=work if unit is None else torch.int64)
 
         def asked(x: Tensor | None) -> bool:
             return of_attention and x is not None
@@ -324,7 +331,7 @@ def scores(args: Arguments) -> Tensor:
 def scores_backward(args: Arguments, grad: Tensor) -> tuple[Tensor, ...]:
     """Gradients of the form's inputs from the gradient of raw scores."""
     given = grad.to(working_dtype(args.q.dtype)).expand(args.sizes).contiguous()
-    return launch_backward(args, Rows(given, *[None] * 6), False)
+    return launch_backward(args, Rows(given, *[None] * 6), False).collected()
 
 
 def _launch_rows(kernel: Any, args: Arguments, *results: Tensor, by_tile: bool = False) -> None:

@@ -68,7 +68,7 @@ def forward_kernel(
     """
     blocks = tl.cdiv(sizes.queries, tile.BM)
     z = tl.program_id(0) // blocks
-    if is_other(z, form, skip, tile):
+    if is_other(z, form, sizes, skip, tile):
         return
     first_row = tl.program_id(0) % blocks * tile.BM
     rows = row_index(first_row, tile)

@@ -1,7 +1,8 @@
-"""Operands as the kernels read them, made by plain PyTorch operations: O(length) work and memory.
+"""Operands as the kernels read them: O(length) work and memory.
 
 Pairwise scores are read hidden unit by hidden unit, so that both sides are transposed to
-(E, length), with the length padded to whole tiles: no load in the inner loop needs a mask.
+(E, length), with the length padded to whole tiles: no load in the inner loop needs a mask. One
+kernel does it for each side, `sides.py`.
 
 **The fast form of tanh**, for half precision. With `x = exp(2a) exp(2b)`,
 
@@ -21,10 +22,11 @@ import math
 from typing import NamedTuple
 
 import torch
+import triton
 from torch import Tensor
-from torch.nn import functional as F
 
 from regard.engines.tiled import Arguments
+from regard.engines.triton.sides import side_kernel
 from regard.engines.triton.structs import Form, Pairs, Values
 from regard.precision import HALF, working_dtype
 
@@ -51,12 +53,6 @@ def packed(x: Tensor) -> Tensor:
     return x.contiguous()
 
 
-def transposed(x: Tensor, units: int) -> Tensor:
-    """(..., length, E) to (..., units, padded length), with zeros."""
-    extra = -x.shape[-2] % BLOCK
-    return F.pad(x.mT, (0, extra, 0, units - x.shape[-1])).contiguous()
-
-
 def every_head(x: Tensor, args: Arguments, columns: int) -> Tensor:
     """A small operand (B, K, G, n, columns) spread out over all heads, (Z, n * columns)."""
     b, k, g = args.sizes[:3]
@@ -78,44 +74,100 @@ class Prepared(NamedTuple):
     units: int
 
 
-def forms(args: Arguments, raw_exponentials: bool = False) -> list[Prepared]:
+def forms(
+    args: Arguments, exponentials: bool = False, skip: Tensor | None = None
+) -> list[Prepared]:
     """The launches that together compute the call: one, or two for the fast form and the others.
 
-    `raw_exponentials`: the query side without v, as the second loop of the backward needs it.
+    `exponentials`: also the query side without v, as the second loop of the backward needs it.
+    Nothing is done where the flag `skip` is set.
     """
     scale, _, _, parameter = args.numbers.tolist()
-    units, work = args.q.shape[-1], working_dtype(args.q.dtype)
+    units = args.q.shape[-1]
     if args.v is None:
         q, k = packed(args.q), packed(args.k)
         sides = (q, *strides(q), 0, k, *strides(k), 0)
-        return [Prepared(Form(*sides, None, None, None, None, scale, 0.0), "inner", units)]
-    v = every_head(args.v.to(work), args, units)
+        form = Form(*sides, *[None] * 6, scale, 0.0)
+        return [Prepared(form, "inner", units)]
+    v = args.v.to(working_dtype(args.q.dtype)).contiguous()
     if not is_fast(args):
-        q, k = transposed(args.q.to(work), units), transposed(args.k.to(work), units)
-        sides = (q, *strides(q), q.shape[-1], k, *strides(k), k.shape[-1])
-        return [Prepared(Form(*sides, v, None, None, None, 1.0, parameter), "plain", units)]
+        q, k = Side(args.q, units, skip), Side(args.k, units, skip)
+        q.lay_out(raw=working_dtype(args.q.dtype))
+        k.lay_out(raw=working_dtype(args.q.dtype))
+        form = Form(*q.of(q.raw), *k.of(k.raw), None, v, *[None] * 4, 1.0, parameter)
+        return [Prepared(form, "plain", units)]
     units += units % 2
-    v = F.pad(v, (0, units - v.shape[-1]))
-    bounded = every_head((_within(args.q) & _within(args.k)).to(torch.int32), args, 1)
-    raw_q, raw_k = transposed(args.q, units), transposed(args.k, units)
-    gate = -0.5 / torch.where(v.abs() < LEAST, torch.where(v < 0, -LEAST, LEAST), v)
-    q, k = torch.exp(2 * raw_q.float()), torch.exp(2 * raw_k.float())
-    if not raw_exponentials:
-        heads = gate.view(*args.sizes[:3], units, 1)
-        q = q * (heads[:1] if args.q.shape[0] == args.v.shape[0] == 1 else heads)
-
-    def both(q: Tensor, k: Tensor) -> Form:
-        sides = (q, *strides(q), q.shape[-1], k, *strides(k), k.shape[-1])
-        return Form(*sides, v, gate, v.sum(-1), bounded, 1.0, 0.0)
-
-    return [Prepared(both(q, k), "fast", units), Prepared(both(raw_q, raw_k), "plain", units)]
+    q, k = Side(args.q, units, skip), Side(args.k, units, skip)
+    loose = args.q.new_zeros(q.heads + k.heads, dtype=torch.int32)
+    base = args.q.new_zeros(q.heads, dtype=torch.float32)
+    loose_q, loose_k = loose[: q.heads], loose[q.heads :]
+    q.lay_out(raw=args.q.dtype, loose=loose_q, v=v, base=base, exponentials=exponentials)
+    k.lay_out(raw=args.k.dtype, loose=loose_k, exponentials=True)
+    rest = (v, q.gate, base, loose_q, loose_k, 1.0, 0.0)
+    fast = Form(*q.of(q.gated), *k.of(k.exponentials), q.exponentials, *rest)
+    plain = Form(*q.of(q.raw), *k.of(k.raw), None, *rest)
+    return [Prepared(fast, "fast", units), Prepared(plain, "plain", units)]
 
 
-def _within(x: Tensor) -> Tensor:
-    """Whether all of a head is within `BOUND`, (B, K, G, 1, 1); not so for NaN."""
-    if not x.shape[-2]:
-        return x.new_ones(*x.shape[:-2], 1, 1, dtype=torch.bool)
-    return torch.linalg.vector_norm(x, math.inf, (-2, -1), keepdim=True) <= BOUND
+class Side:
+    """One side of a pairwise form, (B, K, G, length, E), and what it is laid out to."""
+
+    def __init__(self, x: Tensor, units: int, skip: Tensor | None) -> None:
+        self.x, self.units, self.skip = x, units, skip
+        self.heads = math.prod(x.shape[:3])
+        self.step = -(-x.shape[3] // BLOCK) * BLOCK
+        self.raw = self.gated = self.exponentials = self.gate = None
+
+    def empty(self, dtype: torch.dtype) -> Tensor:
+        """Memory for all heads, (B, K, G, units, step)."""
+        return self.x.new_empty((*self.x.shape[:3], self.units, self.step), dtype=dtype)
+
+    def of(self, laid_out: Tensor | None) -> tuple[Tensor, int, int, int, int]:
+        """A result with its strides of B, K and G and its padded length."""
+        assert laid_out is not None
+        return (laid_out, *strides(laid_out), self.step)  # type: ignore[return-value] # three of them
+
+    def lay_out(
+        self,
+        raw: torch.dtype,
+        loose: Tensor | None = None,
+        v: Tensor | None = None,
+        base: Tensor | None = None,
+        exponentials: bool = False,
+    ) -> None:
+        """Run the kernel; with v the exponentials times the gates are made too."""
+        self.raw = self.empty(raw)
+        if exponentials:
+            self.exponentials = self.empty(torch.float32)
+        if v is not None:
+            self.gated = self.empty(torch.float32)
+            self.gate = self.x.new_empty((self.heads, self.units), dtype=torch.float32)
+        programs = self.heads * self.step // BLOCK
+        if not programs:
+            return
+        _, groups, heads = self.x.shape[:3]
+        side_kernel[(programs,)](
+            self.x,
+            *self.x.stride(),
+            groups,
+            heads,
+            self.x.shape[3],
+            self.step,
+            v,
+            self.gate,
+            base,
+            self.gated,
+            self.exponentials,
+            self.raw,
+            loose,
+            self.skip,
+            BOUND,
+            LEAST,
+            BLOCK,
+            self.x.shape[-1],
+            self.units,
+            min(triton.next_power_of_2(self.units), 64),
+        )
 
 
 def pairs(args: Arguments) -> Pairs:
@@ -131,8 +183,13 @@ def pairs(args: Arguments) -> Pairs:
 
     def ends(x: Tensor | None) -> Tensor | None:
         # Ends of spans may lie far outside of the keys; 32 bits hold all that matters.
-        return None if x is None else rows(x.clamp(-1, keys + 1), torch.int32)
+        if x is None:
+            return None
+        x = x.clamp(-1, keys + 1).to(torch.int32).expand(-1, -1, -1, queries, 1)
+        return x.reshape(queries) if shared_spans else every_head(x, args, 1)
 
+    spans = [x for x in (args.start, args.stop) if x is not None]
+    shared_spans = all(x.shape[:3] == (1, 1, 1) for x in spans)
     bias = None if args.bias is None else args.bias.to(work)
     dense = None if args.dense is None else args.dense.view(torch.uint8)
     softcap = float(args.numbers[1])
@@ -147,6 +204,7 @@ def pairs(args: Arguments) -> Pairs:
         *strides(dense, 0),
         ends(args.start),
         ends(args.stop),
+        0 if shared_spans else queries,
         rows(args.query_segment, torch.int64),
         columns(args.key_segment, torch.int64),
     )

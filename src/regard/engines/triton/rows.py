@@ -25,7 +25,7 @@ def scores_kernel(form, pairs, sizes, scores, tile, CHUNK: tl.constexpr):
     """Raw scores (Z, Q, L); one program for each tile."""
     down, across = tl.cdiv(sizes.queries, tile.BM), tl.cdiv(sizes.keys, tile.BN)
     z = tl.program_id(0) // (down * across)
-    if is_other(z, form, None, tile):
+    if is_other(z, form, sizes, None, tile):
         return
     first_row = tl.program_id(0) // across % down * tile.BM
     first_column = tl.program_id(0) % across * tile.BN
@@ -49,7 +49,7 @@ def best_kernel(form, pairs, sizes, best, tile, CHUNK: tl.constexpr):
     """The visible key with the largest logit, the lowest index among equals: -1 none, -2 NaN."""
     blocks = tl.cdiv(sizes.queries, tile.BM)
     z, first_row = tl.program_id(0) // blocks, tl.program_id(0) % blocks * tile.BM
-    if is_other(z, form, None, tile):
+    if is_other(z, form, sizes, None, tile):
         return
     rows = row_index(first_row, tile)
     top = (rows * 0.0 - float("inf")).to(tile.WORK)
@@ -74,7 +74,7 @@ def jacobian_kernel(form, pairs, sizes, sums, squares, cubes, tile, CHUNK: tl.co
     """Sums of weights, squares and cubes over all but one largest logit, whose weight is 1; (Z, Q)."""
     blocks = tl.cdiv(sizes.queries, tile.BM)
     z, first_row = tl.program_id(0) // blocks, tl.program_id(0) % blocks * tile.BM
-    if is_other(z, form, None, tile):
+    if is_other(z, form, sizes, None, tile):
         return
     rows = row_index(first_row, tile)
     none = (rows * 0.0).to(tile.WORK)

@@ -24,8 +24,9 @@ class Sizes(NamedTuple):
 class Form(NamedTuple):
     """The two sides as `prepare.py` makes them, each with its strides of B, K and G.
 
-    Pairwise: (E, length) with the length padded to `*_step`; inner: (length, E). Where `bounded` is
-    not None, a kernel computes the heads whose flag says so, and leaves the others alone.
+    Pairwise: (E, length) with the length padded to `*_step`; inner: (length, E). Where there
+    are `loose` flags, the fast kernel computes the heads for which neither side is loose, and the
+    plain one the others.
     """
 
     q: Any
@@ -38,16 +39,21 @@ class Form(NamedTuple):
     k_k: int
     k_g: int
     k_step: int
-    v: Any  # (Z, E)
-    gate: Any  # (Z, E)
-    base: Any  # (Z,)
-    bounded: Any  # (Z,)
+    second_q: Any  # the query side of the second loop of the backward, else None
+    v: Any  # (K G, E)
+    gate: Any  # by head of q, (E,) each
+    base: Any  # by head of q
+    loose_q: Any  # by head of q
+    loose_k: Any  # by head of k
     scale: float
     parameter: float
 
 
 class Pairs(NamedTuple):
-    """All that changes a logit or hides it. Rows are (Z, Q), columns (Z, L)."""
+    """All that changes a logit or hides it. Rows are (Z, Q), columns (Z, L).
+
+    `start` and `stop` are (Q,) where all heads share them: `span_z` is then 0, else Q.
+    """
 
     rate: Any
     alpha: Any
@@ -67,6 +73,7 @@ class Pairs(NamedTuple):
     dense_l: int
     start: Any
     stop: Any
+    span_z: int
     query_segment: Any
     key_segment: Any
 
@@ -85,7 +92,8 @@ class Values(NamedTuple):
 class Tile(NamedTuple):
     """What is fixed when a kernel is compiled.
 
-    FORM is "inner", "plain" or "fast". WORK is the dtype of logits and sums, DOT that of operands
+    E counts hidden units or features as they are laid out, REAL those there are. FORM is "inner",
+    "plain" or "fast". WORK is the dtype of logits and sums, DOT that of operands
     of matrix products. FIVE says whether tiles have 5 dims, see `tiles.py`. HIDES says whether any
     pair within the lengths may be hidden, SPARSE whether whole tiles may be.
     """
@@ -94,6 +102,7 @@ class Tile(NamedTuple):
     BN: tl.constexpr
     W: tl.constexpr
     E: tl.constexpr
+    REAL: tl.constexpr
     DV: tl.constexpr
     FORM: tl.constexpr
     ACTIVATION: tl.constexpr

@@ -94,15 +94,18 @@ def at_head(z, sizes, of_b, of_k, of_g):
 
 
 @triton.jit
-def is_other(z, form, skip, tile):
+def is_other(z, form, sizes, skip, tile):
     """Whether head z is not this launch's to compute.
 
-    Bounded heads are those of the fast kernel, others of the plain one that follows it: in one
-    kernel the two loops would take each other's registers. The flag `skip` leaves out all heads.
+    Loose heads are not for the fast kernel, but for the plain one that follows it: in one kernel
+    the two loops would take each other's registers. The flag `skip` leaves out all heads.
     """
     other = False
-    if form.bounded is not None:
-        other = (tl.load(form.bounded + z) > 0) != (tile.FORM == "fast")
+    if form.loose_q is not None:
+        q = at_head(z, sizes, form.q_b, form.q_k, form.q_g) // (tile.E * form.q_step)
+        k = at_head(z, sizes, form.k_b, form.k_k, form.k_g) // (tile.E * form.k_step)
+        loose = tl.load(form.loose_q + q) + tl.load(form.loose_k + k) > 0
+        other = loose == (tile.FORM == "fast")
     if skip is not None:
         other = other | (tl.load(skip) != 0)
     return other
@@ -157,7 +160,7 @@ def fast_scores(q, k, gate, rows, columns, form, total, tile):
 @triton.jit
 def plain_scores(q, k, v, rows, columns, form, total, tile):
     """`sum_h v_h f(a_h + b_h)` as it is written."""
-    for h in range(0, tile.E):
+    for h in range(0, tile.REAL):
         a = tl.load(q + h * form.q_step + rows).to(tile.WORK)
         b = tl.load(k + h * form.k_step + columns).to(tile.WORK)
         total += tl.load(v + h) * activated(a + b, form, tile)
@@ -194,12 +197,14 @@ def pairwise_scores(form, sizes, z, of_q, of_k, first_row, first_column, tile):
         total = tl.zeros([tile.BM // 8, tile.BN // (4 * tile.W), tile.W, 8, 4], tile.WORK)
     else:
         total = tl.zeros([tile.BM, tile.BN], tile.WORK)
-    q, k, v = form.q + of_q, form.k + of_k, form.v + z * tile.E
+    q, k = form.q + of_q, form.k + of_k
     if tile.FORM == "plain":
+        v = form.v + z % (sizes.groups * sizes.heads) * tile.REAL
         total = plain_scores(q, k, v, rows, columns, form, total, tile)
     else:
-        total = fast_scores(q, k, form.gate + z * tile.E, rows, columns, form, total, tile)
-        total += tl.load(form.base + z)
+        gate = form.gate + of_q // form.q_step
+        total = fast_scores(q, k, gate, rows, columns, form, total, tile)
+        total += tl.load(form.base + of_q // (tile.E * form.q_step))
     return total
 
 
@@ -230,10 +235,11 @@ def seen_pairs(pairs, sizes, z, rows, columns):
     here, there = rows < sizes.queries, columns < sizes.keys
     seen = here & there
     row = z.to(tl.int64) * sizes.queries + rows
+    span = z.to(tl.int64) * pairs.span_z + rows
     if pairs.start is not None:
-        seen = seen & (columns >= tl.load(pairs.start + row, mask=here, other=0))
+        seen = seen & (columns >= tl.load(pairs.start + span, mask=here, other=0))
     if pairs.stop is not None:
-        seen = seen & (columns < tl.load(pairs.stop + row, mask=here, other=0))
+        seen = seen & (columns < tl.load(pairs.stop + span, mask=here, other=0))
     if pairs.query_segment is not None:
         own = tl.load(pairs.query_segment + row, mask=here, other=-1)
         column = z.to(tl.int64) * sizes.keys + columns
@@ -291,7 +297,7 @@ def tile_logits(form, pairs, sizes, z, first_row, first_column, seen, tile, CHUN
 def key_range(pairs, sizes, z, first_row, tile):
     """The first key and the end of the keys that any query of these rows may see."""
     rows = first_row + tl.arange(0, tile.BM)
-    row, here = z.to(tl.int64) * sizes.queries + rows, rows < sizes.queries
+    row, here = z.to(tl.int64) * pairs.span_z + rows, rows < sizes.queries
     first, last = 0, sizes.keys
     if pairs.start is not None:
         first = tl.maximum(tl.min(tl.load(pairs.start + row, mask=here, other=2**31 - 1), 0), 0)

@@ -1,0 +1,90 @@
+"""Small kernels that look at a flag on the device first, and return at once where it is set.
+
+They stand behind an approximation: in general the flag is set, and what they cost then is a launch.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+BLOCK = 1024
+
+
+@triton.jit
+def clear_kernel(x, count, skip, BLOCK: tl.constexpr):
+    """x = 0."""
+    if tl.load(skip) != 0:
+        return
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(x + at, tl.zeros([BLOCK], x.dtype.element_ty), mask=at < count)
+
+
+def cleared(x: Tensor, skip: Tensor) -> Tensor:
+    """The same memory, all 0 unless `skip` is set."""
+    if x.numel():
+        clear_kernel[(triton.cdiv(x.numel(), BLOCK),)](x, x.numel(), skip, BLOCK)
+    return x
+
+
+@triton.jit
+def shift_kernel(grad, output, shift, rows, columns, skip, BLOCK: tl.constexpr, WIDE: tl.constexpr):
+    """shift = -<grad, output> for each row of (rows, columns)."""
+    if tl.load(skip) != 0:
+        return
+    row = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    column = tl.arange(0, WIDE)
+    at = row[:, None] * columns + column[None, :]
+    inside = (row[:, None] < rows) & (column[None, :] < columns)
+    x = tl.load(grad + at, mask=inside, other=0.0).to(tl.float32)
+    y = tl.load(output + at, mask=inside, other=0.0).to(tl.float32)
+    tl.store(shift + row, -tl.sum(x * y, 1), mask=row < rows)
+
+
+def negated_products(grad: Tensor, output: Tensor, shift: Tensor, skip: Tensor) -> None:
+    """Row by row, -<grad, output> into `shift`; all contiguous."""
+    rows, columns = shift.numel(), grad.shape[-1]
+    if rows:
+        shift_kernel[(triton.cdiv(rows, 16),)](
+            grad, output, shift, rows, columns, skip, 16, triton.next_power_of_2(columns)
+        )
+
+
+@triton.jit
+def collect_kernel(
+    found, of_head, of_row, of_column, result, copies, of_copy, rows, columns, skip,
+    BLOCK: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """result (heads, rows, columns) = sum over copies of found, by its strides."""
+    if tl.load(skip) != 0:
+        return
+    blocks = tl.cdiv(rows, BLOCK)
+    head = (tl.program_id(0) // blocks).to(tl.int64)
+    row = (tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK))[:, None]
+    for first in range(0, columns, WIDE):
+        column = first + tl.arange(0, WIDE)[None, :]
+        inside = (row < rows) & (column < columns)
+        total = tl.zeros([BLOCK, WIDE], tl.float32)
+        for copy in range(0, copies):
+            at = head * of_head + copy * of_copy + row * of_row.to(tl.int64) + column * of_column
+            total += tl.load(found + at, mask=inside, other=0.0)
+        tl.store(result + (head * rows + row) * columns + column, total, mask=inside)
+
+
+def collect(
+    found: Tensor, strides: tuple[int, int, int], copies: int, of_copy: int, result: Tensor, skip: Tensor
+) -> None:
+    """Sum `copies` of a tensor into a contiguous `result` (..., rows, columns), cast to its dtype.
+
+    `strides` are those of heads, rows and columns of `found`.
+    """
+    rows, columns = result.shape[-2:]
+    if not result.numel():
+        return
+    heads = result.numel() // (rows * columns)
+    of_head, of_row, of_column = strides
+    collect_kernel[(heads * triton.cdiv(rows, 32),)](
+        found, of_head, of_row, of_column, result, copies, of_copy, rows, columns, skip, 32,
+        min(triton.next_power_of_2(columns), 64),
+    )  # fmt: skip

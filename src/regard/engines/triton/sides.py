@@ -1,0 +1,60 @@
+"""The kernel that lays out one side of a pairwise form: hidden units first, lengths padded.
+
+One launch for each side, which reads it once. Behind a flag it costs nothing where it is not needed.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def side_kernel(
+    x, of_b, of_k, of_g, of_row, of_unit, groups, heads, length, step, v, gate, base, gated,
+    exponentials, raw, loose, skip, bound, least, BLOCK: tl.constexpr, E: tl.constexpr,
+    UNITS: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """One block of rows of one head of x, (E, length) to (UNITS, step) with zeros.
+
+    `raw` gets x itself, `exponentials` exp(2x) and `gated` exp(2x) times the gate of each unit, each
+    if it is not None. `gate` and `base` are made from v by the first block of a head. `loose` is set
+    where |x| is beyond `bound`, or NaN.
+    """
+    if skip is not None:
+        if tl.load(skip) != 0:
+            return
+    blocks = step // BLOCK
+    head, block = tl.program_id(0) // blocks, tl.program_id(0) % blocks
+    b, k, g = head // (groups * heads), head // heads % groups, head % heads
+    start = b.to(tl.int64) * of_b + k * of_k + g * of_g
+    rows = block * BLOCK + tl.arange(0, BLOCK)[:, None]
+    for first in range(0, UNITS, WIDE):
+        unit = first + tl.arange(0, WIDE)[None, :]
+        at = start + rows.to(tl.int64) * of_row + unit * of_unit
+        part = tl.load(x + at, mask=(rows < length) & (unit < E), other=0.0)
+        place = (head.to(tl.int64) * UNITS + tl.trans(unit)) * step + tl.trans(rows)
+        inside = tl.trans((unit < UNITS) & (rows < step))
+        turned = tl.trans(part)
+        if raw is not None:
+            tl.store(raw + place, turned, mask=inside)
+        if exponentials is not None:
+            grown = tl.exp(2.0 * turned.to(tl.float32))
+            tl.store(exponentials + place, grown, mask=inside)
+        if gated is not None:
+            weight = tl.load(
+                v + (head % (groups * heads)) * E + unit, mask=unit < E, other=0.0
+            ).to(tl.float32)
+            held = tl.where(tl.abs(weight) < least, tl.where(weight < 0, -least, least), weight)
+            opens = -0.5 / held
+            grown = tl.exp(2.0 * turned.to(tl.float32)) * tl.trans(opens)
+            tl.store(gated + place, grown, mask=inside)
+            first_block = (unit < UNITS) & (block == 0)
+            tl.store(gate + head * UNITS + unit, opens, mask=first_block)
+            if block == 0:
+                tl.atomic_add(base + head, tl.sum(weight), sem="relaxed")
+        if loose is not None:
+            size = tl.abs(part.to(tl.float32))
+            beyond = tl.max(tl.max(tl.where(size <= bound, 0, 1), 1), 0)
+            if beyond > 0:
+                tl.atomic_max(loose + head, 1, sem="relaxed")
