@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 
 import torch
 
+from regard.engines.gpu import HAS_TRITON, generation
 from regard.engines.tiled import Operators, Tiled
 from regard.problem import Problem
 
 LARGEST_VALUE_DIM = 1024
+OLDEST = 8  # Ampere
+# Kernels then run on the CPU, in NumPy: slow, and meant for tests.
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 ACTIVATIONS = ("tanh", "leaky_relu")
 
 
@@ -38,14 +41,14 @@ class Triton(Tiled):
     def refusals(self, problem: Problem) -> list[str]:
         """What has no kernel here, and machines that cannot run one."""
         p, reasons = problem, []
-        if importlib.util.find_spec("triton") is None:
+        if not HAS_TRITON:
             return ["Triton is not installed: pip install triton"]
-        if p.on_cpu and os.environ.get("TRITON_INTERPRET") != "1":
+        if p.on_cpu and not INTERPRETED:
             return ["the tensors are on the CPU; its kernels run on a GPU"]
         if p.device.type not in ("cuda", "cpu"):
             return [f"the tensors are on {p.device.type!r}, and its kernels run on CUDA devices"]
         if not p.on_cpu:
-            if torch.cuda.get_device_capability(p.device) < (8, 0):
+            if generation(p.device.index) < OLDEST:
                 reasons.append("its kernels need compute capability 8.0 (Ampere) or newer")
             if p.dtype == torch.float64:
                 reasons.append("fp64 is left to engine 'reference'")

@@ -1,0 +1,70 @@
+"""What the series may err by on a GPU, in units of the largest |value|, and which rank keeps to it.
+
+A GPU is not asked what a tensor holds: that would wait for it. So the rank follows from the error and
+the shapes, for sizes such as `Additive` starts with, and the device itself says whether the bound
+holds for the numbers at hand; where it does not, exact attention answers.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from regard.sine.series import ranks, rows
+
+# The roundings of a pair's features differ from key to key and are as good as random. With u = 2^-11
+# for fp16, a logit moves by rate * u * sqrt(2/3 sum v^2 c^2) in the root mean square, which moves the
+# output by at most 0.71 of that, reached where two keys share the weight. Six of those are a bound
+# that one of 10^9 numbers passes in this worst case.
+ROUNDING = 6 * 0.71 * math.sqrt(2 / 3) * 2**-11
+# Weights, values and output of fp32 inputs are rounded to fp16 on the way, 2^-11 each.
+FULL_PRECISION = 3 * 2**-11
+# The most that rate |v|_1 may be. The logits that cuDNN sees hold no alpha, and no beta with the value
+# trick; they are at most 2.9 times as large, and stay above -88.7, where its backward has a known
+# fault (pytorch #196678).
+LARGEST_LOGIT = 30.0
+# How far beta may spread over the keys of a head with the value trick: weights are rounded to fp16
+# before e^beta multiplies them, and below 6e-8 of the largest they vanish.
+LARGEST_SPREAD = 8.0
+# What exact attention of a dtype errs by itself: its output alone is rounded by u = 2^-8 (bf16) or
+# 2^-11 (fp16) of its size. Measured against fp64 an exact bf16 kernel errs by 2.5e-3.
+OWN_ERROR = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
+# What ranks are planned for: |v|_1 of an `Additive` at its start and a little more, 5 at 16 hidden
+# units; and what |a + b| of a usual unit may reach for normal a and b and some thousand places.
+PLANNED_REACH = 8.0
+PLANNED_SIZE = 1.25
+# Longer series cost more than they gain.
+LONGEST = 8
+
+
+def _planned(kind: str) -> dict[int, tuple[float, float]]:
+    """Largest error and sqrt(sum c^2) of the planned row, by rank."""
+    found = {}
+    for rank in ranks(kind):
+        row = next(row for row in rows(kind, rank) if row.reach >= PLANNED_REACH)
+        found[rank] = (row.error, math.sqrt(sum(c * c for c in row.coefficients)))
+    return found
+
+
+# The kind whose largest error is least, where an error is to be kept.
+BOUNDED = "uniform"
+# At import: compiled graphs would guard every number of the tables.
+PLANNED = _planned(BOUNDED)
+
+
+def planned_error(rank: int, hidden: int, rate: float) -> float:
+    """The bound for the sizes that ranks are planned for; `pick_rows` has the same for real ones."""
+    error, height = PLANNED[rank]
+    # |v|_2 of normal v is sqrt(pi / 2 / hidden) |v|_1.
+    norm = math.sqrt(math.pi / 2) * rate * PLANNED_SIZE
+    delta = rate * PLANNED_SIZE * hidden**0.5 * error
+    return math.exp(min(2 * delta, 700.0)) - 1 + ROUNDING * norm * height
+
+
+def shortest_rank(allowed: float, hidden: int, rate: float) -> int | None:
+    """The shortest series that keeps to the error for planned sizes, or None."""
+    for rank in PLANNED:
+        if rank <= LONGEST and planned_error(rank, hidden, rate) <= allowed:
+            return rank
+    return None

@@ -1,0 +1,163 @@
+"""The sine engine on a GPU: what it serves, and a problem through its operator.
+
+Shape legend: `*` leading dims, made one as B; H query heads, K key heads, Q queries, L keys, E hidden
+units, D value dim.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from regard import sine
+from regard.engines.base import Attended
+from regard.engines.gpu import HAS_CUDNN, HAS_TRITON, generation
+from regard.engines.sine import choice, operators
+from regard.engines.sine.bounds import OWN_ERROR, ROUNDING
+from regard.engines.sine.parts import PARTS
+from regard.forms import Pairwise
+from regard.problem import Problem
+from regard.sine.lowering import row_for
+
+# cuDNN's widths beyond 128 need Hopper, its fp16 attention Ampere.
+OLDEST, OLDEST_WIDE, WIDE = 8, 9, 128
+# For few queries exact attention reads b once, and features are 2 * rank times as many bytes. With
+# fewer tanh than this, 0.1 ms for the exact kernel, launching a dozen kernels takes longer.
+FEWEST_QUERIES, FEWEST_TANH = 32, 2**28
+MOST_HEADS = 65_535
+DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+
+
+def refusals(p: Problem) -> list[str]:
+    """What the operator cannot do on this machine, or exact attention does better."""
+    reasons = [*machine(p), *options(p), *sizes(p)]
+    if len(reasons) > 0:
+        return reasons
+    call, reasons = choice.on_device(p)
+    wide = call is not None and call.widths.features > WIDE
+    if wide and generation(p.device.index) < OLDEST_WIDE:
+        return [f"features wider than {WIDE} need compute capability 9.0"]
+    return reasons
+
+
+def machine(p: Problem) -> list[str]:
+    """What is missing here."""
+    if p.device.type != "cuda":
+        return [f"the tensors are on {p.device.type!r}: the series runs on the CPU and on CUDA"]
+    reasons = []
+    if not HAS_TRITON:
+        reasons.append("its kernels need Triton: pip install triton")
+    if not HAS_CUDNN:
+        reasons.append("PyTorch was built without cuDNN, which runs the features")
+    if PARTS.exact is None:
+        reasons.append("no exact kernel stands behind it for what leaves the range")
+    if generation(p.device.index) < OLDEST:
+        reasons.append("cuDNN's attention needs compute capability 8.0")
+    if torch.are_deterministic_algorithms_enabled():
+        reasons.append("cuDNN's backward is not deterministic, which torch was asked to be")
+    return reasons
+
+
+def options(p: Problem) -> list[str]:
+    """Options that the features do not go with."""
+    reasons = []
+    if p.dtype not in DTYPES:
+        reasons.append(f"features are fp16, which {p.dtype} inputs are too good for")
+    elif p.error is None and p.dtype not in OWN_ERROR:
+        reasons.append("it is an approximation: allow one by error=, or ask for engine='sine'")
+    if p.mask is not None and not causal(p):
+        reasons.append("cuDNN is asked for no mask but a causal one with as many keys as queries")
+    given = {"bias": p.bias, "sink": p.sink, "softcap": p.softcap}
+    reasons += [f"there is no {name} on a GPU" for name, x in given.items() if x is not None]
+    if p.dropout:
+        reasons.append("there is no dropout on a GPU")
+    if len(p.want) > 0:
+        reasons.append(f"there are no statistics on a GPU ({', '.join(sorted(p.want))})")
+    return reasons
+
+
+def sizes(p: Problem) -> list[str]:
+    """Sizes that cuDNN cannot take, or exact attention serves better."""
+    heads = math.prod(p.lead) * p.heads
+    reasons = []
+    if heads > MOST_HEADS:
+        reasons.append(f"batch times heads is {heads:,}, more than {MOST_HEADS:,}")
+    if p.queries < 2 or p.keys < 2:
+        reasons.append("for a single query or key exact attention is the faster")
+    elif p.error != math.inf and (
+        p.queries < FEWEST_QUERIES
+        or heads * p.queries * p.keys * p.form.query.shape[-1] < FEWEST_TANH
+    ):
+        reasons.append(f"for {p.queries} queries and {p.keys} keys exact attention is the faster")
+    return reasons
+
+
+def causal(p: Problem) -> bool:
+    """Whether the mask is the one that cuDNN has."""
+    mask = p.mask
+    if mask is None or len(mask.bands) != 1 or p.queries != p.keys:
+        return False
+    alone = len(mask.allowed) == len(mask.packed) == 0
+    whole = mask.key_lengths is None and mask.query_lengths is None
+    return alone and whole and mask.bands[0].is_causal
+
+
+def run(p: Problem) -> Attended:
+    """Bring the call into the operator's shape, call it, and shape the result back."""
+    form = p.form
+    assert isinstance(form, Pairwise) and isinstance(p.temperature, float)
+    call, _ = choice.on_device(p)
+    assert call is not None
+    b, value = same_heads(form.b, p.value, p.heads)
+    numbers = torch.tensor([1 / p.temperature, call.allowed], dtype=torch.float64, device="cpu")
+    output = operators.run(
+        operators.Inputs(
+            four_dims(form.a, p.lead),
+            four_dims(b, p.lead),
+            form.v.squeeze(-2).expand(p.heads, -1),
+            four_dims(value, p.lead),
+            numbers,
+            p.mask is not None,
+            call.kind,
+            call.rank,
+        )
+    )
+    return Attended(output.reshape(*p.lead, *output.shape[1:]))
+
+
+def four_dims(x: Tensor, lead: tuple[int, ...]) -> Tensor:
+    """Broadcast the leading dims and make them one."""
+    return x.expand(*lead, *x.shape[-3:]).reshape(math.prod(lead), *x.shape[-3:])
+
+
+def same_heads(b: Tensor, value: Tensor, heads: int) -> tuple[Tensor, Tensor]:
+    """Keys and values with as many heads as one another, which divide `heads`."""
+    most = max(b.shape[-3], value.shape[-3])
+    if most % b.shape[-3] != 0 or most % value.shape[-3] != 0:
+        most = heads
+    grown = (x.repeat_interleave(most // x.shape[-3], -3) for x in (b, value))
+    first, second = (
+        x if x.shape[-3] == most else y for x, y in zip((b, value), grown, strict=True)
+    )
+    return first, second
+
+
+def added_error(p: Problem) -> float:
+    """The bound that the device holds the series to; 0 where exact attention answers.
+
+    It reads the tensors, as `explain` may.
+    """
+    form = p.form
+    assert isinstance(form, Pairwise) and isinstance(p.temperature, float)
+    call, _ = choice.on_device(p)
+    assert call is not None
+    series, reach = sine.load(call.kind, call.rank, p.device), sine.unit_reach(form)
+    bound = choice.output_error(p, sine.logit_error(form, series, reach))
+    powers = series.coefficients.square().sum(-1)[row_for(series, reach)]
+    powers = powers.repeat_interleave(p.heads // powers.shape[-2], -2)
+    size = form.v.detach().float().squeeze(-2) / p.temperature
+    bound += ROUNDING * float((size.square() * powers).sum(-1).amax().sqrt())
+    held = float(reach.max()) <= float(series.reach[-1]) and bound <= call.allowed
+    return bound if held else 0.0

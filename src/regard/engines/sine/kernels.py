@@ -1,0 +1,275 @@
+"""The features of the sine series in Triton, one kernel for each side, and the range before them.
+
+Imported only where the operators run, so that `import regard` needs no Triton. `gradients.py` has the
+way back.
+
+Shape legend: B batch, H query heads, K key heads, G = H / K, Q queries, L keys, E hidden units,
+R rank, N rows of the table; W width of the features, X width of the values as cuDNN gets them, D
+value dim. Features are ordered by frequency: sin (or cos) of unit e and frequency r is in column
+`r E + e`, its partner in column `R E + r E + e`.
+
+    phi_i = rate v c [sin wa_i, cos wa_i | 1, 1]      psi_j = [cos wb_j, sin wb_j | beta_j, its rest]
+    beta_j = rate sum_e v_e linear_e b_je
+
+`|` and what follows is there where beta goes into columns. With the value trick it goes into the
+values instead, `V'_j = e^(beta_j - shift) [lift V_j, 1]`, and the output is `O'[:D] / (lift O'[D])`.
+`lift` is the power of two that brings the values of a head into the range of fp16; grad_out has one
+of its own. `rate` is 1 / temperature.
+
+One program serves one block of places of one head. Programs are numbered along one axis of the grid:
+the others end at 65,535.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def power_below(largest, target: tl.constexpr):
+    """The power of two that brings `largest` (fp32) into [2^(target-1), 2^target), to the bit."""
+    exponent = (largest.to(tl.int32, bitcast=True) >> 23) & 255
+    biased = tl.minimum(tl.maximum(253 + target - exponent, 1), 227)
+    return (biased << 23).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def inverse(power):
+    """1 / power for a power of two, to the bit."""
+    bits = (254 << 23) - power.to(tl.int32, bitcast=True)
+    return bits.to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def sine_cosine(x):
+    """Both sin x and cos x, to 2e-6 for |x| up to 60, where fp16 stores them to 5e-4.
+
+    Both from one reduction to |r| <= pi/4 and two short Taylor series: a third of the work of tl.sin
+    and tl.cos, which are good for fp32 and for every x.
+    """
+    turns = tl.floor(x * 0.6366197723675814 + 0.5)
+    r = (x - turns * 1.5707963705062866) + turns * 4.371139000186241e-08
+    square = r * r
+    sine = 1.0 - square * (1 / 6 - square * (1 / 120 - square * (1 / 5040)))
+    sine = r * sine
+    cosine = 1.0 - square * (1 / 2 - square * (1 / 24 - square * (1 / 720 - square * (1 / 40320))))
+    quarter = turns.to(tl.int32)
+    odd = (quarter & 1) == 1
+    first, second = tl.where(odd, cosine, sine), tl.where(odd, sine, cosine)
+    first = tl.where((quarter & 2) == 2, -first, first)
+    return first, tl.where(((quarter + 1) & 2) == 2, -second, second)
+
+
+@triton.jit
+def load_units(x, base, place, unit, step, unit_step, length, E: tl.constexpr):
+    """A tile (places, units) of a or b in fp32, 0 beyond its end."""
+    inside = (place < length)[:, None] & (unit < E)[None, :]
+    at = base + place.to(tl.int64)[:, None] * step + unit[None, :] * unit_step
+    return tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def pick_rows(
+    peak_a, peak_b, v, reach, error, height, row, sound, bound,
+    H, K, v_head, v_unit, rate, allowed, rounding, largest,
+    G: tl.constexpr, E: tl.constexpr, EP: tl.constexpr, R: tl.constexpr, N: tl.constexpr,
+):  # fmt: skip
+    """The row of the table for each hidden unit, (B, K, E), and whether each head, (B, H), is sound.
+
+    A unit takes the first row that reaches max|a| + max|b|. A head is sound where every unit has
+    such a row, the bound `e^(2 delta) - 1 + rounding sqrt(sum_e v_e^2 sum_r c_r^2)` with
+    `delta = rate sum_e |v_e| error_e` is allowed, and `rate |v|_1` is at most `largest`.
+    """
+    program = tl.program_id(0)
+    batch, key_head = program // K, program % K
+    unit = tl.arange(0, EP)
+    real = unit < E
+    first = batch * H + key_head * G
+    most = tl.zeros([EP], tl.float32)
+    for g in range(G):
+        peak = tl.load(peak_a + (first + g) * E + unit, mask=real, other=0.0).to(tl.float32)
+        most = tl.where((peak > most) | (peak != peak), peak, most)  # a maximum that keeps NaN
+    most += tl.load(peak_b + program * E + unit, mask=real, other=0.0).to(tl.float32)
+    index = tl.zeros([EP], tl.int32)
+    for n in range(N):
+        index += (tl.load(reach + n) < most).to(tl.int32)
+    within = (most <= tl.load(reach + N - 1)) | (unit >= E)
+    index = tl.minimum(index, N - 1)
+    tl.store(row + program * E + unit, index, mask=real)
+    power = tl.zeros([EP], tl.float32)
+    for r in tl.static_range(R):
+        c = tl.load(height + index * R + r, mask=real, other=0.0)
+        power += c * c
+    fit = tl.load(error + index, mask=real, other=0.0)
+    reached = tl.min(within.to(tl.int32), axis=0)
+    for g in range(G):
+        head = key_head * G + g
+        size = tl.load(v + head * v_head + unit * v_unit, mask=real, other=0.0).to(tl.float32)
+        size = rate * tl.abs(size)
+        worst = tl.exp(2 * tl.sum(size * fit, axis=0)) - 1
+        worst += rounding * tl.sqrt(tl.sum(size * size * power, axis=0))
+        good = (worst <= allowed) & (tl.sum(size, axis=0) <= largest)
+        tl.store(bound + first + g, worst)
+        tl.store(sound + first + g, reached * good.to(tl.int32))
+
+
+@triton.jit
+def key_range(
+    b, v, row, linear, extremes,
+    H, K, L, b_batch, b_head, b_place, b_unit, v_head, v_unit, rate, blocks,
+    G: tl.constexpr, E: tl.constexpr, EP: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The least and the largest beta of each block of keys, (B, H, blocks, 2)."""
+    program = tl.program_id(0)
+    block, at_head = program % blocks, program // blocks
+    batch, head = at_head // H, at_head % H
+    unit, place = tl.arange(0, EP), block * BLOCK + tl.arange(0, BLOCK)
+    base = batch.to(tl.int64) * b_batch + (head // G).to(tl.int64) * b_head
+    x = load_units(b, base, place, unit, b_place, b_unit, L, E)
+    real = unit < E
+    index = tl.load(row + (batch * K + head // G) * E + unit, mask=real, other=0)
+    pull = rate * tl.load(v + head * v_head + unit * v_unit, mask=real, other=0.0).to(tl.float32)
+    pull = pull * tl.load(linear + index, mask=real, other=0.0)
+    beta = tl.sum(x * pull[None, :], axis=1)
+    out = extremes + program.to(tl.int64) * 2
+    tl.store(out, tl.min(tl.where(place < L, beta, float("inf")), axis=0))
+    tl.store(out + 1, tl.max(tl.where(place < L, beta, float("-inf")), axis=0))
+
+
+@triton.jit
+def settle(
+    extremes, peak_value, sound, shift,
+    H, K, blocks, spread,
+    G: tl.constexpr, TRICK: tl.constexpr, NP: tl.constexpr,
+):  # fmt: skip
+    """The middle of beta of each head, (B, H), and whether beta and the values fit into fp16."""
+    at_head = tl.program_id(0)
+    batch, head = at_head // H, at_head % H
+    peak = tl.load(peak_value + batch * K + head // G).to(tl.float32)
+    good = peak < float("inf")
+    middle = peak * 0.0
+    if TRICK:
+        n = tl.arange(0, NP)
+        at = extremes + (at_head.to(tl.int64) * blocks + n) * 2
+        low = tl.min(tl.load(at, mask=n < blocks, other=float("inf")), axis=0)
+        high = tl.max(tl.load(at + 1, mask=n < blocks, other=float("-inf")), axis=0)
+        good = good & (high - low <= spread)
+        middle = 0.5 * (low + high)
+    tl.store(shift + at_head, middle)
+    tl.store(sound + at_head, tl.load(sound + at_head) * good.to(tl.int32))
+
+
+@triton.jit
+def query_features(
+    a, v, row, frequency, height, phi,
+    H, K, Q, a_batch, a_head, a_place, a_unit, v_head, v_unit, rate, blocks,
+    G: tl.constexpr, E: tl.constexpr, EP: tl.constexpr, R: tl.constexpr, W: tl.constexpr, TP: tl.constexpr,
+    TRICK: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The features phi (B, H, Q, W) in fp16."""
+    program = tl.program_id(0)
+    block, at_head = program % blocks, program // blocks
+    batch, head = at_head // H, at_head % H
+    unit, place = tl.arange(0, EP), block * BLOCK + tl.arange(0, BLOCK)
+    base = batch.to(tl.int64) * a_batch + head.to(tl.int64) * a_head
+    x = load_units(a, base, place, unit, a_place, a_unit, Q, E)
+    real, there = unit < E, place < Q
+    inside = there[:, None] & real[None, :]
+    index = tl.load(row + (batch * K + head // G) * E + unit, mask=real, other=0)
+    size = rate * tl.load(v + head * v_head + unit * v_unit, mask=real, other=0.0).to(tl.float32)
+    out = phi + (at_head.to(tl.int64) * Q + place)[:, None] * W
+    for r in tl.static_range(R):
+        w = tl.load(frequency + index * R + r, mask=real, other=0.0)
+        c = size * tl.load(height + index * R + r, mask=real, other=0.0)
+        sine, cosine = sine_cosine(x * w[None, :])
+        column = (r * E + unit)[None, :]
+        tl.store(out + column, (c[None, :] * sine).to(tl.float16), mask=inside)
+        tl.store(out + R * E + column, (c[None, :] * cosine).to(tl.float16), mask=inside)
+    if W > 2 * R * E:
+        tail = tl.arange(0, TP)
+        ones = 0 if TRICK else 2
+        column = 2 * R * E + tail
+        fill = tl.where(there[:, None] & (tail < ones)[None, :], 1.0, 0.0).to(tl.float16)
+        tl.store(out + column[None, :], fill, mask=there[:, None] & (column < W)[None, :])
+
+
+@triton.jit
+def key_features(
+    b, v, value, row, linear, frequency, peak_value, shift, psi, wide,
+    H, K, L, b_batch, b_head, b_place, b_unit, v_head, v_unit,
+    value_batch, value_head, value_place, value_column, rate, blocks,
+    G: tl.constexpr, E: tl.constexpr, EP: tl.constexpr, R: tl.constexpr, W: tl.constexpr, TP: tl.constexpr,
+    D: tl.constexpr, X: tl.constexpr, XP: tl.constexpr, TARGET: tl.constexpr,
+    TRICK: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The features psi (B, H, L, W) and the values (B, H, L, X) as cuDNN gets them, in fp16."""
+    program = tl.program_id(0)
+    block, at_head = program % blocks, program // blocks
+    batch, head = at_head // H, at_head % H
+    key_head = head // G
+    unit, place = tl.arange(0, EP), block * BLOCK + tl.arange(0, BLOCK)
+    base = batch.to(tl.int64) * b_batch + key_head.to(tl.int64) * b_head
+    x = load_units(b, base, place, unit, b_place, b_unit, L, E)
+    real, there = unit < E, place < L
+    inside = there[:, None] & real[None, :]
+    index = tl.load(row + (batch * K + key_head) * E + unit, mask=real, other=0)
+    pull = rate * tl.load(v + head * v_head + unit * v_unit, mask=real, other=0.0).to(tl.float32)
+    pull = pull * tl.load(linear + index, mask=real, other=0.0)
+    beta = tl.sum(x * pull[None, :], axis=1)
+    line = at_head.to(tl.int64) * L + place
+    out = psi + line[:, None] * W
+    for r in tl.static_range(R):
+        w = tl.load(frequency + index * R + r, mask=real, other=0.0)
+        sine, cosine = sine_cosine(x * w[None, :])
+        column = (r * E + unit)[None, :]
+        tl.store(out + column, cosine.to(tl.float16), mask=inside)
+        tl.store(out + R * E + column, sine.to(tl.float16), mask=inside)
+    if W > 2 * R * E:
+        tail = tl.arange(0, TP)
+        column = 2 * R * E + tail
+        fill = tl.zeros([BLOCK, TP], tl.float32)
+        if not TRICK:
+            # Two columns: fp16 alone would round beta to 11 bits and shift whole weights.
+            high = beta.to(tl.float16).to(tl.float32)
+            fill = tl.where((tail == 0)[None, :], high[:, None], fill)
+            fill = tl.where((tail == 1)[None, :], (beta - high)[:, None], fill)
+        keep = there[:, None] & (column < W)[None, :]
+        tl.store(out + column[None, :], fill.to(tl.float16), mask=keep)
+    d = tl.arange(0, XP)
+    base = batch.to(tl.int64) * value_batch + key_head.to(tl.int64) * value_head
+    at = base + place.to(tl.int64)[:, None] * value_place + d[None, :] * value_column
+    y = tl.load(value + at, mask=there[:, None] & (d < D)[None, :], other=0.0).to(tl.float32)
+    y = y * power_below(tl.load(peak_value + batch * K + key_head).to(tl.float32), TARGET)
+    if TRICK:
+        factor = tl.exp(beta - tl.load(shift + at_head))
+        y = tl.where((d == D)[None, :], factor[:, None], y * factor[:, None])
+    tl.store(
+        wide + line[:, None] * X + d[None, :],
+        y.to(tl.float16),
+        mask=there[:, None] & (d < X)[None, :],
+    )
+
+
+@triton.jit
+def finish(
+    attended, peak_value, output,
+    H, K, Q, blocks,
+    G: tl.constexpr, D: tl.constexpr, X: tl.constexpr, XP: tl.constexpr, TARGET: tl.constexpr,
+    TRICK: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The output (B, H, Q, D) from what cuDNN gave, (B, H, Q, X)."""
+    program = tl.program_id(0)
+    block, at_head = program % blocks, program // blocks
+    batch, head = at_head // H, at_head % H
+    d, place = tl.arange(0, XP), block * BLOCK + tl.arange(0, BLOCK)
+    there = place < Q
+    line = at_head.to(tl.int64) * Q + place
+    inside = there[:, None] & (d < X)[None, :]
+    x = tl.load(attended + line[:, None] * X + d[None, :], mask=inside, other=0.0).to(tl.float32)
+    y = x * inverse(power_below(tl.load(peak_value + batch * K + head // G).to(tl.float32), TARGET))
+    if TRICK:
+        total = tl.sum(tl.where((d == D)[None, :], x, 0.0), axis=1)
+        y = y / tl.where(there, total, 1.0)[:, None]
+    inside = there[:, None] & (d < D)[None, :]
+    tl.store(output + line[:, None] * D + d[None, :], y.to(output.dtype.element_ty), mask=inside)

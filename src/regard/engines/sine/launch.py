@@ -1,0 +1,212 @@
+"""Launches the kernels for one call: sizes of blocks, strides, and the tensors they write.
+
+Shape legend: see `operators`; W width of the features, X width of the values.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from regard import sine
+from regard.engines.sine.bounds import LARGEST_LOGIT, LARGEST_SPREAD, ROUNDING
+
+if TYPE_CHECKING:
+    from regard.engines.sine.operators import Inputs, Kept
+
+# Elements of a tile of hidden units, and of one of values, that four warps hold in registers; the
+# backward of the keys holds three of the latter.
+UNITS, VALUES, GRADIENTS = 2048, 8192, 4096
+# Values reach up to 4 and grad_out up to 1 in fp16: their products, times weights of 1 / L and summed
+# over Q queries, then stay clear of both ends of its range for lengths up to 32k and more.
+VALUE_TARGET, GRAD_TARGET = 2, 0
+
+
+def next_power(n: int) -> int:
+    """The least power of two that is at least n: what Triton takes for sizes of tiles."""
+    return 1 << max(n - 1, 0).bit_length()
+
+
+def largest(x: Tensor, dims: int | tuple[int, int]) -> Tensor:
+    """The largest |x| over some dims in fp32; NaN stays NaN."""
+    return torch.linalg.vector_norm(x, ord=float("inf"), dim=dims).float().contiguous()
+
+
+class Features:
+    """The kernels of one call, with the sizes and strides that all of them take."""
+
+    def __init__(self, x: Inputs) -> None:
+        # Not at the top of the file: `import regard` works without Triton.
+        from regard.engines.sine import gradients, kernels
+
+        self.kernels, self.gradients, self.x = kernels, gradients, x
+        self.rate, self.allowed = x.numbers.tolist()
+        self.widths = x.widths
+        self.batch, self.heads, self.queries, self.hidden = x.a.shape
+        self.key_heads, self.keys, self.value_dim = x.b.shape[1], x.b.shape[2], x.value.shape[-1]
+        self.sizes = (self.heads, self.key_heads)
+        self.group = {"G": self.heads // self.key_heads}
+        self.series = sine.load(x.kind, x.rank, x.a.device)
+        padded = next_power(self.hidden)
+        self.block = max(16, UNITS // padded)
+        self.units = {**self.group, "E": self.hidden, "EP": padded}
+        self.values = {
+            "D": self.value_dim,
+            "X": self.widths.values,
+            "XP": next_power(self.widths.values),
+        }
+        spare = self.widths.features - 2 * x.rank * self.hidden
+        self.tail = {"R": x.rank, "W": self.widths.features, "TP": next_power(spare)}
+        self.trick = {"TRICK": self.widths.trick}
+
+    def new(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        """A tensor to write to."""
+        return torch.empty(shape, dtype=dtype, device=self.x.a.device)
+
+    def blocks(self, length: int, block: int) -> int:
+        """How many blocks cover a length."""
+        return -(-length // block)
+
+    def measure(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Rows of the table (B, K, E), shift (B, H), largest |value| (B, K), and whether all holds."""
+        x, series = self.x, self.series
+        row = self.new(self.batch, self.key_heads, self.hidden, dtype=torch.int32)
+        sound = self.new(self.batch, self.heads, dtype=torch.int32)
+        bound, shift = self.new(self.batch, self.heads), self.new(self.batch, self.heads)
+        self.kernels.pick_rows[(self.batch * self.key_heads,)](
+            *(largest(x.a, -2), largest(x.b, -2), x.v),
+            *(series.reach, series.error, series.coefficients, row, sound, bound),
+            *(*self.sizes, *x.v.stride(), self.rate, self.allowed, ROUNDING, LARGEST_LOGIT),
+            **self.units,
+            R=x.rank,
+            N=series.reach.shape[0],
+        )
+        blocks = self.blocks(self.keys, self.block)
+        extremes = shift
+        if self.widths.trick:
+            extremes = self.new(self.batch, self.heads, blocks, 2)
+            self.kernels.key_range[(self.batch * self.heads * blocks,)](
+                *(x.b, x.v, row, series.linear, extremes),
+                *(*self.sizes, self.keys, *x.b.stride(), *x.v.stride(), self.rate, blocks),
+                **self.units,
+                BLOCK=self.block,
+            )
+        peak = largest(x.value, (-2, -1))
+        self.kernels.settle[(self.batch * self.heads,)](
+            *(extremes, peak, sound, shift, *self.sizes, blocks, LARGEST_SPREAD),
+            **self.group,
+            **self.trick,
+            NP=next_power(blocks),
+        )
+        return row, shift, peak, sound.all().reshape(1)
+
+    def query(self, row: Tensor) -> Tensor:
+        """The features phi (B, H, Q, W)."""
+        x, blocks = self.x, self.blocks(self.queries, self.block)
+        phi = self.new(
+            self.batch, self.heads, self.queries, self.widths.features, dtype=torch.float16
+        )
+        self.kernels.query_features[(self.batch * self.heads * blocks,)](
+            *(x.a, x.v, row, self.series.frequencies, self.series.coefficients, phi),
+            *(*self.sizes, self.queries, *x.a.stride(), *x.v.stride(), self.rate, blocks),
+            **self.units,
+            **self.tail,
+            **self.trick,
+            BLOCK=self.block,
+        )
+        return phi
+
+    def key(self, row: Tensor, shift: Tensor, peak: Tensor) -> tuple[Tensor, Tensor]:
+        """The features psi (B, H, L, W) and the values (B, H, L, X), for each query head."""
+        x, block = self.x, max(16, VALUES // self.values["XP"])
+        lead, blocks = (self.batch, self.heads, self.keys), self.blocks(self.keys, block)
+        psi = self.new(*lead, self.widths.features, dtype=torch.float16)
+        wide = self.new(*lead, self.widths.values, dtype=torch.float16)
+        self.kernels.key_features[(self.batch * self.heads * blocks,)](
+            *(x.b, x.v, x.value, row, self.series.linear, self.series.frequencies),
+            *(peak, shift, psi, wide, *self.sizes, self.keys),
+            *(*x.b.stride(), *x.v.stride(), *x.value.stride(), self.rate, blocks),
+            **self.units,
+            **self.tail,
+            **self.values,
+            **self.trick,
+            TARGET=VALUE_TARGET,
+            BLOCK=block,
+        )
+        return psi, wide
+
+    def finish(self, attended: Tensor, peak: Tensor) -> Tensor:
+        """The output (B, H, Q, D) in the dtype of the values."""
+        block = max(16, VALUES // self.values["XP"])
+        blocks = self.blocks(self.queries, block)
+        output = self.new(
+            self.batch, self.heads, self.queries, self.value_dim, dtype=self.x.value.dtype
+        )
+        self.kernels.finish[(self.batch * self.heads * blocks,)](
+            *(attended, peak, output, *self.sizes, self.queries, blocks),
+            **self.group,
+            **self.values,
+            **self.trick,
+            TARGET=VALUE_TARGET,
+            BLOCK=block,
+        )
+        return output
+
+    def output_gradient(self, grad: Tensor, attended: Tensor) -> tuple[Tensor, Tensor]:
+        """The largest |grad_out| of each head (B, H), and the gradient of `attended`, lifted."""
+        block = max(16, VALUES // self.values["XP"])
+        blocks = self.blocks(self.queries, block)
+        size, found = largest(grad, (-2, -1)), torch.empty_like(attended)
+        self.gradients.output_gradient[(self.batch * self.heads * blocks,)](
+            *(grad, attended, size, found, self.heads, self.queries, *grad.stride(), blocks),
+            **self.values,
+            **self.trick,
+            TARGET=GRAD_TARGET,
+            BLOCK=block,
+        )
+        return size, found
+
+    def query_gradient(self, kept: Kept, size: Tensor, grad_phi: Tensor) -> tuple[Tensor, Tensor]:
+        """The gradient da (B, H, Q, E), and what the queries add to dv (H, E) in fp32."""
+        x, blocks = self.x, self.blocks(self.queries, self.block)
+        grad_a = torch.empty(x.a.shape, dtype=x.a.dtype, device=x.a.device)
+        partial = self.new(self.batch, self.heads, blocks, self.hidden)
+        self.gradients.query_gradient[(self.batch * self.heads * blocks,)](
+            *(x.a, x.v, kept.row, self.series.frequencies, self.series.coefficients),
+            *(kept.peak, size, grad_phi, grad_a, partial, *self.sizes, self.queries),
+            *(*x.a.stride(), *x.v.stride(), self.rate, blocks),
+            **self.units,
+            R=x.rank,
+            W=self.widths.features,
+            VALUE_TARGET=VALUE_TARGET,
+            GRAD_TARGET=GRAD_TARGET,
+            BLOCK=self.block,
+        )
+        return grad_a, partial.sum((0, 2))
+
+    def key_gradient(
+        self, kept: Kept, size: Tensor, wide: Tensor, grad_psi: Tensor, grad_wide: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Gradients db (B, K, L, E) and dvalue (B, K, L, D), and what the keys add to dv (H, E) in fp32."""
+        x, block = self.x, max(16, GRADIENTS // self.values["XP"])
+        blocks = self.blocks(self.keys, block)
+        grad_b, grad_value = (
+            torch.empty(y.shape, dtype=y.dtype, device=y.device) for y in (x.b, x.value)
+        )
+        partial = self.new(self.batch, self.heads, blocks, self.hidden)
+        self.gradients.key_gradient[(self.batch * self.key_heads * blocks,)](
+            *(x.b, x.v, wide, kept.row, self.series.linear, self.series.frequencies),
+            *(kept.peak, kept.shift, size, grad_psi, grad_wide, grad_b, grad_value, partial),
+            *(*self.sizes, self.keys, *x.b.stride(), *x.v.stride(), self.rate, blocks),
+            **self.units,
+            **self.values,
+            **self.trick,
+            R=x.rank,
+            W=self.widths.features,
+            VALUE_TARGET=VALUE_TARGET,
+            GRAD_TARGET=GRAD_TARGET,
+            BLOCK=block,
+        )
+        return grad_b, grad_value, partial.sum((0, 2))
