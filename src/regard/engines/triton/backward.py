@@ -204,9 +204,14 @@ def inner_gradient(
 
 @triton.jit
 def gradient_of_logits(
-    form, pairs, sizes, values, known, grads, z, first_row, first_column, value, seen, of_value, tile, CHUNK: tl.constexpr,
+    form, pairs, sizes, values, known, grads, z, first_row, first_column, seen, tile,
+    CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of the raw scores of a tile, and `of_value` with its part added."""
+    """The gradient of the raw scores of a tile; those of values, bias and the like are added here.
+
+    Values are read anew for each tile, and their gradient goes straight to memory: kept in
+    registers, the two would leave no room for more warps.
+    """
     rows, columns = row_index(first_row, tile), column_index(first_column, tile)
     head = z.to(tl.int64)
     row = head * sizes.queries + rows
@@ -218,7 +223,11 @@ def gradient_of_logits(
     tail = tl.load(known.tail + row, mask=here, other=0.0)
     below = final - tl.where(peak == -float("inf"), 0.0, peak)
     weights = tl.where(seen, tl.exp(below - tail), 0.0)
-    dims = tl.arange(0, tile.DV)[None, :]
+    key, dims = first_column + tl.arange(0, tile.BN)[:, None], tl.arange(0, tile.DV)[None, :]
+    inside = (key < sizes.keys) & (dims < sizes.value_dim)
+    of_value = key.to(tl.int64) * sizes.value_dim + dims
+    of_head = at_head(z, sizes, values.value_b, values.value_k, values.value_g)
+    value = tl.load(values.value + of_head + of_value, mask=inside, other=0.0).to(tile.DOT)
     at = (head * sizes.queries + first_row + tl.arange(0, tile.BM)[:, None]) * sizes.value_dim
     grad = tl.load(known.grad + at + dims, mask=here & (dims < sizes.value_dim), other=0.0)
     grad = grad.to(tile.DOT)
@@ -229,9 +238,9 @@ def gradient_of_logits(
     if values.seed is not None:
         keep = kept(values, sizes, z, first_row, first_column, tile)
         used, slope = weights * keep, slope * keep
-    of_value = selecting_dot(
-        tl.trans(used.to(tile.DOT)), grad, tl.trans(seen), of_value, tile
-    )  # fmt: skip
+    none = tl.zeros([tile.BN, tile.DV], tile.WORK)
+    found = selecting_dot(tl.trans(used.to(tile.DOT)), grad, tl.trans(seen), none, tile)
+    add(grads.value + head * sizes.keys * sizes.value_dim + of_value, found, inside)
     slope += tl.load(known.shift + row, mask=here, other=0.0)
     if known.grad_entropy is not None:
         # log p + entropy, where a weight of 0 has no say.
@@ -255,13 +264,13 @@ def gradient_of_logits(
         add_shared(grads.alpha + row, of_alpha, here, grads, grads.broken_rows, row)
     if pairs.beta is not None:
         add(grads.beta + head * sizes.keys + columns, tl.sum(ds, 0)[None, :], columns < sizes.keys)
-    return ds, of_value
+    return ds
 
 
 @triton.jit
 def backward_step(
-    form, pairs, sizes, values, known, grads, z, first_row, first_column, value,
-    seen, of_value, tile, CHUNK: tl.constexpr, WANT_V: tl.constexpr,
+    form, pairs, sizes, values, known, grads, z, first_row, first_column, seen, tile,
+    CHUNK: tl.constexpr, WANT_V: tl.constexpr,
 ):  # fmt: skip
     """All of one tile."""
     if known.given is not None:
@@ -269,52 +278,35 @@ def backward_step(
         at = (z.to(tl.int64) * sizes.queries + rows) * sizes.keys + columns
         ds = tl.load(known.given + at, mask=seen, other=0.0).to(tile.WORK)
     else:
-        ds, of_value = gradient_of_logits(
-            form, pairs, sizes, values, known, grads, z, first_row, first_column, value,
-            seen, of_value, tile, CHUNK,
-        )  # fmt: skip
+        ds = gradient_of_logits(
+            form, pairs, sizes, values, known, grads, z, first_row, first_column, seen, tile, CHUNK
+        )
     if tile.FORM == "inner":
-        inner_gradient(
-            form, sizes, grads, z, first_row, first_column, ds, seen, tile, CHUNK
-        )
+        inner_gradient(form, sizes, grads, z, first_row, first_column, ds, seen, tile, CHUNK)
     else:
-        pairwise_gradient(
-            form, sizes, grads, z, first_row, first_column, ds, seen, tile, WANT_V
-        )
-    return of_value
+        pairwise_gradient(form, sizes, grads, z, first_row, first_column, ds, seen, tile, WANT_V)
 
 
 @triton.jit
 def backward_kernel(
-    form, pairs, sizes, values, known, grads, skip, tile, CHUNK: tl.constexpr,
-    WANT_V: tl.constexpr,
-):  # fmt: skip
+    form, pairs, sizes, values, known, grads, skip, tile, CHUNK: tl.constexpr, WANT_V: tl.constexpr
+):
     """One program for each block of keys of each head."""
     blocks = tl.cdiv(sizes.keys, tile.BN)
     z, first_column = tl.program_id(0) // blocks, tl.program_id(0) % blocks * tile.BN
     if is_other(z, form, sizes, skip, tile):
         return
-    key = first_column + tl.arange(0, tile.BN)[:, None]
-    dims = tl.arange(0, tile.DV)[None, :]
-    inside = (key < sizes.keys) & (dims < sizes.value_dim)
-    at = key.to(tl.int64) * sizes.value_dim + dims
-    of_head = at_head(z, sizes, values.value_b, values.value_k, values.value_g)
-    value = tl.load(values.value + of_head + at, mask=inside, other=0.0).to(tile.DOT)
-    of_value = tl.zeros([tile.BN, tile.DV], tile.WORK)
     columns = column_index(first_column, tile)
     for first_row in range(0, sizes.queries, tile.BM):
         seen = seen_pairs(pairs, sizes, z, row_index(first_row, tile), columns)
         if tile.HIDES:
             if some(seen, tile) > 0:
-                of_value = backward_step(
-                    form, pairs, sizes, values, known, grads, z, first_row, first_column,
-                    value, seen, of_value, tile, CHUNK, WANT_V,
+                backward_step(
+                    form, pairs, sizes, values, known, grads, z, first_row, first_column, seen,
+                    tile, CHUNK, WANT_V,
                 )  # fmt: skip
         else:
-            of_value = backward_step(
-                form, pairs, sizes, values, known, grads, z, first_row, first_column,
-                value, seen, of_value, tile, CHUNK, WANT_V,
+            backward_step(
+                form, pairs, sizes, values, known, grads, z, first_row, first_column, seen, tile,
+                CHUNK, WANT_V,
             )  # fmt: skip
-    if known.given is None:
-        place = grads.value + z.to(tl.int64) * sizes.keys * sizes.value_dim + at
-        tl.store(place, of_value, mask=inside)

@@ -133,7 +133,7 @@ def launch_forward(
             chunk(units),
             entropy,
             num_warps=sides[2],
-            **registers(kind, 128),
+            **registers(kind, 112 if units >= 32 else 128),
         )
 
 
@@ -331,7 +331,12 @@ def scores(args: Arguments) -> Tensor:
 def scores_backward(args: Arguments, grad: Tensor) -> tuple[Tensor, ...]:
     """Gradients of the form's inputs from the gradient of raw scores."""
     given = grad.to(working_dtype(args.q.dtype)).expand(args.sizes).contiguous()
-    return launch_backward(args, Rows(given, *[None] * 6), False).collected()
+    found = list(launch_backward(args, Rows(given, *[None] * 6), False).collected())
+    # Terms of one side alone need no kernel.
+    for i, x, dim in ((4, args.alpha, -1), (5, args.beta, -2)):
+        if x is not None:
+            found[i] = given.sum(dim, keepdim=True).sum_to_size(x.shape).to(x.dtype)
+    return tuple(found)
 
 
 def _launch_rows(kernel: Any, args: Arguments, *results: Tensor, by_tile: bool = False) -> None:

@@ -67,7 +67,7 @@ def collect_kernel(
         inside = (row < rows) & (column < columns)
         total = tl.zeros([BLOCK, WIDE], tl.float32)
         for copy in range(0, copies):
-            at = head * of_head + copy * of_copy + row * of_row.to(tl.int64) + column * of_column
+            at = head * of_head + copy * of_copy + row.to(tl.int64) * of_row + column * of_column
             total += tl.load(found + at, mask=inside, other=0.0)
         tl.store(result + (head * rows + row) * columns + column, total, mask=inside)
 

@@ -186,7 +186,7 @@ def pairs(args: Arguments) -> Pairs:
         if x is None:
             return None
         x = x.clamp(-1, keys + 1).to(torch.int32).expand(-1, -1, -1, queries, 1)
-        return x.reshape(queries) if shared_spans else every_head(x, args, 1)
+        return x.reshape(queries).contiguous() if shared_spans else every_head(x, args, 1)
 
     spans = [x for x in (args.start, args.stop) if x is not None]
     shared_spans = all(x.shape[:3] == (1, 1, 1) for x in spans)
