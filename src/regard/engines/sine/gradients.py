@@ -5,9 +5,9 @@ Shapes, names and formulas are those of `kernels`.
 
 from __future__ import annotations
 
-import triton
 import triton.language as tl
 
+import triton
 from regard.engines.sine.kernels import inverse, load_units, power_below, sine_cosine
 
 

@@ -22,8 +22,9 @@ the others end at 65,535.
 
 from __future__ import annotations
 
-import triton
 import triton.language as tl
+
+import triton
 
 
 @triton.jit

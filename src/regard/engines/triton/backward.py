@@ -13,9 +13,9 @@ would cost more than the terms themselves.
 
 from __future__ import annotations
 
-import triton
 import triton.language as tl
 
+import triton
 from regard.engines.triton.tiles import (
     activated,
     at_head,
@@ -126,9 +126,9 @@ def fast_units(
 
 @triton.jit
 def plain_unit(q, k, h, rows, columns, ds, seen, form, tile):
-    """ds f' and the sum over queries of ds f, of one hidden unit."""
-    x = tl.load(q + h * form.q_step + rows).to(tile.WORK)
-    x += tl.load(k + h * form.k_step + columns).to(tile.WORK)
+    """Ds f' and the sum over queries of ds f, of one hidden unit."""
+    x = tl.load(q + h * form.q_step + rows * form.q_row).to(tile.WORK)
+    x += tl.load(k + h * form.k_step + columns * form.k_row).to(tile.WORK)
     y = activated(x, form, tile)
     given, terms = ds * y, ds * steepness(x, y, form, tile)
     if tile.HIDES:
@@ -168,9 +168,26 @@ def pairwise_gradient(
     ds = lane_by_key(ds, tile)
     if tile.FORM == "fast":
         fast_units(
-            form.second_q + of_q, k, v, grads, head, row, column, rows, columns, ds, form, sizes, tile, WANT_V
+            form.second_q + of_q,
+            k,
+            v,
+            grads,
+            head,
+            row,
+            column,
+            rows,
+            columns,
+            ds,
+            form,
+            sizes,
+            tile,
+            WANT_V,
         )
     else:
+        if tile.FORM == "direct":
+            # There is no padding to read.
+            rows = tl.minimum(rows, sizes.queries - 1).to(tl.int64)
+            columns = tl.minimum(columns, sizes.keys - 1).to(tl.int64)
         plain_units(
             q, k, v, grads, head, row, column, rows, columns, ds, seen, form, sizes, tile, WANT_V,
         )  # fmt: skip
@@ -197,7 +214,14 @@ def inner_gradient(
         unit = first + n[None, :]
         at = (head * sizes.queries + row[:, None]) * tile.E + unit
         inside = (row[:, None] < sizes.queries) & (unit < tile.E)
-        add_shared(grads.q + at, of_q, inside, grads, grads.broken_rows, head * sizes.queries + row[:, None] + unit * 0)
+        add_shared(
+            grads.q + at,
+            of_q,
+            inside,
+            grads,
+            grads.broken_rows,
+            head * sizes.queries + row[:, None] + unit * 0,
+        )
         at = (head * sizes.keys + column[:, None]) * tile.E + unit
         add(grads.k + at, of_k, (column[:, None] < sizes.keys) & (unit < tile.E))
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from regard.engines.tiled import Arguments
+
 
 class Behind:
     """What `regard.engines.sine.parts.Exact` asks for, by the kernels of this folder."""
@@ -60,7 +62,7 @@ class Behind:
         calls.launch_forward(args, False, output, tail, spread, peak, skip=skip)
         grad = grad.contiguous()
         flagged.negated_products(grad, output, shift, skip)
-        known = Rows(None, grad, peak, tail, shift, spread, None)
+        known = Rows(grad=grad, peak=peak, tail=tail, shift=shift)
         found = calls.launch_backward(args, known, False, skip)
         assert found.v is not None and found.value is not None
         # Heads before hidden units before lengths; heads that share keys are summed.
@@ -74,24 +76,31 @@ class Behind:
         torch.where(skip, grad_v, of_v, out=grad_v)
 
 
-def arguments(a: Tensor, b: Tensor, v: Tensor, value: Tensor, rate: float, causal: bool):
+def arguments(
+    a: Tensor, b: Tensor, v: Tensor, value: Tensor, rate: float, causal: bool
+) -> Arguments:
     """The call as operators take it: query heads in groups that share a key head."""
-    from regard.engines.tiled import Arguments
-
     (batch, heads, queries, _), (_, groups, keys, _) = a.shape, b.shape
     shared = heads // groups
     stop = None
     if causal:
         stop = torch.arange(1, queries + 1, device=a.device).view(1, 1, 1, -1, 1)
     return Arguments(
-        a.unflatten(1, (groups, shared)),
-        b.unsqueeze(2),
-        value.unsqueeze(2),
-        (v * rate).view(1, groups, shared, 1, -1),
-        *[None] * 6,
-        stop,
-        *[None] * 3,
-        torch.tensor([1.0, 0.0, 0.0, 0.0], dtype=torch.float64),
-        [batch, groups, shared, queries, keys],
-        "tanh",
+        q=a.unflatten(1, (groups, shared)),
+        k=b.unsqueeze(2),
+        value=value.unsqueeze(2),
+        v=(v * rate).view(1, groups, shared, 1, -1),
+        alpha=None,
+        beta=None,
+        rate=None,
+        bias=None,
+        dense=None,
+        start=None,
+        stop=stop,
+        query_segment=None,
+        key_segment=None,
+        seed=None,
+        numbers=torch.tensor([1.0, 0.0, 0.0, 0.0], dtype=torch.float64),
+        sizes=[batch, groups, shared, queries, keys],
+        activation="tanh",
     )

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
 import torch
-import triton
 import triton.language as tl
 from torch import Tensor
 
+import triton
 from regard.engines.base import jacobian_norm
 from regard.engines.tiled import Arguments
 from regard.engines.triton import ordered, prepare
@@ -54,13 +55,18 @@ def forward_tile(args: Arguments) -> tuple[int, int, int]:
     return queries, 64 if wide <= 256 else 32, 4
 
 
+@functools.lru_cache(maxsize=512)
+def fixed(*choices: Any) -> Tile:
+    """The same tuple for the same choices: making one takes longer than a short kernel."""
+    return Tile(*(tl.constexpr(x) for x in choices))
+
+
 def tile(
     args: Arguments,
     sides: tuple[int, int, int],
     kind: str,
     units: int,
     changes: Pairs,
-    five: bool = True,
     backward: bool = False,
 ) -> Tile:
     """What is fixed for a kernel; `sides` are queries, keys and warps of a program."""
@@ -71,7 +77,7 @@ def tile(
     dot = torch.float32 if shifted else dot
     sparse = any(x is not None for x in (changes.bias, changes.dense, changes.query_segment))
     hides = sparse or changes.start is not None or changes.stop is not None
-    fixed = (
+    return fixed(
         *sides,
         units,
         args.q.shape[-1],
@@ -81,23 +87,24 @@ def tile(
         WORK[working_dtype(dtype)],
         DOT[dot],
         "tf32" if shifted and not INTERPRETED else "ieee",
-        five and kind != "inner",
+        kind != "inner" and not backward,
         hides,
         sparse,
         INTERPRETED,
     )
-    return Tile(*(tl.constexpr(x) for x in fixed))
 
 
 def attend(args: Arguments, entropy: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Output, tail, entropy and largest logit."""
     z, queries, work = count(args), args.sizes[3], working_dtype(args.q.dtype)
     output = args.q.new_empty((z, queries, args.value.shape[-1]), dtype=work)
-    tail, spread, peak = (args.q.new_empty((z, queries), dtype=work) for _ in range(3))
+    tail, peak = (args.q.new_empty((z, queries), dtype=work) for _ in range(2))
+    # 0 where it is not asked for: the same call gives the same numbers.
+    spread = torch.empty_like(tail) if entropy else torch.zeros_like(tail)
     launch_forward(args, entropy, output, tail, spread, peak)
     shape = args.sizes[:4]
     return (
-        output.view(*shape, -1),
+        output.view(*shape, args.value.shape[-1]),
         tail.double().view(shape),
         spread.view(shape),
         peak.view(shape),
@@ -118,7 +125,8 @@ def launch_forward(
         return
     changes, values, sides = prepare.pairs(args), prepare.values(args), forward_tile(args)
     grid = (count(args) * triton.cdiv(args.sizes[3], sides[0]),)
-    for form, kind, units in prepare.forms(args, skip=skip):
+    # Behind a flag the result is in general not needed: laying out operands would only cost time.
+    for form, kind, units in prepare.forms(args) if skip is None else prepare.direct(args):
         forward_kernel[grid](
             form,
             changes,
@@ -159,11 +167,17 @@ def attend_backward(
     empty = peak == -math.inf
     grad = torch.where(empty.unsqueeze(-1), 0, grad)
     shift = torch.where(empty, 0, grad_tail).to(work) - (grad * output).sum(-1)
+
+    def row(x: Tensor | None) -> Tensor | None:
+        return None if x is None else x.to(work).reshape(z, queries).contiguous()
+
     known = Rows(
-        None,
-        grad.reshape(z, queries, -1).contiguous(),
-        *(x.to(work).reshape(z, queries).contiguous() for x in (peak, tail, shift, spread)),
-        None if grad_spread is None else grad_spread.to(work).reshape(z, queries).contiguous(),
+        grad=grad.reshape(z, queries, -1).contiguous(),
+        peak=row(peak),
+        tail=row(tail),
+        shift=row(shift),
+        entropy=row(spread),
+        grad_entropy=row(grad_spread),
     )
     return launch_backward(args, known, bias_gradient).collected()
 
@@ -185,7 +199,8 @@ def launch_backward(
     fixed_order = torch.are_deterministic_algorithms_enabled()
     unit = ordered.unit(args, known) if fixed_order else None
     grads = GradientBuffers(args, known.given is None, bias_gradient, unit, skip)
-    for form, kind, units in prepare.forms(args, exponentials=True, skip=skip):
+    forms = prepare.forms(args, exponentials=True) if skip is None else prepare.direct(args)
+    for form, kind, units in forms:
         if not programs * args.sizes[3]:
             break
         backward_kernel[(programs,)](
@@ -196,7 +211,7 @@ def launch_backward(
             known,
             grads.pointers(),
             skip,
-            tile(args, sides, kind, units, changes, five=False, backward=True),
+            tile(args, sides, kind, units, changes, backward=True),
             chunk(units),
             args.v is not None,
             num_warps=sides[2],
@@ -208,7 +223,8 @@ class GradientBuffers:
     """Memory that the backward adds to, in working precision and for every head apart.
 
     With `unit`, what several programs add to is integers: see `ordered.py`. With `skip`, it is
-    cleared only where that flag is not set.
+    cleared only where that flag is not set, in one launch; rate, alpha, beta and bias are not asked
+    for then.
     """
 
     def __init__(
@@ -222,32 +238,43 @@ class GradientBuffers:
         self.args, self.unit = args, unit
         z, (queries, keys), units = count(args), args.sizes[3:], args.q.shape[-1]
         work = working_dtype(args.q.dtype)
-
-        def own(*shape: int, dtype: torch.dtype = work) -> Tensor:
-            if skip is None:
-                return args.q.new_zeros(shape, dtype=dtype)
-            return cleared(args.q.new_empty(shape, dtype=dtype), skip)
-
-        def shared(*shape: int) -> Tensor:
-            return own(*shape, dtype=work if unit is None else torch.int64)
-
-        def asked(x: Tensor | None) -> bool:
-            return of_attention and x is not None
-
-        # Pairwise: hidden units before lengths, as the kernel adds them up.
         pairwise = args.v is not None
-        self.q = shared(z, units, queries) if pairwise else shared(z, queries, units)
-        self.k = own(z, units, keys) if pairwise else own(z, keys, units)
-        self.v = own(z, units, keys) if pairwise else None
-        self.value = own(z, keys, args.value.shape[-1]) if of_attention else None
-        self.rate = shared(z, queries) if asked(args.rate) else None
-        self.alpha = shared(z, queries) if asked(args.alpha) else None
-        self.beta = own(z, keys) if asked(args.beta) else None
-        self.bias = None
-        if asked(args.bias) and with_bias and args.bias is not None:
+        # Pairwise: hidden units before lengths, as the kernel adds them up.
+        of_q = (z, units, queries) if pairwise else (z, queries, units)
+        of_k = (z, units, keys) if pairwise else (z, keys, units)
+        of_value = (z, keys, args.value.shape[-1])
+        self.v: Tensor | None = None
+        self.value: Tensor | None = None
+        self.rate: Tensor | None = None
+        self.alpha: Tensor | None = None
+        self.beta: Tensor | None = None
+        self.bias: Tensor | None = None
+        self.broken_rows: Tensor | None = None
+        if skip is not None:
+            shapes = (of_q, of_k, of_k, of_value)
+            self.q, self.k, self.v, self.value = cleared(skip, work, args.q.device, *shapes)
+            return
+
+        def zeros(*shape: int, dtype: torch.dtype = work) -> Tensor:
+            return args.q.new_zeros(shape, dtype=dtype)
+
+        shared = work if unit is None else torch.int64
+        self.q, self.k = zeros(*of_q, dtype=shared), zeros(*of_k)
+        self.v = zeros(*of_k) if pairwise else None
+        self.value = zeros(*of_value) if of_attention else None
+        if unit is not None:
+            self.broken_rows = zeros(z, queries, dtype=torch.int32)
+        if not of_attention:
+            return
+        if args.rate is not None:
+            self.rate = zeros(z, queries, dtype=shared)
+        if args.alpha is not None:
+            self.alpha = zeros(z, queries, dtype=shared)
+        if args.beta is not None:
+            self.beta = zeros(z, keys)
+        if args.bias is not None and with_bias:
             # For a fixed result each pair has a place of its own, summed afterwards.
-            self.bias = own(*(args.bias.shape if unit is None else args.sizes))
-        self.broken_rows = None if unit is None else args.q.new_zeros((z, queries), dtype=torch.int32)
+            self.bias = zeros(*(args.bias.shape if unit is None else args.sizes))
 
     def pointers(self) -> Gradients:
         """As the kernel takes them."""
@@ -260,7 +287,7 @@ class GradientBuffers:
             self.alpha,
             self.beta,
             self.bias,
-            *prepare.strides(self.bias, 0),
+            *prepare.strides(self.bias),
             self.unit,
             self.broken_rows,
         )
@@ -315,9 +342,7 @@ def jacobian(args: Arguments, peak: Tensor, tail: Tensor, share: Tensor, left: T
     sums, squares, cubes = (torch.empty_like(peak) for _ in range(3))
     _launch_rows(jacobian_kernel, args, sums, squares, cubes)
     largest = torch.where(peak == -math.inf, 0, torch.exp(-tail) * share)
-    return jacobian_norm(
-        largest, left + largest * sums, largest**2 * squares, largest**3 * cubes
-    )
+    return jacobian_norm(largest, left + largest * sums, largest**2 * squares, largest**3 * cubes)
 
 
 def scores(args: Arguments) -> Tensor:
@@ -331,7 +356,7 @@ def scores(args: Arguments) -> Tensor:
 def scores_backward(args: Arguments, grad: Tensor) -> tuple[Tensor, ...]:
     """Gradients of the form's inputs from the gradient of raw scores."""
     given = grad.to(working_dtype(args.q.dtype)).expand(args.sizes).contiguous()
-    found = list(launch_backward(args, Rows(given, *[None] * 6), False).collected())
+    found = list(launch_backward(args, Rows(given), False).collected())
     # Terms of one side alone need no kernel.
     for i, x, dim in ((4, args.alpha, -1), (5, args.beta, -2)):
         if x is not None:
@@ -348,7 +373,7 @@ def _launch_rows(kernel: Any, args: Arguments, *results: Tensor, by_tile: bool =
     if not programs:
         return
     for form, kind, units in prepare.forms(args):
-        fixed = tile(args, sides, kind, units, changes)
+        chosen = tile(args, sides, kind, units, changes)
         kernel[(programs,)](
-            form, changes, sizes(args), *results, fixed, chunk(units), num_warps=sides[2]
+            form, changes, sizes(args), *results, chosen, chunk(units), num_warps=sides[2]
         )

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from typing import cast
 
 import torch
 
 from regard.engines.gpu import HAS_TRITON, generation
-from regard.engines.tiled import Operators, Tiled
+from regard.engines.tiled import Kernels, Operators, Tiled
 from regard.problem import Problem
 
 LARGEST_VALUE_DIM = 1024
@@ -36,7 +37,7 @@ class Triton(Tiled):
     """
 
     name = "triton"
-    operators = Operators("triton", Lazy(), devices=("CUDA", "CPU"))
+    operators = Operators("triton", cast(Kernels, Lazy()), devices=("CUDA", "CPU"))
 
     def refusals(self, problem: Problem) -> list[str]:
         """What has no kernel here, and machines that cannot run one."""

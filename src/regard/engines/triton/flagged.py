@@ -5,32 +5,41 @@ They stand behind an approximation: in general the flag is set, and what they co
 
 from __future__ import annotations
 
-import triton
+import math
+from collections.abc import Sequence
+
+import torch
 import triton.language as tl
 from torch import Tensor
 
-BLOCK = 1024
+import triton
+
+BLOCK = 4096
 
 
 @triton.jit
 def clear_kernel(x, count, skip, BLOCK: tl.constexpr):
-    """x = 0."""
+    """Set x to 0."""
     if tl.load(skip) != 0:
         return
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     tl.store(x + at, tl.zeros([BLOCK], x.dtype.element_ty), mask=at < count)
 
 
-def cleared(x: Tensor, skip: Tensor) -> Tensor:
-    """The same memory, all 0 unless `skip` is set."""
-    if x.numel():
-        clear_kernel[(triton.cdiv(x.numel(), BLOCK),)](x, x.numel(), skip, BLOCK)
-    return x
+def cleared(
+    skip: Tensor, dtype: torch.dtype, device: torch.device, *shapes: Sequence[int]
+) -> list[Tensor]:
+    """Tensors in one piece of memory, all 0 unless `skip` is set."""
+    sizes = [math.prod(shape) for shape in shapes]
+    memory = torch.empty(sum(sizes), dtype=dtype, device=device)
+    if memory.numel():
+        clear_kernel[(triton.cdiv(memory.numel(), BLOCK),)](memory, memory.numel(), skip, BLOCK)
+    return [part.view(shape) for part, shape in zip(memory.split(sizes), shapes, strict=True)]
 
 
 @triton.jit
 def shift_kernel(grad, output, shift, rows, columns, skip, BLOCK: tl.constexpr, WIDE: tl.constexpr):
-    """shift = -<grad, output> for each row of (rows, columns)."""
+    """Take -<grad, output> of each row of (rows, columns)."""
     if tl.load(skip) != 0:
         return
     row = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
@@ -56,7 +65,7 @@ def collect_kernel(
     found, of_head, of_row, of_column, result, copies, of_copy, rows, columns, skip,
     BLOCK: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """result (heads, rows, columns) = sum over copies of found, by its strides."""
+    """Sum copies of `found`, by its strides, into (heads, rows, columns)."""
     if tl.load(skip) != 0:
         return
     blocks = tl.cdiv(rows, BLOCK)
@@ -66,14 +75,19 @@ def collect_kernel(
         column = first + tl.arange(0, WIDE)[None, :]
         inside = (row < rows) & (column < columns)
         total = tl.zeros([BLOCK, WIDE], tl.float32)
-        for copy in range(0, copies):
+        for copy in range(copies):
             at = head * of_head + copy * of_copy + row.to(tl.int64) * of_row + column * of_column
             total += tl.load(found + at, mask=inside, other=0.0)
         tl.store(result + (head * rows + row) * columns + column, total, mask=inside)
 
 
 def collect(
-    found: Tensor, strides: tuple[int, int, int], copies: int, of_copy: int, result: Tensor, skip: Tensor
+    found: Tensor,
+    strides: tuple[int, int, int],
+    copies: int,
+    of_copy: int,
+    result: Tensor,
+    skip: Tensor,
 ) -> None:
     """Sum `copies` of a tensor into a contiguous `result` (..., rows, columns), cast to its dtype.
 

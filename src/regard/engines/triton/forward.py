@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import triton
 import triton.language as tl
 
+import triton
 from regard.engines.triton.tiles import (
     at_head,
     column_index,

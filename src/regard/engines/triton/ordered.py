@@ -51,7 +51,9 @@ def largest_sum(args: Arguments, known: Rows) -> Tensor:
         height = 1 if args.activation == "tanh" else reach * max(1.0, abs(parameter))
         score = args.q.shape[-1] * peak(args.v) * height
         slope = peak(args.v) * max(1.0, abs(parameter))
-        factor = torch.maximum(torch.maximum(score, slope), queries * torch.ones_like(score) * height)
+        factor = torch.maximum(
+            torch.maximum(score, slope), queries * torch.ones_like(score) * height
+        )
     return row * factor.clamp(min=1)
 
 

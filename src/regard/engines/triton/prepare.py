@@ -22,9 +22,9 @@ import math
 from typing import NamedTuple
 
 import torch
-import triton
 from torch import Tensor
 
+import triton
 from regard.engines.tiled import Arguments
 from regard.engines.triton.sides import side_kernel
 from regard.engines.triton.structs import Form, Pairs, Values
@@ -38,12 +38,19 @@ LEAST = 1e-9
 FEWEST_QUERIES = 16
 
 
-def strides(x: Tensor | None, tail: int = 2) -> list[int]:
-    """Strides of B, K and G, or of all 5 dims with tail=0; 0 where a size of 1 broadcasts."""
+def strides(x: Tensor | None) -> tuple[int, int, int, int, int]:
+    """Strides of all 5 dims; 0 where a size of 1 broadcasts."""
     if x is None:
-        return [0] * (5 - tail)
-    steps = [0 if n == 1 else step for n, step in zip(x.shape, x.stride(), strict=True)]
-    return steps[: 5 - tail]
+        return (0, 0, 0, 0, 0)
+    b, k, g, row, column = (
+        0 if n == 1 else step for n, step in zip(x.shape, x.stride(), strict=True)
+    )
+    return (b, k, g, row, column)
+
+
+def head_strides(x: Tensor) -> tuple[int, int, int]:
+    """Strides of B, K and G."""
+    return strides(x)[:3]
 
 
 def packed(x: Tensor) -> Tensor:
@@ -61,9 +68,7 @@ def every_head(x: Tensor, args: Arguments, columns: int) -> Tensor:
 
 def is_fast(args: Arguments) -> bool:
     """Whether the fast form of tanh serves: half precision, and queries enough."""
-    return (
-        args.q.dtype in HALF and args.activation == "tanh" and args.sizes[3] >= FEWEST_QUERIES
-    )
+    return args.q.dtype in HALF and args.activation == "tanh" and args.sizes[3] >= FEWEST_QUERIES
 
 
 class Prepared(NamedTuple):
@@ -86,15 +91,15 @@ def forms(
     units = args.q.shape[-1]
     if args.v is None:
         q, k = packed(args.q), packed(args.k)
-        sides = (q, *strides(q), 0, k, *strides(k), 0)
-        form = Form(*sides, *[None] * 6, scale, 0.0)
-        return [Prepared(form, "inner", units)]
-    v = args.v.to(working_dtype(args.q.dtype)).contiguous()
+        sides = (q, *head_strides(q), 0, 0, k, *head_strides(k), 0, 0)
+        return [Prepared(Form(*sides, scale=scale), "inner", units)]
+    # One for each head of a sequence, also where all heads have the same.
+    v = args.v.to(working_dtype(args.q.dtype)).expand(1, *args.sizes[1:3], 1, units).contiguous()
     if not is_fast(args):
         q, k = Side(args.q, units, skip), Side(args.k, units, skip)
         q.lay_out(raw=working_dtype(args.q.dtype))
         k.lay_out(raw=working_dtype(args.q.dtype))
-        form = Form(*q.of(q.raw), *k.of(k.raw), None, v, *[None] * 4, 1.0, parameter)
+        form = Form(*q.of(q.raw), *k.of(k.raw), v=v, parameter=parameter)
         return [Prepared(form, "plain", units)]
     units += units % 2
     q, k = Side(args.q, units, skip), Side(args.k, units, skip)
@@ -103,10 +108,21 @@ def forms(
     loose_q, loose_k = loose[: q.heads], loose[q.heads :]
     q.lay_out(raw=args.q.dtype, loose=loose_q, v=v, base=base, exponentials=exponentials)
     k.lay_out(raw=args.k.dtype, loose=loose_k, exponentials=True)
-    rest = (v, q.gate, base, loose_q, loose_k, 1.0, 0.0)
-    fast = Form(*q.of(q.gated), *k.of(k.exponentials), q.exponentials, *rest)
-    plain = Form(*q.of(q.raw), *k.of(k.raw), None, *rest)
+    rest = {"v": v, "gate": q.gate, "base": base, "loose_q": loose_q, "loose_k": loose_k}
+    fast = Form(*q.of(q.gated), *k.of(k.exponentials), q.exponentials, **rest)
+    plain = Form(*q.of(q.raw), *k.of(k.raw), **rest)
     return [Prepared(fast, "fast", units), Prepared(plain, "plain", units)]
+
+
+def direct(args: Arguments) -> list[Prepared]:
+    """The plain form read from the operands as they are: slower, but nothing is laid out first."""
+    assert args.v is not None
+    v = args.v.to(working_dtype(args.q.dtype)).contiguous()
+    q, k = args.q, args.k
+    sides = (q, *head_strides(q), q.stride(4), q.stride(3))
+    sides = (*sides, k, *head_strides(k), k.stride(4), k.stride(3))
+    form = Form(*sides, v=v, parameter=float(args.numbers[3]))
+    return [Prepared(form, "direct", args.q.shape[-1])]
 
 
 class Side:
@@ -116,16 +132,19 @@ class Side:
         self.x, self.units, self.skip = x, units, skip
         self.heads = math.prod(x.shape[:3])
         self.step = -(-x.shape[3] // BLOCK) * BLOCK
-        self.raw = self.gated = self.exponentials = self.gate = None
+        self.raw: Tensor | None = None
+        self.gated: Tensor | None = None
+        self.exponentials: Tensor | None = None
+        self.gate: Tensor | None = None
 
     def empty(self, dtype: torch.dtype) -> Tensor:
         """Memory for all heads, (B, K, G, units, step)."""
         return self.x.new_empty((*self.x.shape[:3], self.units, self.step), dtype=dtype)
 
-    def of(self, laid_out: Tensor | None) -> tuple[Tensor, int, int, int, int]:
-        """A result with its strides of B, K and G and its padded length."""
+    def of(self, laid_out: Tensor | None) -> tuple[Tensor, int, int, int, int, int]:
+        """A result with its strides of B, K and G, of hidden units and of rows."""
         assert laid_out is not None
-        return (laid_out, *strides(laid_out), self.step)  # type: ignore[return-value] # three of them
+        return (laid_out, *head_strides(laid_out), self.step, 1)
 
     def lay_out(
         self,
@@ -176,10 +195,14 @@ def pairs(args: Arguments) -> Pairs:
     work = working_dtype(args.q.dtype)
 
     def rows(x: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-        return None if x is None else every_head(x.to(dtype).expand(-1, -1, -1, queries, 1), args, 1)
+        return (
+            None if x is None else every_head(x.to(dtype).expand(-1, -1, -1, queries, 1), args, 1)
+        )
 
     def columns(x: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-        return None if x is None else every_head(x.to(dtype).expand(-1, -1, -1, 1, keys), args, keys)
+        return (
+            None if x is None else every_head(x.to(dtype).expand(-1, -1, -1, 1, keys), args, keys)
+        )
 
     def ends(x: Tensor | None) -> Tensor | None:
         # Ends of spans may lie far outside of the keys; 32 bits hold all that matters.
@@ -199,9 +222,9 @@ def pairs(args: Arguments) -> Pairs:
         columns(args.beta, work),
         softcap if softcap else None,
         bias,
-        *strides(bias, 0),
+        *strides(bias),
         dense,
-        *strides(dense, 0),
+        *strides(dense),
         ends(args.start),
         ends(args.stop),
         0 if shared_spans else queries,
@@ -213,4 +236,4 @@ def pairs(args: Arguments) -> Pairs:
 def values(args: Arguments) -> Values:
     """The values, and dropout."""
     value = packed(args.value)
-    return Values(value, *strides(value), float(args.numbers[2]), args.seed)
+    return Values(value, *head_strides(value), float(args.numbers[2]), args.seed)

@@ -5,8 +5,9 @@ One launch for each side, which reads it once. Behind a flag it costs nothing wh
 
 from __future__ import annotations
 
-import triton
 import triton.language as tl
+
+import triton
 
 
 @triton.jit
@@ -42,9 +43,9 @@ def side_kernel(
             grown = tl.exp(2.0 * turned.to(tl.float32))
             tl.store(exponentials + place, grown, mask=inside)
         if gated is not None:
-            weight = tl.load(
-                v + (head % (groups * heads)) * E + unit, mask=unit < E, other=0.0
-            ).to(tl.float32)
+            weight = tl.load(v + (head % (groups * heads)) * E + unit, mask=unit < E, other=0.0).to(
+                tl.float32
+            )
             held = tl.where(tl.abs(weight) < least, tl.where(weight < 0, -least, least), weight)
             opens = -0.5 / held
             grown = tl.exp(2.0 * turned.to(tl.float32)) * tl.trans(opens)

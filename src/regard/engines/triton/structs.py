@@ -24,7 +24,8 @@ class Sizes(NamedTuple):
 class Form(NamedTuple):
     """The two sides as `prepare.py` makes them, each with its strides of B, K and G.
 
-    Pairwise: (E, length) with the length padded to `*_step`; inner: (length, E). Where there
+    Pairwise: hidden unit h of row i is at `h * step + i * row`; laid out as (E, length) row is 1, and
+    the length is padded to `step`; a form that is "direct" has them as they came. Inner: (length, E). Where there
     are `loose` flags, the fast kernel computes the heads for which neither side is loose, and the
     plain one the others.
     """
@@ -34,19 +35,21 @@ class Form(NamedTuple):
     q_k: int
     q_g: int
     q_step: int
+    q_row: int
     k: Any
     k_b: int
     k_k: int
     k_g: int
     k_step: int
-    second_q: Any  # the query side of the second loop of the backward, else None
-    v: Any  # (K G, E)
-    gate: Any  # by head of q, (E,) each
-    base: Any  # by head of q
-    loose_q: Any  # by head of q
-    loose_k: Any  # by head of k
-    scale: float
-    parameter: float
+    k_row: int
+    second_q: Any = None  # the query side of the second loop of the backward
+    v: Any = None  # (K G, E)
+    gate: Any = None  # by head of q, (E,) each
+    base: Any = None  # by head of q
+    loose_q: Any = None  # by head of q
+    loose_k: Any = None  # by head of k
+    scale: float = 1.0
+    parameter: float = 0.0
 
 
 class Pairs(NamedTuple):
@@ -93,7 +96,7 @@ class Tile(NamedTuple):
     """What is fixed when a kernel is compiled.
 
     E counts hidden units or features as they are laid out, REAL those there are. FORM is "inner",
-    "plain" or "fast". WORK is the dtype of logits and sums, DOT that of operands
+    "plain", "direct" (plain, but not laid out) or "fast". WORK is the dtype of logits and sums, DOT that of operands
     of matrix products. FIVE says whether tiles have 5 dims, see `tiles.py`. HIDES says whether any
     pair within the lengths may be hidden, SPARSE whether whole tiles may be.
     """
@@ -122,13 +125,13 @@ class Rows(NamedTuple):
     of the raw scores itself, and nothing else of the rows is read.
     """
 
-    given: Any
-    grad: Any
-    peak: Any
-    tail: Any
-    shift: Any
-    entropy: Any
-    grad_entropy: Any
+    given: Any = None
+    grad: Any = None
+    peak: Any = None
+    tail: Any = None
+    shift: Any = None
+    entropy: Any = None
+    grad_entropy: Any = None
 
 
 class Gradients(NamedTuple):

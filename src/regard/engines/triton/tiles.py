@@ -15,8 +15,9 @@ Row tensors have the shape of `row_index`, column tensors that of `column_index`
 
 from __future__ import annotations
 
-import triton
 import triton.language as tl
+
+import triton
 
 ROW_LANES = tl.constexpr(8)
 COLUMN_LANES = tl.constexpr(4)
@@ -160,9 +161,9 @@ def fast_scores(q, k, gate, rows, columns, form, total, tile):
 @triton.jit
 def plain_scores(q, k, v, rows, columns, form, total, tile):
     """`sum_h v_h f(a_h + b_h)` as it is written."""
-    for h in range(0, tile.REAL):
-        a = tl.load(q + h * form.q_step + rows).to(tile.WORK)
-        b = tl.load(k + h * form.k_step + columns).to(tile.WORK)
+    for h in range(tile.REAL):
+        a = tl.load(q + h * form.q_step + rows * form.q_row).to(tile.WORK)
+        b = tl.load(k + h * form.k_step + columns * form.k_row).to(tile.WORK)
         total += tl.load(v + h) * activated(a + b, form, tile)
     return total
 
@@ -198,8 +199,12 @@ def pairwise_scores(form, sizes, z, of_q, of_k, first_row, first_column, tile):
     else:
         total = tl.zeros([tile.BM, tile.BN], tile.WORK)
     q, k = form.q + of_q, form.k + of_k
-    if tile.FORM == "plain":
+    if tile.FORM != "fast":
         v = form.v + z % (sizes.groups * sizes.heads) * tile.REAL
+        if tile.FORM == "direct":
+            # There is no padding to read.
+            rows = tl.minimum(rows, sizes.queries - 1).to(tl.int64)
+            columns = tl.minimum(columns, sizes.keys - 1).to(tl.int64)
         total = plain_scores(q, k, v, rows, columns, form, total, tile)
     else:
         gate = form.gate + of_q // form.q_step
