@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 
 import torch
 
+# Older ones lack what the kernels are written with: arguments in named groups, among others.
+OLDEST_TRITON = (3, 6)
+
+
+def has_triton() -> bool:
+    """Whether a Triton that is new enough is installed; it is not imported, which takes a second."""
+    if importlib.util.find_spec("triton") is None:
+        return False
+    try:
+        version = importlib.metadata.version("triton")
+    except importlib.metadata.PackageNotFoundError:  # a build of somebody's own
+        return True
+    return tuple(int(n) for n in version.split(".")[:2]) >= OLDEST_TRITON
+
+
 # At import: compilers cannot trace the question.
-HAS_TRITON = importlib.util.find_spec("triton") is not None
+HAS_TRITON = has_triton()
 HAS_CUDNN = torch.backends.cudnn.is_available()
 
 

@@ -7,7 +7,6 @@ same engine on every machine of a job.
 from __future__ import annotations
 
 import difflib
-import importlib.util
 import math
 from dataclasses import dataclass, field
 
@@ -16,6 +15,7 @@ from torch import Tensor
 
 from regard.engines.base import Engine
 from regard.engines.cpu import Cpu, blocked_scores
+from regard.engines.gpu import HAS_TRITON
 from regard.engines.reference import Reference, raw_scores
 from regard.engines.sdpa import Sdpa
 from regard.engines.sine import Sine
@@ -162,8 +162,10 @@ def machine_notes(problem: Problem) -> list[str]:
     notes = []
     if problem.on_cpu and not torch.cuda.is_available():
         notes.append("no GPU is visible: everything runs on the CPU")
-    if importlib.util.find_spec("triton") is None:
-        notes.append("triton is not installed: engines written in Triton are not available")
+    if not HAS_TRITON:
+        notes.append(
+            "Triton 3.6 or newer is not installed: engines written in it are not available"
+        )
     return notes
 
 

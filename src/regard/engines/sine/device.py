@@ -48,7 +48,7 @@ def machine(p: Problem) -> list[str]:
         return [f"the tensors are on {p.device.type!r}: the series runs on the CPU and on CUDA"]
     reasons = []
     if not HAS_TRITON:
-        reasons.append("its kernels need Triton: pip install triton")
+        reasons.append("its kernels need Triton 3.6 or newer: pip install regard[triton]")
     if not HAS_CUDNN:
         reasons.append("PyTorch was built without cuDNN, which runs the features")
     if PARTS.exact is None:

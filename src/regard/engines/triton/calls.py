@@ -15,6 +15,7 @@ from regard.engines.base import jacobian_norm
 from regard.engines.tiled import Arguments
 from regard.engines.triton import ordered, prepare
 from regard.engines.triton.backward import backward_kernel
+from regard.engines.triton.decode import combine_kernel, decode_kernel
 from regard.engines.triton.flagged import cleared
 from regard.engines.triton.forward import forward_kernel
 from regard.engines.triton.rows import best_kernel, jacobian_kernel, scores_kernel
@@ -30,6 +31,12 @@ DOT = {
     torch.float32: tl.float32,
     torch.float64: tl.float64,
 }
+
+
+# Numbers of the keys that one program of the kernel for few queries holds at once; and programs enough
+# to fill a GPU of 132 multiprocessors four times.
+DECODE_TILE = 4096
+DECODE_PROGRAMS = 528
 
 
 def sizes(args: Arguments) -> Sizes:
@@ -123,6 +130,10 @@ def launch_forward(
     """Run the forward kernel into these tensors; nothing is done where the flag `skip` is set."""
     if not output.shape[0] * output.shape[1]:
         return
+    few = args.v is not None and args.sizes[3] < prepare.FEWEST_QUERIES
+    if few and not entropy and args.seed is None and skip is None:
+        launch_decode(args, output, tail, peak)
+        return
     changes, values, sides = prepare.pairs(args), prepare.values(args), forward_tile(args)
     grid = (count(args) * triton.cdiv(args.sizes[3], sides[0]),)
     # Behind a flag the result is in general not needed: laying out operands would only cost time.
@@ -143,6 +154,47 @@ def launch_forward(
             num_warps=sides[2],
             **registers(kind, 112 if units >= 32 else 128),
         )
+
+
+def launch_decode(args: Arguments, output: Tensor, tail: Tensor, peak: Tensor) -> None:
+    """Run the kernel for few queries into these tensors."""
+    queries, keys = args.sizes[3:]
+    rows, changes = count(args) * queries, prepare.pairs(args)
+    wide = min(triton.next_power_of_2(args.q.shape[-1]), 128)
+    block = max(16, min(64, DECODE_TILE // wide))
+    programs = rows * 2 if INTERPRETED else DECODE_PROGRAMS
+    parts = max(min(programs // max(rows, 1), triton.cdiv(keys, 4 * block)), 1)
+    share = triton.cdiv(triton.cdiv(keys, parts), block) * block
+    totals, tops = (output.new_empty(rows * parts) for _ in range(2))
+    partial = output.new_empty((rows * parts, output.shape[-1]))
+    ((form, kind, units),) = prepare.direct(args)
+    chosen = tile(args, (16, block, 4), kind, units, changes)
+    decode_kernel[(rows * parts,)](
+        form,
+        changes,
+        sizes(args),
+        prepare.values(args),
+        partial,
+        totals,
+        tops,
+        parts,
+        share,
+        chosen,
+        block,
+        wide,
+    )
+    combine_kernel[(rows,)](
+        partial,
+        totals,
+        tops,
+        output,
+        tail,
+        peak,
+        parts,
+        output.shape[-1],
+        triton.next_power_of_2(parts),
+        max(triton.next_power_of_2(output.shape[-1]), 16),
+    )
 
 
 def registers(kind: str, most: int) -> dict[str, Any]:

@@ -43,7 +43,7 @@ class Triton(Tiled):
         """What has no kernel here, and machines that cannot run one."""
         p, reasons = problem, []
         if not HAS_TRITON:
-            return ["Triton is not installed: pip install triton"]
+            return ["it needs Triton 3.6 or newer: pip install regard[triton]"]
         if p.on_cpu and not INTERPRETED:
             return ["the tensors are on the CPU; its kernels run on a GPU"]
         if p.device.type not in ("cuda", "cpu"):
