@@ -73,11 +73,12 @@ wheel-test: .venv/.stamp ## build the wheel, install it into an empty environmen
 	    || { cat "$$work/build.log" >&2; exit 1; }; \
 	echo "wheel-test: installing into an empty environment"; \
 	.venv/bin/python -m venv "$$work/env"; \
-	"$$work/env/bin/python" -m pip install $(PIP_FLAGS) -q -c constraints.txt "$$work"/dist/*.whl; \
+	"$$work/env/bin/python" -m pip install $(PIP_FLAGS) -q -c .venv/constraints.txt "$$work"/dist/*.whl; \
 	echo "wheel-test: running the README"; \
 	"$$work/env/bin/python" -Iu tests/wheel/readme.py README.md
 
-bench: .venv/.stamp ## time the CPU engines against their bars
+bench: .venv/.stamp ## time ours and every peer on this machine: tables, charts, benchmarks/results/
+	.venv/bin/regard bench
 	.venv/bin/python benchmarks/cpu_bars.py
 
 floor-test: .venv-floor/.stamp ## the quick tests on the oldest torch we promise; writes reports/floor.txt
@@ -92,19 +93,25 @@ clean: ## remove environments, caches and build output
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # torch goes first, at its exact version: an open range would fetch gigabytes to then replace them.
+# A build of torch for CUDA asks for a Triton of its own, so that ours is pinned only without one.
 .venv/.stamp: pyproject.toml constraints.txt
 	@[ -x .venv/bin/pip ] || { \
 	    $(find_python); echo "making .venv with $$python"; "$$python" -m venv --clear .venv; }
-	.venv/bin/python -m pip install $(PIP_FLAGS) -c constraints.txt torch==$(TORCH)
-	.venv/bin/python -m pip install $(PIP_FLAGS) -q -c constraints.txt hatchling
-	.venv/bin/python -m pip install $(PIP_FLAGS) -q -c constraints.txt --no-build-isolation -e '.[cli,dev]'
+	grep -v '^triton==' constraints.txt >.venv/constraints.txt
+	.venv/bin/python -m pip install $(PIP_FLAGS) -c .venv/constraints.txt torch==$(TORCH)
+	[ "$$(uname -s)" != Linux ] || .venv/bin/python -c 'import triton' 2>/dev/null \
+	    || .venv/bin/python -m pip install $(PIP_FLAGS) -q -c constraints.txt triton
+	.venv/bin/python -m pip install $(PIP_FLAGS) -q -c .venv/constraints.txt hatchling
+	.venv/bin/python -m pip install $(PIP_FLAGS) -q -c .venv/constraints.txt --no-build-isolation \
+	    -e '.[cli,dev,triton]'
 	@touch $@
 
-# The floor's torch asks for its own sympy, so both are taken out of the pins.
+# The floor's torch asks for its own sympy, so both are taken out of the pins. Triton is left out
+# altogether: here the library has to do without.
 .venv-floor/.stamp: pyproject.toml constraints.txt Makefile
 	@[ -x .venv-floor/bin/pip ] || { \
 	    $(find_python); echo "making .venv-floor with $$python"; "$$python" -m venv --clear .venv-floor; }
-	grep -vE '^(torch|sympy)==' constraints.txt >.venv-floor/constraints.txt
+	grep -vE '^(torch|sympy|triton)==' constraints.txt >.venv-floor/constraints.txt
 	.venv-floor/bin/python -m pip install $(PIP_FLAGS) -c .venv-floor/constraints.txt torch==$(TORCH_FLOOR)
 	.venv-floor/bin/python -m pip install $(PIP_FLAGS) -q -c .venv-floor/constraints.txt \
 	    hatchling

@@ -1,4 +1,4 @@
-"""What every test shares: search profiles, seeds, threads, the gpu marker and the report."""
+"""What every test shares: search profiles, seeds, threads, Triton, the gpu marker, the report."""
 
 from __future__ import annotations
 
@@ -20,6 +20,11 @@ import torch
 STARTED = pytest.StashKey[float]()
 OUTCOMES = ("passed", "failed", "error", "skipped", "xfailed", "xpassed")
 SLOWEST = 25
+
+# Triton reads this when it is imported, which no import above does: without a GPU its kernels then
+# run on the CPU, in NumPy.
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 # `ci` gives the same cases on every run, so that a red result is about the change at hand.
 hypothesis.settings.register_profile(
@@ -58,11 +63,17 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if torch.cuda.is_available():
-        return
+    from regard.engines.gpu import HAS_TRITON  # late: the library reads TRITON_INTERPRET
+
+    why = {"gpu": None if torch.cuda.is_available() else "no CUDA device"}
+    if not HAS_TRITON:
+        why["interpreted"] = "no Triton 3.6 or newer"
+    elif os.environ.get("TRITON_INTERPRET") != "1":
+        why["interpreted"] = "Triton compiles for the GPU here"
     for item in items:
-        if item.get_closest_marker("gpu"):
-            item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+        for marker, reason in why.items():
+            if reason and item.get_closest_marker(marker):
+                item.add_marker(pytest.mark.skip(reason=reason))
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -126,7 +137,7 @@ def section(title: str, rows: list[str]) -> list[str]:
 
 
 def versions() -> dict[str, str]:
-    names = ("regard", "torch", "numpy", "hypothesis", "pytest")
+    names = ("regard", "torch", "triton", "numpy", "hypothesis", "pytest")
     return {"python": platform.python_version()} | {name: _version(name) for name in names}
 
 

@@ -127,7 +127,8 @@ class Pairwise:
     """`sum_h v_h f(a_h + b_h)` with `f` the activation called `activation`.
 
     `v` is (H, 1, E) so that it broadcasts against `a`; `parameter` is the activation's own number
-    (the negative slope of LeakyReLU), 0.0 where it has none.
+    (the negative slope of LeakyReLU), 0.0 where it has none. `series` is the kind of sine series
+    that engine "sine" replaces tanh by, where it may.
     """
 
     a: Tensor
@@ -135,6 +136,7 @@ class Pairwise:
     v: Tensor
     activation: str
     parameter: float = 0.0
+    series: str = "matched"
 
     @property
     def query(self) -> Tensor:

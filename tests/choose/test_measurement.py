@@ -7,14 +7,17 @@ import dataclasses
 import pytest
 import torch
 
-from regard.choose import check, measurement, memory, textbook
+from regard.choose import check, measurement, textbook
 from regard.choose.answer import answer
 from regard.choose.candidates import candidates
-from regard.choose.machine import calm_threads
 from regard.choose.measurement import measure
-from regard.choose.results import Report, Times
+from regard.choose.need import candidate_need
+from regard.choose.results import Report
 from regard.choose.shape import ShapeError, parse_shape
 from regard.choose.workload import Workload, make_inputs
+from regard.measuring import memory
+from regard.measuring.machine import calm_threads
+from regard.measuring.times import Times
 
 CPU = torch.device("cpu")
 TINY = "d_q=12,d_k=8,len=24,heads=2"
@@ -184,7 +187,7 @@ def test_textbook_additive_takes_ten_times_our_memory() -> None:
         assert theirs > 10 * ours
     # The estimate that guards the machine is no less than what it guards against.
     textbook_one = next(c for c in candidates(shape) if c.textbook)
-    assert memory.candidate_need(textbook_one, "eager").bytes >= peaks["textbook_additive"][1]
+    assert candidate_need(textbook_one, "eager").bytes >= peaks["textbook_additive"][1]
 
 
 def test_free_memory_is_found() -> None:

@@ -17,10 +17,14 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from rich.console import Console
 
 from regard.choose import chart, files, present
-from regard.choose.answer import QUESTION, number, seconds
+from regard.choose.answer import QUESTION
 from regard.choose.candidates import candidates
-from regard.choose.results import Report, Row, Times
+from regard.choose.results import Report, Row
 from regard.choose.shape import parse_shape
+from regard.measuring import figure as drawing
+from regard.measuring.files import write_atomic
+from regard.measuring.times import Times
+from regard.measuring.words import number, seconds
 
 MACHINE = {
     "device": "cpu",
@@ -152,7 +156,7 @@ def test_the_chart_is_a_picture_with_both_colours(text: str) -> None:
     height, width, _ = pixels.shape
     assert width >= 1800 and height >= 800
     assert (pixels[0, 0] == 1).all()  # light background
-    for colour in (chart.OURS, chart.TEXTBOOK):
+    for colour in (drawing.OURS, drawing.TEXTBOOK):
         wanted = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
         assert (abs(pixels - wanted).max(-1) < 0.01).sum() > 200
     svg = images["svg"].decode()
@@ -164,7 +168,7 @@ def test_the_chart_is_a_picture_with_both_colours(text: str) -> None:
 @pytest.mark.parametrize("slow", [1e-4, 1.0, 1e4])
 def test_no_text_leaves_the_chart(slow: float) -> None:
     report = made_up("d_q=2048,d_k=1024,len_q=16384,len_k=32768,heads=64,causal=1", slow)
-    with mpl.rc_context(chart.STYLE):
+    with mpl.rc_context(drawing.STYLE):
         figure = chart.compose(report)
         renderer = FigureCanvasAgg(figure).get_renderer()
         texts = [*figure.texts, *(t for axes in figure.axes for t in axes.texts)]
@@ -194,14 +198,14 @@ def test_json_holds_everything_and_no_nan(tmp_path: Path) -> None:
 
 def test_a_file_is_whole_or_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "choose.json"
-    files.write_atomic(path, b"old")
+    write_atomic(path, b"old")
 
     def full(_: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space left"):
-        files.write_atomic(path, b"new")
+        write_atomic(path, b"new")
     assert path.read_bytes() == b"old"
     assert [p.name for p in tmp_path.iterdir()] == ["choose.json"]
 
@@ -209,7 +213,7 @@ def test_a_file_is_whole_or_as_it_was(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_files_can_be_read_by_others_as_the_umask_says(tmp_path: Path) -> None:
     before = os.umask(0o022)
     try:
-        files.write_atomic(tmp_path / "x", b"")
+        write_atomic(tmp_path / "x", b"")
     finally:
         os.umask(before)
     assert (tmp_path / "x").stat().st_mode & 0o777 == 0o644

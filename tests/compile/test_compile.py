@@ -12,6 +12,7 @@ from .tools import (
     CASES,
     DYNAMO_WARNS,
     HAS_COMPILER,
+    INTERPRETED,
     OLD_DYNAMO,
     assert_close,
     everything,
@@ -37,7 +38,7 @@ QUICK = [
 
 def check(name: str, backend: str) -> None:
     """Forward and backward are the eager ones, and new lengths do not compile again."""
-    case = CASES[name]
+    case = (CASES | INTERPRETED)[name]
     skip_mask_as_argument(case.options(5, 6))
     score = case.build()
     parameters = [] if score is None else list(score.parameters())
@@ -52,6 +53,12 @@ def check(name: str, backend: str) -> None:
 
 @pytest.mark.parametrize("name", some_slow(CASES, quick=QUICK))
 def test_fullgraph_with_dynamic_lengths(name):
+    check(name, "aot_eager")
+
+
+@pytest.mark.interpreted
+@pytest.mark.parametrize("name", some_slow(INTERPRETED, quick=["additive on triton"]))
+def test_fullgraph_on_triton(name):
     check(name, "aot_eager")
 
 

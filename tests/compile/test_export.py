@@ -8,7 +8,7 @@ from torch.export import Dim
 
 import regard
 
-from .tools import CASES, DYNAMO_WARNS, assert_close, some_slow, tensors
+from .tools import CASES, DYNAMO_WARNS, INTERPRETED, assert_close, some_slow, tensors
 
 pytestmark = [
     DYNAMO_WARNS,
@@ -23,7 +23,7 @@ class Attention(torch.nn.Module):
 
     def __init__(self, name: str) -> None:
         super().__init__()
-        self.case = CASES[name]
+        self.case = (CASES | INTERPRETED)[name]
         self.score = self.case.build()
 
     def forward(self, q, k, v):
@@ -58,6 +58,17 @@ QUICK = ["inner causal", "inner on cpu", "sink", "temperatures", "low rank", "ga
 @pytest.mark.parametrize("strict", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", some_slow(NAMES, quick=QUICK))
 def test_an_exported_program_runs_at_another_length(name, strict):
+    check(name, strict)
+
+
+@pytest.mark.interpreted
+@pytest.mark.parametrize("name", ["inner on triton"])
+def test_an_exported_program_on_triton(name):
+    """Not the one with lengths as tensors, which no program can trace."""
+    check(name, strict=False)
+
+
+def check(name: str, strict: bool) -> None:
     module = Attention(name)
     queries, keys = Dim("queries", min=2, max=512), Dim("keys", min=2, max=512)
     shapes = {"q": {2: queries}, "k": {2: keys}, "v": {2: keys}}

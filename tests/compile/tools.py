@@ -75,6 +75,20 @@ CASES = {
 }
 
 
+# In Triton's interpreter, apart from the others: a call takes a second.
+INTERPRETED = {
+    "inner on triton": Case(options=lambda q, k: {"engine": "triton", "softcap": 3.0}),
+    "additive on triton": Case(
+        lambda: regard.Additive(DIM, HEADS), lambda q, k: {"engine": "triton", **ragged(q, k)}
+    ),
+    "statistics on triton": Case(
+        lambda: regard.Additive(DIM, HEADS),
+        lambda q, k: {"engine": "triton", **causal(q, k)},
+        want=("lse", "entropy", "max_logit", "max_weight", "jacobian", "weights"),
+    ),
+}
+
+
 def some_slow(names: Iterable[str], quick: Iterable[str]) -> list:
     """Parameters of a test, all but the quick ones marked slow."""
     return [n if n in quick else pytest.param(n, marks=pytest.mark.slow) for n in names]

@@ -1,4 +1,4 @@
-"""Every score on every engine, mask, option and dtype: refusals, errors and gradients."""
+"""Every score on every quick engine, mask, option and dtype: refusals, errors and gradients."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import regard
 from regard import stabilize
 from regard.testing import (
     DTYPES,
-    ENGINES,
+    QUICK_ENGINES,
     SCORES,
     Call,
     Case,
@@ -35,7 +35,7 @@ def on_cuda(test: Callable[..., None]) -> Callable[..., None]:
 def hold(score: str, dtype: str, **options) -> None:
     """All engines in one test: they are measured against the same run of the textbook."""
     report = Report()
-    for engine in ENGINES:
+    for engine in QUICK_ENGINES:
         report.merge(check_cases(SCORES[score], engine, DTYPES[dtype], **options))
     report.raise_failures()
     assert report.served and report.refused
@@ -82,7 +82,7 @@ def hidden_cases(device: str) -> list[tuple[str, str, bool]]:
     return [
         (name, engine, bool(want))
         for name, row in SCORES.items()
-        for engine in ENGINES
+        for engine in QUICK_ENGINES
         for want in (STATISTICS, ())
         if expected_support(engine, Call(Case(row), want, device=device))
     ]

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import regard
-from regard.testing import ENGINES, MASKS, SIZES, MaskParts, textbook
+from regard.testing import MASKS, QUICK_ENGINES, SIZES, MaskParts, textbook
 from regard.testing.oracle import visible
 from regard.testing.run import build_mask, seen_pairs
 
@@ -97,7 +97,7 @@ def test_masks_agree_with_their_definition(name, sizes):
     assert torch.equal(found.expand(expected.shape), expected)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", QUICK_ENGINES)
 def test_four_line_dot(engine):
     q, k, v = draw(2, 3, 6, 4), draw(2, 3, 7, 4), draw(2, 3, 7, 5)
     logits = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
@@ -145,7 +145,7 @@ SDPA_CASES = {
 
 @pytest.mark.parametrize("key_heads", [4, 2, 1])
 @pytest.mark.parametrize("case", SDPA_CASES)
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", QUICK_ENGINES)
 def test_scaled_dot_against_sdpa(engine, case, key_heads):
     """PyTorch's own attention, in its plain implementation, gives the same output and gradients."""
     (queries, keys), theirs, ours = SDPA_CASES[case]

@@ -10,7 +10,7 @@ import torch
 import regard
 from regard import Mask
 
-from .tools import OWN_PAIRS, SHORT_PAIRS, assert_same, gradients, inputs, make_score
+from .tools import OWN_PAIRS, QUICK_PAIRS, SHORT_PAIRS, assert_same, gradients, inputs, make_score
 
 WANT = ("lse", "entropy", "max_logit", "max_weight", "jacobian", "weights")
 
@@ -60,10 +60,9 @@ def test_uninitialised_memory_is_never_read(engine, name):
     assert_same([output, *grads], expected)
 
 
-@pytest.mark.parametrize(("engine", "name"), SHORT_PAIRS)
+@pytest.mark.parametrize(("engine", "name"), QUICK_PAIRS)
 def test_statistics_do_not_change_the_output(engine, name):
-    if engine == "sdpa":
-        engine = "cpu"
+    """To the bit; `triton` has a kernel for few queries without them, which rounds otherwise."""
     score, tensors = make_score(name, 2), inputs()
     plain = regard.attention(*tensors, score, engine=engine)
     for want in ((), ("lse",), WANT):

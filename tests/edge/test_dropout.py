@@ -8,7 +8,7 @@ import torch
 import regard
 from regard import Mask
 
-from .tools import OWN_PAIRS, all_finite, gradients, inputs, make_score
+from .tools import OWN_PAIRS, QUICK_PAIRS, all_finite, gradients, inputs, make_score
 
 RATE = 0.3
 
@@ -58,7 +58,7 @@ def test_kept_weights_are_scaled_up_and_the_rate_is_met(engine, name):
     assert kept.numel() / weights.numel() == pytest.approx(1 - RATE, abs=0.013)
 
 
-@pytest.mark.parametrize(("engine", "name"), OWN_PAIRS)
+@pytest.mark.parametrize(("engine", "name"), QUICK_PAIRS)
 def test_the_expectation_is_the_output_without_dropout(engine, name):
     score, tensors = make_score(name, 2), [x.detach() for x in inputs(1, 2, 3, 6)]
     many = [x.expand(4000, -1, -1, -1) for x in tensors]
@@ -92,7 +92,7 @@ def test_weights_and_statistics_are_those_before_dropout(engine, name):
 
 
 @pytest.mark.parametrize("options", [{"temperature": 0.0}, {"sink": torch.zeros(2).double()}])
-@pytest.mark.parametrize(("engine", "name"), OWN_PAIRS)
+@pytest.mark.parametrize(("engine", "name"), QUICK_PAIRS)
 def test_dropout_comes_after_sink_and_hard_look_up(engine, name, options):
     """Each output is that without dropout times 0 or 1 / (1 - p), where one key has all weight."""
     score, tensors = make_score(name, 2), inputs(queries=50, keys=1)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -34,17 +35,25 @@ SCORES = {**INNER, **PAIRWISE}
 
 # What each engine is expected to serve: a score it refuses is left out by name, never skipped.
 SERVED = {"reference": SCORES, "cpu": SCORES, "sdpa": INNER}
-PAIRS = [(engine, name) for engine, scores in SERVED.items() for name in scores]
+PAIRS: list = [(engine, name) for engine, scores in SERVED.items() for name in scores]
 # Two scores with parameters, one of each form, for tests that are not about the score.
-SHORT_PAIRS = [
+SHORT_PAIRS: list = [
     ("reference", "bilinear"),
     ("reference", "additive"),
     ("cpu", "bilinear"),
     ("cpu", "additive"),
     ("sdpa", "bilinear"),
 ]
+# Interpreted, a call takes as long as a hundred of the others; `tests/triton` has the quick ones.
+INTERPRETED = [
+    pytest.param("triton", name, marks=[pytest.mark.interpreted, pytest.mark.slow])
+    for name in ("bilinear", "additive")
+]
 # For what SDPA does not offer: statistics, soft cap, sink.
-OWN_PAIRS = [pair for pair in SHORT_PAIRS if pair[0] != "sdpa"]
+QUICK_PAIRS = [pair for pair in SHORT_PAIRS if pair[0] != "sdpa"]
+OWN_PAIRS = [*QUICK_PAIRS, *INTERPRETED]
+SHORT_PAIRS += INTERPRETED
+PAIRS += INTERPRETED
 
 
 def make_score(name: str, heads: int = 1, dtype: torch.dtype = torch.float64) -> regard.Score:

@@ -173,6 +173,28 @@ def test_what_it_refuses():
     with pytest.raises(EngineRefused, match="may reach nan"):
         regard.attention(q * math.nan, k, v, score, engine="sine")
     with pytest.raises(ValueError, match=r"reaches: 1, 1\.5"):
-        Additive(8, 4, activation="sine", reach=9.0)
+        Additive(8, 4, activation="sine", reach=9.1)
     with pytest.raises(ValueError, match="'tanh' or 'sine'"):
         Additive(8, 4, activation="relu")
+
+
+@pytest.mark.parametrize("kind", sine.KINDS)
+def test_the_score_names_the_series(kind):
+    q, k, v = tensors(spread=0.5)
+    score = Additive(8, 4, series=kind)
+    plan = regard.explain(q, k, v, score, engine="sine")
+    assert f"{kind!r} of rank" in plan.notes[0]
+    out = regard.attention(q, k, v, score, engine="sine")
+    off = float((out - exact(score, q, k, v)).detach().abs().max() / v.abs().max())
+    assert 0 < off <= plan.error_bound
+    # Where an error is to be kept, it decides, and not the score.
+    assert "'uniform' of rank" in regard.explain(q, k, v, score, error=1e-2).notes[0]
+
+
+def test_the_series_is_an_argument_like_others():
+    assert Additive(8, 4, series="fast").arguments()["series"] == "fast"
+    assert "series" not in Additive(8, 4).arguments()
+    assert "series='fast'" in repr(Additive(8, 4, series="fast"))
+    assert Additive(**Additive(8, 4, series="normal").arguments()).series == "normal"
+    with pytest.raises(ValueError, match=r"series must be 'fast' or 'matched'.*got 'quick'"):
+        Additive(8, 4, series="quick")

@@ -8,7 +8,8 @@ report = measure(parse_shape("d_q=256,d_k=128,len=1024,heads=8"))
 """
 
 from regard.choose.measurement import measure
-from regard.choose.results import Report, Row, Times
+from regard.choose.results import Report, Row
 from regard.choose.shape import Shape, ShapeError, parse_shape
+from regard.measuring.times import Times
 
 __all__ = ["Report", "Row", "Shape", "ShapeError", "Times", "measure", "parse_shape"]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from regard.choose.memory import show
 from regard.choose.results import Report, Row
+from regard.measuring.memory import show
+from regard.measuring.words import listed, seconds
 
 QUESTION = "Which score should you use at this shape?"
 CAVEAT = (
@@ -107,26 +108,6 @@ def cost(row: Row) -> str:
     return f"{seconds(row.both.median)}, {show(row.both_memory or 0)}"
 
 
-def seconds(x: float) -> str:
-    """A time with its unit, three digits."""
-    for unit, size in (("s", 1.0), ("ms", 1e-3)):
-        if x >= size:
-            return f"{number(x / size)} {unit}"
-    return f"{number(x / 1e-6)} µs"
-
-
-def number(x: float) -> str:
-    """Three significant digits, without an exponent for anything from 0.001 up."""
-    if x >= 99.95:
-        return f"{x:.0f}"
-    return f"{x:.1f}" if x >= 9.995 else f"{x:.2f}" if x >= 0.0995 else f"{x:.2g}"
-
-
 def times(ratio: float) -> str:
     """A factor in words: `2.3 times`."""
     return f"{ratio:.0f} times" if ratio >= 10 else f"{ratio:.1f} times"
-
-
-def listed(names: list[str]) -> str:
-    """`a, b and c`."""
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

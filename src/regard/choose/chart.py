@@ -2,52 +2,24 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-import matplotlib as mpl
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from regard.choose.answer import number, seconds
 from regard.choose.results import Report, Row
+from regard.measuring.figure import FAINT, OURS, TEXTBOOK, brief, render, size, tick
+from regard.measuring.words import number, seconds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# From the palette of Okabe and Ito, which stays apart for colour-blind readers; the marks differ in
-# shape too, so that the chart can be read in grey.
-OURS, TEXTBOOK, INK, FAINT = "#0072B2", "#D55E00", "#222222", "#D9D9D9"
-STYLE = {
-    "font.family": "DejaVu Sans",
-    "font.size": 9,
-    "axes.edgecolor": "#888888",
-    "axes.labelcolor": INK,
-    "axes.linewidth": 0.8,
-    "text.color": INK,
-    "xtick.color": INK,
-    "ytick.color": INK,
-    "svg.fonttype": "none",
-    "svg.hashsalt": "regard",
-}
-
 
 def draw(report: Report) -> dict[str, bytes]:
     """The chart as PNG and SVG, by suffix."""
-    with mpl.rc_context(STYLE):
-        figure = compose(report)
-        FigureCanvasAgg(figure)
-        found = {}
-        for suffix in ("png", "svg"):
-            buffer = io.BytesIO()
-            # No date inside: the same results give the same file.
-            extra = {"Date": None} if suffix == "svg" else None
-            figure.savefig(buffer, format=suffix, facecolor="white", dpi=200, metadata=extra)
-            found[suffix] = buffer.getvalue()
-    return found
+    return render(lambda: compose(report))
 
 
 def compose(report: Report) -> Figure:
@@ -176,11 +148,6 @@ def headline(report: Report) -> str:
     )
 
 
-def brief(ratio: float) -> str:
-    """A factor: `4.8x`, `92x`."""
-    return f"{ratio:.0f}x" if ratio >= 10 else f"{ratio:.1f}x"
-
-
 def subtitle(report: Report) -> str:
     """Where and at what shape."""
     s, m = report.shape, report.machine
@@ -200,18 +167,3 @@ def subtitle(report: Report) -> str:
 def colour(row: Row) -> str:
     """Blue for the library, vermilion for the textbook."""
     return TEXTBOOK if row.candidate.textbook else OURS
-
-
-def size(count: float) -> str:
-    """Bytes with their unit, three digits."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1000:
-            return f"{number(count)} {unit}"
-        count /= 1024
-    return f"{number(count)} TiB"
-
-
-def tick(text: str) -> str:
-    """Without zeros behind the point: `30 ms`, not `30.0 ms`."""
-    value, unit = text.split()
-    return f"{value.rstrip('0').rstrip('.') if '.' in value else value} {unit}"

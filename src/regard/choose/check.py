@@ -7,7 +7,6 @@ runs at full size, the fp64 formula on the sampled rows against all keys.
 from __future__ import annotations
 
 import copy
-import math
 import time
 from typing import NamedTuple
 
@@ -15,8 +14,9 @@ import torch
 from torch import Tensor
 
 from regard.choose import textbook
-from regard.choose.memory import peak
 from regard.choose.workload import Workload
+from regard.measuring.errors import distance, rounding, worst
+from regard.measuring.memory import peak
 
 # Largest number of floats that the fp64 formula may hold at once, and of rows that it looks at.
 LARGEST, MOST_ROWS = 2**23, 64
@@ -101,19 +101,3 @@ def formula(work: Workload, rows: Tensor, dtype: torch.dtype) -> list[Tensor]:
     leaves = [query, key, value, *score.parameters()]
     grads = torch.autograd.grad(output, leaves, x.grad[..., rows, :].to(dtype))
     return [output.detach(), *grads]
-
-
-def rounding(dtype: torch.dtype, own: int, sums: int) -> float:
-    """That many units of rounding, whichever are larger."""
-    return max(own * torch.finfo(dtype).eps, sums * torch.finfo(torch.float32).eps)
-
-
-def distance(x: Tensor, truth: Tensor) -> float:
-    """`|x - truth| / |truth|`."""
-    size = float(truth.norm())
-    return float((x.double() - truth).norm()) / (size or 1.0)
-
-
-def worst(errors: list[float]) -> float:
-    """The largest; NaN if any is."""
-    return math.nan if any(math.isnan(e) for e in errors) else max(errors)

@@ -1,30 +1,12 @@
-"""Results on disk, each file whole or not there at all."""
+"""The report on disk."""
 
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from pathlib import Path
 
 from regard.choose.results import Report
-
-
-def write_atomic(path: Path, data: bytes) -> None:
-    """Write beside the target, then move into place: a reader never sees half a file."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        Path(name).chmod(0o666 & ~umask)  # mkstemp gives the owner alone access
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+from regard.measuring.files import write_atomic
 
 
 def to_json(report: Report) -> str:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import gc
 import math
 import time
 from collections.abc import Callable
 
 import torch
 
-from regard.choose import memory
 from regard.choose.candidates import candidates
 from regard.choose.check import GRADIENT_FACTOR, OUTPUT_FACTOR, check
-from regard.choose.machine import machine
+from regard.choose.need import candidate_need, inputs_need
 from regard.choose.results import Report, Row
 from regard.choose.shape import Shape, ShapeError
-from regard.choose.workload import Inputs, Workload, make_inputs, synchronize
+from regard.choose.workload import Inputs, Workload, make_inputs
+from regard.measuring import memory
+from regard.measuring.clock import clock, synchronize
+from regard.measuring.machine import machine
 
 # Rounds of timing that every candidate gets if time allows, and the most that any gets.
 ENOUGH, MOST = 5, 25
@@ -65,7 +66,7 @@ def measure(
     """
     device = torch.device(device)
     started = time.perf_counter()
-    need, free = memory.inputs_need(shape), memory.available(device)
+    need, free = inputs_need(shape), memory.available(device)
     if need.bytes > memory.SHARE * free:
         raise ShapeError(
             f"shape: too large for this machine: {need.arithmetic}, with {memory.show(free)} free "
@@ -153,7 +154,7 @@ class Measurement:
 
     def fits(self, row: Row, engine: str | None) -> bool:
         """Skip the row, with the arithmetic, where it would take too much memory."""
-        need = memory.candidate_need(row.candidate, engine)
+        need = candidate_need(row.candidate, engine)
         free = memory.available(self.device)
         if need.bytes <= memory.SHARE * free:
             return True
@@ -180,7 +181,7 @@ class Measurement:
         row.both_memory = errors.memory
         self.cost[key] = (errors.seconds / 3, errors.seconds)
         if errors.seconds < 0.5:  # the profiler weighs on a short run
-            self.cost[key] = (self.clock(work.forward, 1), self.clock(work.both, 1))
+            self.cost[key] = (clock(work.forward, 1, self.device), clock(work.both, 1, self.device))
         row.status = "measured"
 
     def rounds(self) -> None:
@@ -228,26 +229,11 @@ class Measurement:
         samples = []
         for run, cost in zip((work.forward, work.both), self.cost[key], strict=True):
             calls = min(max(math.ceil(SAMPLE_SECONDS / max(cost, 1e-7)), 1), MOST_CALLS)
-            samples.append(self.clock(run, calls))
+            samples.append(clock(run, calls, self.device))
         # Both or neither: an interrupt in between would leave the two out of step.
         row.forward.samples.append(samples[0])
         row.both.samples.append(samples[1])
         self.cost[key] = (row.forward.median, row.both.median)
-
-    def clock(self, run: Callable[[], None], calls: int) -> float:
-        """Seconds for one of `calls` calls."""
-        collecting = gc.isenabled()
-        gc.disable()
-        try:
-            synchronize(self.device)
-            began = time.perf_counter()
-            for _ in range(calls):
-                run()
-            synchronize(self.device)
-            return (time.perf_counter() - began) / calls
-        finally:
-            if collecting:
-                gc.enable()
 
 
 def predict(work: Workload) -> float:

@@ -12,8 +12,10 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from regard.choose.answer import QUESTION, answer, listed, number
-from regard.choose.results import Report, Row, Times
+from regard.choose.answer import QUESTION, answer
+from regard.choose.results import Report, Row
+from regard.measuring.times import Times
+from regard.measuring.words import listed, number
 
 MIB = 2**20
 TITLE = "bold cyan"

@@ -97,9 +97,3 @@ class Workload:
     def both(self) -> None:
         """A forward and a backward pass to the inputs and the parameters."""
         torch.autograd.grad(self.run(), self.leaves, self.inputs.grad)
-
-
-def synchronize(device: torch.device) -> None:
-    """Wait for a device that runs beside the program."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

@@ -6,6 +6,7 @@ import click
 import torch
 
 import regard
+from regard.cli.bench import bench
 from regard.cli.choose import choose
 from regard.cli.explain import explain
 
@@ -15,6 +16,7 @@ HELP = """Attention for PyTorch: which score to use, what it costs, what runs.
 Examples:
   regard choose --shape d_q=256,d_k=128,len=1024,heads=8
   regard explain --shape d_q=64,len=512,heads=8 --score additive
+  regard bench --quick
 """
 
 
@@ -30,3 +32,4 @@ def group() -> None:
 
 group.add_command(choose)
 group.add_command(explain)
+group.add_command(bench)

@@ -12,7 +12,6 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from regard.choose import files
-from regard.choose.machine import calm_threads
 from regard.choose.measurement import Step, measure
 from regard.choose.present import show_report
 from regard.choose.results import Report
@@ -25,6 +24,7 @@ from regard.cli.common import (
     seed_option,
     shape_option,
 )
+from regard.measuring.machine import calm_threads
 
 INTERRUPTED = 130
 HELP = f"""Which attention score should you use, and what will it cost?

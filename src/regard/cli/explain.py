@@ -7,9 +7,8 @@ import json
 
 import click
 
-from regard.choose import memory
 from regard.choose.candidates import candidates
-from regard.choose.results import finite
+from regard.choose.need import inputs_need
 from regard.choose.shape import Shape
 from regard.choose.workload import Workload, make_inputs
 from regard.cli.common import (
@@ -20,6 +19,8 @@ from regard.cli.common import (
     seed_option,
     shape_option,
 )
+from regard.measuring import memory
+from regard.measuring.times import finite
 
 HELP = f"""Which engine would run a score at a shape, its error bound, and why the others refuse.
 
@@ -44,7 +45,7 @@ def explain(shape: Shape, score: str, as_json: bool, device: str, seed: int) -> 
     known = {c.key: c for c in candidates(shape) if not c.textbook}
     if score not in known:
         raise Mistake(f"--score {score}: unknown score. Scores at this shape: {', '.join(known)}")
-    need, free = memory.inputs_need(shape), memory.available(where)
+    need, free = inputs_need(shape), memory.available(where)
     if need.bytes > memory.SHARE * free:
         raise Mistake(f"--shape: {need.arithmetic}, with {memory.show(free)} free")
     try:

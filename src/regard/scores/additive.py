@@ -10,6 +10,7 @@ from regard.forms import PairwiseKey, PairwiseQuery
 from regard.scores.base import PairwiseScore, check_dim, check_heads
 from regard.scores.cosine import unit
 from regard.sine.activation import row_of
+from regard.sine.series import KINDS
 
 # E[tanh(x)^2] for x ~ N(0, 2), the sum of two unit-variance projections.
 TANH_POWER = 0.5200
@@ -31,6 +32,10 @@ class Additive(PairwiseScore):
         activation: "tanh", or "sine", the sine series of tanh that engine "sine" runs: as a matrix
             product, and exactly what it says.
         reach: with "sine", how far the series follows tanh; beyond it is wrong, though bounded.
+        series: the kind of series that engine "sine" takes for tanh where it is asked for by name:
+            "matched" (values and gradients within twice the error of exact bf16), "fast" (values
+            alone, in half the time), "uniform" (least error anywhere) or "normal" (for standard
+            normal a and b). See docs/sine.md.
 
     Parameters: heads * hidden for v, as many for the bias, heads for the gain.
     Dims: any pair, through `Projected`.
@@ -53,10 +58,13 @@ class Additive(PairwiseScore):
         weight_norm: bool = False,
         activation: str = "tanh",
         reach: float = 8.0,
+        series: str = "matched",
     ) -> None:
         super().__init__()
         check_sizes(hidden=hidden, heads=heads)
         check_one_of("activation", activation, ("tanh", "sine"))
+        check_one_of("series", series, KINDS)
+        self.series = series
         if activation == "sine":
             row_of(reach)
             self.activation, self.parameter = activation, reach
@@ -68,9 +76,11 @@ class Additive(PairwiseScore):
 
     def arguments(self) -> dict[str, object]:
         """Sizes, and which parameters there are."""
-        series = (
-            {"activation": "sine", "reach": self.parameter} if self.activation == "sine" else {}
-        )
+        series: dict[str, object] = {}
+        if self.activation == "sine":
+            series = {"activation": "sine", "reach": self.parameter}
+        if self.series != "matched":
+            series["series"] = self.series
         return {
             "hidden": self.hidden,
             "heads": self.heads,

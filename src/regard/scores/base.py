@@ -181,6 +181,7 @@ class PairwiseScore(Score):
 
     activation: str
     parameter: float = 0.0
+    series: str = "matched"
 
     def join(self, query: QuerySide, key: KeySide) -> Pairwise:
         """Check the hidden widths, give `a` the heads of `v`, and put the sides together."""
@@ -202,7 +203,7 @@ class PairwiseScore(Score):
         heads = v.shape[0]
         if heads > 1 and a.shape[-3] == 1:
             a = a.expand(*a.shape[:-3], heads, *a.shape[-2:])
-        return Pairwise(a, b, v.unsqueeze(-2), self.activation, self.parameter)
+        return Pairwise(a, b, v.unsqueeze(-2), self.activation, self.parameter, self.series)
 
 
 def check_side(side: object, wanted: type, method: str, score: Score) -> None:

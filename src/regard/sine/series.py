@@ -67,5 +67,7 @@ def load(kind: str, rank: int, device: torch.device | str = "cpu") -> Series:
     name = (kind, rank, str(device))
     if name not in _loaded:
         columns = zip(*rows(kind, rank), strict=True)
-        _loaded[name] = Series(*(torch.tensor(x, device=device) for x in columns))
+        # Made in inference mode they could not be saved for a backward later.
+        with torch.inference_mode(False):
+            _loaded[name] = Series(*(torch.tensor(x, device=device) for x in columns))
     return _loaded[name]

@@ -12,6 +12,7 @@ It needs torch alone; the library's own tests run it under pytest.
 from regard.testing.cases import DTYPES, SCORES, SIZES, ScoreRow, Sizes
 from regard.testing.contract import (
     ENGINES,
+    QUICK_ENGINES,
     REFUSALS,
     Call,
     Report,
@@ -33,6 +34,7 @@ __all__ = [
     "ENGINES",
     "MASKS",
     "OPTIONS",
+    "QUICK_ENGINES",
     "REFUSALS",
     "SCORES",
     "SIZES",

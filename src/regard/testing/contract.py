@@ -8,6 +8,8 @@ accepts in silence what it cannot do, fails.
 
 from __future__ import annotations
 
+import functools
+import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
@@ -16,6 +18,7 @@ import torch
 from torch import Tensor
 
 import regard
+from regard.engines.gpu import HAS_TRITON
 from regard.forms import Inner
 from regard.testing.cases import (
     DTYPES,
@@ -33,7 +36,9 @@ from regard.testing.properties import check_derivatives, check_hidden, check_sid
 from regard.testing.run import STATISTICS, Case, expect, measure, run_engine
 from regard.testing.tolerance import Measure
 
-ENGINES = ("sdpa", "cpu", "reference")
+ENGINES = ("sdpa", "cpu", "triton", "reference")
+# `triton` is run when asked for: every case would compile kernels of its own, or interpret them.
+QUICK_ENGINES = ("sdpa", "cpu", "reference")
 
 
 class Call(NamedTuple):
@@ -59,10 +64,35 @@ def _hard(call: Call) -> bool:
     return not isinstance(temperature, Tensor) and temperature == 0
 
 
+@functools.lru_cache(maxsize=256)
+def _activation(row: ScoreRow) -> str | None:
+    """What a pairwise score applies to each sum; None for an inner one."""
+    score, (query_dim, key_dim) = row.make(TINY), row.dims(TINY)
+    heads, key_heads = (1, 1) if row.one_input_head else (TINY.heads, TINY.key_heads)
+    query, key = torch.ones(1, heads, 2, query_dim), torch.ones(1, key_heads, 2, key_dim)
+    form = score.lower(query.double(), key.double())
+    return None if isinstance(form, Inner) else form.activation
+
+
 # Every documented refusal that a case of the tables can meet: the reason, and when it holds.
 REFUSALS: dict[str, list[tuple[str, Callable[[Call], bool]]]] = {
     "reference": [],
     "cpu": [("another device", lambda call: call.device != "cpu")],
+    "triton": [
+        ("a machine without Triton 3.6", lambda call: not HAS_TRITON),
+        (
+            "the CPU, but for Triton's interpreter",
+            lambda call: call.device == "cpu" and os.environ.get("TRITON_INTERPRET") != "1",
+        ),
+        (
+            "fp64 on a GPU",
+            lambda call: call.device != "cpu" and call.case.dtype == torch.float64,
+        ),
+        (
+            "activations other than tanh and LeakyReLU",
+            lambda call: _activation(call.case.score) not in (None, "tanh", "leaky_relu"),
+        ),
+    ],
     "sdpa": [
         ("a pairwise score", lambda call: call.case.score.form == "pairwise"),
         ("a soft cap", _softcap),
@@ -221,12 +251,9 @@ def check_cases(
 
 def _described(row: ScoreRow, form: Literal["inner", "pairwise"] | None) -> ScoreRow:
     """The row with what can be found out about its score: name, form and soft cap."""
-    score, (query_dim, key_dim) = row.make(TINY), row.dims(TINY)
-    heads, key_heads = (1, 1) if row.one_input_head else (TINY.heads, TINY.key_heads)
-    query, key = torch.ones(1, heads, 2, query_dim), torch.ones(1, key_heads, 2, key_dim)
+    score = row.make(TINY)
     if form is None:
-        found = score.lower(query.double(), key.double())
-        form = "inner" if isinstance(found, Inner) else "pairwise"
+        form = "inner" if _activation(row) is None else "pairwise"
     name = getattr(score, "name", type(score).__name__)
     return replace(row, name=name, form=form, softcap=score.softcap)
 
@@ -239,7 +266,7 @@ def check_score(
     unequal: bool = False,
     one_input_head: bool = False,
     kinked: bool = False,
-    engines: Iterable[str] = ENGINES,
+    engines: Iterable[str] = QUICK_ENGINES,
     dtypes: Iterable[str] = tuple(DTYPES),
     thorough: bool = False,
     device: str = "cpu",
@@ -280,7 +307,7 @@ def check_score(
         unequal: draw keys narrower than queries.
         one_input_head: draw inputs with one head, for a score that makes its heads itself.
         kinked: its derivative jumps where entries of q and k sum to 0: keep inputs away.
-        engines: which engines to run.
+        engines: which engines to run; "triton" takes hours unless other arguments narrow it down.
         dtypes: names of `DTYPES`.
         thorough: every mask with every option: some minutes.
         device: where the engine runs.
@@ -344,6 +371,7 @@ def check_engine(
 
 __all__ = [
     "ENGINES",
+    "QUICK_ENGINES",
     "REFUSALS",
     "STATISTICS",
     "Call",

@@ -224,7 +224,7 @@ def attend_backward(
         return None if x is None else x.to(work).reshape(z, queries).contiguous()
 
     known = Rows(
-        grad=grad.reshape(z, queries, -1).contiguous(),
+        grad=grad.reshape(z, queries, args.value.shape[-1]).contiguous(),
         peak=row(peak),
         tail=row(tail),
         shift=row(shift),

@@ -1,4 +1,4 @@
-"""Memory: how much there is, how much a candidate would need, how much it took."""
+"""Memory: how much there is, and how much a call took."""
 
 from __future__ import annotations
 
@@ -6,12 +6,9 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-
-from regard.choose.candidates import Candidate
-from regard.choose.shape import Shape
 
 # Part of the free memory that one measurement may take: others use this machine too.
 SHARE = 0.8
@@ -25,13 +22,6 @@ CUDA_NOTE = (
     "Peak memory on the GPU: torch.cuda.max_memory_allocated, above the inputs and parameters, "
     "gradients included."
 )
-
-
-class Need(NamedTuple):
-    """Bytes that a candidate will want, and the arithmetic for a person."""
-
-    bytes: int
-    arithmetic: str
 
 
 def available(device: torch.device) -> int:
@@ -63,41 +53,6 @@ def _container() -> int | None:
         stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
         return max(limit - used + int(stat.get("inactive_file", 0)), 0)
     return None
-
-
-def inputs_need(shape: Shape) -> Need:
-    """Queries, keys, values, and the gradient of each; fp32 copies while they are drawn."""
-    s, item = shape, shape.torch_dtype.itemsize
-    floats = s.batch * s.heads * s.len_q * (s.d_q + s.d_v)
-    floats += s.batch * s.key_heads * s.len_k * (s.d_k + s.d_v)
-    total = floats * (2 * item + 4)
-    return Need(total, f"inputs of {floats:,} numbers and their gradients: {show(total)}")
-
-
-def candidate_need(candidate: Candidate, engine: str | None) -> Need:
-    """An upper estimate of what a forward and backward pass will take.
-
-    An engine of None is one that is not known yet: the least that any would take.
-    """
-    s = candidate.shape
-    weights = 3 * 4 * candidate.parameters
-    rows = s.batch * (s.heads * s.len_q + s.key_heads * s.len_k)
-    wide = max(s.width, s.hidden, s.d_k, s.d_v)
-    linear = 8 * 4 * rows * wide + weights + 2**26
-    if engine not in ("eager", "reference"):
-        return Need(linear, f"about {show(linear)} for features and parameters")
-    item = s.torch_dtype.itemsize if engine == "eager" else 4
-    if not candidate.pairwise:
-        total = linear + 6 * item * s.pairs
-        return Need(total, f"6 matrices [Q, L] of {s.pairs:,} numbers: {show(total)}")
-    one = item * s.pairs * s.hidden
-    total = linear + 3 * one
-    factors = f"{s.batch} x {s.heads} x {s.len_q} x {s.len_k} x {s.hidden}"
-    return Need(
-        total,
-        f"the tensor [batch, heads, Q, L, hidden] is {factors} x {item} bytes = {show(one)}, and "
-        f"the backward pass holds three of them: {show(3 * one)}",
-    )
 
 
 def peak(run: Callable[[], Any], device: torch.device) -> int:

@@ -1,0 +1,7 @@
+"""`python -m regard.bench`."""
+
+import sys
+
+from regard.bench.command import main
+
+sys.exit(main())

@@ -1,0 +1,114 @@
+"""What a candidate is, and a candidate on inputs as functions that can be run.
+
+B batch, H heads, Q queries, L keys, N hidden or dot dim, E value dim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import ClassVar, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from regard.bench.settings import Setting
+from regard.bench.tensors import Tensors
+
+Family = Literal["ours", "textbook", "peer", "dot"]
+FORWARD, BOTH = "forward", "forward+backward"
+PASSES = (FORWARD, BOTH)
+Step = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+class Prepared(NamedTuple):
+    """A candidate ready to be called.
+
+    Args:
+        step: (queries, keys, values) to the output (B, H, Q, E).
+        parameters: further leaves that want gradients; v, in whatever shape it is held.
+    """
+
+    step: Step
+    parameters: list[Tensor]
+
+
+class Stated(NamedTuple):
+    """The relative error that an approximate candidate says it makes, at these inputs."""
+
+    output: float = 0.0
+    gradient: float = 0.0
+
+
+class Candidate:
+    """One way to compute attention. A subclass says what it is and prepares a call.
+
+    Attributes:
+        name: on the command line and in the results.
+        family: "dot" candidates are the yardstick and compute another formula.
+        what: one line for a person: what runs, and so what a ratio over it is a ratio of.
+        stated: the error it says it makes beyond that of rounding.
+        tensors: about how many [B, H, Q, L, N] tensors it holds at once in a backward pass.
+        heavy: on a GPU a large setting is run with a few heads without trying all of them: it does
+            not fit, is slow, or would be compiled twice.
+    """
+
+    name: ClassVar[str]
+    family: ClassVar[Family]
+    what: ClassVar[str]
+    stated: ClassVar[Stated] = Stated()
+    tensors: ClassVar[int] = 0
+    heavy: ClassVar[bool] = False
+
+    def available(self, tensors: Tensors) -> str | None:
+        """Why it cannot run here; None if it can."""
+        return None
+
+    def no_backward(self, setting: Setting) -> str | None:
+        """Why it has no backward pass; None if it has."""
+        return None
+
+    def prepare(self, tensors: Tensors) -> Prepared:
+        """Build what is built once."""
+        raise NotImplementedError
+
+    def context(self) -> AbstractContextManager[object]:
+        """Entered around every call, its backward pass included."""
+        return nullcontext()
+
+
+class Work:
+    """One candidate on one set of inputs."""
+
+    def __init__(self, candidate: Candidate, tensors: Tensors) -> None:
+        self.candidate, self.tensors = candidate, tensors
+        dot = candidate.family == "dot"
+        self.query, self.key = (
+            (tensors.dot_query, tensors.dot_key) if dot else (tensors.a, tensors.b)
+        )
+        self.step, parameters = candidate.prepare(tensors)
+        self.leaves = [self.query, self.key, tensors.value, *parameters]
+
+    def output(self) -> Tensor:
+        """All queries at once, or one after the other where the setting is a loop."""
+        key, value = self.key, self.tensors.value
+        if not self.tensors.setting.loop:
+            return self.step(self.query, key, value)
+        steps = [self.step(query, key, value) for query in self.query.split(1, -2)]
+        return torch.cat(steps, -2)
+
+    def of(self, which: str) -> Callable[[], object]:
+        """The function that runs a pass."""
+        return self.forward if which == FORWARD else self.both
+
+    def forward(self) -> Tensor:
+        """A forward pass, as in inference."""
+        with torch.no_grad(), self.candidate.context():
+            return self.output()
+
+    def both(self, grad: Tensor | None = None) -> tuple[Tensor, ...]:
+        """A forward and a backward pass: the output, then the gradient of every leaf."""
+        grad = self.tensors.grad if grad is None else grad
+        with self.candidate.context():
+            output = self.output()
+            return (output.detach(), *torch.autograd.grad(output, self.leaves, grad))

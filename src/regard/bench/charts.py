@@ -1,0 +1,205 @@
+"""The charts of a run: time and memory by length, speed-up by named shape, error against time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
+
+from regard.bench.candidate import BOTH, PASSES
+from regard.bench.looks import GREY, LOOKS, OURS, Point, draw_line, drawn, head, plain, spelled
+from regard.bench.points import error_figure, shapes_figure
+from regard.bench.results import Measured, Pass
+from regard.bench.settings import shapes
+from regard.bench.store import Results
+from regard.measuring.figure import render, size, tick
+from regard.measuring.files import write_atomic
+from regard.measuring.words import seconds
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+def save(results: Results, folder: Path, name: str) -> list[str]:
+    """Draw what there is data for as PNG and SVG; the names of the files."""
+    settings = list(results.measured.values())
+    drawings: dict[str, Callable[[], Figure]] = {}
+    square = [m for m in settings if m.setting.name.startswith("square")]
+    if len({m.setting.len_q for m in square}) > 1:
+        drawings["time"] = lambda: by_length(square, results, PASSES, seconds_of, seconds, TIME)
+        drawings["memory"] = lambda: by_length(square, results, [BOTH], bytes_of, size, MEMORY)
+    if square:
+        drawings["error"] = lambda: error_figure(square, results)
+    named = {shape.name for shape in shapes("cpu")}
+    if any(m.setting.name in named for m in settings):
+        shown = [m for m in settings if m.setting.name in named]
+        drawings["shapes"] = lambda: shapes_figure(shown, results)
+    written = []
+    for kind, compose in drawings.items():
+        for suffix, data in render(compose).items():
+            written.append(f"{name}-{kind}.{suffix}")
+            write_atomic(folder / written[-1], data)
+    return written
+
+
+def seconds_of(p: Pass) -> float | None:
+    """The median time."""
+    return p.times.median if p.timed() else None
+
+
+def bytes_of(p: Pass) -> float | None:
+    """Peak memory."""
+    return p.bytes if p.timed() and p.bytes else None
+
+
+TIME = "Additive attention: time of a call by length"
+MEMORY = "Additive attention: peak memory above the inputs by length, forward and backward"
+
+
+def by_length(
+    square: list[Measured],
+    results: Results,
+    passes: Sequence[str],
+    value: Callable[[Pass], float | None],
+    spell: Callable[[float], str],
+    headline: str,
+) -> Figure:
+    """A row of panels for each pass, a column for each hidden width; log axes."""
+    widths = sorted({m.setting.hidden for m in square})
+    rows, columns = len(passes), len(widths)
+    wide, high = 2.0 + max(2.35 * columns, 6.4), 1.1 + 2.6 * rows
+    figure = Figure(figsize=(wide, high))
+    grid = figure.subplots(rows, columns, sharex=True, sharey="row", squeeze=False)
+    figure.subplots_adjust(
+        left=0.78 / wide, right=1 - 1.45 / wide, top=1 - 0.98 / high, bottom=0.56 / high,
+        wspace=0.08, hspace=0.14,
+    )  # fmt: skip
+    for i, which in enumerate(passes):
+        found = {hidden: lines(square, hidden, which, value) for hidden in widths}
+        labels = last_panels(found)
+        all_there_is = results.machine.get("memory_bytes") if value is bytes_of else None
+        for j, hidden in enumerate(widths):
+            axes = grid[i][j]
+            if all_there_is:
+                ceiling(axes, all_there_is, j == 0)
+            for name, points in found[hidden].items():
+                draw_line(axes, name, points)
+            log_axes(axes, sorted({m.setting.len_q for m in square}), spell, j == 0)
+            if i == 0:
+                axes.set_title(f"hidden {hidden}", size=10, weight="bold")
+        finer_ticks(grid[i][0], spell)
+        figure.draw_without_rendering()  # labels are placed where the axes end up
+        end_labels(grid[i][-1], found[widths[-1]])
+        for name, hidden in labels.items():
+            if hidden != widths[-1]:
+                inner_label(grid[i][widths.index(hidden)], name, found[hidden][name])
+        if rows > 1:
+            grid[i][0].set_ylabel(which, size=10)
+    for axes in grid[-1]:
+        axes.set_xlabel("length", size=9)
+    head(figure, headline, results, square[0], high)
+    return figure
+
+
+def lines(
+    square: list[Measured], hidden: int, which: str, value: Callable[[Pass], float | None]
+) -> dict[str, list[Point]]:
+    """The points of every candidate by length."""
+    found: dict[str, list[Point]] = {}
+    for m in sorted(square, key=lambda m: m.setting.len_q):
+        if m.setting.hidden != hidden:
+            continue
+        for name, p in drawn(m, which).items():
+            height = value(p)
+            if height is not None:
+                point = Point(m.setting.len_q, height, p.scaled_from is not None)
+                found.setdefault(name, []).append(point)
+    return found
+
+
+def last_panels(found: dict[int, dict[str, list[Point]]]) -> dict[str, int]:
+    """For every line the panel that names it: the last one it is in."""
+    return {name: hidden for hidden, panel in found.items() for name in panel}
+
+
+def log_axes(axes: Axes, lengths: list[int], spell: Callable[[float], str], left: bool) -> None:
+    """Logarithmic both ways, ticks in units."""
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.xaxis.set_major_locator(FixedLocator(lengths[:: 2 if len(lengths) > 4 else 1]))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: length(x)))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xlim(lengths[0] / 1.25, lengths[-1] * 1.25)
+    axes.yaxis.set_major_locator(LogLocator(32 if spell is size else 10, numticks=9))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: tick(spell(y))))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    plain(axes)
+    axes.tick_params(axis="y", labelleft=left, length=3 if left else 0)
+
+
+def finer_ticks(axes: Axes, spell: Callable[[float], str]) -> None:
+    """More ticks where the decades alone would be few."""
+    low, high = axes.get_ylim()
+    if high < 100 * low:
+        subs = (1.0, 2.0, 4.0, 8.0, 16.0) if spell is size else (1.0, 3.0)
+        axes.yaxis.set_major_locator(LogLocator(32 if spell is size else 10, subs=subs, numticks=9))
+
+
+def ceiling(axes: Axes, count: int, named: bool) -> None:
+    """The memory that the device has; what lies above was scaled."""
+    axes.axhline(count, color=GREY, lw=0.8, ls=(0, (1, 2)), zorder=1)
+    if named:
+        axes.annotate(
+            "all memory", (0.02, count), (0, 3), xycoords=("axes fraction", "data"),
+            textcoords="offset points", size=7.5, color=GREY,
+        )  # fmt: skip
+
+
+def end_labels(axes: Axes, panel: dict[str, list[Point]]) -> None:
+    """Names in the right margin, moved apart where they would touch, each tied to its line."""
+    to_axes = axes.transAxes.inverted()
+    ends = sorted(panel.items(), key=lambda item: item[1][-1].y)
+    at = [to_axes.transform(axes.transData.transform((p[-1].x, p[-1].y))) for _, p in ends]
+    marks = [(float(x), float(y)) for x, y in at]
+    high = axes.get_window_extent().height * 72 / axes.figure.dpi
+    places = spread([y for _, y in marks], 11.5 / high)
+    for (name, _), mark, y in zip(ends, marks, places, strict=True):
+        ink = LOOKS[name][0]
+        axes.annotate(
+            spelled(name), mark, (1.05, y), xycoords="axes fraction", textcoords="axes fraction",
+            va="center", size=8.5, color=ink, weight="bold" if name in OURS else "normal",
+            annotation_clip=False,
+            arrowprops={"arrowstyle": "-", "color": ink, "lw": 0.6, "alpha": 0.6, "shrinkB": 4,
+                        "relpos": (0, 0.5)},
+        )  # fmt: skip
+
+
+def inner_label(axes: Axes, name: str, points: list[Point]) -> None:
+    """The name above a line that the last panel does not have."""
+    p = points[len(points) // 2]
+    axes.annotate(
+        spelled(name), (p.x, p.y), (-6, 5), textcoords="offset points", ha="right", va="bottom",
+        size=8.5, color=LOOKS[name][0],
+    )  # fmt: skip
+
+
+def spread(places: list[float], gap: float) -> list[float]:
+    """Sorted places moved as little as needed, such that neighbours are a gap apart."""
+    groups = [[place, 1] for place in places]  # centre and size
+    i = 0
+    while i + 1 < len(groups):
+        (one, n), (two, m) = groups[i], groups[i + 1]
+        if two - one >= gap * (n + m) / 2:
+            i += 1
+            continue
+        groups[i : i + 2] = [[(one * n + two * m) / (n + m), n + m]]
+        i = max(i - 1, 0)
+    return [centre + gap * (k - (n - 1) / 2) for centre, n in groups for k in range(int(n))]
+
+
+def length(x: float) -> str:
+    """`512`, `4k`."""
+    return f"{x / 1024:g}k" if x >= 1024 else f"{x:g}"

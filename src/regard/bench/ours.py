@@ -1,0 +1,113 @@
+"""Ours, engine by engine."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+import regard
+from regard.bench.candidate import Candidate, Prepared, Stated
+from regard.bench.tensors import Tensors
+
+
+def series_score(tensors: Tensors, series: str) -> regard.Additive:
+    """The score with the v of the inputs."""
+    setting = tensors.setting
+    score = regard.Additive(setting.hidden, setting.heads, series=series)
+    score = score.to(tensors.device, setting.torch_dtype)
+    with torch.no_grad():
+        score.v.copy_(tensors.v)
+    return score
+
+
+class Ours(Candidate):
+    """`regard.attention` with an engine asked for by name, which runs or refuses."""
+
+    family = "ours"
+    engine: ClassVar[str] = "sine"
+    series: ClassVar[str] = "matched"
+
+    def engine_on(self, device: torch.device) -> str:
+        """The engine's name."""
+        return self.engine
+
+    def available(self, tensors: Tensors) -> str | None:
+        """The library's own reasons, first line first."""
+        t, score = tensors, series_score(tensors, self.series)
+        engine = self.engine_on(t.device)
+        try:
+            plan = regard.explain(t.a, t.b, t.value, score, engine=engine)
+        except ValueError as error:
+            return str(error).partition("\n")[0]
+        return None if plan.engine else "; ".join(plan.refused.get(engine, ["it refuses"]))
+
+    def prepare(self, tensors: Tensors) -> Prepared:
+        """A score of its own."""
+        score = series_score(tensors, self.series)
+        engine = self.engine_on(tensors.device)
+
+        def step(a: Tensor, b: Tensor, value: Tensor) -> Tensor:
+            return regard.attention(a, b, value, score, engine=engine)
+
+        return Prepared(step, [score.v])
+
+
+class SineFast(Ours):
+    """The shorter series."""
+
+    name, series = "sine fast", "fast"
+    what = "additive attention as a matrix product, the series of rank 4 for values"
+    stated = Stated(output=4.5e-3, gradient=5e-2)
+
+
+class SineMatched(Ours):
+    """The longer series."""
+
+    name, series = "sine matched", "matched"
+    what = "additive attention as a matrix product, the series of rank 7 for values and gradients"
+    stated = Stated(output=3e-3, gradient=5e-3)
+
+
+class Exact(Ours):
+    """The pairwise kernel of the device."""
+
+    name = "exact"
+    what = "additive attention with tanh itself, in tiles, never the [Q, L, hidden] tensor"
+
+    def engine_on(self, device: torch.device) -> str:
+        """One exact engine on each device."""
+        return "cpu" if device.type == "cpu" else "triton"
+
+
+class ExactDeterministic(Exact):
+    """The same without atomics in its backward pass."""
+
+    name = "exact determ."
+    what = "the same under torch.use_deterministic_algorithms: bit-identical from run to run"
+
+    def available(self, tensors: Tensors) -> str | None:
+        """Where there is a difference to measure."""
+        if tensors.device.type == "cpu":
+            return "the engine for the CPU is deterministic as it is"
+        return super().available(tensors)
+
+    @contextmanager
+    def context(self) -> Iterator[None]:  # type: ignore[override] # a function that gives one
+        """Deterministic algorithms, then as it was."""
+        before = torch.are_deterministic_algorithms_enabled()
+        only_warn = torch.is_deterministic_algorithms_warn_only_enabled()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.use_deterministic_algorithms(True, warn_only=True)
+            try:
+                yield
+            finally:
+                torch.use_deterministic_algorithms(before, warn_only=only_warn)
+
+
+OURS: tuple[Candidate, ...] = (SineFast(), SineMatched(), Exact(), ExactDeterministic())

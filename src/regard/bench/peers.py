@@ -1,0 +1,224 @@
+"""What others have. A new peer is one class here, added to `PEERS`.
+
+a (B, H, Q, N), b (B, H, L, N), value (B, H, L, E), v (H, N).
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import warnings
+from contextlib import AbstractContextManager
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from regard.bench.candidate import Candidate, Prepared
+from regard.bench.settings import DOT_DIM, Setting
+from regard.bench.tensors import Tensors
+
+
+def textbook(a: Tensor, b: Tensor, value: Tensor, v: Tensor) -> Tensor:
+    """Additive attention as it is taught: builds the [Q, L, N] tensor, then sums over N."""
+    pairs = torch.tanh(a.unsqueeze(-2) + b.unsqueeze(-3))
+    return torch.softmax((pairs * v[:, None, None]).sum(-1), -1) @ value
+
+
+def textbook_linear(a: Tensor, b: Tensor, value: Tensor, v: Tensor) -> Tensor:
+    """The same, with v as a linear layer to one number, as most code has it."""
+    pairs = torch.tanh(a.unsqueeze(-2) + b.unsqueeze(-3))
+    return torch.softmax((pairs @ v[:, None, :, None]).squeeze(-1), -1) @ value
+
+
+def dot(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Scaled dot product attention, written out."""
+    scale = query.shape[-1] ** -0.5
+    return torch.softmax(scale * (query @ key.mT), -1) @ value
+
+
+class Eager(Candidate):
+    """The textbook."""
+
+    name, family, tensors, heavy = "textbook eager", "textbook", 4, True
+    what = "the textbook's formula in eager PyTorch, v * tanh(a + b) summed"
+
+    def prepare(self, tensors: Tensors) -> Prepared:
+        """Nothing to build."""
+        v = tensors.v
+        return Prepared(lambda a, b, value: textbook(a, b, value, v), [v])
+
+
+class EagerLinear(Candidate):
+    """The textbook with a linear layer."""
+
+    name, family, tensors, heavy = "textbook linear", "textbook", 3, True
+    what = "the textbook's formula in eager PyTorch, v as a linear layer"
+
+    def prepare(self, tensors: Tensors) -> Prepared:
+        """Nothing to build."""
+        v = tensors.v
+        return Prepared(lambda a, b, value: textbook_linear(a, b, value, v), [v])
+
+
+class Compiled(Candidate):
+    """The textbook under torch.compile, in the spelling that Inductor fuses."""
+
+    name, family, tensors, heavy = "textbook compiled", "textbook", 2, True
+    what = "the textbook's formula under torch.compile, for these very sizes"
+
+    def available(self, tensors: Tensors) -> str | None:
+        """Whatever the compiler needs."""
+        return no_compiler(tensors)
+
+    def prepare(self, tensors: Tensors) -> Prepared:
+        """Compiled at the first call."""
+        v, compiled = tensors.v, torch.compile(textbook, fullgraph=True, dynamic=False)
+        return Prepared(lambda a, b, value: compiled(a, b, value, v), [v])
+
+
+class Flex(Candidate):
+    """FlexAttention, the score unrolled over the hidden units of captured tensors."""
+
+    name, family, heavy = "FlexAttention", "peer", True
+    what = "torch's FlexAttention, a score_mod that adds v[n] tanh(a[i, n] + b[j, n]) for each n"
+    most_hidden, most_hidden_backward = 32, 16
+
+    def available(self, tensors: Tensors) -> str | None:
+        """Compiled on a GPU, and for few hidden units."""
+        s = tensors.setting
+        if tensors.device.type != "cuda":
+            return "it is fast on a GPU alone"
+        if s.hidden > self.most_hidden:
+            return f"its kernel unrolls every hidden unit: measured up to {self.most_hidden}"
+        if s.loop or s.len_q == 1:
+            return "its kernel is for many queries at once"
+        return no_compiler(tensors)
+
+    def no_backward(self, setting: Setting) -> str | None:
+        """Its backward pass unrolls more still."""
+        most = self.most_hidden_backward
+        return None if setting.hidden <= most else f"backward measured up to hidden {most}"
+
+    def prepare(self, tensors: Tensors) -> Prepared:
+        """Compiled at the first call."""
+        from torch.nn.attention.flex_attention import flex_attention
+
+        v, s = tensors.v, tensors.setting
+        # Its own q k is not wanted: the least width that it takes, and not a and b themselves, which
+        # Inductor cannot both capture and take.
+        query = v.new_zeros(s.batch, s.heads, s.len_q, 16)
+        key = v.new_zeros(s.batch, s.heads, s.len_k, 16)
+
+        def attend(a: Tensor, b: Tensor, value: Tensor, v: Tensor) -> Tensor:
+            def score_mod(score: Tensor, i_b: Tensor, i_h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+                total = None
+                for n in range(s.hidden):
+                    left, right = (
+                        x.to(score.dtype) for x in (a[i_b, i_h, i, n], b[i_b, i_h, j, n])
+                    )
+                    term = v[i_h, n] * torch.tanh(left + right)
+                    total = term if total is None else total + term
+                return total  # type: ignore[return-value] # there are hidden units
+
+            return flex_attention(query, key, value, score_mod=score_mod)  # type: ignore[return-value]
+
+        compiled = torch.compile(attend, fullgraph=True, dynamic=False)
+        return Prepared(lambda a, b, value: compiled(a, b, value, v), [v])
+
+
+class Keras(Candidate):
+    """Keras AdditiveAttention on torch; it knows one head, so that heads go into its batch."""
+
+    name, family, tensors, heavy = "Keras", "peer", 4, True
+    what = "keras.layers.AdditiveAttention on torch, heads folded into the batch"
+
+    def available(self, tensors: Tensors) -> str | None:
+        """Whether keras is there, and on torch."""
+        if importlib.util.find_spec("keras") is None:
+            return "keras is not installed"
+        os.environ.setdefault("KERAS_BACKEND", "torch")  # read when keras is imported
+        try:
+            backend = importlib.import_module("keras").backend.backend()
+        except ImportError as error:
+            return f"keras cannot be imported: {error}"
+        return None if backend == "torch" else f"keras runs on {backend} here, not on torch"
+
+    def prepare(self, tensors: Tensors) -> Prepared:
+        """A layer whose scale is v."""
+        keras: Any = importlib.import_module("keras")
+        s = tensors.setting
+        place = "gpu:0" if tensors.device.type == "cuda" else "cpu:0"
+        with keras.device(place):
+            layer = keras.layers.AdditiveAttention(dtype=s.dtype)
+            layer.build([(None, None, s.hidden)] * 3)
+        scale = layer.scale.value
+        with torch.no_grad():
+            scale.copy_(tensors.v[0])
+
+        def step(a: Tensor, b: Tensor, value: Tensor) -> Tensor:
+            with keras.device(place):  # it moves its inputs to where it thinks that it runs
+                folded = layer([a.flatten(0, 1), value.flatten(0, 1), b.flatten(0, 1)])
+            return folded.unflatten(0, a.shape[:2])
+
+        return Prepared(step, [scale])
+
+
+class Dot(Candidate):
+    """PyTorch's scaled dot product attention through one backend: the yardstick."""
+
+    family = "dot"
+    backend: ClassVar[SDPBackend]
+    label: ClassVar[str]
+
+    def available(self, tensors: Tensors) -> str | None:
+        """Ask SDPA by a call on two rows of keys; its own reason says only that no kernel fits."""
+        query, key, value = (
+            x.detach()[:1, :1, :128] for x in (tensors.dot_query, tensors.dot_key, tensors.value)
+        )
+        try:
+            with warnings.catch_warnings(), self.context():
+                warnings.simplefilter("ignore")  # why each backend refuses, at length
+                F.scaled_dot_product_attention(query, key, value)
+        except RuntimeError:
+            dims = f"dims {DOT_DIM} and {value.shape[-1]}"
+            return f"SDPA has no {self.label} kernel on {tensors.device.type} for {dims}"
+        return None
+
+    def context(self) -> AbstractContextManager[object]:
+        """This backend and no other."""
+        return sdpa_kernel(self.backend)
+
+    def prepare(self, tensors: Tensors) -> Prepared:
+        """Nothing to build."""
+        return Prepared(F.scaled_dot_product_attention, [])
+
+
+def dot_through(backend: SDPBackend, label: str) -> Dot:
+    """A yardstick by its backend."""
+    body = {
+        "name": f"dot {label}",
+        "backend": backend,
+        "label": label,
+        "what": f"plain scaled dot product attention, d={DOT_DIM}, SDPA's {label} backend",
+    }
+    return type(f"Dot{label.title()}", (Dot,), body)()
+
+
+def no_compiler(tensors: Tensors) -> str | None:
+    """Why torch.compile would not work here."""
+    if tensors.device.type == "cuda" and importlib.util.find_spec("triton") is None:
+        return "torch.compile needs triton for a GPU, which is not installed"
+    return None
+
+
+DOTS: tuple[Candidate, ...] = (
+    dot_through(SDPBackend.CUDNN_ATTENTION, "cuDNN"),
+    dot_through(SDPBackend.FLASH_ATTENTION, "flash"),
+    dot_through(SDPBackend.EFFICIENT_ATTENTION, "efficient"),
+    dot_through(SDPBackend.MATH, "math"),
+)
+PEERS: tuple[Candidate, ...] = (Eager(), EagerLinear(), Compiled(), Flex(), Keras(), *DOTS)

@@ -1,0 +1,136 @@
+"""The results for a person at a terminal, in plain text at 80 columns."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable
+from typing import Any
+
+from regard.bench.bars import Outcome
+from regard.bench.candidate import BOTH, FORWARD, PASSES
+from regard.bench.results import Measured, Pass, Row
+from regard.measuring.words import number
+
+WIDTH = 80
+MIB = 2**20
+LEGEND = (
+    "Times are medians in ms, on a GPU of its own work; ~ is scaled by heads, * is an eager time, since "
+    "the call could not be captured in a CUDA graph. dot: times the time of plain dot product "
+    "attention (d=64, named above each table), which is another formula. txt: how many times faster "
+    "than the faster textbook. MiB: peak above the inputs, forward+backward. Errors are relative, "
+    "against fp64: of the output, and of the gradient of a."
+)
+GROUPS = f"{'':17}{'forward':^21} {'forward+backward':^21}{'peak':>8}{'error':^12}".rstrip()
+COLUMNS = f"{'':17}{'ms':>7}{'dot':>7}{'txt':>7} {'ms':>7}{'dot':>7}{'txt':>7}{'MiB':>8}{'out':>6}{'da':>6}"
+
+
+def table(m: Measured) -> str:
+    """One setting: a line for each candidate, then what has no time and why."""
+    lines = textwrap.wrap(m.setting.title(), WIDTH)
+    bases = {which: m.yardstick(which) for which in PASSES}
+    names = sorted({row.name for row in bases.values() if row is not None})
+    lines += [f"dot = {' / '.join(names)}; rounds: {m.rounds}"] if names else []
+    lines += [GROUPS, COLUMNS]
+    shown = [row for row in m.rows if any(p.timed() for p in row.passes.values())]
+    lines += [line(m, row) for row in shown]
+    lines += eager_lines(shown)
+    for row in m.rows:
+        for reason in row.reasons("skipped", "failed", "pending"):
+            lines += bullet(f"{row.name}: {reason}")
+        for which, p in row.passes.items():
+            if p.capture_error:
+                lines += bullet(f"{row.name}, {which}: not captured: {p.capture_error}")
+    return "\n".join(lines)
+
+
+def eager_lines(rows: list[Row]) -> list[str]:
+    """The second time of a GPU: what a caller waits, forward and forward+backward."""
+    found = []
+    for row in rows:
+        times = [row.passes[which].eager_ms() for which in PASSES]
+        if any(t is not None for t in times):
+            cells = "/".join("-" if t is None else number(t) for t in times)
+            found.append(f"{row.name} {cells}")
+    return (
+        textwrap.wrap(
+            f"eager, ms: {', '.join(found)}", WIDTH, initial_indent="  ", subsequent_indent="    "
+        )
+        if found
+        else []
+    )
+
+
+def left_out(settings: Iterable[Measured]) -> str:
+    """What was not available in some setting, each reason once."""
+    found: dict[tuple[str, str], int] = {}
+    total = 0
+    for m in settings:
+        total += 1
+        for row in m.rows:
+            for reason in row.reasons("unavailable"):
+                found[row.name, reason] = found.get((row.name, reason), 0) + 1
+    lines = []
+    for (name, reason), count in found.items():
+        where = "" if count == total else f" ({count} of {total} settings)"
+        lines += bullet(f"{name}: {reason}{where}")
+    return "\n".join(lines)
+
+
+def bullet(text: str) -> list[str]:
+    """Wrapped lines behind a mark."""
+    return textwrap.wrap(
+        text, WIDTH, initial_indent="  - ", subsequent_indent="    ", break_on_hyphens=False
+    )
+
+
+def line(m: Measured, row: Row) -> str:
+    """One candidate."""
+    cells = f"{row.name:<17}"
+    for which in PASSES:
+        over = m.over(row, which)
+        cells += f"{time_cell(row.passes[which]):>7}"
+        cells += f"{ratio_cell(over.get('dot')):>7}{ratio_cell(over.get('textbook'), True):>7}"
+        cells += " " if which == FORWARD else ""
+    both = row.passes[BOTH]
+    cells += f"{'-' if both.bytes is None or not both.timed() else number(both.bytes / MIB):>8}"
+    cells += f"{error_cell(row.passes[FORWARD]):>6}{error_cell(both):>6}"
+    return cells.rstrip()
+
+
+def time_cell(p: Pass) -> str:
+    """Milliseconds; never a time for what failed its check."""
+    if not p.timed():
+        return "-"
+    marks = f"{'~' if p.scaled_from else ''}{'*' if p.captured is False else ''}"
+    return f"{marks}{number(1e3 * p.times.median)}"
+
+
+def ratio_cell(over: dict[str, Any] | None, inverse: bool = False) -> str:
+    """A factor, of time or of speed."""
+    if over is None:
+        return "-"
+    return f"{number(1 / over['ratio'] if inverse else over['ratio'])}x"
+
+
+def error_cell(p: Pass) -> str:
+    """One digit: more would be noise."""
+    return "-" if p.error is None else f"{p.error:.0e}"
+
+
+def bars_table(outcomes: list[Outcome]) -> str:
+    """The bars: measured, the same from eager times, bar, aim, met or missed."""
+    lines = [f"{'':<34}{'measured':>9}{'eager':>9}{'bar':>12}{'aim':>9}"]
+    for o in outcomes:
+        word = "met" if o.met else "MISSED"
+        what = f"{o.name}, over {o.of}" if o.of else o.name
+        what += f" ({o.note})" if o.note else ""
+        head, *rest = textwrap.wrap(what, 33, break_on_hyphens=False)
+        numbers = f"{o.measured_text:>9}{o.eager_text:>9}{o.bar_text:>12}{o.aim:>9}"
+        lines.append(f"{head:<34}{numbers} {word}")
+        lines += [f"  {part}" for part in rest]
+    return "\n".join(lines)
+
+
+def legend() -> str:
+    """What the columns mean."""
+    return textwrap.fill(LEGEND, WIDTH)

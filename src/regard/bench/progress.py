@@ -1,0 +1,87 @@
+"""How far a run is: a bar by rich where it is installed and there is a terminal, else lines."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+
+class Progress(Protocol):
+    """Told of every setting and of every step in it."""
+
+    def setting(self, number: int, total: int, title: str) -> None:
+        """A setting begins; `number` counts from 0."""
+
+    def step(self, text: str) -> None:
+        """A step inside a setting."""
+
+
+class Lines:
+    """One line for each setting, on stderr."""
+
+    def __init__(self) -> None:
+        self.began = time.monotonic()
+        self.first: int | None = None
+
+    def setting(self, number: int, total: int, title: str) -> None:
+        """Say what begins, and about how long the rest takes."""
+        self.first = number if self.first is None else self.first
+        done = number - self.first
+        left = ""
+        if done:
+            seconds = (time.monotonic() - self.began) / done * (total - number)
+            left = f"  (about {duration(seconds)} left)"
+        print(f"[{number + 1}/{total}] {title}{left}", file=sys.stderr, flush=True)
+
+    def step(self, text: str) -> None:
+        """Too much for lines."""
+
+
+@contextmanager
+def progress() -> Iterator[Progress]:
+    """A way to say how far it is."""
+    if not sys.stderr.isatty() or importlib.util.find_spec("rich") is None:
+        yield Lines()
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import Progress as RichProgress
+
+    columns = (
+        TextColumn("{task.description:<44.44}", markup=False),
+        BarColumn(bar_width=14),
+        TextColumn("{task.completed:.0f}/{task.total:.0f}"),
+        TimeRemainingColumn(elapsed_when_finished=True),
+        TimeElapsedColumn(),
+    )
+    with RichProgress(*columns, console=Console(stderr=True), transient=True) as bar:
+        yield Bar(bar, bar.add_task("preparing", total=1))
+
+
+class Bar:
+    """The same on a bar of rich."""
+
+    def __init__(self, bar: object, task: object) -> None:
+        self.bar, self.task, self.name = bar, task, ""
+
+    def setting(self, number: int, total: int, title: str) -> None:
+        """Move the bar."""
+        self.name = title.partition(":")[0]
+        self.update(description=self.name, completed=number, total=total)
+
+    def step(self, text: str) -> None:
+        """Say what is done at the moment."""
+        self.update(description=f"{self.name}: {text}")
+
+    def update(self, **fields: object) -> None:
+        """Hand on to rich, which is imported only where this class is used."""
+        self.bar.update(self.task, **fields)  # type: ignore[attr-defined]
+
+
+def duration(seconds: float) -> str:
+    """Minutes and seconds."""
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"

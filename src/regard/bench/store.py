@@ -1,0 +1,180 @@
+"""Results on disk: JSON after every setting, CSV beside it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from regard.bench.bars import outcomes
+from regard.bench.results import Measured
+from regard.measuring.files import write_atomic
+
+SCHEMA = "regard.bench/2"
+# What must be the same for a run to go on.
+SAME = ("device", "name", "torch", "threads")
+COLUMNS = (
+    "setting", "batch", "heads", "queries", "keys", "hidden", "value_dim", "dtype", "candidate",
+    "family", "pass", "status", "median_s", "q1_s", "q3_s", "rounds", "captured", "eager_ms",
+    "scaled_from_heads", "peak_bytes", "error", "plain_error", "error_limit", "over_dot", "dot", "over_textbook",
+    "textbook", "reason",
+)  # fmt: skip
+
+
+# A list or object of JSON with nothing nested; a line break is never inside a string.
+INNERMOST = re.compile(r"[\[{]\n[^][{}]*[\]}]")
+
+
+class StoreError(ValueError):
+    """The results on disk cannot be gone on with; the message says what to do."""
+
+
+@dataclass
+class Results:
+    """All settings measured so far on one machine."""
+
+    machine: dict[str, Any]
+    seed: int
+    measured: dict[str, Measured] = field(default_factory=dict)
+
+    def add(self, result: Measured) -> None:
+        """Keep a setting; measured again, it is replaced."""
+        self.measured[result.setting.key] = result
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        found = list(self.measured.values())
+        return {
+            "schema": SCHEMA,
+            "machine": self.machine,
+            "seed": self.seed,
+            "bars": [o.as_dict() for o in outcomes(found, self.machine["device"])],
+            "settings": [m.as_dict() for m in found],
+        }
+
+    @classmethod
+    def from_dict(cls, found: dict[str, Any]) -> Results:
+        """What `as_dict` gave.
+
+        Raises:
+            StoreError: it is something else.
+        """
+        try:
+            if found["schema"] != SCHEMA:
+                raise StoreError(f"its schema is {found['schema']!r}, not {SCHEMA!r}")
+            settings = [Measured.from_dict(item) for item in found["settings"]]
+            return cls(found["machine"], found["seed"], {m.setting.key: m for m in settings})
+        except (KeyError, TypeError, AttributeError) as error:
+            raise StoreError(f"it lacks {error}") from None
+
+
+class Store:
+    """The files of one machine in a folder: NAME.json and NAME.csv."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.folder, self.name = folder, name
+        self.json, self.csv = folder / f"{name}.json", folder / f"{name}.csv"
+
+    def open(self, machine: dict[str, Any], seed: int, resume: bool) -> tuple[Results, str]:
+        """What there is to go on with, and a sentence about what was found (or nothing).
+
+        Results that are not gone on with are kept under another name, never overwritten.
+
+        Raises:
+            StoreError: `resume` was asked for and they are of another machine or seed.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        fresh = Results(machine, seed)
+        if not self.json.exists():
+            return fresh, ""
+        try:
+            old = load(self.json)
+        except StoreError as error:
+            aside = self.set_aside("corrupt")
+            return fresh, f"{self.json} cannot be read: {error}. Set aside as {aside.name}"
+        if not resume:
+            aside = self.set_aside("previous")
+            return (
+                fresh,
+                f"{self.json.name} was there: kept as {aside.name}; --resume goes on with it",
+            )
+        for field_name in SAME:
+            was, now = old.machine.get(field_name), machine.get(field_name)
+            if was != now:
+                raise StoreError(
+                    f"--resume: {self.json} was measured with {field_name} {was!r}, this is {now!r}. "
+                    "Without --resume a new run begins"
+                )
+        if old.seed != seed:
+            raise StoreError(f"--resume: {self.json} has seed {old.seed}, asked for is {seed}")
+        count = len(old.measured)
+        return old, f"going on after {count} setting{'s' * (count != 1)} of {self.json.name}"
+
+    def threads(self) -> int | None:
+        """How many the results were measured with, where there are any that can be read."""
+        try:
+            return load(self.json).machine.get("threads")
+        except (OSError, StoreError):
+            return None
+
+    def set_aside(self, why: str) -> Path:
+        """Rename the JSON to the first free name."""
+        number = 1
+        while (path := self.folder / f"{self.name}.{why}-{number}.json").exists():
+            number += 1
+        return self.json.rename(path)
+
+    def save(self, results: Results) -> None:
+        """Write both files, each whole."""
+        text = json.dumps(results.as_dict(), indent=1, allow_nan=False, ensure_ascii=False)
+        write_atomic(self.json, (INNERMOST.sub(one_line, text) + "\n").encode())
+        write_atomic(self.csv, to_csv(results).encode())
+
+
+def one_line(match: re.Match[str]) -> str:
+    """The same without line breaks: a line for each number would make files that nobody reads."""
+    return re.sub(r"\n\s*", " ", match[0])
+
+
+def load(path: Path) -> Results:
+    """Results from a JSON file.
+
+    Raises:
+        StoreError: it is not what `Store.save` writes.
+    """
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise StoreError(f"it is not JSON ({error})") from None
+    if not isinstance(found, dict):
+        raise StoreError("it is not a JSON object")
+    return Results.from_dict(found)
+
+
+def to_csv(results: Results) -> str:
+    """One line for each setting, candidate and pass."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for m in results.measured.values():
+        s = m.setting
+        sizes = (s.name, s.batch, s.heads, s.len_q, s.len_k, s.hidden, s.value_dim, s.dtype)
+        for row in m.rows:
+            for which, p in row.passes.items():
+                times = (p.times.median, *p.times.quartiles) if p.timed() else (None,) * 3
+                over = m.over(row, which)
+                ratios = [
+                    over.get(base, {}).get(part)
+                    for base in ("dot", "textbook")
+                    for part in ("ratio", "of")
+                ]
+                writer.writerow((
+                    *sizes, row.name, row.family, which, p.status, *times, len(p.times.samples),
+                    p.captured, p.eager_ms(), p.scaled_from, p.bytes, p.error, p.plain_error, p.limit,
+                    *ratios, p.reason,
+                ))  # fmt: skip
+    return buffer.getvalue()

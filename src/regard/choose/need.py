@@ -1,0 +1,51 @@
+"""How much memory a candidate would need."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from regard.choose.candidates import Candidate
+from regard.choose.shape import Shape
+from regard.measuring.memory import show
+
+
+class Need(NamedTuple):
+    """Bytes that a candidate will want, and the arithmetic for a person."""
+
+    bytes: int
+    arithmetic: str
+
+
+def inputs_need(shape: Shape) -> Need:
+    """Queries, keys, values, and the gradient of each; fp32 copies while they are drawn."""
+    s, item = shape, shape.torch_dtype.itemsize
+    floats = s.batch * s.heads * s.len_q * (s.d_q + s.d_v)
+    floats += s.batch * s.key_heads * s.len_k * (s.d_k + s.d_v)
+    total = floats * (2 * item + 4)
+    return Need(total, f"inputs of {floats:,} numbers and their gradients: {show(total)}")
+
+
+def candidate_need(candidate: Candidate, engine: str | None) -> Need:
+    """An upper estimate of what a forward and backward pass will take.
+
+    An engine of None is one that is not known yet: the least that any would take.
+    """
+    s = candidate.shape
+    weights = 3 * 4 * candidate.parameters
+    rows = s.batch * (s.heads * s.len_q + s.key_heads * s.len_k)
+    wide = max(s.width, s.hidden, s.d_k, s.d_v)
+    linear = 8 * 4 * rows * wide + weights + 2**26
+    if engine not in ("eager", "reference"):
+        return Need(linear, f"about {show(linear)} for features and parameters")
+    item = s.torch_dtype.itemsize if engine == "eager" else 4
+    if not candidate.pairwise:
+        total = linear + 6 * item * s.pairs
+        return Need(total, f"6 matrices [Q, L] of {s.pairs:,} numbers: {show(total)}")
+    one = item * s.pairs * s.hidden
+    total = linear + 3 * one
+    factors = f"{s.batch} x {s.heads} x {s.len_q} x {s.len_k} x {s.hidden}"
+    return Need(
+        total,
+        f"the tensor [batch, heads, Q, L, hidden] is {factors} x {item} bytes = {show(one)}, and "
+        f"the backward pass holds three of them: {show(3 * one)}",
+    )

@@ -1,0 +1,1 @@
+"""What every measurement on this machine shares: clocks, memory, errors, files, words."""

@@ -1,0 +1,134 @@
+"""What a person sees: ratios and bars from samples, 80 columns, charts, the README's table."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+from matplotlib import image
+
+from regard.bench import charts, present
+from regard.bench.bars import amount, outcomes
+from regard.bench.candidate import BOTH, FORWARD
+from regard.bench.results import Measured, Pass, Row
+from regard.bench.settings import Setting, bars, shapes, square
+from regard.bench.store import Store
+from regard.measuring.times import Times
+
+from .made import made_up
+
+SETTING = Setting("tiny", 1, 2, 8, 8, 4, 4, "float32")
+ROOT = Path(__file__).parents[2]
+
+
+def row(name: str, family: str, *samples: float, scaled: int | None = None) -> Row:
+    def made() -> Pass:
+        return Pass("measured", "", Times(list(samples)), 2**20, scaled, 1e-3)
+
+    return Row(name, family, name, {FORWARD: made(), BOTH: made()})
+
+
+def test_a_ratio_is_the_median_over_rounds_of_paired_ratios() -> None:
+    mine, eager = row("sine fast", "ours", 1.0, 10.0, 3.0), row("e", "textbook", 4.0, 20.0, 30.0)
+    compiled, flash = row("c", "textbook", 5.0, 90.0, 90.0), row("dot flash", "dot", 0.5, 2.0, 1.0)
+    found = Measured(SETTING, [mine, eager, compiled, flash], rounds=3)
+    over = found.over(mine, FORWARD)
+    assert over["textbook"]["of"] == "e" and over["textbook"]["ratio"] == 0.25
+    assert over["dot"]["of"] == "dot flash" and over["dot"]["ratio"] == 3.0
+    # Neither the ratio of medians, nor over a candidate that has no time.
+    eager.passes[FORWARD].status = "failed"
+    assert found.over(mine, FORWARD)["textbook"]["of"] == "c"
+    mine.passes[FORWARD].status = "failed"
+    assert found.over(mine, FORWARD) == {}
+
+
+def test_tables_fit_80_columns_and_hide_nothing() -> None:
+    results = made_up()
+    found = results.measured.values()
+    parts = [present.table(m) for m in found]
+    parts += [
+        present.legend(),
+        present.left_out(found),
+        present.bars_table(outcomes(found, "cuda")),
+    ]
+    text = "\n".join(parts)
+    assert max(len(line) for line in text.splitlines()) <= 80
+    assert "FlexAttention: its kernel unrolls every hidden unit" in text
+    assert "CUDA out of memory" in text
+    assert "scaled from 1 of 64 heads" in " ".join(text.split())
+
+
+def test_scaled_rows_are_marked_and_failed_ones_show_no_time() -> None:
+    scaled, failed = row("textbook eager", "textbook", 2.0, scaled=1), row("Keras", "peer", 7.0)
+    for p in failed.passes.values():
+        p.status, p.reason = "failed", "no time: it is wrong"
+    text = present.table(Measured(SETTING, [scaled, failed], rounds=1))
+    assert "~2000" in text and "7000" not in text
+    assert "Keras: no time: it is wrong" in text
+
+
+def test_bars_say_met_or_missed() -> None:
+    found = outcomes(made_up(bars("cuda")).measured.values(), "cuda")
+    assert len(found) == 9 and {o.met for o in found} == {True, False}
+    by_name = {o.name: o for o in found}
+    fast = by_name["fast, hidden 16, forward"]
+    assert fast.of == "cuDNN dot d=64" and fast.met == (fast.value <= 2.2)
+    rate = by_name["exact pairwise tanh, hidden 64, forward, tanh/s"]
+    assert rate.value == pytest.approx(64 * 4096**2 * 64 / 0.0837, rel=0.05)
+    half = outcomes(made_up(bars("cuda")[:1]).measured.values(), "cuda")
+    assert [o.met for o in half][-3:] == [False] * 3 and half[-1].measured_text == "-"
+    assert half[-1].note == "not measured: its setting was not measured"
+    assert outcomes(made_up(shapes("cuda")).measured.values(), "cuda") == []
+
+
+def test_amounts() -> None:
+    assert [amount(x, "x") for x in (2.2, 25.0, 1 / 40)] == ["2.20x", "25.0x", "1/40"]
+    assert amount(3.5e12, "/s") == "3.5e12/s" and amount(3e-3, "") == "3.0e-3"
+
+
+def test_charts_are_drawn(tmp_path: Path) -> None:
+    results = made_up([*shapes("cuda"), *square("cuda", [512, 4096], [16, 64])])
+    names = charts.save(results, tmp_path, "h200")
+    kinds = ("time", "memory", "error", "shapes")
+    assert names == [f"h200-{kind}.{suffix}" for kind in kinds for suffix in ("png", "svg")]
+    for kind in kinds:
+        pixels = image.imread(tmp_path / f"h200-{kind}.png")
+        assert pixels.shape[1] > 1000 and pixels[..., :3].std() > 0.05
+    text = (tmp_path / "h200-time.svg").read_text()
+    for label in ("sine fast", "textbook compiled", "dot d=64", "FlexAttention", "hidden 64"):
+        assert f">{label}<" in text
+
+
+def test_charts_of_little(tmp_path: Path) -> None:
+    """One length has no line to draw; nothing timed has no point."""
+    results = made_up(bars("cuda")[:1])
+    for made in results.measured[bars("cuda")[0].key].rows:
+        for p in made.passes.values():
+            p.status = "failed"
+    assert charts.save(results, tmp_path, "x") == ["x-error.png", "x-error.svg"]
+
+
+def test_labels_are_moved_apart_and_no_further() -> None:
+    assert charts.spread([0.0, 1.0, 5.0], 1.0) == [0.0, 1.0, 5.0]
+    assert charts.spread([0.0, 0.0, 5.0], 1.0) == [-0.5, 0.5, 5.0]
+    assert charts.spread([0.0, 0.2, 0.4], 1.0) == pytest.approx([-0.8, 0.2, 1.2])
+
+
+def test_readme_table_says_what_each_ratio_is_of(tmp_path: Path, monkeypatch) -> None:
+    spec = importlib.util.spec_from_file_location("readme", ROOT / "benchmarks" / "readme.py")
+    readme = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(readme)
+    monkeypatch.setattr(readme, "RESULTS", tmp_path)
+    monkeypatch.setattr(readme, "ROOT", tmp_path)
+    assert readme.gpu_table() == ""
+    Store(tmp_path, "h200").save(made_up(bars("cuda")))
+    (tmp_path / "h200-time.png").touch()
+    text = readme.gpu_table()
+    assert "| on one NVIDIA H200 | a ratio over | measured | bar |" in text
+    assert "| fast, hidden 16, forward | cuDNN dot d=64 | " in text
+    assert "**missed**" in text and "≤ 1/40" in text
+    assert "](h200-time.png)" in text
+    found = json.loads((tmp_path / "h200.json").read_text())["bars"]
+    assert text.count("\n| ") == len(found)
