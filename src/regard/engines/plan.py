@@ -30,6 +30,9 @@ SDPA, CPU, TRITON, REFERENCE = Sdpa(), Cpu(), Triton(), Reference()
 SINE = Sine(through=(SDPA, CPU, TRITON, REFERENCE), exact=Behind())
 # In order of preference: the first that does not refuse runs.
 ENGINES: tuple[Engine, ...] = (SDPA, SINE, CPU, TRITON, REFERENCE)
+# Up to this many tanh, 16 MiB of floats, plain PyTorch is done before the fused kernels are launched:
+# one NVIDIA H200, the decoders of benchmarks/results/h200.json.
+FEW_TANH = 2**22
 BY_NAME: dict[str, Engine] = {engine.name: engine for engine in ENGINES}
 
 
@@ -88,10 +91,19 @@ class Plan:
         return "\n".join(lines)
 
 
+def preferred(p: Problem) -> tuple[Engine, ...]:
+    """All engines, the one to ask first in front."""
+    form = p.form
+    if p.on_cpu or not isinstance(form, Pairwise) or len(p.want) > 0:
+        return ENGINES
+    hidden = math.prod(p.lead) * p.heads * p.queries * p.keys * form.query.shape[-1]
+    return (REFERENCE, *ENGINES) if hidden <= FEW_TANH else ENGINES
+
+
 def pick(problem: Problem, engine: str | None = None) -> Engine:
     """The engine to run; one asked for by name never falls back to another."""
     if engine is None:
-        for candidate in ENGINES:
+        for candidate in preferred(problem):
             if not asked(candidate, problem):
                 return candidate
     chosen = named_engine(engine)
@@ -141,7 +153,7 @@ def make_plan(problem: Problem, score: Score, engine: str | None = None) -> Plan
         allow(problem, named_engine(engine))
     refusals = {candidate.name: candidate.refusals(problem) for candidate in ENGINES}
     if engine is None:
-        chosen = next(candidate for candidate in ENGINES if not refusals[candidate.name])
+        chosen = next(x for x in preferred(problem) if not refusals[x.name])
     else:
         chosen = named_engine(engine)
     served = not refusals[chosen.name]

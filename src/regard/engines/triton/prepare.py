@@ -12,8 +12,9 @@ so that a unit costs one fused multiply-add, `d = gate + (g exp(2a)) exp(2b)`, a
 one reciprocal, `1/d0 + 1/d1 = (d0 + d1) / (d0 d1)`: the special-function unit, which gives 16
 results a clock, is no longer the limit. The exponentials of one side must not overflow before the
 other side can bring the product back: heads with |a| or |b| beyond `BOUND` take the plain form, which
-a flag on the device decides. |v| is held above `LEAST`, so that d stays below 1e26; if the product
-d0 d1 then overflows, both terms are below 1e-12, and 0 is what comes out.
+a flag on the device decides, and so do heads with |v| beyond 1 / `LEAST`. |v| is held above `LEAST`,
+so that d stays below 1e26; if the product d0 d1 then overflows, both terms are below 1e-12, and 0 is
+what comes out.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ def side_kernel(
 
     `raw` gets x itself, `exponentials` exp(2x) and `gated` exp(2x) times the gate of each unit, each
     if it is not None. `gate` and `base` are made from v by the first block of a head. `loose` is set
-    where |x| is beyond `bound`, or NaN.
+    where |x| is beyond `bound`, or NaN, or where |v| is beyond 1 / `least`.
     """
     if skip is not None:
         if tl.load(skip) != 0:
@@ -54,6 +54,8 @@ def side_kernel(
             tl.store(gate + head * UNITS + unit, opens, mask=first_block)
             if block == 0:
                 tl.atomic_add(base + head, tl.sum(weight), sem="relaxed")
+                if tl.max(tl.max(tl.abs(weight), 1), 0) > 1.0 / least:
+                    tl.atomic_max(loose + head, 1, sem="relaxed")
         if loose is not None:
             size = tl.abs(part.to(tl.float32))
             beyond = tl.max(tl.max(tl.where(size <= bound, 0, 1), 1), 0)
