@@ -11,6 +11,8 @@ from regard.engines.sine.operators import Inputs, Kept
 from regard.engines.sine.widths import COST, lay_out
 from regard.forms import Pairwise
 
+pytestmark = pytest.mark.interpreted
+
 triton = pytest.importorskip("triton")
 tl = triton.language
 

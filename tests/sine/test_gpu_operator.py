@@ -17,7 +17,10 @@ from .standins import PlainExact, PlainFused, textbook
 
 pytest.importorskip("triton")
 # NumPy warns where the interpreter computes what the exact answer then replaces.
-pytestmark = pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")
+pytestmark = [
+    pytest.mark.interpreted,
+    pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning"),
+]
 
 LEAVES = ("a", "b", "v", "value")
 

@@ -42,16 +42,30 @@ QUICK = {
 }
 
 
+ABOUT = """\
+Measure additive attention on this machine: ours and every peer, in turns in one
+run, as ratios, with the error against fp64 beside every time. Writes JSON, CSV
+and charts."""
+EPILOG = """\
+Examples:
+  regard bench --suite bars            the ratios that the engines must reach
+  regard bench --suite shapes --quick  decoders, speech: a first look
+  regard bench --suite square --lengths 1024,4096 --hidden 16,64
+  regard bench --budget 600 --resume   ten minutes more of an earlier run
+  regard bench --list                  what there is, without measuring
+
+Exit codes: 0 done or stopped by --budget, 1 one of ours failed its error check
+or a file could not be written, 2 a mistake in the arguments, 130 interrupted.
+What was measured is kept; --resume goes on."""
+
+
 def parser() -> argparse.ArgumentParser:
     """All options."""
     found = argparse.ArgumentParser(
         prog="regard bench",
-        description="Measure additive attention on this machine: ours and every peer, in turns in "
-        "one run, as ratios, with the error against fp64 beside every time. Writes JSON, CSV and "
-        "charts.",
-        epilog="Exit codes: 0 done or stopped by --budget, 1 one of ours failed its error check or "
-        "a file could not be written, 2 a mistake in the arguments, 130 interrupted. What was "
-        "measured is kept; --resume goes on.",
+        description=ABOUT,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = found.add_argument
     add("--suite", action="append", choices=list(SUITES), help="may be repeated (default: all)")
