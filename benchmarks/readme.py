@@ -43,8 +43,9 @@ def gpu_table() -> str:
         f"| on one {about['name']} | a ratio over | device time | eager call | bar |",
         "|---|---|---|---|---|",
     ]
+    notes = list(dict.fromkeys(bar["note"] for bar in found["bars"] if bar["note"]))
     for bar in found["bars"]:
-        over = bar["of"] + (f" ({bar['note']})" if bar["note"] else "")
+        over = bar["of"] + (f" [{notes.index(bar['note']) + 1}]" if bar["note"] else "")
         missed = " **missed**" if bar["met"] is False else ""
         limit = bar["bar_text"].replace("<=", "≤").replace(">=", "≥")
         measured = f"{bar['measured_text']}{missed} | {bar['eager_text']}"
@@ -52,11 +53,11 @@ def gpu_table() -> str:
     setting = (
         "bf16, batch 4, 16 heads, length 4096, value dim 64, a and b standard normal, |v|₁ = 5, all "
         f"work counted from projected a and b to the output; torch {about['torch']}, triton "
-        f"{about['triton']}. Dot at d=64 is another score: the ratio says what additive attention "
-        "costs beside it, not that the two learn the same. [How it is measured, and why some bars are "
-        "missed](docs/benchmarks.md)."
+        f"{about['triton']}. Bars are held against device time. Dot at d=64 is another score: the "
+        "ratio says what additive attention costs beside it, not that the two learn the same. [How it "
+        "is measured, and why some bars are missed](docs/benchmarks.md)."
     )
-    rows += ["", setting]
+    rows += ["", " ".join([*(f"[{i}] {note}." for i, note in enumerate(notes, 1)), setting])]
     for kind, text in CHARTS.items():
         chart = RESULTS / f"h200-{kind}.png"
         if chart.exists():

@@ -126,7 +126,7 @@ def test_readme_table_says_what_each_ratio_is_of(tmp_path: Path, monkeypatch) ->
     Store(tmp_path, "h200").save(made_up(bars("cuda")))
     (tmp_path / "h200-time.png").touch()
     text = readme.gpu_table()
-    assert "| on one NVIDIA H200 | a ratio over | measured | bar |" in text
+    assert "| on one NVIDIA H200 | a ratio over | device time | eager call | bar |" in text
     assert "| fast, hidden 16, forward | cuDNN dot d=64 | " in text
     assert "**missed**" in text and "≤ 1/40" in text
     assert "](h200-time.png)" in text

@@ -138,6 +138,7 @@ def test_old_and_missing_machinery(monkeypatch):
     ("heads", "lead"),
     [((2, 2, 2), (2, 2)), ((4, 2, 1), (2,)), ((4, 1, 2), (1,)), ((6, 3, 2), (1,))],
 )
+@pytest.mark.interpreted
 def test_a_problem_through_the_operator(heads, lead):
     """Leading dims that broadcast, key and value heads that differ."""
     count, key_heads, value_heads = heads
@@ -157,6 +158,7 @@ def test_a_problem_through_the_operator(heads, lead):
     assert float((out - wanted).detach().abs().max()) < 2e-2 * float(v.abs().max())
 
 
+@pytest.mark.interpreted
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 def test_refusals_choice_and_run_compile_whole():
     score = Additive(4, 2)

@@ -175,7 +175,7 @@ class Dot(Candidate):
     label: ClassVar[str]
 
     def available(self, tensors: Tensors) -> str | None:
-        """Ask SDPA by a call on two rows of keys; its own reason says only that no kernel fits."""
+        """Ask SDPA by a small call on one head; its own reason says only that no kernel fits."""
         query, key, value = (
             x.detach()[:1, :1, :128] for x in (tensors.dot_query, tensors.dot_key, tensors.value)
         )

@@ -21,7 +21,8 @@ from regard.forms import Pairwise
 from regard.problem import Problem
 from regard.sine.series import FAST_RANK, MATCHED_RANK
 
-# Asked for by name and without an error: here bf16 attention errs about as much by itself.
+# Asked for by name and without an error: ranks at which the series errs about as much as exact
+# attention in bf16.
 USUAL_RANK = {"fast": FAST_RANK, "matched": MATCHED_RANK, "uniform": 6, "normal": 5}
 # The CPU pays for every sine, and rank 6 is within 1e-4 there (benchmarks/results/sine_cpu.json).
 CPU_RANK = {**USUAL_RANK, "matched": 6}

@@ -24,8 +24,10 @@ Rows = tuple[Tensor, Tensor, Tensor, Tensor]
 class Arguments(NamedTuple):
     """The arguments of every operator; see the legend above.
 
-    `v` is None for the inner form, (B, K, G, 1, hidden) for the pairwise one. `rate` multiplies the
-    score (1 / temperature). `start`, `stop` and `query_segment` are columns, `key_segment` is a row.
+    `q` and `k` are the features phi and psi of the inner form, or a and b of the pairwise one. `v` is
+    None for the inner form, (B, K, G, 1, hidden) for the pairwise one; `alpha`, a column, and `beta`,
+    a row, are terms of the inner form. `rate` multiplies the score (1 / temperature). `dense` is True
+    where a pair is seen. `start`, `stop` and `query_segment` are columns, `key_segment` is a row.
     `seed` is one integer. `numbers` is (scale, soft cap or 0, dropout, parameter of the activation),
     fp64 on the CPU: as a tensor, because `torch.compile` takes floats for symbols that it cannot
     share between two operators. `sizes` is (B, K, G, Q, L).

@@ -1,9 +1,10 @@
 """The backward kernel: every tile is computed again, once, and gives its gradient to all inputs.
 
 One program owns a block of keys and runs over all queries. What belongs to its keys it adds up
-alone; what belongs to queries, and to the heads' own v, all programs of a head add to the same
-memory, in whatever order they come. Where a fixed result is asked for they add integers, whose sum
-does not depend on the order: see `ordered.py`.
+alone, and so it does with the gradient of v, which has a place for each key until the end; what
+belongs to queries all programs of a head add to the same memory, in whatever order they come. Where
+a fixed result is asked for they add integers, whose sum does not depend on the order: see
+`ordered.py`.
 
 Of the sums over a tile that each hidden unit needs, those over queries stay within a lane, which
 holds one key and all queries of the tile; those over keys are a matrix product with zeros and ones,
@@ -126,7 +127,7 @@ def fast_units(
 
 @triton.jit
 def plain_unit(q, k, h, rows, columns, ds, seen, form, tile):
-    """Ds f' and the sum over queries of ds f, of one hidden unit."""
+    """Of one hidden unit: ds f' of each pair (BM, BN), and ds f summed over queries (BN,)."""
     x = tl.load(q + h * form.q_step + rows * form.q_row).to(tile.WORK)
     x += tl.load(k + h * form.k_step + columns * form.k_row).to(tile.WORK)
     y = activated(x, form, tile)
@@ -255,9 +256,7 @@ def gradient_of_logits(
     at = (head * sizes.queries + first_row + tl.arange(0, tile.BM)[:, None]) * sizes.value_dim
     grad = tl.load(known.grad + at + dims, mask=here & (dims < sizes.value_dim), other=0.0)
     grad = grad.to(tile.DOT)
-    slope = tl.dot(
-        grad, tl.trans(value), input_precision=tile.PRECISION, out_dtype=tile.WORK
-    )  # fmt: skip
+    slope = tl.dot(grad, tl.trans(value), input_precision=tile.PRECISION, out_dtype=tile.WORK)
     used = weights
     if values.seed is not None:
         keep = kept(values, sizes, z, first_row, first_column, tile)

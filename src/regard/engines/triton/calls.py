@@ -15,11 +15,11 @@ from regard.engines.base import jacobian_norm
 from regard.engines.tiled import Arguments
 from regard.engines.triton import ordered, prepare
 from regard.engines.triton.backward import backward_kernel
+from regard.engines.triton.buffers import GradientBuffers
 from regard.engines.triton.decode import combine_kernel, decode_kernel
-from regard.engines.triton.flagged import cleared
 from regard.engines.triton.forward import forward_kernel
 from regard.engines.triton.rows import best_kernel, jacobian_kernel, scores_kernel
-from regard.engines.triton.structs import Gradients, Pairs, Rows, Sizes, Tile
+from regard.engines.triton.structs import Pairs, Rows, Sizes, Tile
 from regard.precision import working_dtype
 
 # Set by TRITON_INTERPRET when Triton is imported: kernels then run on the CPU, in NumPy.
@@ -31,8 +31,6 @@ DOT = {
     torch.float32: tl.float32,
     torch.float64: tl.float64,
 }
-
-
 # Numbers of the keys that one program of the kernel for few queries holds at once; and programs enough
 # to fill a GPU of 132 multiprocessors four times.
 DECODE_TILE = 4096
@@ -43,11 +41,6 @@ def sizes(args: Arguments) -> Sizes:
     """Sizes as kernels read them."""
     _, groups, heads, queries, keys = args.sizes
     return Sizes(groups, heads, queries, keys, args.value.shape[-1])
-
-
-def count(args: Arguments) -> int:
-    """How many heads the whole call has."""
-    return math.prod(args.sizes[:3])
 
 
 def chunk(units: int) -> int:
@@ -103,7 +96,7 @@ def tile(
 
 def attend(args: Arguments, entropy: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Output, tail, entropy and largest logit."""
-    z, queries, work = count(args), args.sizes[3], working_dtype(args.q.dtype)
+    z, queries, work = prepare.count(args), args.sizes[3], working_dtype(args.q.dtype)
     output = args.q.new_empty((z, queries, args.value.shape[-1]), dtype=work)
     tail, peak = (args.q.new_empty((z, queries), dtype=work) for _ in range(2))
     # 0 where it is not asked for: the same call gives the same numbers.
@@ -135,7 +128,7 @@ def launch_forward(
         launch_decode(args, output, tail, peak)
         return
     changes, values, sides = prepare.pairs(args), prepare.values(args), forward_tile(args)
-    grid = (count(args) * triton.cdiv(args.sizes[3], sides[0]),)
+    grid = (prepare.count(args) * triton.cdiv(args.sizes[3], sides[0]),)
     # Behind a flag the result is in general not needed: laying out operands would only cost time.
     for form, kind, units in prepare.forms(args) if skip is None else prepare.direct(args):
         forward_kernel[grid](
@@ -159,7 +152,7 @@ def launch_forward(
 def launch_decode(args: Arguments, output: Tensor, tail: Tensor, peak: Tensor) -> None:
     """Run the kernel for few queries into these tensors."""
     queries, keys = args.sizes[3:]
-    rows, changes = count(args) * queries, prepare.pairs(args)
+    rows, changes = prepare.count(args) * queries, prepare.pairs(args)
     wide = min(triton.next_power_of_2(args.q.shape[-1]), 128)
     block = max(16, min(64, DECODE_TILE // wide))
     programs = rows * 2 if INTERPRETED else DECODE_PROGRAMS
@@ -214,7 +207,7 @@ def attend_backward(
     bias_gradient: bool,
 ) -> tuple[Tensor, ...]:
     """All gradients, recomputing every tile."""
-    z, queries, work = count(args), args.sizes[3], working_dtype(args.q.dtype)
+    z, queries, work = prepare.count(args), args.sizes[3], working_dtype(args.q.dtype)
     # A row that sees nothing has no gradient, whatever comes in for it.
     empty = peak == -math.inf
     grad = torch.where(empty.unsqueeze(-1), 0, grad)
@@ -247,7 +240,7 @@ def launch_backward(
 ) -> GradientBuffers:
     """Run the backward kernel; nothing is done where the flag `skip` is set."""
     changes, values, sides = prepare.pairs(args), prepare.values(args), backward_tile(args)
-    programs = count(args) * triton.cdiv(args.sizes[4], sides[1])
+    programs = prepare.count(args) * triton.cdiv(args.sizes[4], sides[1])
     fixed_order = torch.are_deterministic_algorithms_enabled()
     unit = ordered.unit(args, known) if fixed_order else None
     grads = GradientBuffers(args, known.given is None, bias_gradient, unit, skip)
@@ -269,117 +262,6 @@ def launch_backward(
             num_warps=sides[2],
         )
     return grads
-
-
-class GradientBuffers:
-    """Memory that the backward adds to, in working precision and for every head apart.
-
-    With `unit`, what several programs add to is integers: see `ordered.py`. With `skip`, it is
-    cleared only where that flag is not set, in one launch; rate, alpha, beta and bias are not asked
-    for then.
-    """
-
-    def __init__(
-        self,
-        args: Arguments,
-        of_attention: bool,
-        with_bias: bool,
-        unit: Tensor | None,
-        skip: Tensor | None,
-    ) -> None:
-        self.args, self.unit = args, unit
-        z, (queries, keys), units = count(args), args.sizes[3:], args.q.shape[-1]
-        work = working_dtype(args.q.dtype)
-        pairwise = args.v is not None
-        # Pairwise: hidden units before lengths, as the kernel adds them up.
-        of_q = (z, units, queries) if pairwise else (z, queries, units)
-        of_k = (z, units, keys) if pairwise else (z, keys, units)
-        of_value = (z, keys, args.value.shape[-1])
-        self.v: Tensor | None = None
-        self.value: Tensor | None = None
-        self.rate: Tensor | None = None
-        self.alpha: Tensor | None = None
-        self.beta: Tensor | None = None
-        self.bias: Tensor | None = None
-        self.broken_rows: Tensor | None = None
-        if skip is not None:
-            shapes = (of_q, of_k, of_k, of_value)
-            self.q, self.k, self.v, self.value = cleared(skip, work, args.q.device, *shapes)
-            return
-
-        def zeros(*shape: int, dtype: torch.dtype = work) -> Tensor:
-            return args.q.new_zeros(shape, dtype=dtype)
-
-        shared = work if unit is None else torch.int64
-        self.q, self.k = zeros(*of_q, dtype=shared), zeros(*of_k)
-        self.v = zeros(*of_k) if pairwise else None
-        self.value = zeros(*of_value) if of_attention else None
-        if unit is not None:
-            self.broken_rows = zeros(z, queries, dtype=torch.int32)
-        if not of_attention:
-            return
-        if args.rate is not None:
-            self.rate = zeros(z, queries, dtype=shared)
-        if args.alpha is not None:
-            self.alpha = zeros(z, queries, dtype=shared)
-        if args.beta is not None:
-            self.beta = zeros(z, keys)
-        if args.bias is not None and with_bias:
-            # For a fixed result each pair has a place of its own, summed afterwards.
-            self.bias = zeros(*(args.bias.shape if unit is None else args.sizes))
-
-    def pointers(self) -> Gradients:
-        """As the kernel takes them."""
-        return Gradients(
-            self.q,
-            self.k,
-            self.v,
-            self.value,
-            self.rate,
-            self.alpha,
-            self.beta,
-            self.bias,
-            *prepare.strides(self.bias),
-            self.unit,
-            self.broken_rows,
-        )
-
-    def counted(self, x: Tensor | None) -> Tensor | None:
-        """What integers (..., Q) of rows stand for; NaN where a row is broken."""
-        if x is None or self.unit is None or self.broken_rows is None:
-            return x
-        found = (x.double() / self.unit.double()).to(working_dtype(self.args.q.dtype))
-        broken = self.broken_rows > 0
-        return torch.where(broken.unsqueeze(-2) if x.ndim == 3 else broken, torch.nan, found)
-
-    def collected(self) -> tuple[Tensor, ...]:
-        """The gradients of `Arguments.differentiable()`, each summed to the shape of its input."""
-        args = self.args
-        b, k, g, queries, keys = args.sizes
-        units = args.q.shape[-1]
-        if args.v is None:
-            of_q = self.counted(self.q.mT) if self.unit is not None else self.q.mT
-            of_k, of_v = self.k.mT, None
-        else:
-            of_q, of_k, of_v = self.counted(self.q), self.k, self.v
-        assert of_q is not None
-        full: list[tuple[Tensor | None, tuple[int, ...]]] = [
-            (of_q.mT, (b, k, g, queries, units)),
-            (of_k.mT, (b, k, g, keys, units)),
-            (self.value, (b, k, g, keys, args.value.shape[-1])),
-            (None if of_v is None else of_v.sum(-1), (b, k, g, 1, units)),
-            (self.counted(self.alpha), (b, k, g, queries, 1)),
-            (self.beta, (b, k, g, 1, keys)),
-            (self.counted(self.rate), (b, k, g, queries, 1)),
-            (self.bias, () if self.bias is None else tuple(self.bias.shape)),
-        ]
-        like = args.differentiable()
-        return tuple(
-            args.q.new_empty(0)
-            if total is None or x is None
-            else total.reshape(shape).sum_to_size(x.shape).to(x.dtype).contiguous()
-            for (total, shape), x in zip(full, like, strict=True)
-        )
 
 
 def best_keys(args: Arguments, hard: Tensor) -> Tensor:
@@ -419,7 +301,7 @@ def scores_backward(args: Arguments, grad: Tensor) -> tuple[Tensor, ...]:
 def _launch_rows(kernel: Any, args: Arguments, *results: Tensor, by_tile: bool = False) -> None:
     """Run a kernel of `rows.py`, one program for each block of queries, or for each tile."""
     changes, sides = prepare.pairs(args), forward_tile(args)
-    programs = count(args) * triton.cdiv(args.sizes[3], sides[0])
+    programs = prepare.count(args) * triton.cdiv(args.sizes[3], sides[0])
     if by_tile:
         programs *= triton.cdiv(args.sizes[4], sides[1])
     if not programs:

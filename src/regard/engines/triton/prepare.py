@@ -39,6 +39,11 @@ LEAST = 1e-9
 FEWEST_QUERIES = 16
 
 
+def count(args: Arguments) -> int:
+    """How many heads the whole call has, Z = B K G."""
+    return math.prod(args.sizes[:3])
+
+
 def strides(x: Tensor | None) -> tuple[int, int, int, int, int]:
     """Strides of all 5 dims; 0 where a size of 1 broadcasts."""
     if x is None:
@@ -80,13 +85,10 @@ class Prepared(NamedTuple):
     units: int
 
 
-def forms(
-    args: Arguments, exponentials: bool = False, skip: Tensor | None = None
-) -> list[Prepared]:
+def forms(args: Arguments, exponentials: bool = False) -> list[Prepared]:
     """The launches that together compute the call: one, or two for the fast form and the others.
 
     `exponentials`: also the query side without v, as the second loop of the backward needs it.
-    Nothing is done where the flag `skip` is set.
     """
     scale, _, _, parameter = args.numbers.tolist()
     units = args.q.shape[-1]
@@ -97,13 +99,13 @@ def forms(
     # One for each head of a sequence, also where all heads have the same.
     v = args.v.to(working_dtype(args.q.dtype)).expand(1, *args.sizes[1:3], 1, units).contiguous()
     if not is_fast(args):
-        q, k = Side(args.q, units, skip), Side(args.k, units, skip)
+        q, k = Side(args.q, units), Side(args.k, units)
         q.lay_out(raw=working_dtype(args.q.dtype))
         k.lay_out(raw=working_dtype(args.q.dtype))
         form = Form(*q.of(q.raw), *k.of(k.raw), v=v, parameter=parameter)
         return [Prepared(form, "plain", units)]
     units += units % 2
-    q, k = Side(args.q, units, skip), Side(args.k, units, skip)
+    q, k = Side(args.q, units), Side(args.k, units)
     loose = args.q.new_zeros(q.heads + k.heads, dtype=torch.int32)
     base = args.q.new_zeros(q.heads, dtype=torch.float32)
     loose_q, loose_k = loose[: q.heads], loose[q.heads :]
@@ -129,8 +131,8 @@ def direct(args: Arguments) -> list[Prepared]:
 class Side:
     """One side of a pairwise form, (B, K, G, length, E), and what it is laid out to."""
 
-    def __init__(self, x: Tensor, units: int, skip: Tensor | None) -> None:
-        self.x, self.units, self.skip = x, units, skip
+    def __init__(self, x: Tensor, units: int) -> None:
+        self.x, self.units = x, units
         self.heads = math.prod(x.shape[:3])
         self.step = -(-x.shape[3] // BLOCK) * BLOCK
         self.raw: Tensor | None = None
@@ -180,7 +182,6 @@ class Side:
             self.exponentials,
             self.raw,
             loose,
-            self.skip,
             BOUND,
             LEAST,
             BLOCK,

@@ -1,6 +1,9 @@
 """The kernel that lays out one side of a pairwise form: hidden units first, lengths padded.
 
-One launch for each side, which reads it once. Behind a flag it costs nothing where it is not needed.
+One launch for each side, which reads it once.
+
+Shape legend: E hidden units, UNITS the same made even where two share a reciprocal; `step` is the
+length padded to whole blocks.
 """
 
 from __future__ import annotations
@@ -13,18 +16,15 @@ import triton
 @triton.jit
 def side_kernel(
     x, of_b, of_k, of_g, of_row, of_unit, groups, heads, length, step, v, gate, base, gated,
-    exponentials, raw, loose, skip, bound, least, BLOCK: tl.constexpr, E: tl.constexpr,
+    exponentials, raw, loose, bound, least, BLOCK: tl.constexpr, E: tl.constexpr,
     UNITS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """One block of rows of one head of x, (E, length) to (UNITS, step) with zeros.
+    """One block of rows of one head of x, (length, E) to (UNITS, step) with zeros.
 
     `raw` gets x itself, `exponentials` exp(2x) and `gated` exp(2x) times the gate of each unit, each
     if it is not None. `gate` and `base` are made from v by the first block of a head. `loose` is set
     where |x| is beyond `bound`, or NaN, or where |v| is beyond 1 / `least`.
     """
-    if skip is not None:
-        if tl.load(skip) != 0:
-            return
     blocks = step // BLOCK
     head, block = tl.program_id(0) // blocks, tl.program_id(0) % blocks
     b, k, g = head // (groups * heads), head // heads % groups, head % heads

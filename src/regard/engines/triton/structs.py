@@ -24,10 +24,10 @@ class Sizes(NamedTuple):
 class Form(NamedTuple):
     """The two sides as `prepare.py` makes them, each with its strides of B, K and G.
 
-    Pairwise: hidden unit h of row i is at `h * step + i * row`; laid out as (E, length) row is 1, and
-    the length is padded to `step`; a form that is "direct" has them as they came. Inner: (length, E). Where there
-    are `loose` flags, the fast kernel computes the heads for which neither side is loose, and the
-    plain one the others.
+    Pairwise: hidden unit h of row i is at `h * step + i * row`. Laid out as (E, length), row is 1 and
+    the length is padded to `step`; a "direct" form has its operands as they came. Inner: (length, E).
+    Where there are `loose` flags, the fast kernel computes the heads for which neither side is loose,
+    and the plain one the others.
     """
 
     q: Any
@@ -95,10 +95,12 @@ class Values(NamedTuple):
 class Tile(NamedTuple):
     """What is fixed when a kernel is compiled.
 
-    E counts hidden units or features as they are laid out, REAL those there are. FORM is "inner",
-    "plain", "direct" (plain, but not laid out) or "fast". WORK is the dtype of logits and sums, DOT that of operands
-    of matrix products. FIVE says whether tiles have 5 dims, see `tiles.py`. HIDES says whether any
-    pair within the lengths may be hidden, SPARSE whether whole tiles may be.
+    A tile is BM queries by BN keys, computed by W warps. E counts hidden units or features as they
+    are laid out, REAL those there are; DV is dv made a power of two. FORM is "inner", "plain",
+    "direct" (plain, but not laid out) or "fast". WORK is the dtype of logits and sums, DOT that of
+    operands of matrix products. FIVE says whether tiles have 5 dims, see `tiles.py`. HIDES says
+    whether any pair within the lengths may be hidden, SPARSE whether whole tiles may be though the
+    spans do not say so.
     """
 
     BM: tl.constexpr

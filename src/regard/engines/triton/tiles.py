@@ -19,9 +19,6 @@ import triton.language as tl
 
 import triton
 
-ROW_LANES = tl.constexpr(8)
-COLUMN_LANES = tl.constexpr(4)
-
 
 @triton.jit
 def row_index(first, tile):

@@ -1,0 +1,126 @@
+"""Memory that the backward adds to, and the gradients that come of it.
+
+Shape legend: see `structs`; (B, K, G, rows, columns) as in `regard.engines.tiled.operators`.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from regard.engines.tiled import Arguments
+from regard.engines.triton import prepare
+from regard.engines.triton.flagged import cleared
+from regard.engines.triton.structs import Gradients
+from regard.precision import working_dtype
+
+
+class GradientBuffers:
+    """Memory that the backward adds to, in working precision and for every head apart.
+
+    With `unit`, what several programs add to is integers: see `ordered.py`. With `skip`, it is
+    cleared only where that flag is not set, in one launch; rate, alpha, beta and bias are not asked
+    for then.
+    """
+
+    def __init__(
+        self,
+        args: Arguments,
+        of_attention: bool,
+        with_bias: bool,
+        unit: Tensor | None,
+        skip: Tensor | None,
+    ) -> None:
+        self.args, self.unit = args, unit
+        z, (queries, keys), units = prepare.count(args), args.sizes[3:], args.q.shape[-1]
+        work = working_dtype(args.q.dtype)
+        pairwise = args.v is not None
+        # Pairwise: hidden units before lengths, as the kernel adds them up.
+        of_q = (z, units, queries) if pairwise else (z, queries, units)
+        of_k = (z, units, keys) if pairwise else (z, keys, units)
+        of_value = (z, keys, args.value.shape[-1])
+        self.v: Tensor | None = None
+        self.value: Tensor | None = None
+        self.rate: Tensor | None = None
+        self.alpha: Tensor | None = None
+        self.beta: Tensor | None = None
+        self.bias: Tensor | None = None
+        self.broken_rows: Tensor | None = None
+        if skip is not None:
+            shapes = (of_q, of_k, of_k, of_value)
+            self.q, self.k, self.v, self.value = cleared(skip, work, args.q.device, *shapes)
+            return
+
+        def zeros(*shape: int, dtype: torch.dtype = work) -> Tensor:
+            return args.q.new_zeros(shape, dtype=dtype)
+
+        shared = work if unit is None else torch.int64
+        self.q, self.k = zeros(*of_q, dtype=shared), zeros(*of_k)
+        self.v = zeros(*of_k) if pairwise else None
+        self.value = zeros(*of_value) if of_attention else None
+        if unit is not None:
+            self.broken_rows = zeros(z, queries, dtype=torch.int32)
+        if not of_attention:
+            return
+        if args.rate is not None:
+            self.rate = zeros(z, queries, dtype=shared)
+        if args.alpha is not None:
+            self.alpha = zeros(z, queries, dtype=shared)
+        if args.beta is not None:
+            self.beta = zeros(z, keys)
+        if args.bias is not None and with_bias:
+            # For a fixed result each pair has a place of its own, summed afterwards.
+            self.bias = zeros(*(args.bias.shape if unit is None else args.sizes))
+
+    def pointers(self) -> Gradients:
+        """As the kernel takes them."""
+        return Gradients(
+            self.q,
+            self.k,
+            self.v,
+            self.value,
+            self.rate,
+            self.alpha,
+            self.beta,
+            self.bias,
+            *prepare.strides(self.bias),
+            self.unit,
+            self.broken_rows,
+        )
+
+    def counted(self, x: Tensor | None) -> Tensor | None:
+        """What integers (..., Q) of rows stand for; NaN where a row is broken."""
+        if x is None or self.unit is None or self.broken_rows is None:
+            return x
+        found = (x.double() / self.unit.double()).to(working_dtype(self.args.q.dtype))
+        broken = self.broken_rows > 0
+        return torch.where(broken.unsqueeze(-2) if x.ndim == 3 else broken, torch.nan, found)
+
+    def collected(self) -> tuple[Tensor, ...]:
+        """The gradients of `Arguments.differentiable()`, each summed to the shape of its input."""
+        args = self.args
+        b, k, g, queries, keys = args.sizes
+        units = args.q.shape[-1]
+        if args.v is None:
+            of_q = self.counted(self.q.mT) if self.unit is not None else self.q.mT
+            of_k, of_v = self.k.mT, None
+        else:
+            of_q, of_k, of_v = self.counted(self.q), self.k, self.v
+        assert of_q is not None
+        full: list[tuple[Tensor | None, tuple[int, ...]]] = [
+            (of_q.mT, (b, k, g, queries, units)),
+            (of_k.mT, (b, k, g, keys, units)),
+            (self.value, (b, k, g, keys, args.value.shape[-1])),
+            (None if of_v is None else of_v.sum(-1), (b, k, g, 1, units)),
+            (self.counted(self.alpha), (b, k, g, queries, 1)),
+            (self.beta, (b, k, g, 1, keys)),
+            (self.counted(self.rate), (b, k, g, queries, 1)),
+            (self.bias, () if self.bias is None else tuple(self.bias.shape)),
+        ]
+        like = args.differentiable()
+        return tuple(
+            args.q.new_empty(0)
+            if total is None or x is None
+            else total.reshape(shape).sum_to_size(x.shape).to(x.dtype).contiguous()
+            for (total, shape), x in zip(full, like, strict=True)
+        )
