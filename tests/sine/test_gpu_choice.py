@@ -62,9 +62,9 @@ def test_bf16_is_taken_where_its_own_error_is_met_and_nothing_else_unasked():
 @pytest.mark.parametrize(
     ("series", "wanted"),
     [
-        ("fast", (4, 128, 80, True)),
+        ("fast", (4, 128, 64, True)),
         ("matched", (7, 256, 128, False)),
-        ("uniform", (6, 192, 128, True)),
+        ("uniform", (6, 192, 64, True)),
     ],
 )
 def test_asked_for_by_name_the_score_says_which_series(series, wanted):

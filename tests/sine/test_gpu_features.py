@@ -4,12 +4,14 @@ import pytest
 import torch
 
 from regard import sine
-from regard.engines.sine.bounds import LARGEST_LOGIT, LARGEST_SPREAD, ROUNDING
+from regard.engines.sine.bounds import LARGEST_LOGIT, ROUNDING
 from regard.engines.sine.kernels import sine_cosine
 from regard.engines.sine.launch import GRAD_TARGET, VALUE_TARGET, Features
 from regard.engines.sine.operators import Inputs, Kept
 from regard.engines.sine.widths import COST, lay_out
 from regard.forms import Pairwise
+from regard.sine.lowering import lending_rows, row_for
+from regard.sine.series import load_lending
 
 pytestmark = pytest.mark.interpreted
 
@@ -17,11 +19,11 @@ triton = pytest.importorskip("triton")
 tl = triton.language
 
 # Name: (B, H, K, Q, L, E, D, rank). Odd lengths, grouped heads, hidden that is no power of two; beta
-# in columns, and in the values where 2 * rank * hidden is a whole width.
+# in columns of its own, and in those of one unit.
 SHAPES = {
     "columns": (2, 4, 2, 37, 19, 5, 6, 6),
     "padded": (1, 2, 2, 17, 45, 3, 7, 4),
-    "trick": (1, 2, 1, 21, 40, 16, 33, 4),
+    "lent": (1, 2, 1, 21, 40, 16, 33, 4),
     "widest": (1, 1, 1, 16, 33, 16, 64, 8),
 }
 RATE = 0.7
@@ -41,13 +43,28 @@ def inputs(shape, dtype=torch.float32, expanded=False):
 
 
 def lowered(x, leaves=None):
-    """The plain lowering in fp64, its features in the order of the kernels."""
+    """The plain lowering in fp64, its features in the order of the kernels; and who lends, (B, K, E)."""
     a, b, v = leaves or (y.double() for y in (x.a, x.b, x.v))
     form = Pairwise(a, b, RATE * v.unsqueeze(-2), "tanh")
-    inner = sine.lower(form, sine.load(x.kind, x.rank))
+    reach, lent = sine.unit_reach(form), x.widths.lent
+    series = load_lending(x.kind, x.rank) if lent else sine.load(x.kind, x.rank)
+    row = lending_rows(form, series, reach) if lent else row_for(series, reach)
+    inner = sine.sine_features(
+        form, series.linear[row], series.frequencies[row], series.coefficients[row]
+    )
     order = lambda y: y.unflatten(-1, (2, -1, x.rank)).mT.flatten(-3)  # noqa: E731
     groups = x.a.shape[1] // x.b.shape[1]
-    return order(inner.phi), order(inner.psi).repeat_interleave(groups, 1), inner.beta
+    lends = (row >= series.reach.shape[0]).repeat_interleave(groups, 1)
+    phi, psi = order(inner.phi), order(inner.psi).repeat_interleave(groups, 1)
+    return phi, psi, inner.beta, lends
+
+
+def lent_columns(x, lends):
+    """Which columns (B, H, W) a unit lends, of sines and of cosines."""
+    none = torch.zeros_like(lends)
+    last = torch.cat([none] * (x.rank - 1) + [lends], -1)
+    off = torch.zeros_like(last)
+    return torch.cat([last, off], -1), torch.cat([off, last], -1)
 
 
 def lift(largest, target):
@@ -66,26 +83,24 @@ def test_features_are_those_of_the_lowering(shape, expanded):
     x = inputs(shape, expanded=expanded)
     features = Features(x)
     width, widths = 2 * x.rank * x.a.shape[-1], features.widths
-    row, shift, peak, holds = features.measure()
-    phi, psi, beta = lowered(x)
+    row, peak, holds = features.measure()
+    phi, psi, beta, lends = lowered(x)
     assert bool(holds)
     q = features.query(row)
-    k, wide = features.key(row, shift, peak)
-    close(q[..., :width], phi)
+    k, wide = features.key(row, peak)
+    first, second = (y.unsqueeze(-2) for y in lent_columns(x, lends))
+    high = beta.half().double().unsqueeze(-1)
+    psi = torch.where(first, high, torch.where(second, beta.unsqueeze(-1) - high, psi))
+    close(q[..., :width], torch.where(first | second, 1.0, phi))
     close(k[..., :width], psi)
-    spare = slice(width + (0 if widths.trick else 2), None)
+    spare = slice(width + (0 if widths.lent else 2), None)
     assert not q[..., spare].any() and not k[..., spare].any()
     groups = x.a.shape[1] // x.b.shape[1]
     lifted = x.value.double() * lift(peak, VALUE_TARGET)[..., None, None]
     assert (lifted.abs().amax((-2, -1)) < 2**VALUE_TARGET).all()
     assert (lifted.abs().amax((-2, -1)) >= 2 ** (VALUE_TARGET - 1)).all()
     wanted = lifted.repeat_interleave(groups, 1)
-    if widths.trick:
-        middle = (beta.amax(-1) + beta.amin(-1)) / 2
-        torch.testing.assert_close(shift, middle.float(), rtol=1e-4, atol=1e-5)
-        factor = torch.exp(beta - shift.double().unsqueeze(-1)).unsqueeze(-1)
-        wanted = torch.cat([wanted * factor, factor], -1)
-    else:
+    if not widths.lent:
         assert (q[..., width : width + 2] == 1).all()
         columns = k[..., width : width + 2].double().sum(-1)
         torch.testing.assert_close(columns, beta, rtol=0, atol=1e-5 * float(beta.abs().max()))
@@ -101,13 +116,17 @@ def test_rows_are_picked_as_the_lowering_picks_them(shape):
     series, reach = sine.load(x.kind, x.rank), sine.unit_reach(form)
     row = Features(x).measure()[0]
     assert row.shape == reach.shape and row.unique().numel() > 1
-    assert torch.equal(row.long(), torch.searchsorted(series.reach, reach))
+    wanted = torch.searchsorted(series.reach, reach)
+    if x.widths.lent:
+        wanted = lending_rows(form, series, reach)
+        assert ((wanted >= series.reach.shape[0]).sum(-1) == 1).all()
+    assert torch.equal(row.long(), wanted)
 
 
 @pytest.mark.parametrize(
     "broken", ["reach", "nan in a", "inf in b", "nan in value", "size", "error"]
 )
-@pytest.mark.parametrize("shape", ["columns", "trick"])
+@pytest.mark.parametrize("shape", ["columns", "lent", "widest"])
 def test_what_does_not_hold_is_seen(shape, broken):
     x = inputs(shape)
     assert bool(Features(x).measure()[-1])
@@ -126,16 +145,14 @@ def test_what_does_not_hold_is_seen(shape, broken):
         series, reach = sine.load(x.kind, x.rank), sine.unit_reach(form)
         fit = torch.expm1(2 * sine.logit_error(form, series, reach))
         x.numbers[1] = float(fit) / 2
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("regard.engines.sine.launch.LARGEST_SPREAD", 1e9)
-        assert not bool(Features(x).measure()[-1])
+    assert not bool(Features(x).measure()[-1])
 
 
 def test_the_bound_on_the_device_is_the_one_that_is_stated():
-    x = inputs("trick")
+    x = inputs("lent")
     form = Pairwise(x.a, x.b, RATE * x.v.unsqueeze(-2), "tanh")
-    series, reach = sine.load(x.kind, x.rank), sine.unit_reach(form)
-    row = torch.searchsorted(series.reach, reach)
+    series, reach = load_lending(x.kind, x.rank), sine.unit_reach(form)
+    row = lending_rows(form, series, reach)
     power = series.coefficients.square().sum(-1)[row]
     fit = ((RATE * x.v).abs() * series.error[row]).sum(-1)
     bound = torch.expm1(2 * fit) + ROUNDING * ((RATE * x.v).square() * power).sum(-1).sqrt()
@@ -144,28 +161,16 @@ def test_the_bound_on_the_device_is_the_one_that_is_stated():
         assert bool(Features(x).measure()[-1]) is holds
 
 
-def test_a_beta_that_spreads_too_far_for_the_values_is_seen():
-    x = inputs("trick")
-    x.b[..., :4, :] = 4 * x.v[:1].sign()
-    x.b[..., 4:8, :] = -4 * x.v[:1].sign()
-    x.v.mul_(2)
-    beta = lowered(x)[2]
-    spread = float((beta.amax(-1) - beta.amin(-1)).max())
-    assert float(RATE * x.v.abs().sum(-1).max()) < LARGEST_LOGIT
-    assert bool(Features(x).measure()[-1]) is (spread <= LARGEST_SPREAD)
-    assert spread > LARGEST_SPREAD
-
-
 @pytest.mark.parametrize("expanded", [False, True])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_gradients_are_those_of_the_lowering(shape, expanded):
     """Random gradients of the features; the kernels and autograd through the plain lowering."""
     x = inputs(shape, expanded=expanded)
     features = Features(x)
-    width, trick, value_dim = 2 * x.rank * x.a.shape[-1], features.widths.trick, x.value.shape[-1]
-    row, shift, peak, holds = features.measure()
-    kept = Kept(shift, shift, row, shift, peak, holds)
-    k, wide = features.key(row, shift, peak)
+    width, value_dim = 2 * x.rank * x.a.shape[-1], x.value.shape[-1]
+    row, peak, holds = features.measure()
+    kept = Kept(peak, peak, row, peak, holds)
+    k, wide = features.key(row, peak)
     grad_q, grad_k, grad_wide = (
         torch.randn(y.shape).half() for y in (features.query(row), k, wide)
     )
@@ -173,21 +178,22 @@ def test_gradients_are_those_of_the_lowering(shape, expanded):
     # grad_out of sizes that differ by head: the lifts are undone for each.
     size = torch.rand(x.a.shape[:2]) * 10.0 ** torch.randint(-6, 3, x.a.shape[:2])
     found_a, by_queries = features.query_gradient(kept, size, grad_q)
-    found_b, found_value, by_keys = features.key_gradient(kept, size, wide, grad_k, grad_wide)
+    found_b, found_value, by_keys = features.key_gradient(kept, size, grad_k, grad_wide)
 
     down = 1 / lift(size, GRAD_TARGET)[..., None, None]
     groups = x.a.shape[1] // x.b.shape[1]
     up = lift(peak, VALUE_TARGET).repeat_interleave(groups, 1)[..., None, None]
     leaves = [y.double().requires_grad_() for y in (x.a, x.b, x.v, x.value)]
-    phi, psi, beta = lowered(x, leaves[:3])
+    phi, psi, beta, lends = lowered(x, leaves[:3])
+    first, second = (y.unsqueeze(-2) for y in lent_columns(x, lends))
+    # Of what is lent, the first column carries all of the gradient of beta.
+    psi = torch.where(first, beta.unsqueeze(-1), torch.where(second, 0.0, psi))
+    phi = torch.where(first | second, 1.0, phi)
     value = leaves[3].repeat_interleave(groups, 1) * up
-    if trick:
-        factor = torch.exp(beta - shift.double().unsqueeze(-1)).unsqueeze(-1)
-        value = torch.cat([value * factor, factor], -1)
     total = (down / up * phi * grad_q[..., :width].double()).sum()
     total = total + (down / up * psi * grad_k[..., :width].double()).sum()
-    total = total + (down / up * value * grad_wide[..., : value_dim + trick].double()).sum()
-    if not trick:
+    total = total + (down / up * value * grad_wide[..., :value_dim].double()).sum()
+    if not features.widths.lent:
         total = total + (down / up).squeeze(-1).mul(beta * grad_k[..., width].double()).sum()
     wanted = torch.autograd.grad(total, leaves)
     for got, y in zip((found_a, found_b, by_queries + by_keys, found_value), wanted, strict=True):
@@ -214,16 +220,18 @@ def test_sines_and_cosines(largest):
 
 
 def test_widths():
-    """The cheapest width that was measured; beta into the values where no column is left."""
+    """The cheapest width that was measured; a unit lends columns where none is left for beta."""
     assert lay_out(126, 64) == (128, 64, False)
-    assert lay_out(128, 64) == (128, 80, True)
-    assert lay_out(192, 64) == (192, 128, True)
+    assert lay_out(128, 64) == (128, 64, True)
+    assert lay_out(192, 64) == (192, 64, True)
     assert lay_out(224, 64) == (256, 128, False)
     assert lay_out(256, 64) == (256, 128, True)
-    assert lay_out(256, 128) is None and lay_out(258, 64) is None and lay_out(64, 129) is None
+    assert lay_out(258, 64) is None and lay_out(64, 129) is None
+    assert lay_out(128, 64, lend=False) == (192, 64, False)
+    assert lay_out(256, 64, lend=False) is None
     for width in range(2, 257, 2):
-        for value_dim in (1, 64, 127):
+        for value_dim in (1, 64, 128):
             found = lay_out(width, value_dim)
             assert found is not None and found[:2] in COST
-            assert found.features >= width + (0 if found.trick else 2)
-            assert found.values >= value_dim + found.trick
+            assert found.features >= width + (0 if found.lent else 2)
+            assert found.values >= value_dim

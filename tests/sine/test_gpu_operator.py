@@ -72,7 +72,7 @@ def errors(x, size=1.0):
 def test_output_and_gradients(exact, hidden, key_heads, causal):
     keys = 23 if causal else 37
     x = inputs(2, key_heads=key_heads, keys=keys, hidden=hidden, causal=causal, rate=1.5)
-    assert x.widths.trick is (hidden == 8)
+    assert x.widths.lent is (hidden == 8)
     assert max(errors(x)) < 3e-3
     assert exact.answers == 0
 

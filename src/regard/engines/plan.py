@@ -25,6 +25,7 @@ from regard.precision import working_dtype
 from regard.problem import Problem
 from regard.scores import Score
 from regard.sine import escapes
+from regard.sine.activation import row_of
 
 SDPA, CPU, TRITON, REFERENCE = Sdpa(), Cpu(), Triton(), Reference()
 SINE = Sine(through=(SDPA, CPU, TRITON, REFERENCE), exact=Behind())
@@ -218,7 +219,11 @@ def _reach(form: Pairwise) -> float:
     """The largest |f(a + b)|; not known for an activation that is not ours."""
     if form.activation == "tanh":
         return 1.0
-    return float(_peak(form.a) + _peak(form.b)) if form.activation == "leaky_relu" else math.inf
+    largest = float(_peak(form.a) + _peak(form.b))
+    if form.activation == "sine":
+        row = row_of(form.parameter)
+        return abs(row.linear) * largest + sum(map(abs, row.coefficients))
+    return largest if form.activation == "leaky_relu" else math.inf
 
 
 def _norm(x: Tensor) -> Tensor:

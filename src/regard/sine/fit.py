@@ -52,7 +52,8 @@ KINDS = {
     "uniform": Kind(slope_weight=0.1, taper=1.0),
     "normal": Kind(slope_weight=0.0, taper=1.0, density=True),
 }
-RANKS = (4, 5, 6, 7, 8, 10, 12)
+# 3 is for the one unit that lends its last sine to the linear term, see engines/sine/widths.py.
+RANKS = (3, 4, 5, 6, 7, 8, 10, 12)
 # Errors grow with about the fourth power of the reach and a hidden unit takes the next longer row,
 # so the steps are short where the error counts: below 5 it is small, beyond 10 too large anyway.
 REACHES = (
@@ -238,7 +239,7 @@ def main() -> None:
     tables: dict[str, dict[int, list[Row]]] = {}
     for name, kind in KINDS.items():
         tables[name] = {}
-        for rank in RANKS:
+        for rank in RANKS[1:] if kind.density else RANKS:
             if kind.density:
                 near = next(row for row in tables["matched"][rank] if row.reach == DENSITY_REACH)
                 rows = [fit(kind, rank, DENSITY_REACH, near)]

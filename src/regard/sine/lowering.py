@@ -35,17 +35,30 @@ def row_for(series: Series, reach: Tensor) -> Tensor:
     return torch.searchsorted(series.reach, reach).clamp(max=series.reach.shape[0] - 1)
 
 
+def lending_rows(form: Pairwise, series: Series, reach: Tensor) -> Tensor:
+    """The same in a table from `load_lending`: the unit with the least |v| takes a row of its second half.
+
+    Query heads that share a key head share the unit too: the largest |v| of them counts.
+    """
+    row = row_for(series, reach)
+    size = form.v.detach().abs().squeeze(-2).float()
+    size = size.unflatten(0, (row.shape[-2], -1)).amax(1)
+    lender = size.argmin(-1, keepdim=True).expand(*row.shape[:-1], 1)
+    return row + torch.zeros_like(row).scatter(-1, lender, series.reach.shape[0])
+
+
 def logit_error(form: Pairwise, series: Series, reach: Tensor) -> Tensor:
     """A bound on the error of any logit by the series, rounding apart: `sum_h |v_h| error_h`."""
-    return _weighed(form, series.error[row_for(series, reach)])
+    return weighed(form, series.error[row_for(series, reach)])
 
 
 def slope_error(form: Pairwise, series: Series, reach: Tensor) -> Tensor:
     """A bound on the errors of all `d logit / d a_h` of a pair together."""
-    return _weighed(form, series.slope_error[row_for(series, reach)])
+    return weighed(form, series.slope_error[row_for(series, reach)])
 
 
-def _weighed(form: Pairwise, errors: Tensor) -> Tensor:
+def weighed(form: Pairwise, errors: Tensor) -> Tensor:
+    """The largest sum of |v| times the errors of the units, (*, K, E), of any head."""
     size = form.v.detach().abs().squeeze(-2).float()
     groups = max(size.shape[0] // errors.shape[-2], 1)
     return (size * errors.repeat_interleave(groups, -2)).sum(-1).amax()

@@ -62,6 +62,34 @@ def rows(kind: str, rank: int) -> list[Row]:
     return TABLES[kind][rank]
 
 
+def can_lend(kind: str, rank: int) -> bool:
+    """Whether there is a series of this kind that is shorter by one, for the same reaches."""
+    shorter = TABLES[kind].get(rank - 1)
+    return shorter is not None and len(shorter) == len(TABLES[kind][rank])
+
+
+def load_lending(kind: str, rank: int, device: torch.device | str = "cpu") -> Series:
+    """Two tables in one: the rows of a rank, then those of one less, with a last sine of nothing.
+
+    `reach` is that of the first alone.
+    """
+    name = (f"{kind}, lending", rank, str(device))
+    if name not in _loaded:
+        long, short = load(kind, rank, device), load(kind, rank - 1, device)
+        with torch.inference_mode(False):
+            none = torch.zeros(short.linear.shape[0], 1, device=device)
+            padded = {
+                "frequencies": torch.cat([short.frequencies, none], -1),
+                "coefficients": torch.cat([short.coefficients, none], -1),
+            }
+            rows = {
+                field: torch.cat([getattr(long, field), padded.get(field, getattr(short, field))])
+                for field in Series._fields
+            }
+        _loaded[name] = Series(**{**rows, "reach": long.reach})
+    return _loaded[name]
+
+
 def load(kind: str, rank: int, device: torch.device | str = "cpu") -> Series:
     """The series of a kind and rank in fp32 on a device, kept there."""
     name = (kind, rank, str(device))

@@ -20,13 +20,9 @@ from regard.sine.series import ranks, rows
 ROUNDING = 6 * 0.71 * math.sqrt(2 / 3) * 2**-11
 # Weights, values and output of fp32 inputs are rounded to fp16 on the way, 2^-11 each.
 FULL_PRECISION = 3 * 2**-11
-# The most that rate |v|_1 may be. The logits that cuDNN sees hold no alpha, and no beta with the value
-# trick; they are at most 2.9 times as large, and stay above -88.7, where its backward has a known
-# fault (pytorch #196678).
+# The most that rate |v|_1 may be. The logits that cuDNN sees hold no alpha; they are at most 2.9 times
+# as large, and stay above -88.7, where its backward has a known fault (pytorch #196678).
 LARGEST_LOGIT = 30.0
-# How far beta may spread over the keys of a head with the value trick: weights are rounded to fp16
-# before e^beta multiplies them, and below 6e-8 of the largest they vanish.
-LARGEST_SPREAD = 8.0
 # What exact attention of a dtype errs by itself: its output alone is rounded by u = 2^-8 (bf16) or
 # 2^-11 (fp16) of its size. Measured against fp64 an exact bf16 kernel errs by 2.5e-3.
 OWN_ERROR = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}

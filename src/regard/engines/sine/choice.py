@@ -19,13 +19,17 @@ from regard.engines.sine.bounds import (
 from regard.engines.sine.widths import WIDEST_FEATURES, WIDEST_VALUE, Widths, lay_out
 from regard.forms import Pairwise
 from regard.problem import Problem
-from regard.sine.series import FAST_RANK, MATCHED_RANK
+from regard.sine.series import FAST_RANK, MATCHED_RANK, can_lend
 
 # Asked for by name and without an error: ranks at which the series errs about as much as exact
 # attention in bf16.
 USUAL_RANK = {"fast": FAST_RANK, "matched": MATCHED_RANK, "uniform": 6, "normal": 5}
 # The CPU pays for every sine, and rank 6 is within 1e-4 there (benchmarks/results/sine_cpu.json).
 CPU_RANK = {**USUAL_RANK, "matched": 6}
+
+
+# At import: compiled graphs would guard every number of the tables.
+LENDING = {(kind, rank): can_lend(kind, rank) for kind in sine.KINDS for rank in sine.ranks(kind)}
 
 
 class Call(NamedTuple):
@@ -78,7 +82,7 @@ def on_device(p: Problem) -> tuple[Call | None, list[str]]:
             why = f"no series up to rank {LONGEST}, with fp16 features, is likely to err by at most"
             return None, [f"{why} {error:.1e} of |value|"]
         rank = found
-    widths = lay_out(2 * rank * hidden, value_dim)
+    widths = lay_out(2 * rank * hidden, value_dim, LENDING[kind, rank])
     if widths is None:
         why = f"rank {rank} makes features {2 * rank * hidden} wide, for values {value_dim} wide"
         most = f"{WIDEST_FEATURES} and {WIDEST_VALUE}, with room for one term more"

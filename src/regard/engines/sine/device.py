@@ -19,7 +19,8 @@ from regard.engines.sine.bounds import OWN_ERROR, ROUNDING
 from regard.engines.sine.parts import PARTS
 from regard.forms import Pairwise
 from regard.problem import Problem
-from regard.sine.lowering import row_for
+from regard.sine.lowering import lending_rows, row_for, weighed
+from regard.sine.series import load_lending
 
 # cuDNN's widths beyond 128 need Hopper, its fp16 attention Ampere.
 OLDEST, OLDEST_WIDE, WIDE = 8, 9, 128
@@ -153,9 +154,15 @@ def added_error(p: Problem) -> float:
     assert isinstance(form, Pairwise) and isinstance(p.temperature, float)
     call, _ = choice.on_device(p)
     assert call is not None
-    series, reach = sine.load(call.kind, call.rank, p.device), sine.unit_reach(form)
-    bound = choice.output_error(p, sine.logit_error(form, series, reach))
-    powers = series.coefficients.square().sum(-1)[row_for(series, reach)]
+    reach = sine.unit_reach(form)
+    if call.widths.lent:
+        series = load_lending(call.kind, call.rank, p.device)
+        row = lending_rows(form, series, reach)
+    else:
+        series = sine.load(call.kind, call.rank, p.device)
+        row = row_for(series, reach)
+    bound = choice.output_error(p, weighed(form, series.error[row]))
+    powers = series.coefficients.square().sum(-1)[row]
     powers = powers.repeat_interleave(p.heads // powers.shape[-2], -2)
     size = form.v.detach().float().squeeze(-2) / p.temperature
     bound += ROUNDING * float((size.square() * powers).sum(-1).amax().sqrt())

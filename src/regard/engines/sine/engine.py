@@ -23,8 +23,8 @@ FIRST_NOTE = (
     "tanh is replaced by the sine series {0!r} of rank {1}; gradients are those of the series"
 )
 LAYOUT_NOTE = (
-    "it runs through cuDNN with features {0} wide and values {1} wide (the linear term among the "
-    "values: {2})"
+    "it runs through cuDNN with features {0} wide and values {1} wide (one hidden unit lends columns to "
+    "the linear term: {2})"
 )
 RANGE_NOTE = (
     "where |a + b| leaves the range of the series, or its error what is allowed, the exact kernel "

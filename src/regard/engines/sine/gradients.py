@@ -13,15 +13,11 @@ from regard.engines.sine.kernels import inverse, load_units, power_below, sine_c
 
 @triton.jit
 def output_gradient(
-    grad, attended, peak_grad, found,
+    grad, peak_grad, found,
     H, Q, grad_batch, grad_head, grad_place, grad_column, blocks,
-    D: tl.constexpr, X: tl.constexpr, XP: tl.constexpr, TARGET: tl.constexpr,
-    TRICK: tl.constexpr, BLOCK: tl.constexpr,
+    D: tl.constexpr, X: tl.constexpr, XP: tl.constexpr, TARGET: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of what cuDNN gave, (B, H, Q, X) in fp16, times the lift of grad_out.
-
-    With the value trick `y = O'[:D] / O'[D]`: `dO'[:D] = g / O'[D]`, `dO'[D] = -<g, y> / O'[D]`.
-    """
+    """The gradient of what cuDNN gave, (B, H, Q, X) in fp16, times the lift of grad_out."""
     program = tl.program_id(0)
     block, at_head = program % blocks, program // blocks
     batch, head = at_head // H, at_head % H
@@ -33,12 +29,6 @@ def output_gradient(
     g = g * power_below(tl.load(peak_grad + at_head).to(tl.float32), TARGET)
     line = (at_head.to(tl.int64) * Q + place)[:, None] * X + d[None, :]
     inside = there[:, None] & (d < X)[None, :]
-    if TRICK:
-        x = tl.load(attended + line, mask=inside, other=0.0).to(tl.float32)
-        total = tl.sum(tl.where((d == D)[None, :], x, 0.0), axis=1)
-        g = g / tl.where(there, total, 1.0)[:, None]
-        along = tl.sum(g * x, axis=1) / tl.where(there, total, 1.0)
-        g = tl.where((d == D)[None, :], -along[:, None], g)
     tl.store(found + line, g.to(tl.float16), mask=inside)
 
 
@@ -108,19 +98,18 @@ def by_angle(
 
 @triton.jit
 def key_gradient(
-    b, v, wide, row, linear, frequency, peak_value, shift, peak_grad, grad_psi, grad_wide,
+    b, v, row, linear, frequency, peak_value, peak_grad, grad_psi, grad_wide,
     grad_b, grad_value, partial,
     H, K, L, b_batch, b_head, b_place, b_unit, v_head, v_unit, rate, blocks,
     G: tl.constexpr, E: tl.constexpr, EP: tl.constexpr, R: tl.constexpr, W: tl.constexpr,
     D: tl.constexpr, X: tl.constexpr, XP: tl.constexpr,
     VALUE_TARGET: tl.constexpr, GRAD_TARGET: tl.constexpr,
-    TRICK: tl.constexpr, BLOCK: tl.constexpr,
+    N: tl.constexpr, LENT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Gradients db (B, K, L, E) and dvalue (B, K, L, D), and what each block adds to dv.
 
     `db = sum_r w (dpsi_sin cos wb - dpsi_cos sin wb) + rate linear v dbeta`
-    `dv = rate linear b dbeta`, with `dbeta = <dV', V'>` or the gradient of its column. Heads that
-    share a key are added up here, one after another. Whatever is not finite makes dv NaN.
+    `dv = rate linear b dbeta`, with dbeta the gradient of its first column. Heads that share a key are added up here, one after another. Whatever is not finite makes dv NaN.
     """
     program = tl.program_id(0)
     block, at_key_head = program % blocks, program // blocks
@@ -144,12 +133,10 @@ def key_gradient(
         at = line[:, None] * X + d[None, :]
         keep = there[:, None] & (d < X)[None, :]
         of_value = tl.load(grad_wide + at, mask=keep, other=0.0).to(tl.float32)
-        if TRICK:
-            y = tl.load(wide + at, mask=keep, other=0.0).to(tl.float32)
-            of_beta = tl.sum(of_value * y, axis=1)
-            beta = tl.sum(x * (slope * size)[None, :], axis=1)
-            factor = tl.where(there, tl.exp(beta - tl.load(shift + at_head)), 0.0)
-            of_value = of_value * factor[:, None]
+        if LENT:
+            lent = grad_psi + line[:, None] * W + ((R - 1) * E + unit)[None, :]
+            lends = inside & (index >= N)[None, :]
+            of_beta = tl.sum(tl.load(lent, mask=lends, other=0.0).to(tl.float32), axis=1)
         else:
             last = grad_psi + line * W + 2 * R * E
             of_beta = tl.load(last, mask=there, other=0.0).to(tl.float32)

@@ -11,10 +11,10 @@ value dim. Features are ordered by frequency: sin (or cos) of unit e and frequen
     phi_i = rate v c [sin wa_i, cos wa_i | 1, 1]      psi_j = [cos wb_j, sin wb_j | beta_j, its rest]
     beta_j = rate sum_e v_e linear_e b_je
 
-`|` and what follows is there where beta goes into columns. With the value trick it goes into the
-values instead, `V'_j = e^(beta_j - shift) [lift V_j, 1]`, and the output is `O'[:D] / (lift O'[D])`.
-`lift` is the power of two that brings the values of a head into the range of fp16; grad_out has one
-of its own. `rate` is 1 / temperature.
+`|` and what follows is there where beta goes into columns of its own. Where columns are lent, they take
+the place of the last sine of the unit with the least |v|, whose row is then one of a second table, N
+and beyond. Values are multiplied by `lift`, the power of two that brings those of a head into the
+range of fp16; grad_out has one of its own. `rate` is 1 / temperature.
 
 One program serves one block of places of one head. Programs are numbered along one axis of the grid:
 the others end at 65,535.
@@ -72,15 +72,17 @@ def load_units(x, base, place, unit, step, unit_step, length, E: tl.constexpr):
 
 @triton.jit
 def pick_rows(
-    peak_a, peak_b, v, reach, error, height, row, sound, bound,
+    peak_a, peak_b, peak_value, v, reach, error, height, row, sound, bound,
     H, K, v_head, v_unit, rate, allowed, rounding, largest,
     G: tl.constexpr, E: tl.constexpr, EP: tl.constexpr, R: tl.constexpr, N: tl.constexpr,
+    LENT: tl.constexpr,
 ):  # fmt: skip
     """The row of the table for each hidden unit, (B, K, E), and whether each head, (B, H), is sound.
 
     A unit takes the first row that reaches max|a| + max|b|. A head is sound where every unit has
     such a row, the bound `e^(2 delta) - 1 + rounding sqrt(sum_e v_e^2 sum_r c_r^2)` with
-    `delta = rate sum_e |v_e| error_e` is allowed, and `rate |v|_1` is at most `largest`.
+    `delta = rate sum_e |v_e| error_e` is allowed, `rate |v|_1` is at most `largest`, and all values
+    are finite.
     """
     program = tl.program_id(0)
     batch, key_head = program // K, program % K
@@ -97,6 +99,14 @@ def pick_rows(
         index += (tl.load(reach + n) < most).to(tl.int32)
     within = (most <= tl.load(reach + N - 1)) | (unit >= E)
     index = tl.minimum(index, N - 1)
+    if LENT:
+        # The unit with the least |v| takes a row of the second table.
+        weight = tl.zeros([EP], tl.float32)
+        for g in range(G):
+            at = v + (key_head * G + g) * v_head + unit * v_unit
+            weight = tl.maximum(weight, tl.abs(tl.load(at, mask=real, other=0.0).to(tl.float32)))
+        lender = tl.argmin(tl.where(real, weight, float("inf")), axis=0)
+        index = tl.where(unit == lender, index + N, index)
     tl.store(row + program * E + unit, index, mask=real)
     power = tl.zeros([EP], tl.float32)
     for r in tl.static_range(R):
@@ -104,6 +114,7 @@ def pick_rows(
         power += c * c
     fit = tl.load(error + index, mask=real, other=0.0)
     reached = tl.min(within.to(tl.int32), axis=0)
+    reached *= (tl.load(peak_value + program).to(tl.float32) < float("inf")).to(tl.int32)
     for g in range(G):
         head = key_head * G + g
         size = tl.load(v + head * v_head + unit * v_unit, mask=real, other=0.0).to(tl.float32)
@@ -116,57 +127,11 @@ def pick_rows(
 
 
 @triton.jit
-def key_range(
-    b, v, row, linear, extremes,
-    H, K, L, b_batch, b_head, b_place, b_unit, v_head, v_unit, rate, blocks,
-    G: tl.constexpr, E: tl.constexpr, EP: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """The least and the largest beta of each block of keys, (B, H, blocks, 2)."""
-    program = tl.program_id(0)
-    block, at_head = program % blocks, program // blocks
-    batch, head = at_head // H, at_head % H
-    unit, place = tl.arange(0, EP), block * BLOCK + tl.arange(0, BLOCK)
-    base = batch.to(tl.int64) * b_batch + (head // G).to(tl.int64) * b_head
-    x = load_units(b, base, place, unit, b_place, b_unit, L, E)
-    real = unit < E
-    index = tl.load(row + (batch * K + head // G) * E + unit, mask=real, other=0)
-    pull = rate * tl.load(v + head * v_head + unit * v_unit, mask=real, other=0.0).to(tl.float32)
-    pull = pull * tl.load(linear + index, mask=real, other=0.0)
-    beta = tl.sum(x * pull[None, :], axis=1)
-    out = extremes + program.to(tl.int64) * 2
-    tl.store(out, tl.min(tl.where(place < L, beta, float("inf")), axis=0))
-    tl.store(out + 1, tl.max(tl.where(place < L, beta, float("-inf")), axis=0))
-
-
-@triton.jit
-def settle(
-    extremes, peak_value, sound, shift,
-    H, K, blocks, spread,
-    G: tl.constexpr, TRICK: tl.constexpr, NP: tl.constexpr,
-):  # fmt: skip
-    """The middle of beta of each head, (B, H), and whether beta and the values fit into fp16."""
-    at_head = tl.program_id(0)
-    batch, head = at_head // H, at_head % H
-    peak = tl.load(peak_value + batch * K + head // G).to(tl.float32)
-    good = peak < float("inf")
-    middle = peak * 0.0
-    if TRICK:
-        n = tl.arange(0, NP)
-        at = extremes + (at_head.to(tl.int64) * blocks + n) * 2
-        low = tl.min(tl.load(at, mask=n < blocks, other=float("inf")), axis=0)
-        high = tl.max(tl.load(at + 1, mask=n < blocks, other=float("-inf")), axis=0)
-        good = good & (high - low <= spread)
-        middle = 0.5 * (low + high)
-    tl.store(shift + at_head, middle)
-    tl.store(sound + at_head, tl.load(sound + at_head) * good.to(tl.int32))
-
-
-@triton.jit
 def query_features(
     a, v, row, frequency, height, phi,
     H, K, Q, a_batch, a_head, a_place, a_unit, v_head, v_unit, rate, blocks,
     G: tl.constexpr, E: tl.constexpr, EP: tl.constexpr, R: tl.constexpr, W: tl.constexpr, TP: tl.constexpr,
-    TRICK: tl.constexpr, BLOCK: tl.constexpr,
+    N: tl.constexpr, LENT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The features phi (B, H, Q, W) in fp16."""
     program = tl.program_id(0)
@@ -185,11 +150,15 @@ def query_features(
         c = size * tl.load(height + index * R + r, mask=real, other=0.0)
         sine, cosine = sine_cosine(x * w[None, :])
         column = (r * E + unit)[None, :]
-        tl.store(out + column, (c[None, :] * sine).to(tl.float16), mask=inside)
-        tl.store(out + R * E + column, (c[None, :] * cosine).to(tl.float16), mask=inside)
+        first, second = c[None, :] * sine, c[None, :] * cosine
+        if LENT and r == R - 1:
+            lends = (index >= N)[None, :]
+            first, second = tl.where(lends, 1.0, first), tl.where(lends, 1.0, second)
+        tl.store(out + column, first.to(tl.float16), mask=inside)
+        tl.store(out + R * E + column, second.to(tl.float16), mask=inside)
     if W > 2 * R * E:
         tail = tl.arange(0, TP)
-        ones = 0 if TRICK else 2
+        ones = 0 if LENT else 2
         column = 2 * R * E + tail
         fill = tl.where(there[:, None] & (tail < ones)[None, :], 1.0, 0.0).to(tl.float16)
         tl.store(out + column[None, :], fill, mask=there[:, None] & (column < W)[None, :])
@@ -197,12 +166,12 @@ def query_features(
 
 @triton.jit
 def key_features(
-    b, v, value, row, linear, frequency, peak_value, shift, psi, wide,
+    b, v, value, row, linear, frequency, peak_value, psi, wide,
     H, K, L, b_batch, b_head, b_place, b_unit, v_head, v_unit,
     value_batch, value_head, value_place, value_column, rate, blocks,
     G: tl.constexpr, E: tl.constexpr, EP: tl.constexpr, R: tl.constexpr, W: tl.constexpr, TP: tl.constexpr,
     D: tl.constexpr, X: tl.constexpr, XP: tl.constexpr, TARGET: tl.constexpr,
-    TRICK: tl.constexpr, BLOCK: tl.constexpr,
+    N: tl.constexpr, LENT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The features psi (B, H, L, W) and the values (B, H, L, X) as cuDNN gets them, in fp16."""
     program = tl.program_id(0)
@@ -218,11 +187,17 @@ def key_features(
     pull = rate * tl.load(v + head * v_head + unit * v_unit, mask=real, other=0.0).to(tl.float32)
     pull = pull * tl.load(linear + index, mask=real, other=0.0)
     beta = tl.sum(x * pull[None, :], axis=1)
+    # Two columns: fp16 alone would round beta to 11 bits and shift whole weights.
+    high = beta.to(tl.float16).to(tl.float32)
     line = at_head.to(tl.int64) * L + place
     out = psi + line[:, None] * W
     for r in tl.static_range(R):
         w = tl.load(frequency + index * R + r, mask=real, other=0.0)
         sine, cosine = sine_cosine(x * w[None, :])
+        if LENT and r == R - 1:
+            lends = (index >= N)[None, :]
+            cosine = tl.where(lends, high[:, None], cosine)
+            sine = tl.where(lends, (beta - high)[:, None], sine)
         column = (r * E + unit)[None, :]
         tl.store(out + column, cosine.to(tl.float16), mask=inside)
         tl.store(out + R * E + column, sine.to(tl.float16), mask=inside)
@@ -230,9 +205,7 @@ def key_features(
         tail = tl.arange(0, TP)
         column = 2 * R * E + tail
         fill = tl.zeros([BLOCK, TP], tl.float32)
-        if not TRICK:
-            # Two columns: fp16 alone would round beta to 11 bits and shift whole weights.
-            high = beta.to(tl.float16).to(tl.float32)
+        if not LENT:
             fill = tl.where((tail == 0)[None, :], high[:, None], fill)
             fill = tl.where((tail == 1)[None, :], (beta - high)[:, None], fill)
         keep = there[:, None] & (column < W)[None, :]
@@ -242,9 +215,6 @@ def key_features(
     at = base + place.to(tl.int64)[:, None] * value_place + d[None, :] * value_column
     y = tl.load(value + at, mask=there[:, None] & (d < D)[None, :], other=0.0).to(tl.float32)
     y = y * power_below(tl.load(peak_value + batch * K + key_head).to(tl.float32), TARGET)
-    if TRICK:
-        factor = tl.exp(beta - tl.load(shift + at_head))
-        y = tl.where((d == D)[None, :], factor[:, None], y * factor[:, None])
     tl.store(
         wide + line[:, None] * X + d[None, :],
         y.to(tl.float16),
@@ -257,7 +227,7 @@ def finish(
     attended, peak_value, output,
     H, K, Q, blocks,
     G: tl.constexpr, D: tl.constexpr, X: tl.constexpr, XP: tl.constexpr, TARGET: tl.constexpr,
-    TRICK: tl.constexpr, BLOCK: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The output (B, H, Q, D) from what cuDNN gave, (B, H, Q, X)."""
     program = tl.program_id(0)
@@ -269,8 +239,5 @@ def finish(
     inside = there[:, None] & (d < X)[None, :]
     x = tl.load(attended + line[:, None] * X + d[None, :], mask=inside, other=0.0).to(tl.float32)
     y = x * inverse(power_below(tl.load(peak_value + batch * K + head // G).to(tl.float32), TARGET))
-    if TRICK:
-        total = tl.sum(tl.where((d == D)[None, :], x, 0.0), axis=1)
-        y = y / tl.where(there, total, 1.0)[:, None]
     inside = there[:, None] & (d < D)[None, :]
     tl.store(output + line[:, None] * D + d[None, :], y.to(output.dtype.element_ty), mask=inside)

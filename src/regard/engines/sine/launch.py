@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from regard import sine
-from regard.engines.sine.bounds import LARGEST_LOGIT, LARGEST_SPREAD, ROUNDING
+from regard.engines.sine.bounds import LARGEST_LOGIT, ROUNDING
+from regard.sine.series import load_lending
 
 if TYPE_CHECKING:
     from regard.engines.sine.operators import Inputs, Kept
@@ -48,7 +49,10 @@ class Features:
         self.key_heads, self.keys, self.value_dim = x.b.shape[1], x.b.shape[2], x.value.shape[-1]
         self.sizes = (self.heads, self.key_heads)
         self.group = {"G": self.heads // self.key_heads}
-        self.series = sine.load(x.kind, x.rank, x.a.device)
+        lent = self.widths.lent
+        load = load_lending if lent else sine.load
+        self.series = load(x.kind, x.rank, x.a.device)
+        self.rows = {"N": self.series.reach.shape[0], "LENT": lent}
         padded = next_power(self.hidden)
         self.block = max(16, UNITS // padded)
         self.units = {**self.group, "E": self.hidden, "EP": padded}
@@ -59,7 +63,6 @@ class Features:
         }
         spare = self.widths.features - 2 * x.rank * self.hidden
         self.tail = {"R": x.rank, "W": self.widths.features, "TP": next_power(spare)}
-        self.trick = {"TRICK": self.widths.trick}
 
     def new(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """A tensor to write to."""
@@ -69,38 +72,21 @@ class Features:
         """How many blocks cover a length."""
         return -(-length // block)
 
-    def measure(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Rows of the table (B, K, E), shift (B, H), largest |value| (B, K), and whether all holds."""
+    def measure(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Rows of the table (B, K, E), largest |value| (B, K), and whether all holds."""
         x, series = self.x, self.series
         row = self.new(self.batch, self.key_heads, self.hidden, dtype=torch.int32)
         sound = self.new(self.batch, self.heads, dtype=torch.int32)
-        bound, shift = self.new(self.batch, self.heads), self.new(self.batch, self.heads)
+        bound, peak = self.new(self.batch, self.heads), largest(x.value, (-2, -1))
         self.kernels.pick_rows[(self.batch * self.key_heads,)](
-            *(largest(x.a, -2), largest(x.b, -2), x.v),
+            *(largest(x.a, -2), largest(x.b, -2), peak, x.v),
             *(series.reach, series.error, series.coefficients, row, sound, bound),
             *(*self.sizes, *x.v.stride(), self.rate, self.allowed, ROUNDING, LARGEST_LOGIT),
             **self.units,
+            **self.rows,
             R=x.rank,
-            N=series.reach.shape[0],
         )
-        blocks = self.blocks(self.keys, self.block)
-        extremes = shift
-        if self.widths.trick:
-            extremes = self.new(self.batch, self.heads, blocks, 2)
-            self.kernels.key_range[(self.batch * self.heads * blocks,)](
-                *(x.b, x.v, row, series.linear, extremes),
-                *(*self.sizes, self.keys, *x.b.stride(), *x.v.stride(), self.rate, blocks),
-                **self.units,
-                BLOCK=self.block,
-            )
-        peak = largest(x.value, (-2, -1))
-        self.kernels.settle[(self.batch * self.heads,)](
-            *(extremes, peak, sound, shift, *self.sizes, blocks, LARGEST_SPREAD),
-            **self.group,
-            **self.trick,
-            NP=next_power(blocks),
-        )
-        return row, shift, peak, sound.all().reshape(1)
+        return row, peak, sound.all().reshape(1)
 
     def query(self, row: Tensor) -> Tensor:
         """The features phi (B, H, Q, W)."""
@@ -113,12 +99,12 @@ class Features:
             *(*self.sizes, self.queries, *x.a.stride(), *x.v.stride(), self.rate, blocks),
             **self.units,
             **self.tail,
-            **self.trick,
+            **self.rows,
             BLOCK=self.block,
         )
         return phi
 
-    def key(self, row: Tensor, shift: Tensor, peak: Tensor) -> tuple[Tensor, Tensor]:
+    def key(self, row: Tensor, peak: Tensor) -> tuple[Tensor, Tensor]:
         """The features psi (B, H, L, W) and the values (B, H, L, X), for each query head."""
         x, block = self.x, max(16, VALUES // self.values["XP"])
         lead, blocks = (self.batch, self.heads, self.keys), self.blocks(self.keys, block)
@@ -126,12 +112,12 @@ class Features:
         wide = self.new(*lead, self.widths.values, dtype=torch.float16)
         self.kernels.key_features[(self.batch * self.heads * blocks,)](
             *(x.b, x.v, x.value, row, self.series.linear, self.series.frequencies),
-            *(peak, shift, psi, wide, *self.sizes, self.keys),
+            *(peak, psi, wide, *self.sizes, self.keys),
             *(*x.b.stride(), *x.v.stride(), *x.value.stride(), self.rate, blocks),
             **self.units,
             **self.tail,
+            **self.rows,
             **self.values,
-            **self.trick,
             TARGET=VALUE_TARGET,
             BLOCK=block,
         )
@@ -148,21 +134,19 @@ class Features:
             *(attended, peak, output, *self.sizes, self.queries, blocks),
             **self.group,
             **self.values,
-            **self.trick,
             TARGET=VALUE_TARGET,
             BLOCK=block,
         )
         return output
 
     def output_gradient(self, grad: Tensor, attended: Tensor) -> tuple[Tensor, Tensor]:
-        """The largest |grad_out| of each head (B, H), and the gradient of `attended`, lifted."""
+        """The largest |grad_out| of each head (B, H), and the gradient of what is like `attended`."""
         block = max(16, VALUES // self.values["XP"])
         blocks = self.blocks(self.queries, block)
         size, found = largest(grad, (-2, -1)), torch.empty_like(attended)
         self.gradients.output_gradient[(self.batch * self.heads * blocks,)](
-            *(grad, attended, size, found, self.heads, self.queries, *grad.stride(), blocks),
+            *(grad, size, found, self.heads, self.queries, *grad.stride(), blocks),
             **self.values,
-            **self.trick,
             TARGET=GRAD_TARGET,
             BLOCK=block,
         )
@@ -187,7 +171,7 @@ class Features:
         return grad_a, partial.sum((0, 2))
 
     def key_gradient(
-        self, kept: Kept, size: Tensor, wide: Tensor, grad_psi: Tensor, grad_wide: Tensor
+        self, kept: Kept, size: Tensor, grad_psi: Tensor, grad_wide: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Gradients db (B, K, L, E) and dvalue (B, K, L, D), and what the keys add to dv (H, E) in fp32."""
         x, block = self.x, max(16, GRADIENTS // self.values["XP"])
@@ -197,12 +181,12 @@ class Features:
         )
         partial = self.new(self.batch, self.heads, blocks, self.hidden)
         self.gradients.key_gradient[(self.batch * self.key_heads * blocks,)](
-            *(x.b, x.v, wide, kept.row, self.series.linear, self.series.frequencies),
-            *(kept.peak, kept.shift, size, grad_psi, grad_wide, grad_b, grad_value, partial),
+            *(x.b, x.v, kept.row, self.series.linear, self.series.frequencies),
+            *(kept.peak, size, grad_psi, grad_wide, grad_b, grad_value, partial),
             *(*self.sizes, self.keys, *x.b.stride(), *x.v.stride(), self.rate, blocks),
             **self.units,
+            **self.rows,
             **self.values,
-            **self.trick,
             R=x.rank,
             W=self.widths.features,
             VALUE_TARGET=VALUE_TARGET,

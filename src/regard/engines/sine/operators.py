@@ -23,6 +23,7 @@ from regard.engines.sine.parts import PARTS, Exact
 from regard.engines.sine.widths import Widths, lay_out
 from regard.engines.tiled.operators import LIBRARY, once
 from regard.sine import escapes
+from regard.sine.series import can_lend
 
 
 class Inputs(NamedTuple):
@@ -45,7 +46,8 @@ class Inputs(NamedTuple):
     @property
     def widths(self) -> Widths:
         """The layout for cuDNN, which the engine has checked to exist."""
-        found = lay_out(2 * self.rank * self.a.shape[-1], self.value.shape[-1])
+        lend = can_lend(self.kind, self.rank)
+        found = lay_out(2 * self.rank * self.a.shape[-1], self.value.shape[-1], lend)
         if found is None:
             raise ValueError(
                 f"rank {self.rank}, {self.a.shape[-1]} hidden units and value dim "
@@ -58,14 +60,12 @@ class Kept(NamedTuple):
     """What the backward needs beside the inputs.
 
     attended (B, H, Q, X) in fp16 and lse (B, H, Q) as cuDNN gave them; row (B, K, E), the row of the
-    table for each unit; shift (B, H), the middle of beta; peak (B, K), the largest |value|; holds
-    (1,), whether the series held.
+    table for each unit; peak (B, K), the largest |value|; holds (1,), whether the series held.
     """
 
     attended: Tensor
     lse: Tensor
     row: Tensor
-    shift: Tensor
     peak: Tensor
     holds: Tensor
 
@@ -73,10 +73,8 @@ class Kept(NamedTuple):
 ARGUMENTS = (
     "Tensor a, Tensor b, Tensor v, Tensor value, Tensor numbers, bool causal, str kind, int rank"
 )
-KEPT = "Tensor attended, Tensor lse, Tensor row, Tensor shift, Tensor peak, Tensor holds"
-LIBRARY.define(
-    f"sine_attend({ARGUMENTS}) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
-)
+KEPT = "Tensor attended, Tensor lse, Tensor row, Tensor peak, Tensor holds"
+LIBRARY.define(f"sine_attend({ARGUMENTS}) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)")
 LIBRARY.define(
     f"sine_attend_backward({ARGUMENTS}, Tensor grad, {KEPT}) -> (Tensor, Tensor, Tensor, Tensor)"
 )
@@ -104,14 +102,14 @@ def attend(*flat) -> tuple[Tensor, ...]:
     # Triton launches on the current device.
     with torch.cuda.device_of(x.a):
         features = Features(x)
-        row, shift, peak, holds = features.measure()
+        row, peak, holds = features.measure()
         escapes.note(holds)
-        wide = features.key(row, shift, peak)
+        wide = features.key(row, peak)
         attended, lse = PARTS.fused.forward(features.query(row), *wide, x.causal)
         del wide
         output = features.finish(attended, peak)
         behind().attend(holds, *x[:4], features.rate, x.causal, output)
-    return output, attended, lse, row, shift, peak, holds
+    return output, attended, lse, row, peak, holds
 
 
 def attend_backward(*flat) -> tuple[Tensor, ...]:
@@ -123,12 +121,12 @@ def attend_backward(*flat) -> tuple[Tensor, ...]:
         features = Features(x)
         size, wide = features.output_gradient(grad, kept.attended)
         q = features.query(kept.row)
-        k, v = features.key(kept.row, kept.shift, kept.peak)
+        k, v = features.key(kept.row, kept.peak)
         found = PARTS.fused.backward(wide, q, k, v, kept.attended, kept.lse, x.causal)
         grad_q, grad_k, grad_wide = (part.contiguous() for part in found)
-        del found, wide, q, k
+        del found, wide, q, k, v
         grad_a, from_queries = features.query_gradient(kept, size, grad_q)
-        grad_b, grad_value, from_keys = features.key_gradient(kept, size, v, grad_k, grad_wide)
+        grad_b, grad_value, from_keys = features.key_gradient(kept, size, grad_k, grad_wide)
         grad_v = from_queries + from_keys
         # Gradients that overflowed fp16 on the way have made it NaN.
         skip = kept.holds & grad_v.isfinite().all()
@@ -147,7 +145,6 @@ def fake_attend(*flat) -> tuple[Tensor, ...]:
         x.a.new_empty((batch, heads, queries, x.widths.values), dtype=torch.float16),
         full,
         x.a.new_empty((batch, key_heads, hidden), dtype=torch.int32),
-        full.new_empty((batch, heads)),
         full.new_empty((batch, key_heads)),
         x.a.new_empty((1,), dtype=torch.bool),
     )

@@ -41,15 +41,15 @@ def add(place, x, mask):
 
 
 @triton.jit
-def add_shared(place, x, mask, grads, broken, who):
-    """Add to memory that other programs add to as well; NaN is noted in `broken` at `who`."""
+def add_shared(place, x, mask, grads, who):
+    """Add to memory that other programs add to as well; NaN is noted for the rows `who`."""
     if grads.unit is None:
         add(place, x, mask)
     else:
         bad = (x != x) | (tl.abs(x) == float("inf"))
         count = tl.where(bad, 0.0, x * tl.load(grads.unit)).to(tl.int64)
         add(place, count, mask)
-        tl.atomic_max(broken + who, bad.to(tl.int32), mask=mask & bad, sem="relaxed")
+        tl.atomic_max(grads.broken_rows + who, bad.to(tl.int32), mask=mask & bad, sem="relaxed")
 
 
 @triton.jit
@@ -97,7 +97,7 @@ def give_two_units(
     place = (head * tile.REAL + unit) * sizes.queries + row[:, None]
     inside = (row[:, None] < sizes.queries) & (n % 8 == 0) & (unit < tile.REAL)
     who = head * sizes.queries + row[:, None] + n * 0
-    add_shared(grads.q + place, sums, inside, grads, grads.broken_rows, who)
+    add_shared(grads.q + place, sums, inside, grads, who)
 
 
 @triton.jit
@@ -220,7 +220,6 @@ def inner_gradient(
             of_q,
             inside,
             grads,
-            grads.broken_rows,
             head * sizes.queries + row[:, None] + unit * 0,
         )
         at = (head * sizes.keys + column[:, None]) * tile.E + unit
@@ -280,11 +279,11 @@ def gradient_of_logits(
         ds = tl.where(seen, ds * (1.0 - share * share), 0.0)
     if pairs.rate is not None:
         of_rate = tl.sum(tl.where(seen, ds * score, 0.0), 1)[:, None]
-        add_shared(grads.rate + row, of_rate, here, grads, grads.broken_rows, row)
+        add_shared(grads.rate + row, of_rate, here, grads, row)
         ds = ds * tl.load(pairs.rate + row, mask=here, other=0.0)
     if pairs.alpha is not None:
         of_alpha = tl.sum(ds, 1)[:, None]
-        add_shared(grads.alpha + row, of_alpha, here, grads, grads.broken_rows, row)
+        add_shared(grads.alpha + row, of_alpha, here, grads, row)
     if pairs.beta is not None:
         add(grads.beta + head * sizes.keys + columns, tl.sum(ds, 0)[None, :], columns < sizes.keys)
     return ds

@@ -29,8 +29,8 @@ def unit(args: Arguments, known: Rows) -> Tensor:
 
 
 def largest_sum(args: Arguments, known: Rows) -> Tensor:
-    """No sum over the pairs of a row, or of a head for v, is larger than this."""
-    queries, keys = args.sizes[3:]
+    """No sum over the pairs of a row is larger than this."""
+    keys = args.sizes[4]
     scale, _, dropout, parameter = args.numbers.tolist()
     if known.given is not None:
         row = keys * peak(known.given)
@@ -51,9 +51,7 @@ def largest_sum(args: Arguments, known: Rows) -> Tensor:
         height = 1 if args.activation == "tanh" else reach * max(1.0, abs(parameter))
         score = args.q.shape[-1] * peak(args.v) * height
         slope = peak(args.v) * max(1.0, abs(parameter))
-        factor = torch.maximum(
-            torch.maximum(score, slope), queries * torch.ones_like(score) * height
-        )
+        factor = torch.maximum(score, slope)
     return row * factor.clamp(min=1)
 
 
