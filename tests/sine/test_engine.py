@@ -198,3 +198,14 @@ def test_the_series_is_an_argument_like_others():
     assert Additive(**Additive(8, 4, series="normal").arguments()).series == "normal"
     with pytest.raises(ValueError, match=r"series must be 'fast' or 'matched'.*got 'quick'"):
         Additive(8, 4, series="quick")
+
+
+def test_what_the_engine_behind_does_not_promise_is_said():
+    q, k, v = (torch.randn(1, 2, 6, 8) for _ in range(3))
+    for score, options in (
+        (regard.Additive(8, 2, activation="sine"), {}),
+        (regard.Additive(8, 2), {"error": 0.1}),
+    ):
+        notes = regard.explain(q, k, v, score, mask=regard.Mask.causal(), **options).notes
+        assert any("only some queries see" in note for note in notes)
+        assert any("second derivative" in note for note in notes)

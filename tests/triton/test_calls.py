@@ -10,7 +10,7 @@ import regard
 from regard import Mask
 from regard.testing import poisoned
 
-from .tools import deterministic, draw, inputs, outcome
+from .tools import deterministic, draw, inputs, outcome, widened
 
 pytestmark = pytest.mark.interpreted
 WANT = ("lse", "entropy", "max_logit", "max_weight", "jacobian", "weights")
@@ -216,3 +216,24 @@ def test_there_is_no_second_derivative_and_the_error_says_so():
     (grad,) = torch.autograd.grad(output.sum(), q, create_graph=True)
     with pytest.raises(RuntimeError, match="second derivative"):
         grad.sum().backward()
+
+
+@pytest.mark.parametrize("size", [1e-36, 1e-12, 1.0, 1e30])
+def test_a_fixed_result_keeps_small_gradients(size):
+    """Each row counts in units of its own, so that neither size nor neighbours cost digits."""
+    q, k, v = inputs(13, 13, heads=2, hidden=3, value_dim=5, key_heads=1)
+    score = regard.Additive(3, 2)
+    v.data[:, :, -1] = 1e20  # the last query alone sees it
+    grad = torch.randn(*q.shape[:3], 5) * size
+    grad[:, :, -1] = 0
+    grad[:, :, 3] *= 1e-15 if size == 1.0 else 1.0
+    with deterministic():
+        out = regard.attention(q, k, v, score, mask=Mask.causal(), engine="triton")
+        found = torch.autograd.grad(out, q, grad)[0]
+    wide = [x.detach().double().requires_grad_() for x in (q, k, v)]
+    exact = widened(score, torch.float64)
+    out = regard.attention(*wide, exact, mask=Mask.causal(), engine="reference")
+    truth = torch.autograd.grad(out, wide[0], grad.double())[0]
+    for row in (2, 3, 7):
+        off = (found[:, :, row] - truth[:, :, row]).abs().max() / truth[:, :, row].abs().max()
+        assert float(off) < 1e-4

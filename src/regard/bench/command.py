@@ -32,6 +32,7 @@ from regard.measuring.machine import calm_threads, machine
 CANDIDATES: tuple[Candidate, ...] = (*OURS, *PEERS)
 RESULTS = Path("benchmarks/results")
 INTERRUPTED = 130
+MOST_THREADS = 4096
 EFFORT = {
     "cuda": Effort(seconds=3.0, longest=0.3, most=15, heads=4),
     "cpu": Effort(seconds=20.0, longest=5.0),
@@ -88,12 +89,12 @@ def parser() -> argparse.ArgumentParser:
     add("--resume", action="store_true", help="go on with what is in the results")
     add(
         "--out",
-        type=Path,
+        type=folder,
         metavar="DIR",
         help=f"folder (default: {RESULTS} if there, else regard-bench)",
     )
     add("--name", type=file_name, help="of the files (default: from the device, as h200 or cpu)")
-    add("--seed", type=int, default=0, help="of the inputs (default: 0)")
+    add("--seed", type=seed, default=0, help="of the inputs (default: 0)")
     add("--threads", type=count, metavar="N", help="CPU threads (default: as many as are free)")
     add("--list", action="store_true", help="list suites, settings and candidates, measure nothing")
     return found
@@ -340,9 +341,24 @@ def sizes(text: str) -> tuple[int, ...]:
 
 def count(text: str) -> int:
     """A number of threads."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no count, as 2 is")
+    if not text.isdecimal() or not 1 <= int(text) <= MOST_THREADS:
+        raise argparse.ArgumentTypeError(f"{text!r} is no count from 1 to {MOST_THREADS}")
     return int(text)
+
+
+def seed(text: str) -> int:
+    """A seed that torch takes."""
+    if not text.isdecimal() or int(text) >= 2**63:
+        raise argparse.ArgumentTypeError(f"{text!r} is no seed: a whole number below 2**63 is one")
+    return int(text)
+
+
+def folder(text: str) -> Path:
+    """A folder, or a place where one can be made."""
+    path = Path(text)
+    if path.exists() and not path.is_dir():
+        raise argparse.ArgumentTypeError(f"{text!r} is a file; name a folder")
+    return path
 
 
 def positive(text: str) -> float:

@@ -117,9 +117,10 @@ class Store:
     def threads(self) -> int | None:
         """How many the results were measured with, where there are any that can be read."""
         try:
-            return load(self.json).machine.get("threads")
+            found = load(self.json).machine.get("threads")
         except (OSError, StoreError):
             return None
+        return found if isinstance(found, int) and found > 0 else None
 
     def set_aside(self, why: str) -> Path:
         """Rename the JSON to the first free name."""
@@ -152,7 +153,10 @@ def load(path: Path) -> Results:
         raise StoreError(f"it is not JSON ({error})") from None
     if not isinstance(found, dict):
         raise StoreError("it is not a JSON object")
-    return Results.from_dict(found)
+    try:
+        return Results.from_dict(found)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise StoreError(f"a field is not what it should be ({error!r})") from None
 
 
 def to_csv(results: Results) -> str:

@@ -13,6 +13,8 @@ from torch import Tensor
 
 # For each device an int64 tensor of two: the calls, and those of them that the series held for.
 _counts: dict[torch.device, Tensor] = {}
+# The same of calls on the CPU whose answer was a plain bool.
+_plain = [0, 0]
 
 
 class Escapes(NamedTuple):
@@ -35,10 +37,11 @@ def note(held: Tensor | bool) -> None:
             )
         counts = _on(held.device)
         counts[1].add_(held.detach().reshape(()).to(torch.bool))
+        counts[0].add_(1)
     else:
-        counts = _on(torch.device("cpu"))
-        counts[1].add_(bool(held))
-    counts[0].add_(1)
+        # Numbers and not a tensor: inside torch.func transforms none may be written to.
+        _plain[0] += 1
+        _plain[1] += bool(held)
 
 
 def count(device: torch.device | str | None = None) -> Escapes:
@@ -49,6 +52,8 @@ def count(device: torch.device | str | None = None) -> Escapes:
     """
     wanted = None if device is None else torch.device(device)
     calls = held = 0
+    if wanted is None or wanted.type == "cpu":
+        calls, held = _plain
     for place, counts in _counts.items():
         if wanted is None or wanted in (place, torch.device(place.type)):
             here = counts.tolist()
@@ -58,6 +63,7 @@ def count(device: torch.device | str | None = None) -> Escapes:
 
 def reset() -> None:
     """Count from 0 again. In place: a captured CUDA graph goes on counting into the same tensors."""
+    _plain[:] = [0, 0]
     for counts in _counts.values():
         counts.zero_()
 

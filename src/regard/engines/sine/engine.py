@@ -89,11 +89,11 @@ class Sine:
         return choice.output_error(problem, sine.logit_error(form, series, sine.unit_reach(form)))
 
     def missing_promises(self, problem: Problem) -> list[str]:
-        """It is an approximation, of value and gradient."""
-        if not approximates(problem):
-            return []
-        if problem.on_cpu:
-            return [FIRST_NOTE.format(*chosen(problem))]
+        """It is an approximation, of value and gradient; and what the engine behind it misses."""
+        if problem.on_cpu or not approximates(problem):
+            series = [FIRST_NOTE.format(*chosen(problem))] if approximates(problem) else []
+            engine, inner = self.inner(problem)
+            return series + engine.missing_promises(inner)
         call, _ = choice.on_device(problem)
         assert call is not None
         return [
@@ -103,18 +103,22 @@ class Sine:
             BACKWARD_NOTE,
         ]
 
-    def run(self, problem: Problem) -> Attended:
-        """Build the features, then run the inner form."""
+    def inner(self, problem: Problem) -> tuple[Engine, Problem]:
+        """The problem with its features built, and the engine that runs it."""
         form = problem.form
         assert isinstance(form, Pairwise)
         if form.activation == "sine":
             lowered = sine.lower_exactly(form)
-        elif problem.on_cpu:
-            lowered = sine.lower(form, sine.load(*chosen(problem)))
         else:
-            return device.run(problem)
+            lowered = sine.lower(form, sine.load(*chosen(problem)))
         inner = problem.with_form(lowered)
-        engine = next(e for e in self.through if not e.refusals(inner))
+        return next(e for e in self.through if not e.refusals(inner)), inner
+
+    def run(self, problem: Problem) -> Attended:
+        """Build the features, then run the inner form."""
+        if approximates(problem) and not problem.on_cpu:
+            return device.run(problem)
+        engine, inner = self.inner(problem)
         found = engine.run(inner)
         return found.with_changed({"output": found.output.to(problem.dtype)})
 

@@ -47,7 +47,10 @@ def add_shared(place, x, mask, grads, who):
         add(place, x, mask)
     else:
         bad = (x != x) | (tl.abs(x) == float("inf"))
-        count = tl.where(bad, 0.0, x * tl.load(grads.unit)).to(tl.int64)
+        # In fp64: gradients of 1e-36 take units beyond the range of fp32.
+        unit = tl.load(grads.unit + who, mask=mask, other=0.0)
+        count = tl.where(bad, 0.0, x).to(tl.float64) * unit
+        count = count.to(tl.int64)
         add(place, count, mask)
         tl.atomic_max(grads.broken_rows + who, bad.to(tl.int32), mask=mask & bad, sem="relaxed")
 

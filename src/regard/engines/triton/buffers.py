@@ -92,9 +92,11 @@ class GradientBuffers:
         """What integers (..., Q) of rows stand for; NaN where a row is broken."""
         if x is None or self.unit is None or self.broken_rows is None:
             return x
-        found = (x.double() / self.unit.double()).to(working_dtype(self.args.q.dtype))
-        broken = self.broken_rows > 0
-        return torch.where(broken.unsqueeze(-2) if x.ndim == 3 else broken, torch.nan, found)
+        unit, broken = self.unit, self.broken_rows > 0
+        if x.ndim == 3:
+            unit, broken = unit.unsqueeze(-2), broken.unsqueeze(-2)
+        found = (x.double() / unit).to(working_dtype(self.args.q.dtype))
+        return torch.where(broken, torch.nan, found)
 
     def collected(self) -> tuple[Tensor, ...]:
         """The gradients of `Arguments.differentiable()`, each summed to the shape of its input."""

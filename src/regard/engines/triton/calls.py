@@ -235,14 +235,28 @@ def backward_tile(args: Arguments) -> tuple[int, int, int]:
     return (32, 32, 1) if wide <= 64 else (32, 32, 2) if wide <= 128 else (16, 32, 4)
 
 
+def visible_reach(args: Arguments) -> Tensor | None:
+    """The attention to |value|, (Z, Q, dv), or None where every query sees every key."""
+    masks = (args.bias, args.dense, args.start, args.stop, args.query_segment)
+    if all(x is None for x in masks):
+        return None
+    shape, work = (prepare.count(args), args.sizes[3]), working_dtype(args.q.dtype)
+    output = args.q.new_empty((*shape, args.value.shape[-1]), dtype=work)
+    rows = [args.q.new_empty(shape, dtype=work) for _ in range(3)]
+    sizes_alone = args._replace(value=ordered.finite(args.value), seed=None)
+    launch_forward(sizes_alone, False, output, *rows)
+    return output
+
+
 def launch_backward(
     args: Arguments, known: Rows, bias_gradient: bool, skip: Tensor | None = None
 ) -> GradientBuffers:
     """Run the backward kernel; nothing is done where the flag `skip` is set."""
     changes, values, sides = prepare.pairs(args), prepare.values(args), backward_tile(args)
     programs = prepare.count(args) * triton.cdiv(args.sizes[4], sides[1])
-    fixed_order = torch.are_deterministic_algorithms_enabled()
-    unit = ordered.unit(args, known) if fixed_order else None
+    unit = None
+    if torch.are_deterministic_algorithms_enabled() and skip is None:
+        unit = ordered.unit(args, known, visible_reach(args) if known.given is None else None)
     grads = GradientBuffers(args, known.given is None, bias_gradient, unit, skip)
     forms = prepare.forms(args, exponentials=True) if skip is None else prepare.direct(args)
     for form, kind, units in forms:

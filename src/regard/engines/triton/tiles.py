@@ -101,7 +101,8 @@ def is_other(z, form, sizes, skip, tile):
     other = False
     if form.loose_q is not None:
         q = at_head(z, sizes, form.q_b, form.q_k, form.q_g) // (tile.E * form.q_step)
-        k = at_head(z, sizes, form.k_b, form.k_k, form.k_g) // (tile.E * form.k_step)
+        # Without keys the step is 0, and so is what it divides.
+        k = at_head(z, sizes, form.k_b, form.k_k, form.k_g) // (tile.E * tl.maximum(form.k_step, 1))
         loose = tl.load(form.loose_q + q) + tl.load(form.loose_k + k) > 0
         other = loose == (tile.FORM == "fast")
     if skip is not None:
