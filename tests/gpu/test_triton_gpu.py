@@ -214,12 +214,14 @@ def test_nothing_waits_for_the_device():
     """Forward and backward without one synchronisation, once the kernels are compiled."""
     tensors, score = ADDITIVE.tensors(), ADDITIVE.build()
     grad = torch.randn(*tensors[0].shape[:-1], ADDITIVE.value_dim).to(tensors[0])
-    outcome(tensors, score, "triton", grad, mask=Mask.causal())
+    first = outcome(tensors, score, "triton", grad, mask=Mask.causal())
     torch.cuda.set_sync_debug_mode("error")
     try:
-        outcome(tensors, score, "triton", grad, mask=Mask.causal())
+        again = outcome(tensors, score, "triton", grad, mask=Mask.causal())  # a wait raises
     finally:
         torch.cuda.set_sync_debug_mode("default")
+    assert torch.equal(first[0], again[0])
+    assert all(x.isfinite().all() for x in again)
 
 
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")

@@ -5,6 +5,7 @@ B batch, H heads, Q queries, L keys, N hidden or dot dim, E value dim.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import ClassVar, Literal, NamedTuple
@@ -40,7 +41,7 @@ class Stated(NamedTuple):
     gradient: float = 0.0
 
 
-class Candidate:
+class Candidate(ABC):
     """One way to compute attention. A subclass says what it is and prepares a call.
 
     Attributes:
@@ -68,9 +69,9 @@ class Candidate:
         """Why it has no backward pass; None if it has."""
         return None
 
+    @abstractmethod
     def prepare(self, tensors: Tensors) -> Prepared:
         """Build what is built once."""
-        raise NotImplementedError
 
     def context(self) -> AbstractContextManager[object]:
         """Entered around every call, its backward pass included."""
