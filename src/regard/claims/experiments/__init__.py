@@ -1,0 +1,1 @@
+"""One file for each claim. `regard.claims.registry` finds them by themselves."""

@@ -1,0 +1,67 @@
+"""The small models that claims train. Attention runs on engine="reference", which vmap goes through.
+
+B batch, n keys, D_q and D_k dims of a query and of a key, D_v of a value.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+import regard
+from regard import Score
+
+
+class Matcher(nn.Module):
+    """Which key matches: the scores of one query with n keys are the logits.
+
+    Args:
+        score: any score; its parameters are trained.
+        query: what the query goes through first, for example a linear layer.
+        key: what the keys go through first.
+    """
+
+    def __init__(
+        self, score: Score, query: nn.Module | None = None, key: nn.Module | None = None
+    ) -> None:
+        super().__init__()
+        self.score = score
+        self.query = query or nn.Identity()
+        self.key = key or nn.Identity()
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        """Query (B, D_q), keys (B, n, D_k) to logits (B, n)."""
+        asked = self.query(query).unsqueeze(-2)
+        return regard.score(asked, self.key(key), self.score).squeeze(-2)
+
+
+class Reader(nn.Module):
+    """What the matching key says: attention of one query over n keys and their values.
+
+    Args:
+        score: any score; its parameters are trained.
+        query: what the query goes through first.
+        key: what the keys go through first.
+        value: what the values go through first.
+        out: what the attended value goes through.
+    """
+
+    def __init__(
+        self,
+        score: Score,
+        query: nn.Module | None = None,
+        key: nn.Module | None = None,
+        value: nn.Module | None = None,
+        out: nn.Module | None = None,
+    ) -> None:
+        super().__init__()
+        self.score = score
+        self.query, self.key = query or nn.Identity(), key or nn.Identity()
+        self.value, self.out = value or nn.Identity(), out or nn.Identity()
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Query (B, D_q), keys (B, n, D_k), values (B, n, D_v) to (B, D_out)."""
+        asked = self.query(query).unsqueeze(-2)
+        read = regard.attention(
+            asked, self.key(key), self.value(value), self.score, engine="reference"
+        )
+        return self.out(read.squeeze(-2))

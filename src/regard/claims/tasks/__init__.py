@@ -1,0 +1,1 @@
+"""Made-up tasks with a known answer that several claims share; one file each."""
