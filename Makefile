@@ -103,7 +103,7 @@ clean: ## remove environments, caches and build output
 	    || .venv/bin/python -m pip install $(PIP_FLAGS) -q -c constraints.txt triton
 	.venv/bin/python -m pip install $(PIP_FLAGS) -q -c .venv/constraints.txt hatchling
 	.venv/bin/python -m pip install $(PIP_FLAGS) -q -c .venv/constraints.txt --no-build-isolation \
-	    -e '.[cli,dev,triton]'
+	    -e '.[claims,dev,triton]'
 	@touch $@
 
 # The floor's torch asks for its own sympy, so both are taken out of the pins. Triton is left out
@@ -116,5 +116,5 @@ clean: ## remove environments, caches and build output
 	.venv-floor/bin/python -m pip install $(PIP_FLAGS) -q -c .venv-floor/constraints.txt \
 	    hatchling
 	.venv-floor/bin/python -m pip install $(PIP_FLAGS) -q -c .venv-floor/constraints.txt \
-	    --no-build-isolation -e '.[cli,dev]'
+	    --no-build-isolation -e '.[claims,dev]'
 	@touch $@

@@ -28,9 +28,9 @@ STYLE = {
 }
 
 
-def render(compose: Callable[[], Figure]) -> dict[str, bytes]:
-    """The figure as PNG and SVG, by suffix."""
-    with mpl.rc_context(STYLE):
+def render(compose: Callable[[], Figure], fonts: list[str] | None = None) -> dict[str, bytes]:
+    """The figure as PNG and SVG, by suffix; letters that the first font lacks come from the next."""
+    with mpl.rc_context(STYLE | ({"font.family": fonts} if fonts else {})):
         figure = compose()
         FigureCanvasAgg(figure)
         found = {}
