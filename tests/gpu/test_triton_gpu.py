@@ -101,7 +101,10 @@ def dense(mask: Mask | None, call: Call, device: str) -> Tensor | None:
 
 
 def relative_errors(found: list[Tensor], exact: list[Tensor]) -> list[float]:
-    return [float((x.double() - y).norm() / y.norm()) for x, y in zip(found, exact, strict=True)]
+    return [
+        float(((x.double() - y).norm() / y.norm()).detach())
+        for x, y in zip(found, exact, strict=True)
+    ]
 
 
 def check(call: Call, mask: Mask | None, device: str = DEVICE, fixed: bool = False) -> list[Tensor]:
@@ -154,7 +157,7 @@ def test_dot_with_statistics():
     wide = [x.detach().double().requires_grad_() for x in tensors]
     exact = regard.attend(*wide, want=want, engine="reference")
     for field in want:
-        x, y = getattr(found, field).double(), getattr(exact, field)
+        x, y = getattr(found, field).detach().double(), getattr(exact, field).detach()
         assert float((x - y).norm() / y.norm()) < 1e-3, field
     ends = [(r.lse + r.entropy).sum() for r in (found, exact)]
     ours, theirs = torch.autograd.grad(ends[0], tensors[:2]), torch.autograd.grad(ends[1], wide[:2])

@@ -33,6 +33,9 @@ from regard.engines.triton.tiles import (
     tile_logits,
 )
 
+# Dims of a value that are read at once.
+VALUE_CHUNK = tl.constexpr(16)
+
 
 @triton.jit
 def add(place, x, mask):
@@ -70,42 +73,44 @@ def lane_by_key(x, tile):
 
 @triton.jit
 def two_halves(tile):
-    """(2 BN, 16): even rows have ones in the first 8 columns, odd rows in the last 8."""
-    n, which = tl.arange(0, 16)[None, :] // 8, tl.arange(0, 2 * tile.BN)[:, None] % 2
+    """(2 BN, 8): even rows have ones in the first 4 columns, odd rows in the last 4."""
+    n, which = tl.arange(0, 8)[None, :] // 4, tl.arange(0, 2 * tile.BN)[:, None] % 2
     return tl.where(n == which, 1.0, 0.0).to(tile.DOT)
 
 
 @triton.jit
 def give_two_units(
-    grads, head, h, row, column, t0, t1, g0, g1, v0, v1, halves, sizes, tile,
+    grads, head, h, first_row, first_column, t0, t1, g0, g1, v0, v1, halves, sizes, tile,
     WANT_V: tl.constexpr,
 ):  # fmt: skip
     """Add what hidden units h and h + 1 give: t sums to a and b with factor v, g sums to v itself.
 
-    g are (BN,), summed over queries already; the second unit may be one too many.
+    g are (BN,), summed over queries already; the second unit may be one too many. Where a tile
+    begins in memory takes 64 bits, and one number for all lanes; what is within it takes 32.
     """
-    at, second = (head * tile.REAL + h) * sizes.keys + column, h + 1 < tile.REAL
-    mask = column < sizes.keys
-    add(grads.k + at, v0 * tl.sum(t0, 0), mask)
-    add(grads.k + at + sizes.keys, v1 * tl.sum(t1, 0), mask & second)
+    unit, second = head * tile.REAL + h, h + 1 < tile.REAL
+    begin = unit * sizes.keys + first_column
+    column = tl.arange(0, tile.BN)
+    mask = column < sizes.keys - first_column
+    add(grads.k + begin + column, v0 * tl.sum(t0, 0), mask)
+    add(grads.k + begin + sizes.keys + column, v1 * tl.sum(t1, 0), mask & second)
     if WANT_V:
-        add(grads.v + at, g0, mask)
-        add(grads.v + at + sizes.keys, g1, mask & second)
+        add(grads.v + begin + column, g0, mask)
+        add(grads.v + begin + sizes.keys + column, g1, mask & second)
     # Side by side, entry by entry: one product sums both over keys.
     pair = tl.reshape(tl.join(t0.to(tile.DOT), t1.to(tile.DOT)), [tile.BM, 2 * tile.BN])
     sums = tl.dot(pair, halves, input_precision=tile.PRECISION, out_dtype=tile.WORK)
-    n = tl.arange(0, 16)[None, :]
-    unit = h + n // 8
-    sums = sums * tl.where(n < 8, v0, v1)
-    place = (head * tile.REAL + unit) * sizes.queries + row[:, None]
-    inside = (row[:, None] < sizes.queries) & (n % 8 == 0) & (unit < tile.REAL)
-    who = head * sizes.queries + row[:, None] + n * 0
-    add_shared(grads.q + place, sums, inside, grads, who)
+    n, row = tl.arange(0, 8)[None, :], tl.arange(0, tile.BM)[:, None]
+    sums = sums * tl.where(n < 4, v0, v1)
+    inside = (row < sizes.queries - first_row) & (n % 4 == 0) & (h + n // 4 < tile.REAL)
+    place = grads.q + (unit * sizes.queries + first_row) + (n // 4 * sizes.queries + row)
+    add_shared(place, sums, inside, grads, head * sizes.queries + first_row + row + n * 0)
 
 
 @triton.jit
 def fast_units(
-    q, k, v, grads, head, row, column, rows, columns, ds, form, sizes, tile, WANT_V: tl.constexpr,
+    q, k, v, grads, head, first_row, first_column, rows, columns, ds, form, sizes, tile,
+    WANT_V: tl.constexpr,
 ):  # fmt: skip
     """The gradient through the fast form of tanh.
 
@@ -113,19 +118,23 @@ def fast_units(
     head r is always a number, so that hidden pairs, whose ds is 0, need no care.
     """
     whole, halves = tl.sum(ds, 0), two_halves(tile)
+    v0, v1 = tl.load(v), tl.load(v + tl.minimum(1, tile.REAL - 1))
     for h in range(0, tile.REAL, 2):
         q0, k0 = q + h * form.q_step + rows, k + h * form.k_step + columns
+        # One turn ahead: nothing else hides how long a load takes.
+        next0 = tl.load(v + tl.minimum(h + 2, tile.REAL - 1))
+        next1 = tl.load(v + tl.minimum(h + 3, tile.REAL - 1))
         d0 = tl.load(q0) * tl.load(k0) + 1.0
         d1 = tl.load(q0 + form.q_step) * tl.load(k0 + form.k_step) + 1.0
         both = reciprocal(d0 * d1, tile)
         r0, r1 = both * d1, both * d0
         g0, g1 = ds * r0, ds * r1
-        v0 = 4.0 * tl.load(v + h)
-        v1 = 4.0 * tl.load(v + tl.minimum(h + 1, tile.REAL - 1))
         give_two_units(
-            grads, head, h, row, column, g0 - g0 * r0, g1 - g1 * r1, whole - 2.0 * tl.sum(g0, 0),
-            whole - 2.0 * tl.sum(g1, 0), v0, v1, halves, sizes, tile, WANT_V,
+            grads, head, h, first_row, first_column, g0 - g0 * r0, g1 - g1 * r1,
+            whole - 2.0 * tl.sum(g0, 0), whole - 2.0 * tl.sum(g1, 0), 4.0 * v0, 4.0 * v1, halves,
+            sizes, tile, WANT_V,
         )  # fmt: skip
+        v0, v1 = next0, next1
 
 
 @triton.jit
@@ -143,7 +152,7 @@ def plain_unit(q, k, h, rows, columns, ds, seen, form, tile):
 
 @triton.jit
 def plain_units(
-    q, k, v, grads, head, row, column, rows, columns, ds, seen, form, sizes, tile,
+    q, k, v, grads, head, first_row, first_column, rows, columns, ds, seen, form, sizes, tile,
     WANT_V: tl.constexpr,
 ):  # fmt: skip
     """The gradient through any activation."""
@@ -154,8 +163,9 @@ def plain_units(
         t1, g1 = plain_unit(q, k, last, rows, columns, ds, seen, form, tile)
         v0, v1 = tl.load(v + h), tl.load(v + last)
         give_two_units(
-            grads, head, h, row, column, t0, t1, g0, g1, v0, v1, halves, sizes, tile, WANT_V
-        )
+            grads, head, h, first_row, first_column, t0, t1, g0, g1, v0, v1, halves, sizes, tile,
+            WANT_V,
+        )  # fmt: skip
 
 
 @triton.jit
@@ -164,36 +174,23 @@ def pairwise_gradient(
 ):  # fmt: skip
     """Give ds, the gradient of the raw scores of a tile, to a, b and v."""
     rows, columns = row_index(first_row, tile), column_index(first_column, tile)
-    row = first_row + tl.arange(0, tile.BM)
-    column = first_column + tl.arange(0, tile.BN)
     of_q = at_head(z, sizes, form.q_b, form.q_k, form.q_g)
     q, k = form.q + of_q, form.k + at_head(z, sizes, form.k_b, form.k_k, form.k_g)
     v, head = form.v + z % (sizes.groups * sizes.heads) * tile.REAL, z.to(tl.int64)
     ds = lane_by_key(ds, tile)
     if tile.FORM == "fast":
         fast_units(
-            form.second_q + of_q,
-            k,
-            v,
-            grads,
-            head,
-            row,
-            column,
-            rows,
-            columns,
-            ds,
-            form,
-            sizes,
-            tile,
-            WANT_V,
-        )
+            form.second_q + of_q, k, v, grads, head, first_row, first_column, rows, columns, ds,
+            form, sizes, tile, WANT_V,
+        )  # fmt: skip
     else:
         if tile.FORM == "direct":
             # There is no padding to read.
             rows = tl.minimum(rows, sizes.queries - 1).to(tl.int64)
             columns = tl.minimum(columns, sizes.keys - 1).to(tl.int64)
         plain_units(
-            q, k, v, grads, head, row, column, rows, columns, ds, seen, form, sizes, tile, WANT_V,
+            q, k, v, grads, head, first_row, first_column, rows, columns, ds, seen, form, sizes,
+            tile, WANT_V,
         )  # fmt: skip
 
 
@@ -230,6 +227,33 @@ def inner_gradient(
 
 
 @triton.jit
+def gradient_of_weights(sizes, values, known, grads, z, first_row, first_column, used, seen, tile):
+    """<grad, value> of each pair; what the pairs, weighed by `used`, give to the values is added.
+
+    By chunks of the value's dims: the whole, and where it lies in memory, would take the registers
+    that let more warps run.
+    """
+    head, slope = z.to(tl.int64), tl.zeros([tile.BM, tile.BN], tile.WORK)
+    row, key = tl.arange(0, tile.BM)[:, None], tl.arange(0, tile.BN)[:, None]
+    of_row, of_key = row < sizes.queries - first_row, key < sizes.keys - first_column
+    value = values.value + at_head(z, sizes, values.value_b, values.value_k, values.value_g)
+    value += first_column.to(tl.int64) * sizes.value_dim
+    grad = known.grad + (head * sizes.queries + first_row) * sizes.value_dim
+    found = grads.value + (head * sizes.keys + first_column) * sizes.value_dim
+    for first in range(0, tile.DV, VALUE_CHUNK):
+        dims = first + tl.arange(0, VALUE_CHUNK)[None, :]
+        at, inside = key * sizes.value_dim + dims, of_key & (dims < sizes.value_dim)
+        v = tl.load(value + at, mask=inside, other=0.0).to(tile.DOT)
+        mask = of_row & (dims < sizes.value_dim)
+        g = tl.load(grad + row * sizes.value_dim + dims, mask=mask, other=0.0).to(tile.DOT)
+        slope = tl.dot(g, tl.trans(v), slope, input_precision=tile.PRECISION, out_dtype=tile.WORK)
+        none = tl.zeros([tile.BN, VALUE_CHUNK], tile.WORK)
+        given = selecting_dot(tl.trans(used), g, tl.trans(seen), none, tile)
+        add(found + at, given, inside)
+    return slope
+
+
+@triton.jit
 def gradient_of_logits(
     form, pairs, sizes, values, known, grads, z, first_row, first_column, seen, tile,
     CHUNK: tl.constexpr,
@@ -250,22 +274,15 @@ def gradient_of_logits(
     tail = tl.load(known.tail + row, mask=here, other=0.0)
     below = final - tl.where(peak == -float("inf"), 0.0, peak)
     weights = tl.where(seen, tl.exp(below - tail), 0.0)
-    key, dims = first_column + tl.arange(0, tile.BN)[:, None], tl.arange(0, tile.DV)[None, :]
-    inside = (key < sizes.keys) & (dims < sizes.value_dim)
-    of_value = key.to(tl.int64) * sizes.value_dim + dims
-    of_head = at_head(z, sizes, values.value_b, values.value_k, values.value_g)
-    value = tl.load(values.value + of_head + of_value, mask=inside, other=0.0).to(tile.DOT)
-    at = (head * sizes.queries + first_row + tl.arange(0, tile.BM)[:, None]) * sizes.value_dim
-    grad = tl.load(known.grad + at + dims, mask=here & (dims < sizes.value_dim), other=0.0)
-    grad = grad.to(tile.DOT)
-    slope = tl.dot(grad, tl.trans(value), input_precision=tile.PRECISION, out_dtype=tile.WORK)
     used = weights
     if values.seed is not None:
         keep = kept(values, sizes, z, first_row, first_column, tile)
-        used, slope = weights * keep, slope * keep
-    none = tl.zeros([tile.BN, tile.DV], tile.WORK)
-    found = selecting_dot(tl.trans(used.to(tile.DOT)), grad, tl.trans(seen), none, tile)
-    add(grads.value + head * sizes.keys * sizes.value_dim + of_value, found, inside)
+        used = weights * keep
+    slope = gradient_of_weights(
+        sizes, values, known, grads, z, first_row, first_column, used.to(tile.DOT), seen, tile
+    )
+    if values.seed is not None:
+        slope *= keep
     slope += tl.load(known.shift + row, mask=here, other=0.0)
     if known.grad_entropy is not None:
         # log p + entropy, where a weight of 0 has no say.

@@ -35,6 +35,10 @@ DOT = {
 # to fill a GPU of 132 multiprocessors four times.
 DECODE_TILE = 4096
 DECODE_PROGRAMS = 528
+# Registers of a thread: fewer than the compiler would take, so that more warps hide the waiting.
+FORWARD_REGISTERS = 112
+FORWARD_REGISTERS_FEW_UNITS = 128
+BACKWARD_REGISTERS = 128
 
 
 def sizes(args: Arguments) -> Sizes:
@@ -145,7 +149,7 @@ def launch_forward(
             chunk(units),
             entropy,
             num_warps=sides[2],
-            **registers(kind, 112 if units >= 32 else 128),
+            **registers(kind, FORWARD_REGISTERS if units >= 32 else FORWARD_REGISTERS_FEW_UNITS),
         )
 
 
@@ -191,7 +195,7 @@ def launch_decode(args: Arguments, output: Tensor, tail: Tensor, peak: Tensor) -
 
 
 def registers(kind: str, most: int) -> dict[str, Any]:
-    """Fewer registers than the compiler would take, so that more warps hide the waiting."""
+    """The most registers that a thread of this kernel may take."""
     return {"maxnreg": most} if kind == "fast" and not INTERPRETED else {}
 
 
@@ -274,6 +278,7 @@ def launch_backward(
             chunk(units),
             args.v is not None,
             num_warps=sides[2],
+            **registers(kind, BACKWARD_REGISTERS),
         )
     return grads
 

@@ -19,6 +19,9 @@ import triton.language as tl
 
 import triton
 
+# Hidden units of the plain form that are summed on their own.
+PART = tl.constexpr(32)
+
 
 @triton.jit
 def row_index(first, tile):
@@ -146,23 +149,44 @@ def steepness(x, y, form, tile):
 
 
 @triton.jit
+def fast_pair(q, k, gate, h, rows, columns, form, tile):
+    """`1 / (gate_h + q_h k_h)` of hidden units h and h + 1 together, by one reciprocal."""
+    q0, k0 = q + h * form.q_step + rows, k + h * form.k_step + columns
+    d0 = tl.load(q0) * tl.load(k0) + tl.load(gate + h)
+    d1 = tl.load(q0 + form.q_step) * tl.load(k0 + form.k_step) + tl.load(gate + h + 1)
+    return (d0 + d1) * reciprocal(d0 * d1, tile)
+
+
+@triton.jit
 def fast_scores(q, k, gate, rows, columns, form, total, tile):
     """`sum_h 1 / (gate_h + q_h k_h)`, two hidden units for each reciprocal; see `prepare.py`."""
-    for h in tl.range(0, tile.E, 2, loop_unroll_factor=2):
-        q0, k0 = q + h * form.q_step + rows, k + h * form.k_step + columns
-        d0 = tl.load(q0) * tl.load(k0) + tl.load(gate + h)
-        d1 = tl.load(q0 + form.q_step) * tl.load(k0 + form.k_step) + tl.load(gate + h + 1)
-        total += (d0 + d1) * reciprocal(d0 * d1, tile)
+    if tile.FIVE:
+        for h in tl.range(0, tile.E, 2, loop_unroll_factor=2):
+            total += fast_pair(q, k, gate, h, rows, columns, form, tile)
+    else:
+        # Here loads go through shared memory: asked for by name, they come two turns ahead.
+        for h in tl.range(0, tile.E // 4 * 4, 4, num_stages=3):
+            total += fast_pair(q, k, gate, h, rows, columns, form, tile)
+            total += fast_pair(q, k, gate, h + 2, rows, columns, form, tile)
+        if tile.E % 4 == 2:
+            total += fast_pair(q, k, gate, tile.E - 2, rows, columns, form, tile)
     return total
 
 
 @triton.jit
 def plain_scores(q, k, v, rows, columns, form, total, tile):
-    """`sum_h v_h f(a_h + b_h)` as it is written."""
-    for h in range(tile.REAL):
-        a = tl.load(q + h * form.q_step + rows * form.q_row).to(tile.WORK)
-        b = tl.load(k + h * form.k_step + columns * form.k_row).to(tile.WORK)
-        total += tl.load(v + h) * activated(a + b, form, tile)
+    """`sum_h v_h f(a_h + b_h)` as it is written.
+
+    In parts, each summed on its own: hundreds of terms in one row would lose digits that plain
+    PyTorch, which sums in a tree, keeps.
+    """
+    for first in range(0, tile.REAL, PART):
+        part = total * 0.0
+        for h in range(first, tl.minimum(first + PART, tile.REAL)):
+            a = tl.load(q + h * form.q_step + rows * form.q_row).to(tile.WORK)
+            b = tl.load(k + h * form.k_step + columns * form.k_row).to(tile.WORK)
+            part += tl.load(v + h) * activated(a + b, form, tile)
+        total += part
     return total
 
 
