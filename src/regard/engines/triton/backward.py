@@ -274,7 +274,7 @@ def gradient_of_logits(
     tail = tl.load(known.tail + row, mask=here, other=0.0)
     below = final - tl.where(peak == -float("inf"), 0.0, peak)
     weights = tl.where(seen, tl.exp(below - tail), 0.0)
-    used = weights
+    used, keep = weights, 1.0
     if values.seed is not None:
         keep = kept(values, sizes, z, first_row, first_column, tile)
         used = weights * keep
