@@ -23,11 +23,12 @@ from regard.bench.bars import DETERMINISTIC, needed, outcomes
 from regard.bench.candidate import FORWARD, Candidate
 from regard.bench.ours import OURS
 from regard.bench.peers import DOTS, PEERS
-from regard.bench.progress import Progress, duration, progress
+from regard.bench.progress import Progress, progress
 from regard.bench.runner import Effort, Runner, broken
 from regard.bench.settings import SUITES, Setting, suite
 from regard.bench.store import Results, Store, StoreError
 from regard.measuring.machine import calm_threads, machine
+from regard.measuring.words import duration
 
 CANDIDATES: tuple[Candidate, ...] = (*OURS, *PEERS)
 RESULTS = Path("benchmarks/results")

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
+from regard.measuring.words import duration
+
 
 class Progress(Protocol):
     """Told of every setting and of every step in it."""
@@ -80,8 +82,3 @@ class Bar:
     def update(self, **fields: object) -> None:
         """Hand on to rich, which is imported only where this class is used."""
         self.bar.update(self.task, **fields)  # type: ignore[attr-defined]
-
-
-def duration(seconds: float) -> str:
-    """Minutes and seconds."""
-    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"

@@ -5,14 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import json
-import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from regard.bench.bars import outcomes
 from regard.bench.results import Measured
-from regard.measuring.files import write_atomic
+from regard.measuring.files import json_bytes, set_aside, write_atomic
 
 SCHEMA = "regard.bench/2"
 # What must be the same for a run to go on.
@@ -23,10 +22,6 @@ COLUMNS = (
     "scaled_from_heads", "peak_bytes", "error", "plain_error", "error_limit", "over_dot", "dot", "over_textbook",
     "textbook", "reason",
 )  # fmt: skip
-
-
-# A list or object of JSON with nothing nested; a line break is never inside a string.
-INNERMOST = re.compile(r"[\[{]\n[^][{}]*[\]}]")
 
 
 class StoreError(ValueError):
@@ -94,10 +89,10 @@ class Store:
         try:
             old = load(self.json)
         except StoreError as error:
-            aside = self.set_aside("corrupt")
+            aside = set_aside(self.json, "corrupt")
             return fresh, f"{self.json} cannot be read: {error}. Set aside as {aside.name}"
         if not resume:
-            aside = self.set_aside("previous")
+            aside = set_aside(self.json, "previous")
             return (
                 fresh,
                 f"{self.json.name} was there: kept as {aside.name}; --resume goes on with it",
@@ -122,23 +117,10 @@ class Store:
             return None
         return found if isinstance(found, int) and found > 0 else None
 
-    def set_aside(self, why: str) -> Path:
-        """Rename the JSON to the first free name."""
-        number = 1
-        while (path := self.folder / f"{self.name}.{why}-{number}.json").exists():
-            number += 1
-        return self.json.rename(path)
-
     def save(self, results: Results) -> None:
         """Write both files, each whole."""
-        text = json.dumps(results.as_dict(), indent=1, allow_nan=False, ensure_ascii=False)
-        write_atomic(self.json, (INNERMOST.sub(one_line, text) + "\n").encode())
+        write_atomic(self.json, json_bytes(results.as_dict()))
         write_atomic(self.csv, to_csv(results).encode())
-
-
-def one_line(match: re.Match[str]) -> str:
-    """The same without line breaks: a line for each number would make files that nobody reads."""
-    return re.sub(r"\n\s*", " ", match[0])
 
 
 def load(path: Path) -> Results:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from matplotlib.figure import Figure
 
@@ -82,11 +83,11 @@ class Canvas:
         label: Text | str | None = None,
         low: Sequence[float] | None = None,
         high: Sequence[float] | None = None,
-        **more: object,
+        **more: Any,
     ) -> None:
         """A line in the colour of its score, with a band from `low` to `high`."""
         ink, mark = LOOKS[name]
-        style = {"color": ink, "marker": mark, "ms": 4.5, "lw": 1.8} | more
+        style: dict[str, Any] = {"color": ink, "marker": mark, "ms": 4.5, "lw": 1.8} | more
         shown = WORDS[name] if label is None else label
         axes.plot(x, y, label=self.say(shown), **style)
         if low is not None and high is not None:
@@ -118,7 +119,7 @@ class Canvas:
         """The bar of the criterion, or what the maths says, as a dashed line across."""
         axes.axhline(height, color="#444444", ls=(0, (4, 3)), lw=1.1, label=self.say(label))
 
-    def legend(self, axes: Axes, **more: object) -> None:
+    def legend(self, axes: Axes, **more: Any) -> None:
         """The names of the lines, without a frame."""
         axes.legend(frameon=False, fontsize=8, **more)
 
@@ -133,7 +134,11 @@ CHINESE = [
 ]
 
 
-def drawn(draw: Callable[[Canvas], None], language: Language) -> dict[str, bytes]:
+def drawn(
+    draw: Callable[[Canvas], None],
+    language: Language,
+    suffixes: Sequence[str] = ("png", "svg"),
+) -> dict[str, bytes]:
     """The figure as PNG and SVG, by suffix."""
     from matplotlib import font_manager
 
@@ -145,4 +150,7 @@ def drawn(draw: Callable[[Canvas], None], language: Language) -> dict[str, bytes
         draw(canvas)
         return canvas.figure
 
-    return render(compose, fonts)
+    with warnings.catch_warnings():
+        # SVG has its letters as text: the reader's fonts draw them where ours cannot.
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")
+        return render(compose, fonts, suffixes)

@@ -8,6 +8,7 @@ import torch
 import regard
 from regard.cli.bench import bench
 from regard.cli.choose import choose
+from regard.cli.claims import claims
 from regard.cli.explain import explain
 
 HELP = """Attention for PyTorch: which score to use, what it costs, what runs.
@@ -17,6 +18,7 @@ Examples:
   regard choose --shape d_q=256,d_k=128,len=1024,heads=8
   regard explain --shape d_q=64,len=512,heads=8 --score additive
   regard bench --quick
+  regard claims run --quick
 """
 
 
@@ -33,3 +35,4 @@ def group() -> None:
 group.add_command(choose)
 group.add_command(explain)
 group.add_command(bench)
+group.add_command(claims)

@@ -17,6 +17,7 @@ from regard.choose.present import show_report
 from regard.choose.results import Report
 from regard.choose.shape import Shape, ShapeError
 from regard.cli.common import (
+    INTERRUPTED,
     Mistake,
     device_option,
     keys_help,
@@ -26,7 +27,6 @@ from regard.cli.common import (
 )
 from regard.measuring.machine import calm_threads
 
-INTERRUPTED = 130
 HELP = f"""Which attention score should you use, and what will it cost?
 
 Measures every score on this machine at the shape you give: time, peak memory, parameters and

@@ -9,6 +9,8 @@ import torch
 
 from regard.choose.shape import EXAMPLE, KEYS, Shape, ShapeError, parse_shape
 
+INTERRUPTED = 130  # the exit code after Ctrl-C
+
 
 class Mistake(click.ClickException):
     """Something the user can put right: one message, exit code 2, no traceback."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import matplotlib as mpl
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -28,13 +28,17 @@ STYLE = {
 }
 
 
-def render(compose: Callable[[], Figure], fonts: list[str] | None = None) -> dict[str, bytes]:
+def render(
+    compose: Callable[[], Figure],
+    fonts: list[str] | None = None,
+    suffixes: Sequence[str] = ("png", "svg"),
+) -> dict[str, bytes]:
     """The figure as PNG and SVG, by suffix; letters that the first font lacks come from the next."""
     with mpl.rc_context(STYLE | ({"font.family": fonts} if fonts else {})):
         figure = compose()
         FigureCanvasAgg(figure)
         found = {}
-        for suffix in ("png", "svg"):
+        for suffix in suffixes:
             buffer = io.BytesIO()
             # No date inside: the same results give the same file.
             extra = {"Date": None} if suffix == "svg" else None

@@ -11,6 +11,11 @@ def seconds(x: float) -> str:
     return f"{number(x / 1e-6)} µs"
 
 
+def duration(seconds: float) -> str:
+    """How long somebody waits: minutes or seconds."""
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
+
+
 def number(x: float) -> str:
     """Three significant digits, without an exponent for anything from 0.001 up."""
     if x >= 99.95:

@@ -11,8 +11,8 @@ from torch import Tensor
 import regard
 from regard.claims.canvas import Canvas
 from regard.claims.claim import Claim, Fact, Judgement, Numbers, Run, Verdict
-from regard.claims.statistics import log_slope
 from regard.claims.text import Text
+from regard.claims.tools.statistics import log_slope
 
 Sampler = Callable[[int, int, torch.Generator], Tensor]
 

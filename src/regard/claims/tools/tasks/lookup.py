@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from regard.claims.learning import Choosing
+from regard.claims.tools.learning import Choosing
 
 
 @dataclass(frozen=True)

@@ -38,15 +38,29 @@ def mean(samples: Sequence[float]) -> Estimate:
     return Estimate(middle, middle - half, middle + half)
 
 
+def bands(samples: Sequence[Sequence[float]]) -> tuple[list[float], list[float], list[float]]:
+    """Means over seeds at every point of a line, and the lower and upper ends of their intervals."""
+    found = [mean(own) for own in samples]
+    return [x.value for x in found], [x.low for x in found], [x.high for x in found]
+
+
 def difference(first: Sequence[float], second: Sequence[float]) -> Estimate:
     """How much larger the first is, paired by seed: both had the same data."""
     return mean([x - y for x, y in zip(first, second, strict=True)])
 
 
+def ratio(first: Sequence[float], second: Sequence[float]) -> Estimate:
+    """How many times as large the first is, paired by seed: the geometric mean. Both are above 0."""
+    logs = difference([math.log(x) for x in first], [math.log(x) for x in second])
+    return Estimate(*map(math.exp, logs))
+
+
 def slope(x: Sequence[float], y: Sequence[float]) -> Estimate:
     """The slope of a straight line through the points, by least squares."""
     fit = stats.linregress(x, y)
-    half = float(stats.t.ppf((1 + LEVEL) / 2, len(x) - 2)) * float(fit.stderr)
+    # A level line has no error; scipy says NaN of it.
+    error = 0.0 if math.isnan(fit.stderr) else float(fit.stderr)
+    half = float(stats.t.ppf((1 + LEVEL) / 2, len(x) - 2)) * error
     return Estimate(float(fit.slope), float(fit.slope) - half, float(fit.slope) + half)
 
 

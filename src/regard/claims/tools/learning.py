@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
 from regard.claims.claim import Run
-from regard.claims.statistics import Estimate, mean
+from regard.claims.tools.statistics import Estimate, mean
 
 RATES = (1e-3, 3e-3, 1e-2, 3e-2)
 
@@ -86,7 +86,8 @@ class Trained:
         quality: on fresh test data.
         train_quality: on data of the training set (on fresh data where there is no fixed set).
         loss: on the test data.
-        rate: the rate that was best on the validation data; `tried` has the validation quality of all.
+        validated: quality on the data that the rate was chosen by.
+        rate: the rate that was best there; `tried` has the mean validation quality of all.
         parameters: how many one model has.
         curve: training loss at `curve_steps`, for each seed.
         model: a copy of one model's structure, `weights` the stacked parameters (S first).
@@ -95,13 +96,14 @@ class Trained:
     quality: list[float]
     train_quality: list[float]
     loss: list[float]
+    validated: list[float]
     rate: float
-    tried: dict[float, float]
     parameters: int
     curve: list[list[float]]
     curve_steps: list[int]
     model: nn.Module
     weights: dict[str, Tensor]
+    tried: dict[float, float] = field(default_factory=dict)
 
     def estimate(self) -> Estimate:
         """Mean test quality with its interval over seeds."""
@@ -136,9 +138,8 @@ def train(
     for number, rate in enumerate(budget.rates):
         part = run.within(number, len(budget.rates))
         tries.append(train_at(rate, build, worlds, seeds, budget, held, part))
-    best = max(tries, key=lambda one: finite(one[0]))
-    tried = {rate: finite(one[0]) for rate, one in zip(budget.rates, tries, strict=True)}
-    return Trained(tried=tried, rate=budget.rates[tries.index(best)], **best[1])
+    best = max(tries, key=lambda one: finite(one.validated))
+    return replace(best, tried={one.rate: finite(one.validated) for one in tries})
 
 
 def compete(
@@ -178,8 +179,8 @@ def train_at(
     budget: Budget,
     held: list[dict[str, tuple[Tensor, ...]]],
     run: Run,
-) -> tuple[list[float], dict[str, object]]:
-    """The quality on validation data, and what `Trained` holds, at one learning rate."""
+) -> Trained:
+    """The outcome at one learning rate."""
     models = []
     for seed in seeds:
         torch.manual_seed(seed)
@@ -211,16 +212,18 @@ def train_at(
             run.tell((step + 1) / budget.steps)
     weights = {name: x.detach() for name, x in {**weights, **buffers}.items()}
     score = lambda part, measure: judge(model, weights, task, held, part, measure)  # noqa: E731
-    return score("validate", task.quality), {
-        "quality": score("test", task.quality),
-        "train_quality": score("train", task.quality),
-        "loss": score("test", task.loss),
-        "parameters": sum(x.numel() for x in model.parameters()),
-        "curve": torch.stack(curve, 1).tolist(),
-        "curve_steps": curve_steps,
-        "model": model,
-        "weights": weights,
-    }
+    return Trained(
+        quality=score("test", task.quality),
+        train_quality=score("train", task.quality),
+        loss=score("test", task.loss),
+        validated=score("validate", task.quality),
+        rate=rate,
+        parameters=sum(x.numel() for x in model.parameters()),
+        curve=torch.stack(curve, 1).tolist(),
+        curve_steps=curve_steps,
+        model=model,
+        weights=weights,
+    )
 
 
 def draw_batch(

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 import regard
 from regard import Score
+from regard.engines.reference import raw_scores
 
 
 class Matcher(nn.Module):
@@ -30,8 +31,10 @@ class Matcher(nn.Module):
 
     def forward(self, query: Tensor, key: Tensor) -> Tensor:
         """Query (B, D_q), keys (B, n, D_k) to logits (B, n)."""
-        asked = self.query(query).unsqueeze(-2)
-        return regard.score(asked, self.key(key), self.score).squeeze(-2)
+        asked = self.query(query)[:, None, None]
+        form = self.score.lower(asked, self.key(key).unsqueeze(-3))
+        # What `regard.score` gives; but vmap would run its CPU kernel one seed after the other.
+        return raw_scores(form, query.dtype).flatten(-3)
 
 
 class Reader(nn.Module):

@@ -1,0 +1,80 @@
+"""The report of claims: one HTML file that needs nothing else. Needs jinja2 and matplotlib."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+from markupsafe import Markup, escape
+
+from regard.claims.claim import Claim
+from regard.claims.registry import survey
+from regard.claims.report.entries import entry, environments, grouped
+from regard.claims.report.words import HOW, MEANINGS, VERDICTS, WORDS
+from regard.claims.running.store import Result, load_results
+from regard.claims.text import Language
+from regard.measuring.files import write_atomic
+
+FOLDER = Path(__file__).parent
+
+
+def write_report(folder: Path, language: Language, path: Path) -> Path:
+    """Write the report of the results in `folder` to `path`, and return that.
+
+    Claims without a result are in it too, as not run.
+    """
+    claims = survey().claims
+    write_atomic(path, compose(claims, load_results(folder, claims), language).encode())
+    return path
+
+
+def compose(claims: Mapping[str, Claim], results: Mapping[str, Result], language: Language) -> str:
+    """The report as HTML."""
+    entries = [entry(claim, results.get(name), language) for name, claim in claims.items()]
+    shown = {name: results[name] for name in claims if name in results}
+    script = (FOLDER / "report.js").read_text(encoding="utf-8")
+    return template().render(
+        language={"en": "en", "zh": "zh-Hans"}[language],
+        word=SimpleNamespace(**{name: text.of(language) for name, text in WORDS.items()}),
+        verdicts={key: text.of(language) for key, text in VERDICTS.items()},
+        meanings={key: text.of(language) for key, text in MEANINGS.items()},
+        how=[text.of(language) for text in HOW],
+        groups=grouped(entries, language),
+        total=len(entries),
+        counts=Counter(entry.key for entry in entries),
+        environments=environments(shown, language),
+        seeds=sorted({result.seed for result in shown.values()}),
+        css=style("report.css"),
+        dark=style("dark.css"),
+        script=Markup(script),  # noqa: S704 - our own file
+        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+    )
+
+
+def template() -> Template:
+    """The page. Everything put into it is escaped: result files come from strangers too."""
+    found = Environment(
+        loader=FileSystemLoader(FOLDER),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    found.filters["prose"] = prose
+    return found.get_template("report.html.jinja")
+
+
+def style(name: str) -> Markup:
+    """A style sheet of ours."""
+    return Markup((FOLDER / name).read_text(encoding="utf-8"))  # noqa: S704 - our own file
+
+
+def prose(text: str) -> Markup:
+    """Escaped, with what stands between backticks as code."""
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))  # noqa: S704 - escaped

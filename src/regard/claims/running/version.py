@@ -1,0 +1,71 @@
+"""Which code a result was measured with: results of other code are run again."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib.util
+from collections.abc import Iterable
+from functools import cache
+from typing import NamedTuple
+
+from regard.claims.claim import Claim
+
+SHARED = "regard.claims"
+# They say how a result looks, not what it is: a new colour costs no new run, only new figures.
+LOOKS = (f"{SHARED}.canvas", f"{SHARED}.text", "regard.measuring.figure")
+
+
+class Source(NamedTuple):
+    """The text of a module, and the shared modules that it imports."""
+
+    text: str
+    imports: frozenset[str]
+
+
+def code_version(claim: Claim) -> str:
+    """A digest of the claim's file and of everything in `regard.claims` that it imports."""
+    reached: set[str] = set()
+    waiting = [type(claim).__module__, Claim.__module__]
+    while waiting:
+        name = waiting.pop()
+        found = source(name)
+        if found is not None and name not in reached:
+            reached.add(name)
+            waiting += found.imports.difference(LOOKS)
+    return digest(reached)
+
+
+def looks_version() -> str:
+    """A digest of what figures are drawn with."""
+    return digest(LOOKS)
+
+
+def digest(names: Iterable[str]) -> str:
+    """Of the sources of these modules, in the order of their names."""
+    parts = (f"{name}\n{found.text}" for name in sorted(names) if (found := source(name)))
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+@cache
+def source(name: str) -> Source | None:
+    """None where there is no such module: `from a import b` may name a module or a thing in one."""
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError):  # what stands before the last dot is no package
+        return None
+    text = getattr(spec and spec.loader, "get_source", lambda _: None)(name)
+    return None if text is None else Source(text, frozenset(shared_imports(text)))
+
+
+def shared_imports(text: str) -> Iterable[str]:
+    """Names under `regard.claims` that the text imports, at its top or further in."""
+    for node in ast.walk(ast.parse(text)):
+        match node:
+            case ast.Import(names=names):
+                found = [alias.name for alias in names]
+            case ast.ImportFrom(module=str(module), names=names):
+                found = [module, *(f"{module}.{alias.name}" for alias in names)]
+            case _:
+                continue
+        yield from (name for name in found if name.startswith(f"{SHARED}."))

@@ -1,0 +1,1 @@
+"""What experiments share: statistics, training, small models, made-up tasks."""

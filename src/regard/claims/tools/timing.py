@@ -1,0 +1,102 @@
+"""Attention as the textbook writes it and as this library runs it, timed side by side.
+
+B = 1 sequence, H = 1 head, L queries and keys, width both dim and hidden units, so that every form
+reads the same three tensors. Times of one run are compared with each other, never with a number.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+import regard
+from regard.choose import textbook
+from regard.claims.canvas import LOOKS
+from regard.claims.claim import Run
+from regard.claims.text import Text
+from regard.claims.tools.statistics import Estimate, mean
+from regard.measuring import memory
+from regard.measuring.clock import clock
+
+Pass = Callable[[], object]
+# From length, width and generator to passes by name.
+Forms = Callable[[int, int, torch.Generator], dict[str, Pass]]
+# The output error, in units of the largest |value|, that the sine series is allowed.
+ERROR = 1e-2
+WORDS = {
+    "textbook dot": Text("dot, textbook", "点积，教科书写法"),
+    "dot": Text("dot, ours", "点积，本库"),
+    "textbook additive": Text("additive, textbook", "加性，教科书写法"),
+    "additive": Text("additive, ours", "加性，本库"),
+    "sine additive": Text("additive as sines, ours", "加性（正弦级数），本库"),
+}
+# The colour of the score; the textbook dashed, the series dotted.
+STYLES: dict[str, dict[str, Any]] = {
+    "textbook dot": {"color": LOOKS["scaled dot"][0], "marker": "o", "ls": "--", "mfc": "white"},
+    "dot": {"color": LOOKS["scaled dot"][0], "marker": "o"},
+    "textbook additive": {"color": LOOKS["additive"][0], "marker": "D", "ls": "--", "mfc": "white"},
+    "additive": {"color": LOOKS["additive"][0], "marker": "D"},
+    "sine additive": {"color": LOOKS["additive"][0], "marker": "P", "ls": ":"},
+}
+
+
+def passes(length: int, width: int, generator: torch.Generator) -> dict[str, Pass]:
+    """One forward and backward pass of each form, on the same inputs, by name."""
+    device = generator.device
+    shape = (1, 1, length, width)
+    q, k, v, back = (torch.randn(shape, generator=generator, device=device) for _ in range(4))
+    leaves = [x.requires_grad_() for x in (q, k, v)]
+    # As the library would draw it, but from the generator given.
+    additive = regard.Additive(width).to(device)
+    with torch.no_grad():
+        additive.v.normal_(std=(width * additive.power) ** -0.5, generator=generator)
+    dot = regard.ScaledDot()
+    learned = [*leaves, additive.v]
+    outputs = {
+        "textbook dot": (lambda: textbook.attention(dot, q, k, v), leaves),
+        "dot": (lambda: regard.attention(q, k, v, dot), leaves),
+        "textbook additive": (lambda: textbook.attention(additive, q, k, v), learned),
+        "additive": (lambda: regard.attention(q, k, v, additive), learned),
+        "sine additive": (
+            lambda: regard.attention(q, k, v, additive, engine="sine", error=ERROR),
+            learned,
+        ),
+    }
+
+    def both(name: str) -> Pass:
+        output, inputs = outputs[name]
+        return lambda: torch.autograd.grad(output(), inputs, back)
+
+    return {name: both(name) for name in outputs}
+
+
+def interleaved(
+    calls: dict[str, Pass], rounds: int, least: float, run: Run
+) -> dict[str, list[float]]:
+    """Seconds of each pass in every round; each comes once a round, so that all share the weather.
+
+    A sample covers at least `least` seconds, in several calls where one is shorter.
+    """
+    repeats = {}
+    for name, call in calls.items():
+        call()
+        repeats[name] = min(max(math.ceil(least / clock(call, 1, run.device)), 1), 50)
+    found: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in run.steps(range(rounds)):
+        for name, call in calls.items():
+            found[name].append(clock(call, repeats[name], run.device))
+    return found
+
+
+def peaks(calls: dict[str, Pass], device: torch.device) -> dict[str, int]:
+    """Bytes at the peak of each pass, above its inputs."""
+    return {name: memory.peak(call, device) for name, call in calls.items()}
+
+
+def ratio(first: list[float], second: list[float]) -> Estimate:
+    """How many times longer the first takes, over rounds: the geometric mean and its interval."""
+    logs = mean([math.log(x / y) for x, y in zip(first, second, strict=True)])
+    return Estimate(*(math.exp(x) for x in logs))

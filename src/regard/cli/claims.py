@@ -1,0 +1,300 @@
+"""`regard claims`: list, run, show and report what regard claims about attention."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+from rich.console import Console
+
+from regard.claims.claim import Claim
+from regard.claims.registry import Survey, UnknownClaim, find, survey
+from regard.claims.running.progress import progress
+from regard.claims.running.runner import Order, Runner, default_jobs
+from regard.claims.running.store import Store, StoreError, load_results
+from regard.claims.text import LANGUAGES, Language
+from regard.cli.common import INTERRUPTED, Mistake, pick_device, seed_option
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+NEEDS = ("scipy", "statsmodels", "jinja2")
+INSTALL = "pip install 'regard[claims]'"
+FOLDER = Path("regard-claims")
+REPORT = "report.html"
+LIST_HELP = """Statements about attention that run and can fail.
+
+Lists them with their last verdicts. Each is an experiment with a criterion written before the run;
+the verdict is computed from the measured numbers.
+
+\b
+Examples:
+  regard claims
+  regard claims run --quick
+  regard claims run C1 E --full --seed 1
+  regard claims show C1
+  regard claims report --lang zh
+"""
+RUN_HELP = """Run claims: those of the IDS (C1) or groups (C) named, else all.
+
+Each finished claim is saved at once as ID.json, ID.svg and ID.png. Claims that are finished with the
+same seed and code, at this size or at full size, are not run again. At the end there is a report as
+one HTML file.
+
+\b
+Examples:
+  regard claims run
+  regard claims run C1 c2 E --seed 1
+  regard claims run --full --jobs 8 --out full
+
+Exit codes: 0 done, 1 a claim failed (ID.log in the folder says why), 2 a mistake in the arguments or
+a folder that cannot be written, 130 interrupted. The same command goes on where a run ended.
+"""
+SHOW_HELP = """One claim: what it says, what decides, the verdict and what it means.
+
+\b
+Examples:
+  regard claims show C1
+  regard claims show b2 --lang zh --out full
+"""
+REPORT_HELP = """Write the report of the results on disk as one HTML file; nothing is run.
+
+\b
+Examples:
+  regard claims report
+  regard claims report --lang zh --to claims-zh.html
+"""
+
+
+class Verbs(click.Group):
+    """Says what to do with an id that stands where a command should."""
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        """As click does, with a hint."""
+        if args and self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
+            raise Mistake(
+                f"there is no command {args[0]!r}: there are run, show and report. "
+                f"Example: regard claims run C1"
+            )
+        return super().resolve_command(ctx, args)
+
+
+def careful(command: Command) -> Command:
+    """One message for what the user can put right, and one line for Ctrl-C."""
+
+    @wraps(command)
+    def run(*arguments: Any, **options: Any) -> Any:
+        for package in NEEDS:
+            if importlib.util.find_spec(package) is None:
+                raise click.ClickException(f"regard claims needs {package}: {INSTALL}")
+        # A statement has letters that not every terminal can show.
+        for stream in (sys.stdout, sys.stderr):
+            if hasattr(stream, "reconfigure"):
+                stream.reconfigure(errors="replace")
+        try:
+            return command(*arguments, **options)
+        except (StoreError, UnknownClaim) as error:
+            raise Mistake(str(error)) from None
+        except KeyboardInterrupt:
+            click.echo("Interrupted.", err=True)
+            raise SystemExit(INTERRUPTED) from None
+
+    return run  # type: ignore[return-value] # the same arguments
+
+
+out_option = click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=FOLDER,
+    show_default=True,
+    metavar="DIR",
+    help="Folder of the results.",
+)
+language_option = click.option(
+    "--lang",
+    "language",
+    type=click.Choice(LANGUAGES),
+    default="en",
+    show_default=True,
+    help="Of statements, verdicts and figures.",
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+@click.group(
+    cls=Verbs,
+    help=LIST_HELP,
+    short_help="Statements about attention, proved or refuted here.",
+    invoke_without_command=True,
+)
+@json_option
+@out_option
+@language_option
+@click.pass_context
+def claims(ctx: click.Context, as_json: bool, out: Path, language: Language) -> None:
+    """List all claims; the help text is above."""
+    if ctx.invoked_subcommand is None:
+        list_all(as_json, out, language)
+        return
+    if as_json:
+        raise Mistake("--json belongs behind the command, and only show has it")
+    # What stands before the command counts for it too.
+    ctx.default_map = {name: {"out": out, "language": language} for name in claims.commands}
+
+
+@careful
+def list_all(as_json: bool, out: Path, language: Language) -> None:
+    """Every claim with its last verdict."""
+    from regard.claims.running import present
+
+    known = load().claims
+    results = load_results(out, known)
+    if as_json:
+        found = [present.as_json(c, results.get(c.id), language) for c in known.values()]
+        click.echo(json.dumps(found, indent=2, ensure_ascii=False))
+    else:
+        present.show_list(list(known.values()), results, language, Console(highlight=False))
+
+
+@claims.command(help=RUN_HELP, short_help="Run claims and write the report.")
+@click.argument("ids", nargs=-1)
+@click.option("--quick", is_flag=True, help="Small sizes: minutes for all. [default]")
+@click.option("--full", is_flag=True, help="Full sizes: up to an hour for all.")
+@seed_option
+@out_option
+@click.option("--again", is_flag=True, help="Run finished claims too.")
+@click.option(
+    "--jobs",
+    metavar="N",
+    type=click.IntRange(1, 1024),
+    default=None,
+    help="Claims at once; by default one on each core.",
+)
+# Numbers of one seed are the same on every machine only where it is the same device.
+@click.option(
+    "--device",
+    type=click.Choice(["auto", "cpu", "cuda"]),
+    default="cpu",
+    show_default=True,
+    help="Where to run; auto takes the GPU if there is one.",
+)
+@language_option
+@click.option("--no-report", is_flag=True, help="Write no report at the end.")
+@careful
+def run(
+    ids: tuple[str, ...],
+    quick: bool,
+    full: bool,
+    seed: int,
+    out: Path,
+    again: bool,
+    jobs: int | None,
+    device: str,
+    language: Language,
+    no_report: bool,
+) -> None:
+    """Run claims; the help text is above."""
+    from regard.claims.running import present
+
+    if quick and full:
+        raise Mistake("--quick and --full: choose one")
+    where = pick_device(device).type
+    known = load()
+    chosen = find(ids, known.claims)
+    order = Order(full, seed, where, language, jobs or default_jobs(), again)
+    with Store(out).opened() as store:
+        runner = carry_out(chosen, store, order)
+    try:
+        present.show_run(runner, language, Console(highlight=False))
+    finally:  # a pipe that was closed, as by `head`, must not cost the report
+        if not no_report and (runner.ran or runner.kept):
+            write(out, language, out / REPORT)
+    for name in runner.failed:
+        click.echo(f"{name} failed: {store.path(name, 'log')} says why at length", err=True)
+    if runner.failed or known.broken:
+        raise SystemExit(1)
+
+
+def carry_out(chosen: list[Claim], store: Store, order: Order) -> Runner:
+    """Run them with bars; Ctrl-C says how far it came."""
+    runner = Runner(chosen, store, order)
+    for sentence in runner.said:
+        click.echo(sentence, err=True)
+    titles = {claim.id: claim.statement.of(order.language) for claim in chosen}
+    try:
+        with progress(runner.shares(), titles) as shown:
+            runner.run(shown)
+    except KeyboardInterrupt:
+        click.echo(
+            f"Interrupted: {len(runner.ran)} of {len(runner.todo)} claims were finished and are kept "
+            f"in {store.folder}; the same command goes on.",
+            err=True,
+        )
+        raise SystemExit(INTERRUPTED) from None
+    return runner
+
+
+@claims.command(help=SHOW_HELP, short_help="One claim and its last result.")
+@click.argument("name", metavar="ID")
+@json_option
+@out_option
+@language_option
+@careful
+def show(name: str, as_json: bool, out: Path, language: Language) -> None:
+    """Show one claim; the help text is above."""
+    from regard.claims.running import present
+
+    chosen = find([name], load().claims)
+    if len(chosen) > 1:
+        raise Mistake(f"{name!r} is a group: name one of {', '.join(c.id for c in chosen)}")
+    (claim,) = chosen
+    result = load_results(out, {claim.id: claim}).get(claim.id)
+    if as_json:
+        found = present.as_json(claim, result, language)
+        click.echo(json.dumps(found, indent=2, ensure_ascii=False))
+    else:
+        present.show_claim(claim, result, language, Console(highlight=False))
+
+
+@claims.command(help=REPORT_HELP, short_help="Write the report again.")
+@out_option
+@language_option
+@click.option(
+    "--to",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=None,
+    metavar="FILE",
+    help=f"The HTML file; by default {REPORT} in the folder.",
+)
+@careful
+def report(out: Path, language: Language, to: Path | None) -> None:
+    """Write the report; the help text is above."""
+    if not load_results(out, load().claims):
+        raise Mistake(f"there are no results in {out}: `regard claims run` makes them")
+    write(out, language, to or out / REPORT)
+
+
+def write(folder: Path, language: Language, path: Path) -> None:
+    """Write the report and say where it is."""
+    from regard.claims.report import write_report
+
+    try:
+        written = write_report(folder, language, path)
+    except OSError as error:
+        raise Mistake(
+            f"the report {path} could not be written: {error.strerror or error}"
+        ) from None
+    click.echo(f"Report: {written}")
+
+
+def load() -> Survey:
+    """All claims; what could not be loaded is said, and the others go on."""
+    found = survey()
+    for file, error in found.broken.items():
+        why = " ".join(f"{type(error).__name__}: {error}".split())
+        click.echo(f"regard claims: {file} cannot be loaded: {why}", err=True)
+    return found
