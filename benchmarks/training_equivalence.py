@@ -289,8 +289,14 @@ def remembered(options: argparse.Namespace) -> dict[str, dict]:
     """Runs that the results hold already, if they were made with this setting."""
     if options.fresh or not options.out.is_file():
         return {}
-    earlier = json.loads(options.out.read_text())
-    return earlier["runs"] if earlier["setting"] == setting(options) else {}
+    try:
+        earlier = json.loads(options.out.read_text())
+        return earlier["runs"] if earlier["setting"] == setting(options) else {}
+    except (UnicodeDecodeError, ValueError, KeyError, TypeError) as error:
+        aside = options.out.with_suffix(".corrupt")
+        options.out.replace(aside)
+        print(f"{options.out.name} cannot be read ({error!r}): kept as {aside.name}")
+        return {}
 
 
 def write(options: argparse.Namespace, results: dict) -> None:

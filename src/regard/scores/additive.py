@@ -31,7 +31,8 @@ class Additive(PairwiseScore):
         weight_norm: write v as `gain * v / |v|`, length and direction learned apart.
         activation: "tanh", or "sine", the sine series of tanh that engine "sine" runs: as a matrix
             product, and exactly what it says.
-        reach: with "sine", how far the series follows tanh; beyond it is wrong, though bounded.
+        reach: with "sine", how far the series follows tanh, 8 where it is not given; beyond it is
+            wrong, though bounded.
         series: the kind of series that engine "sine" takes for tanh where it is asked for by name:
             "matched" (values and gradients within twice the error of exact bf16), "fast" (values
             alone, in half the time), "uniform" (least error anywhere) or "normal" (for standard
@@ -57,7 +58,7 @@ class Additive(PairwiseScore):
         bias: bool = False,
         weight_norm: bool = False,
         activation: str = "tanh",
-        reach: float = 8.0,
+        reach: float | None = None,
         series: str = "matched",
     ) -> None:
         super().__init__()
@@ -66,8 +67,11 @@ class Additive(PairwiseScore):
         check_one_of("series", series, KINDS)
         self.series = series
         if activation == "sine":
+            reach = 8.0 if reach is None else reach
             row_of(reach)
             self.activation, self.parameter = activation, reach
+        elif reach is not None:
+            raise ValueError(f'reach={reach} is for activation="sine"; {activation} has no reach')
         self.hidden, self.heads, self.width = hidden, heads, hidden
         self.v = nn.Parameter(torch.empty(heads, hidden))
         self.bias = nn.Parameter(torch.empty(heads, hidden)) if bias else None
