@@ -9,7 +9,9 @@ import pytest
 
 from regard.claims import Claim, Fact, Judgement, Numbers, Run, Text, Verdict
 from regard.claims.canvas import Canvas
+from regard.claims.report import compose
 from regard.claims.running.store import Result
+from regard.claims.text import LANGUAGES, Language
 
 # What a result file from a stranger might hold.
 STRANGE = "<script>document.title = 'strange'</script><b onclick=x>&\"'"
@@ -76,6 +78,12 @@ def results(claims: dict[str, Claim]) -> dict[str, Result]:
         name: result(claims[name], verdict)
         for name, verdict in zip(list(claims)[:-1], verdicts, strict=True)
     }
+
+
+@pytest.fixture(scope="session")
+def reports(claims: dict[str, Claim], results: dict[str, Result]) -> dict[Language, str]:
+    """The HTML of these, by language."""
+    return {language: compose(claims, results, language) for language in LANGUAGES}
 
 
 @pytest.fixture(scope="session")

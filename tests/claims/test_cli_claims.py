@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import runpy
 import signal
 import subprocess
 import sys
@@ -181,6 +182,18 @@ def test_what_cannot_be_written_keeps_what_is_there(
     assert "2 run, 1 kept" in cli("run").stdout
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
+@pytest.mark.parametrize("verb", [[], ["--json"]])  # show prints as the list does
+def test_an_output_that_is_full_is_one_message(verb: list[str], tmp_path: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        found = subprocess.run(
+            [sys.executable, "-m", "regard.claims", "--out", str(tmp_path), *verb],
+            stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=PATIENCE,
+        )  # fmt: skip
+    assert found.returncode != 0 and "Traceback" not in found.stderr
+    assert "No space left on device" in found.stderr
+
+
 def test_a_report_that_cannot_be_written_is_one_message(cli) -> None:
     cli("run", "A1", "--no-report")
     result = cli("report", "--to", "nowhere/x.html")
@@ -325,9 +338,8 @@ def test_kill_9_keeps_what_is_finished(cli, known, ran, tmp_path: Path) -> None:
     assert ran() == {"A1": 1, "A2": 2} and not half.exists()
 
 
-def test_the_module_runs_as_the_command() -> None:
-    found = subprocess.run(
-        [sys.executable, "-m", "regard.claims", "--help"],
-        capture_output=True, text=True, check=False, timeout=PATIENCE,
-    )  # fmt: skip
-    assert found.returncode == 0 and "Usage: regard claims" in found.stdout
+def test_the_module_runs_as_the_command(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    monkeypatch.setattr(sys, "argv", ["__main__.py", "--help"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module("regard.claims", run_name="__main__")
+    assert ended.value.code == 0 and "Usage: regard claims" in capsys.readouterr().out

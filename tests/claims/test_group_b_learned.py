@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 from copy import deepcopy
 from dataclasses import replace
+from functools import cache
 
 import pytest
 import torch
 from torch import Tensor
 
 import regard
-from regard.claims import Claim, Numbers, Run, Verdict, find
-from regard.claims.canvas import Canvas
+from regard.claims import Numbers, Run, Verdict, find
 from regard.claims.experiments.b3_angle_response import AngleResponse
 from regard.claims.experiments.b4_boundaries import Boundaries, adding
 from regard.claims.experiments.b5_universal import Universal, product
@@ -21,8 +20,10 @@ from regard.claims.experiments.b6_posterior import Posterior
 from regard.claims.tools.fitting import Pairs, fit_additive, fit_bilinear
 from regard.claims.tools.learning import Budget
 
+from .checking import check_figure, from_disk, verdict
+
 SMALL = {
-    "B3": AngleResponse(),
+    "B3": AngleResponse(hidden=160),
     "B4": Boundaries(budget=Budget(steps=150, rates=(3e-2,), held=256)),
     "B5": Universal(widths=(8, 32, 128)),
     "B6": Posterior(items=4, query_dim=3),
@@ -35,26 +36,18 @@ EXPECTED = {
 }
 
 
-@pytest.fixture(scope="module")
-def measured() -> dict[str, Numbers]:
-    """Numbers of every claim, as they come back from disk."""
-    found = {name: claim.measure(Run()) for name, claim in SMALL.items()}
-    return json.loads(json.dumps(found, allow_nan=False))
-
-
-def verdict(claim: Claim) -> Verdict:
-    return claim.judge(claim.measure(Run())).verdict
+@cache
+def measured(name: str) -> Numbers:
+    """Once for all tests that look at them."""
+    return from_disk(SMALL[name].measure(Run()))
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_verdict_and_figure(name: str, measured: dict[str, Numbers]) -> None:
+def test_verdict_and_figure(name: str) -> None:
     claim = SMALL[name]
-    judgement = claim.judge(measured[name])
+    judgement = claim.judge(measured(name))
     assert judgement.verdict is EXPECTED[name], judgement
-    for language in ("en", "zh"):
-        canvas = Canvas(language)
-        claim.draw(measured[name], canvas)
-        assert all(axes.get_ylabel() for axes in canvas.figure.axes)
+    check_figure(claim, measured(name))
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -91,8 +84,8 @@ def test_b3_fails_where_the_curve_is_the_cosine() -> None:
     assert verdict(claim) is Verdict.FAILS
 
 
-def test_b3_holds_where_parity_does_not_matter(measured: dict[str, Numbers]) -> None:
-    numbers = deepcopy(measured["B3"])
+def test_b3_holds_where_parity_does_not_matter() -> None:
+    numbers = deepcopy(measured("B3"))
     numbers["left"]["odd"] = numbers["left"]["bias"]
     assert SMALL["B3"].judge(numbers).verdict is Verdict.HOLDS
 
@@ -123,11 +116,11 @@ def test_b5_fails_on_a_target_that_jumps_everywhere() -> None:
     assert verdict(claim) is Verdict.FAILS
 
 
-def test_b5_sees_that_the_bilinear_target_needs_no_width(measured: dict[str, Numbers]) -> None:
-    left = measured["B5"]["left"]
+def test_b5_sees_that_the_bilinear_target_needs_no_width() -> None:
+    left = measured("B5")["left"]
     assert max(left["bilinear"]["bilinear"]) < 1e-20
     assert min(left["bilinear"]["not bilinear"]) > 0.1
-    because = SMALL["B5"].judge(measured["B5"]).because.en
+    because = SMALL["B5"].judge(measured("B5")).because.en
     assert because.endswith("only for: target exp(−2‖q−k‖²).")
 
 

@@ -1,19 +1,16 @@
 """Claims E1 and E4: times and memory of textbook forms and of ours. Times themselves are not tested."""
 
-import json
 from copy import deepcopy
 from dataclasses import replace
 
 import pytest
 
 from regard.claims import Run, Verdict
-from regard.claims.canvas import Canvas
 from regard.claims.experiments.e1_speed_of_additive import SpeedOfAdditive
 from regard.claims.experiments.e4_quadratic_time import QuadraticTime
-from regard.claims.text import LANGUAGES
 from regard.claims.tools import timing
 
-ROUNDS = 5
+from .checking import check_figure, from_disk
 
 
 def short(length, width, generator):
@@ -40,16 +37,14 @@ PEAKS = {
 
 
 def test_e1_measures_every_form():
-    numbers = replace(SpeedOfAdditive(), forms=short).measure(Run())
-    numbers = json.loads(json.dumps(numbers, allow_nan=False))
+    numbers = from_disk(replace(SpeedOfAdditive(), forms=short).measure(Run()))
     assert set(numbers["seconds"]) == set(numbers["peak_bytes"]) == set(timing.WORDS)
     assert numbers["peak_bytes"]["textbook additive"] > 5 * numbers["peak_bytes"]["textbook dot"]
-    for language in LANGUAGES:
-        SpeedOfAdditive().draw(numbers, Canvas(language))
+    check_figure(SpeedOfAdditive(), numbers)
 
 
 @pytest.mark.parametrize(
-    ("changed", "verdict"),
+    ("changed", "expected"),
     [
         ({}, Verdict.CONDITIONS),
         ({"additive": 15.0}, Verdict.CONDITIONS),  # its memory is not near that of dot
@@ -57,9 +52,9 @@ def test_e1_measures_every_form():
         ({"additive": 650.0}, Verdict.FAILS),  # not faster than as taught
     ],
 )
-def test_e1_can_come_out_otherwise(changed, verdict):
+def test_e1_can_come_out_otherwise(changed, expected):
     numbers = {"length": 512, "width": 64, "seconds": TIMES | times(**changed), "peak_bytes": PEAKS}
-    assert SpeedOfAdditive().judge(numbers).verdict == verdict
+    assert SpeedOfAdditive().judge(numbers).verdict == expected
 
 
 def test_e1_holds_where_ours_is_as_fast_and_lean_as_dot():
@@ -76,12 +71,11 @@ def test_e1_is_undecided_where_times_scatter_across_the_bar():
 
 def test_e4_memory_of_ours_is_not_quadratic_and_of_the_textbook_is():
     claim = QuadraticTime(width=4, quick=2048)
-    numbers = json.loads(json.dumps(claim.measure(Run()), allow_nan=False))
+    numbers = from_disk(claim.measure(Run()))
     *_, taught, ours = claim.judge(numbers).facts
     assert taught.value > 1.7
     assert ours.value < 1.25
-    for language in LANGUAGES:
-        claim.draw(numbers, Canvas(language))
+    check_figure(claim, numbers)
 
 
 def test_e4_fails_where_ours_is_the_textbook():
@@ -113,7 +107,7 @@ LAWS = {
 
 
 @pytest.mark.parametrize(
-    ("changed", "verdict"),
+    ("changed", "expected"),
     [
         ({}, Verdict.HOLDS),
         ({"dot": (1.2, 1.0)}, Verdict.CONDITIONS),
@@ -123,6 +117,6 @@ LAWS = {
         ({"dot": (1.6, 1.0)}, Verdict.UNDECIDED),
     ],
 )  # fmt: skip
-def test_e4_can_come_out_otherwise(changed, verdict):
+def test_e4_can_come_out_otherwise(changed, expected):
     numbers = power_laws(**deepcopy(LAWS) | changed)
-    assert QuadraticTime().judge(numbers).verdict == verdict
+    assert QuadraticTime().judge(numbers).verdict == expected

@@ -1,44 +1,36 @@
 """Claims I1 and I2: gain of a neuron and gates of genes, and that the verdicts can come out otherwise."""
 
-import json
 from dataclasses import replace
 
 import pytest
 import torch
 
 from regard.claims import Run, Verdict
-from regard.claims.canvas import Canvas
-from regard.claims.experiments.i1_neuron_gain import NeuronGain
+from regard.claims.experiments.i1_neuron_gain import NEURON, NeuronGain
 from regard.claims.experiments.i2_gates import GATES, Gate, Gates, competitors
-from regard.claims.text import LANGUAGES
 from regard.claims.tools.learning import Budget
 from regard.claims.tools.neuron import Neuron
 
+from .checking import check_figure, from_disk, verdict
+
 FEW = {"AND": GATES["AND"], "OR": GATES["OR"]}
 SHORT = Budget(steps=100, batch=64, rates=(0.3,), held=256)
-
-
-def drawn(claim, numbers):
-    """Through JSON, as from disk, in every language."""
-    numbers = json.loads(json.dumps(numbers, allow_nan=False))
-    for language in LANGUAGES:
-        claim.draw(numbers, Canvas(language))
-    return numbers
 
 
 SMALL = NeuronGain(quick=(3, 12), contexts=(0.0, 400.0))
 
 
 def test_i1_holds_at_the_dendrite():
-    numbers = drawn(SMALL, SMALL.measure(Run()))
+    numbers = from_disk(SMALL.measure(Run()))
+    check_figure(SMALL, numbers)
     found = SMALL.judge(numbers)
     assert found.verdict == Verdict.HOLDS
     assert found.facts[-1].low > 0  # in the control a shift explains more
 
 
 def test_i1_fails_where_the_context_is_a_current_into_the_soma():
-    claim = replace(SMALL, place="soma")
-    assert claim.judge(claim.measure(Run())).verdict == Verdict.FAILS
+    claim = replace(SMALL, place="soma", neuron=replace(NEURON, lasting=500.0))
+    assert verdict(claim) == Verdict.FAILS
 
 
 def test_a_shift_and_a_slope_are_told_apart_exactly():
@@ -51,7 +43,7 @@ def test_a_shift_and_a_slope_are_told_apart_exactly():
 
 
 def test_a_neuron_without_input_is_silent_and_with_more_fires_more():
-    quiet = Neuron(noise=0.0)
+    quiet = Neuron(noise=0.0, lasting=400.0)
     currents, context = torch.tensor([0.0, 600.0, 1200.0]), torch.tensor([0.0])
     found = quiet.rates(currents, context, "soma", 1, 1, torch.Generator(), Run())[0, 0]
     assert found[0] == 0
@@ -73,7 +65,8 @@ def pair(first, second):
 
 def test_i2_holds_with_conditions_because_a_sum_is_and_as_well():
     claim = Gates(builds=pair("product", "sum"), gates=FEW, quick=SHORT)
-    numbers = drawn(claim, claim.measure(Run()))
+    numbers = from_disk(claim.measure(Run()))
+    check_figure(claim, numbers)
     found = claim.judge(numbers)
     assert found.verdict == Verdict.CONDITIONS
     assert "sum x + y learns all" in found.because.en
@@ -83,7 +76,7 @@ def test_i2_holds_with_conditions_because_a_sum_is_and_as_well():
 def test_i2_fails_where_the_product_is_a_sum_of_nothing():
     untrained = replace(SHORT, rates=(1e-6,))
     claim = Gates(builds=pair("product", "sum"), gates=FEW, quick=untrained)
-    assert claim.judge(claim.measure(Run())).verdict == Verdict.FAILS
+    assert verdict(claim) == Verdict.FAILS
 
 
 def learned(product, total):
@@ -93,7 +86,7 @@ def learned(product, total):
 
 
 @pytest.mark.parametrize(
-    ("product", "total", "verdict"),
+    ("product", "total", "expected"),
     [
         (["AND"], ["OR"], Verdict.HOLDS),
         (["AND"], ["AND", "OR"], Verdict.CONDITIONS),
@@ -101,5 +94,5 @@ def learned(product, total):
         ([], ["OR"], Verdict.FAILS),
     ],
 )
-def test_i2_can_come_out_otherwise(product, total, verdict):
-    assert Gates().judge(learned(product, total)).verdict == verdict
+def test_i2_can_come_out_otherwise(product, total, expected):
+    assert Gates().judge(learned(product, total)).verdict == expected

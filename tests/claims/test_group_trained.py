@@ -8,9 +8,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from regard import Bilinear, Dot, ScaledDot
+from regard import Bilinear, ScaledDot
 from regard.claims import Claim, Numbers, Run, Verdict, find
-from regard.claims.canvas import Canvas
 from regard.claims.experiments.c10_unscaled_at_large_d import UnscaledAtLargeD
 from regard.claims.experiments.c11_bridge import LENGTHS, Bridge
 from regard.claims.experiments.e2_low_rank import LowRankMatches
@@ -22,6 +21,8 @@ from regard.claims.tools.recurrent import Recaller, decay, log_gradient
 from regard.claims.tools.statistics import Estimate
 from regard.claims.tools.tasks.recall import Recall
 from regard.claims.tools.tasks.views import Views
+
+from .checking import check_figure, from_disk, verdict
 
 
 def around(middle: float, *, spread: float = 0.002, train: float = 1.0, **more: object) -> Numbers:
@@ -106,6 +107,7 @@ CASES = [
     ("C10", c10([0.99, 0.99, 0.8], [0.99, 0.99, 0.99]), Verdict.CONDITIONS),
     ("C10", c10([0.99, 0.9, 0.99], [0.99, 0.99, 0.99]), Verdict.FAILS),
     ("C10", c10([0.99, 0.9, 0.8], [0.99, 0.99, 0.9]), Verdict.FAILS),
+    ("C10", c10([0.99, 0.9, 0.98], [0.99, 0.99, 0.99]), Verdict.UNDECIDED),
     ("C11", c11(), Verdict.CONDITIONS),
     ("C11", c11(thin=0.0), Verdict.HOLDS),
     ("C11", c11(fade=0.0), Verdict.FAILS),
@@ -139,14 +141,10 @@ def test_the_verdict_follows_the_numbers(name: str, numbers: Numbers, expected: 
     assert claim.judge(numbers).verdict is expected
 
 
-@pytest.mark.parametrize("language", ["en", "zh"])
-@pytest.mark.parametrize("number", [0, 4, 11, 15, 19, 23])
-def test_draws_in_both_languages(number: int, language: str) -> None:
-    name, numbers, _ = CASES[number]
+@pytest.mark.parametrize("name", sorted({name for name, *_ in CASES}))
+def test_draws_in_both_languages(name: str) -> None:
     (claim,) = find([name])
-    canvas = Canvas(language)
-    claim.draw(numbers, canvas)
-    assert all(axes.get_xlabel() and axes.get_ylabel() for axes in canvas.figure.axes)
+    check_figure(claim, next(numbers for known, numbers, _ in CASES if known == name))
 
 
 # As small as an experiment can be: the whole way, not the verdict.
@@ -165,19 +163,16 @@ def test_measures_judges_and_tells_how_far(name: str) -> None:
     numbers = claim.measure(Run(tell=parts.append))
     assert parts[-1] == 1.0
     assert parts == sorted(parts)
-    claim.judge(json.loads(json.dumps(numbers, allow_nan=False)))
+    claim.judge(from_disk(numbers))
 
 
 def test_rank_one_does_not_match_a_relation_of_rank_four() -> None:
-    claim = LowRankMatches(dim=8, low=4, ranks=(1,), steps=(60, 60))
-    assert claim.judge(claim.measure(Run())).verdict is Verdict.FAILS
+    assert verdict(LowRankMatches(dim=8, low=4, ranks=(1,), steps=(30, 30))) is Verdict.FAILS
 
 
 def test_additive_overfits_little_data_and_not_much() -> None:
-    little = Overfitting(sizes=(32, 64), steps=(60, 60))
-    assert little.judge(little.measure(Run())).verdict is Verdict.HOLDS
-    much = Overfitting(sizes=(2048, 4096), steps=(20, 20))
-    assert much.judge(much.measure(Run())).verdict is Verdict.FAILS
+    assert verdict(Overfitting(sizes=(32,), steps=(20, 20))) is Verdict.HOLDS
+    assert verdict(Overfitting(sizes=(4096,), steps=(10, 10))) is Verdict.FAILS
 
 
 def test_a_score_that_takes_unlike_dims_is_no_refusal() -> None:
@@ -200,11 +195,9 @@ def test_a_recurrence_that_keeps_everything_needs_no_bridge() -> None:
 @pytest.mark.slow
 def test_a_dot_that_is_scaled_does_not_train_worse() -> None:
     claim = UnscaledAtLargeD(dims=(256,))
-    assert claim.judge(claim.measure(Run())).verdict is Verdict.HOLDS
+    assert claim.judge(claim.measure(Run())).verdict is not Verdict.FAILS
     scaled = replace(claim, scores=claim.scores | {"dot": lambda width: ScaledDot()})
     assert scaled.judge(scaled.measure(Run())).verdict is Verdict.FAILS
-    worse = replace(claim, scores=claim.scores | {"scaled dot": lambda width: Dot()})
-    assert worse.judge(worse.measure(Run())).verdict is Verdict.FAILS
 
 
 def test_no_score_answers_better_than_the_log_odds() -> None:

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from regard.claims import Claim, Fact, Text, Verdict
-from regard.claims.report import compose, write_report
+from regard.claims.report import compose, figures, write_report
 from regard.claims.report.amounts import row
-from regard.claims.report.figures import LARGEST_SVG, figure
+from regard.claims.report.figures import figure
 from regard.claims.report.words import (
     GROUPS,
     HOW,
@@ -59,8 +59,8 @@ def language(request: pytest.FixtureRequest) -> Language:
 
 
 @pytest.fixture(scope="module")
-def report(claims: dict[str, Claim], results: dict[str, Result], language: Language) -> str:
-    return compose(claims, results, language)
+def report(reports: dict[Language, str], language: Language) -> str:
+    return reports[language]
 
 
 @pytest.fixture(scope="module")
@@ -155,11 +155,18 @@ def test_numbers_of_another_version_cost_the_figure_only(
     assert WORDS["meaning"].of(language) in report
 
 
-def test_a_figure_of_many_points_is_a_picture(claims: dict[str, Claim]) -> None:
-    many = [float(x * x % 997) for x in range(LARGEST_SVG // 20)]
-    found = figure(claims["A1"], {"x": list(range(len(many))), "y": many, "name": "n"}, "en")
+def test_a_drawing_that_is_too_large_is_a_picture(
+    claims: dict[str, Claim], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = {"x": [1, 2], "y": [1.0, 2.0], "name": "n"}
+    vectors = figure(claims["A1"], few, "en")
+    assert vectors is not None
+    assert not vectors.picture
+    monkeypatch.setattr(figures, "LARGEST_SVG", len(vectors.markup) - 1)
+    found = figure(claims["A1"], few, "en")
     assert found is not None
     assert found.picture
+    assert found.width == vectors.width
     assert found.markup.startswith('<img src="data:image/png;base64,')
     assert 'alt="A line that is &#34;straight&#34;."' in found.markup
 

@@ -65,14 +65,14 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="module")
-def reports(
-    claims: dict[str, Claim], results: dict[str, Result], tmp_path_factory: pytest.TempPathFactory
+def paths(
+    reports: dict[Language, str], tmp_path_factory: pytest.TempPathFactory
 ) -> dict[Language, Path]:
-    """Of claims that are made up, by language."""
+    """Reports of claims that are made up, by language."""
     folder = tmp_path_factory.mktemp("reports")
-    found = {language: folder / f"{language}.html" for language in LANGUAGES}
+    found = {language: folder / f"{language}.html" for language in reports}
     for language, path in found.items():
-        path.write_text(compose(claims, results, language), encoding="utf-8")
+        path.write_text(reports[language], encoding="utf-8")
     return found
 
 
@@ -103,13 +103,13 @@ def visit(browser: Browser) -> Iterator[Callable[..., Visit]]:
 @pytest.mark.parametrize("width", [PHONE, DESK])
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_every_figure_is_there_and_no_letter_is_cut(
-    reports: dict[Language, Path],
+    paths: dict[Language, Path],
     results: dict[str, Result],
     visit: Callable[..., Visit],
     language: Language,
     width: int,
 ) -> None:
-    page = visit(reports[language], width).page
+    page = visit(paths[language], width).page
     sizes = page.evaluate(FIGURES)
     assert all(min(sizes[name]) > 150 for name in results)
     assert page.evaluate(CUT) == []
@@ -133,9 +133,9 @@ def test_letters_fit_that_the_writer_had_no_font_for(
 
 
 def test_every_claim_is_reached_by_its_tile(
-    reports: dict[Language, Path], claims: dict[str, Claim], visit: Callable[..., Visit]
+    paths: dict[Language, Path], claims: dict[str, Claim], visit: Callable[..., Visit]
 ) -> None:
-    page = visit(reports["en"]).page
+    page = visit(paths["en"]).page
     for name in claims:
         page.locator(f'.tile[href="#{name}"]').click()
         # At the top, or as near as the end of the page lets it.
@@ -147,8 +147,8 @@ def test_every_claim_is_reached_by_its_tile(
         assert 0 <= top < 60 or end - high < 2
 
 
-def test_the_keyboard_is_enough(reports: dict[Language, Path], visit: Callable[..., Visit]) -> None:
-    page = visit(reports["en"]).page
+def test_the_keyboard_is_enough(paths: dict[Language, Path], visit: Callable[..., Visit]) -> None:
+    page = visit(paths["en"]).page
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.className") == "skip"
     seen = set()
@@ -163,9 +163,9 @@ def test_the_keyboard_is_enough(reports: dict[Language, Path], visit: Callable[.
 
 
 def test_verdicts_filter(
-    reports: dict[Language, Path], results: dict[str, Result], visit: Callable[..., Visit]
+    paths: dict[Language, Path], results: dict[str, Result], visit: Callable[..., Visit]
 ) -> None:
-    there = visit(reports["en"])
+    there = visit(paths["en"])
     everything = there.shown()
     for key in VERDICTS:
         there.page.locator(f".chip.{key}").click()
@@ -181,8 +181,8 @@ def test_verdicts_filter(
     assert there.shown() == everything
 
 
-def test_search(reports: dict[Language, Path], visit: Callable[..., Visit]) -> None:
-    there = visit(reports["zh"])
+def test_search(paths: dict[Language, Path], visit: Callable[..., Visit]) -> None:
+    there = visit(paths["zh"])
     search = there.page.locator(".search")
     search.fill("C1 编造")
     assert set(there.shown()) == {"C1", "C10", "C11"}
@@ -194,10 +194,10 @@ def test_search(reports: dict[Language, Path], visit: Callable[..., Visit]) -> N
     assert len(there.shown()) == 7
 
 
-def test_dark(reports: dict[Language, Path], visit: Callable[..., Visit]) -> None:
+def test_dark(paths: dict[Language, Path], visit: Callable[..., Visit]) -> None:
     paper = "getComputedStyle(document.body).backgroundColor"
-    light = visit(reports["en"], color_scheme="light").page
-    dark = visit(reports["en"], color_scheme="dark").page
+    light = visit(paths["en"], color_scheme="light").page
+    dark = visit(paths["en"], color_scheme="dark").page
     bright, dim = light.evaluate(paper), dark.evaluate(paper)
     assert bright != dim
     for page, after in ((light, dim), (dark, bright)):
@@ -210,8 +210,8 @@ def test_dark(reports: dict[Language, Path], visit: Callable[..., Visit]) -> Non
     assert light.evaluate(paper) == "rgb(255, 255, 255)"
 
 
-def test_copy(reports: dict[Language, Path], visit: Callable[..., Visit]) -> None:
-    page = visit(reports["en"], permissions=["clipboard-read", "clipboard-write"]).page
+def test_copy(paths: dict[Language, Path], visit: Callable[..., Visit]) -> None:
+    page = visit(paths["en"], permissions=["clipboard-read", "clipboard-write"]).page
     button = page.locator("#C1 .copy")
     button.click()
     page.get_by_text(WORDS["copied"].en).wait_for()
@@ -220,17 +220,15 @@ def test_copy(reports: dict[Language, Path], visit: Callable[..., Visit]) -> Non
     )
 
 
-def test_it_reads_without_script(
-    reports: dict[Language, Path], visit: Callable[..., Visit]
-) -> None:
-    there = visit(reports["en"], java_script_enabled=False)
+def test_it_reads_without_script(paths: dict[Language, Path], visit: Callable[..., Visit]) -> None:
+    there = visit(paths["en"], java_script_enabled=False)
     assert there.page.locator(".claim:visible").count() == 7
     assert not there.page.locator(".search").is_visible()
     assert not there.page.locator(".theme").is_visible()
 
 
-def test_it_prints(reports: dict[Language, Path], visit: Callable[..., Visit]) -> None:
-    page = visit(reports["en"], color_scheme="dark").page
+def test_it_prints(paths: dict[Language, Path], visit: Callable[..., Visit]) -> None:
+    page = visit(paths["en"], color_scheme="dark").page
     assert page.pdf(prefer_css_page_size=True).startswith(b"%PDF")
 
 

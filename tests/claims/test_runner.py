@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib
 import io
+import json
 import os
 import sys
 import time
@@ -18,7 +19,7 @@ from regard.claims.claim import Claim, Verdict
 from regard.claims.registry import registered
 from regard.claims.running import runner as runner_module
 from regard.claims.running import version
-from regard.claims.running.progress import Lines, Track, progress
+from regard.claims.running.progress import Bars, Lines, Track, progress
 from regard.claims.running.runner import Order, Runner, default_jobs
 from regard.claims.running.store import Store, load_results
 from regard.claims.running.version import code_version
@@ -96,6 +97,26 @@ def test_a_corrupt_result_is_run_again(fake, ran, threads, tmp_path: Path) -> No
     again = carry_out(tmp_path / "out", [fake()])
     assert set(again.ran) == {"A1"} and ran() == {"A1": 2}
     assert "set aside as A1.corrupt-1.json" in again.said[0]
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_numbers_that_cannot_be_drawn_are_measured_again(
+    fake, ran, threads, tmp_path: Path, alone: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claims, folder = [fake(alone=alone), fake("A2")], tmp_path / "out"
+    carry_out(folder, claims)
+    draw = type(claims[0]).draw
+    # "threads" is in every result, and only this figure would need it.
+    monkeypatch.setattr(
+        type(claims[0]), "draw", lambda self, n, canvas: draw(self, n, canvas) or n["threads"]
+    )
+    found = json.loads((folder / "A1.json").read_text())
+    del found["numbers"]["threads"]
+    (folder / "A1.json").write_text(json.dumps(found))
+    (folder / "A1.svg").unlink()
+    again = carry_out(folder, claims)
+    assert (set(again.ran), again.failed) == ({"A1"}, {})
+    assert ran() == {"A1": 2, "A2": 1} and "threads" in again.ran["A1"].numbers
 
 
 def test_a_claim_that_raises_stops_no_other(fake, threads, tmp_path: Path, capsys) -> None:
@@ -207,6 +228,23 @@ def test_bars_fit_a_terminal() -> None:
         shown.begin("A2")
     said = console.file.getvalue()  # type: ignore[attr-defined] # a StringIO
     assert "1/2 claims" in said and "A1 long" in said and "A2 [b]" in said and "left" in said
+
+
+@pytest.mark.parametrize("env", [{"FORCE_COLOR": "1"}, {"TERM": "dumb"}])
+def test_a_log_file_gets_lines(env: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    with progress({"A1": 1.0}, {"A1": "x"}) as shown:
+        assert isinstance(shown, Lines)
+
+
+def test_a_claim_that_begins_again_has_one_bar() -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=80)
+    with progress({"A1": 1.0}, {"A1": "x"}, console) as shown:
+        assert isinstance(shown, Bars)
+        shown.begin("A1")
+        shown.begin("A1")
+        assert len(shown.bars.tasks) == 2  # its own and that of the whole
 
 
 def test_jobs_follow_cores_and_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,8 @@ import pytest
 from regard.claims.claim import Fact, Judgement, Verdict
 from regard.claims.running.store import (
     HALF_WRITTEN,
+    LARGEST_FILE,
+    LONGEST_REASON,
     Result,
     Store,
     StoreError,
@@ -26,6 +28,7 @@ from regard.claims.text import Text
 
 from .running import fake  # noqa: F401 - a fixture
 
+POSIX = pytest.mark.skipif(os.name != "posix", reason="files of POSIX")
 FIGURES = {"svg": b"<svg/>", "png": b"png"}
 
 
@@ -142,11 +145,56 @@ def test_a_file_that_is_no_result_is_set_aside(saved, text: str, why: str) -> No
         ({"facts": ["x"]}, "indices"),
         ({"seconds": None}, "seconds is None"),
         ({"because": {"en": "x"}}, "it has no 'zh'"),
+        ({"seconds": 10**400}, "too large to convert"),
+        ({"hardware": {"name": "\ud800"}}, r"the character '\ud800'"),
+        ({"versions": {"\x1b[31m": "1"}}, r"the character '\x1b'"),
+        ({"finished": "yesterday"}, "yesterday"),
+        ({"numbers": {"value": 1.0, "deep": eval("[" * 60 + "]" * 60)}}, "more than 50 levels"),  # noqa: S307
+        ({"id": "x" * 10_000}, "it is the result of 'xxx"),
     ],
 )
 def test_a_field_that_is_wrong_is_seen(saved, fields: dict[str, object], why: str) -> None:
     store, claim = saved
     edit(store, **fields)
+    results, corrupt = examine(store.folder, {"A1": claim})
+    assert results == {} and why in str(corrupt["A1"])
+    assert len(str(corrupt["A1"])) <= LONGEST_REASON
+
+
+@POSIX
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (Path.mkdir, "it is not a file"),
+        (os.mkfifo, "it is not a file"),  # reading it would never end
+        (lambda path: path.symlink_to("/dev/zero"), "it is not a file"),
+        (lambda path: path.touch() or os.truncate(path, LARGEST_FILE + 1), "larger than 64 MiB"),
+    ],
+    ids=["folder", "pipe", "device", "huge"],
+)
+def test_what_is_no_file_is_set_aside(saved, make, why: str) -> None:
+    store, claim = saved
+    store.path("A1", "json").unlink()
+    make(store.path("A1", "json"))
+    results, (said,) = store.results({"A1": claim})
+    assert results == {} and why in said
+    store.save(claim, result_of(claim), FIGURES)
+    assert set(load_results(store.folder, {"A1": claim})) == {"A1"}
+
+
+@pytest.mark.parametrize(
+    ("fact", "why"),
+    [
+        (Fact(Text("a", "甲"), float("nan")), "which is no number"),
+        (Fact(Text("a", "甲"), 1.0, 2.0, 0.0), "goes from 2.0 to 0.0"),
+    ],
+)
+def test_numbers_that_give_no_facts_are_seen(
+    saved, fact: Fact, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, claim = saved
+    judged = Judgement(Verdict.HOLDS, Text("b", "乙"), (fact,))
+    monkeypatch.setattr(type(claim), "judge", lambda self, numbers: judged)
     results, corrupt = examine(store.folder, {"A1": claim})
     assert results == {} and why in str(corrupt["A1"])
 
@@ -173,9 +221,10 @@ def test_other_files_are_let_be(saved) -> None:
     assert load_results(store.folder / "nowhere", {}) == {}
 
 
-def test_what_a_killed_run_left_half_is_removed(saved) -> None:
+@pytest.mark.parametrize("name", [".A1.json.x1y2z3", ".report.html.x1y2_z3"])
+def test_what_a_killed_run_left_half_is_removed(saved, name: str) -> None:
     store, _ = saved
-    half = store.folder / ".A1.json.x1y2z3"
+    half = store.folder / name
     half.write_text("{")
     (store.folder / ".mine").write_text("")
     assert HALF_WRITTEN.fullmatch(half.name)
@@ -219,6 +268,15 @@ def test_a_folder_that_is_a_file_is_one_error(tmp_path: Path, under: str) -> Non
     ):
         pass
     assert (tmp_path / "taken").read_text() == "mine"
+
+
+@POSIX
+def test_a_folder_in_the_way_of_a_figure_is_named(saved) -> None:
+    store, claim = saved
+    store.path("A1", "png").unlink()
+    store.path("A1", "png").mkdir()
+    with pytest.raises(StoreError, match=r"cannot write to .*A1\.png: Is a directory"):
+        store.save(claim, result_of(claim), FIGURES)
 
 
 def test_figures_that_are_missing_changed_or_in_another_language_are_seen(saved) -> None:

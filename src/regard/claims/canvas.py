@@ -1,4 +1,7 @@
-"""How every figure of a claim looks. Needs matplotlib."""
+"""How every figure of a claim looks.
+
+Drawing needs matplotlib, which is imported when something is drawn: measuring and judging do without.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,11 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from matplotlib.figure import Figure
-
 from regard.claims.text import Language, Text
-from regard.measuring.figure import FAINT, render
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 # Of Okabe and Ito: they stay apart for colour-blind readers. One score, one colour and one mark in
 # every figure.
@@ -40,6 +41,14 @@ WORDS = {
     "control": Text("control", "对照"),
 }
 PANEL = (4.0, 3.0)  # inches of one panel
+# Where the machine has one of these, Chinese labels can be drawn; SVG leaves the choice to the reader.
+CHINESE = [
+    "Noto Sans CJK SC",
+    "Noto Sans SC",
+    "WenQuanYi Zen Hei",
+    "Microsoft YaHei",
+    "PingFang SC",
+]
 
 
 class Canvas:
@@ -50,6 +59,8 @@ class Canvas:
     """
 
     def __init__(self, language: Language = "en") -> None:
+        from matplotlib.figure import Figure
+
         self.language: Language = language
         self.figure = Figure(layout="constrained")
 
@@ -59,6 +70,8 @@ class Canvas:
 
     def panels(self, count: int = 1, wide: float = PANEL[0], high: float = PANEL[1]) -> list[Axes]:
         """Empty axes with a light grid and no frame, from left to right."""
+        from regard.measuring.figure import FAINT
+
         self.figure.set_size_inches(wide * count, high)
         found = [self.figure.add_subplot(1, count, number + 1) for number in range(count)]
         for axes in found:
@@ -124,16 +137,6 @@ class Canvas:
         axes.legend(frameon=False, fontsize=8, **more)
 
 
-# Where the machine has one of these, Chinese labels can be drawn; SVG leaves the choice to the reader.
-CHINESE = [
-    "Noto Sans CJK SC",
-    "Noto Sans SC",
-    "WenQuanYi Zen Hei",
-    "Microsoft YaHei",
-    "PingFang SC",
-]
-
-
 def drawn(
     draw: Callable[[Canvas], None],
     language: Language,
@@ -141,6 +144,8 @@ def drawn(
 ) -> dict[str, bytes]:
     """The figure as PNG and SVG, by suffix."""
     from matplotlib import font_manager
+
+    from regard.measuring.figure import render
 
     known = {font.name for font in font_manager.fontManager.ttflist}
     fonts = ["DejaVu Sans", *(name for name in CHINESE if name in known)]

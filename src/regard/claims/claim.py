@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -56,9 +56,16 @@ class Judgement:
 
 @dataclass(frozen=True)
 class Run:
-    """What an experiment is told: how much to do, from which seed, where, and whom to tell how far it is.
+    """What an experiment is told: how much to do, from which seed, where.
 
-    `part` and `share` place the steps of a loop inside the whole: the runner reads fractions of 1.
+    In turn `tell` is told how far the experiment is, as a fraction of 1: by `steps` after each item
+    of a loop, by `within` where a loop is only a part of the whole.
+
+    Attributes:
+        full: at full size, not quick.
+        seed: of all random numbers.
+        device: where tensors live.
+        tell: called with the fraction that is done.
     """
 
     full: bool = False
@@ -89,9 +96,7 @@ class Run:
 
     def within(self, number: int, count: int) -> Run:
         """For the part `number` of `count` equal parts: its steps move the whole by one part."""
-        return Run(
-            self.full, self.seed, self.device, lambda part: self.tell((number + part) / count)
-        )
+        return replace(self, tell=lambda part: self.tell((number + part) / count))
 
 
 class Claim(ABC):

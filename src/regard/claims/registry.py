@@ -60,7 +60,7 @@ def claims_in(module: ModuleType) -> list[Claim]:
         and not inspect.isabstract(thing)
     ]
     for claim in found:
-        order(claim.id)
+        order(claim.id)  # raises where the id is none
     return found
 
 
@@ -107,9 +107,10 @@ def find(names: Sequence[str], known: dict[str, Claim] | None = None) -> list[Cl
         group = {key: claim for key, claim in known.items() if key[0] == wanted}
         if not group and wanted not in known:
             near = difflib.get_close_matches(wanted, known, n=3, cutoff=0.4)
-            hint = f" Did you mean {' or '.join(near)}?" if near else ""
+            groups = ", ".join(dict.fromkeys(key[0] for key in known))
+            hint = f"Did you mean {' or '.join(near)}?" if near else f"Groups are {groups}."
             raise UnknownClaim(
-                f"there is no claim {name!r}.{hint} `regard claims` lists all {len(known)}"
+                f"there is no claim {name!r}. {hint} `regard claims` lists all {len(known)}"
             )
         chosen |= group or {wanted: known[wanted]}
     return [claim for key, claim in known.items() if key in chosen]

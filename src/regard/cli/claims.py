@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import json
 import sys
@@ -17,7 +18,7 @@ from regard.claims.claim import Claim
 from regard.claims.registry import Survey, UnknownClaim, find, survey
 from regard.claims.running.progress import progress
 from regard.claims.running.runner import Order, Runner, default_jobs
-from regard.claims.running.store import Store, StoreError, load_results
+from regard.claims.running.store import REPORT, Store, StoreError, load_results
 from regard.claims.text import LANGUAGES, Language
 from regard.cli.common import INTERRUPTED, Mistake, pick_device, seed_option
 
@@ -25,7 +26,6 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 NEEDS = ("scipy", "statsmodels", "jinja2")
 INSTALL = "pip install 'regard[claims]'"
 FOLDER = Path("regard-claims")
-REPORT = "report.html"
 LIST_HELP = """Statements about attention that run and can fail.
 
 Lists them with their last verdicts. Each is an experiment with a criterion written before the run;
@@ -99,6 +99,10 @@ def careful(command: Command) -> Command:
             return command(*arguments, **options)
         except (StoreError, UnknownClaim) as error:
             raise Mistake(str(error)) from None
+        except OSError as error:  # a full disk behind `>`, no more files or processes
+            if error.errno == errno.EPIPE:  # click ends in silence
+                raise
+            raise Mistake(f"the system says: {error.strerror or error}") from None
         except KeyboardInterrupt:
             click.echo("Interrupted.", err=True)
             raise SystemExit(INTERRUPTED) from None
@@ -149,7 +153,7 @@ def claims(ctx: click.Context, as_json: bool, out: Path, language: Language) -> 
 @careful
 def list_all(as_json: bool, out: Path, language: Language) -> None:
     """Every claim with its last verdict."""
-    from regard.claims.running import present
+    from regard.claims.report import present
 
     known = load().claims
     results = load_results(out, known)
@@ -198,7 +202,7 @@ def run(
     no_report: bool,
 ) -> None:
     """Run claims; the help text is above."""
-    from regard.claims.running import present
+    from regard.claims.report import present
 
     if quick and full:
         raise Mistake("--quick and --full: choose one")
@@ -208,11 +212,11 @@ def run(
     order = Order(full, seed, where, language, jobs or default_jobs(), again)
     with Store(out).opened() as store:
         runner = carry_out(chosen, store, order)
-    try:
-        present.show_run(runner, language, Console(highlight=False))
-    finally:  # a pipe that was closed, as by `head`, must not cost the report
-        if not no_report and (runner.ran or runner.kept):
-            write(out, language, out / REPORT)
+        try:
+            present.show_run(runner, language, Console(highlight=False))
+        finally:  # a pipe that was closed, as by `head`, must not cost the report
+            if not no_report and (runner.ran or runner.kept):
+                write(out, language, out / REPORT)
     for name in runner.failed:
         click.echo(f"{name} failed: {store.path(name, 'log')} says why at length", err=True)
     if runner.failed or known.broken:
@@ -246,7 +250,7 @@ def carry_out(chosen: list[Claim], store: Store, order: Order) -> Runner:
 @careful
 def show(name: str, as_json: bool, out: Path, language: Language) -> None:
     """Show one claim; the help text is above."""
-    from regard.claims.running import present
+    from regard.claims.report import present
 
     chosen = find([name], load().claims)
     if len(chosen) > 1:

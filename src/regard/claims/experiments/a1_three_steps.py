@@ -54,11 +54,11 @@ class ThreeSteps(Claim):
         "注意力就是三步：给每个键打分，把分数变成权重，按权重汇总值。",
     )
     criterion = Text(
-        "For q = 2, k = (0.1, 0.2, 0.5), v = (1, -1, 3), and for each of six scores on random "
-        "problems, scores, weights and output agree with a computation by hand to 1e-6; and the "
-        "third item has more weight than the other two together.",
-        "对 q = 2、k = (0.1, 0.2, 0.5)、v = (1, -1, 3)，以及六种打分函数的随机问题，分数、权重和输出与"
-        "手工计算相差不超过 1e-6；且第三项的权重超过其余两项之和。",
+        "For q = 2, k = (0.1, 0.2, 0.5), v = (1, -1, 3), scores, weights and output agree with a "
+        "computation by hand to 1e-6, and so do, for each of six scores on random problems, weights and "
+        "output from its scores; and the third item has more weight than the other two together.",
+        "对 q = 2、k = (0.1, 0.2, 0.5)、v = (1, -1, 3)，分数、权重和输出与手工计算相差不超过 1e-6；六种打分函数的"
+        "随机问题中，由其分数得到的权重和输出也是如此；且第三项的权重超过其余两项之和。",
     )
     meaning = Text(
         "Only the first step differs between mechanisms. Choosing an attention is choosing a score; "
@@ -71,8 +71,9 @@ class ThreeSteps(Claim):
         "示例的三个步骤：分数、权重，以及每一项对输出的贡献。柱为程序结果，叉为手工计算。",
     )
     control = Text(
-        "The hand computation uses plain Python arithmetic and none of the library's code.",
-        "手工计算只用 Python 的普通算术，不用本库的任何代码。",
+        "The hand computation uses plain Python arithmetic and none of the library's code; on the random "
+        "problems it starts from the library's scores.",
+        "手工计算只用 Python 的普通算术，不用本库的任何代码；随机问题中从本库给出的分数开始。",
     )
     seconds = (0.5, 0.5)
 
@@ -151,8 +152,8 @@ class ThreeSteps(Claim):
             )
             return Judgement(Verdict.FAILS, because, facts)
         because = Text(
-            f"The three steps give the output {numbers['output']:.4f}, of which the third item "
-            f"holds {third:.2%} of the weight; the deviation is {worst:.1g}.",
+            f"The three steps give the output {numbers['output']:.4f}; the third item has {third:.2%} of "
+            f"the weight; the deviation is {worst:.1g}.",
             f"三个步骤得到输出 {numbers['output']:.4f}，第三项占权重的 {third:.2%}；偏差为 {worst:.1g}。",
         )
         return Judgement(Verdict.HOLDS, because, facts)

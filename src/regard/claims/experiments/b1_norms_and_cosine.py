@@ -131,8 +131,8 @@ class NormsAndCosine(Claim):
             return Judgement(Verdict.FAILS, because, facts)
         because = Text(
             f"The identity holds to {identity:.0e} and scaling to {scaling:.0e}; the additive score "
-            f"departs from proportion by at least {least:.0%}.",
-            f"恒等式精确到 {identity:.0e}，比例精确到 {scaling:.0e}；加性打分偏离比例至少 {least:.0%}。",
+            f"departs from proportion by at least {least:.0%} in the median.",
+            f"恒等式精确到 {identity:.0e}，比例精确到 {scaling:.0e}；加性打分偏离比例的中位数至少 {least:.0%}。",
         )
         return Judgement(Verdict.HOLDS, because, facts)
 

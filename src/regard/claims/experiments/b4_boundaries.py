@@ -105,10 +105,10 @@ class Boundaries(Claim):
         "For fixed queries, trained multiplicative scores are affine in the key (all but 1e-10 of "
         "their variance) and the additive score is not (at least 5% of it); and on keys inside a disc, "
         "the additive score is more accurate than any half-plane can be by over 10 points (95% "
-        "interval over seeds), while no multiplicative score beats the best half-plane.",
+        "interval over seeds), while no multiplicative score surely beats the best half-plane by over 2.",
         "固定查询时，训练后的乘性得分关于键是仿射的（非仿射方差不超过 1e-10），而加性得分不是（至少 5%）；"
         "且在“键是否在圆盘内”的任务上，加性得分的准确率比任何半平面高出 10 个百分点以上（多种子 95% 区间），"
-        "而乘性得分都不超过最优半平面。",
+        "而没有乘性得分确定超过最优半平面 2 个百分点以上。",
     )
     meaning = Text(
         "If the keys that answer a query are not cut off by a plane, a multiplicative score needs a "

@@ -60,10 +60,10 @@ class Universal(Claim):
         "With a bias inside tanh, the share of variance left on the box [−1, 1] falls with width (95% "
         "interval of the log-log slope below 0) to under 10%, for a bilinear target and another. It "
         "holds if the same is so without the bias and on a box twice as large; with conditions if not, "
-        "and those are measured.",
+        "and those are measured. It does not hold if with the bias over 10% is surely left.",
         "tanh 内有偏置时，在 [−1, 1] 的方盒上，双线性目标与非双线性目标所留方差均随宽度下降（双对数斜率的 "
         "95% 区间低于 0），且降到 10% 以下。若无偏置时以及在两倍大的方盒上也如此，则成立；"
-        "否则为有条件成立，并测量这些条件。",
+        "否则为有条件成立，并测量这些条件。若有偏置时确定留下超过 10%，则不成立。",
     )
     meaning = Text(
         "Give an additive score a bias inside tanh and keep its inputs in the range it was trained on "

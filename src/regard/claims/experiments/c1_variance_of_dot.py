@@ -79,14 +79,16 @@ class VarianceOfDot(Claim):
                 f"斜率为 {found.value:.3f}，与理论一致。",
             )
             return Judgement(Verdict.HOLDS, because, facts)
-        if found.high - found.low > 0.1:
+        outside = found.high < 0.95 or found.low > 1.05
+        if not outside and (found.high - found.low > 0.1 or worst < 0.1):
             because = Text(
-                "The interval is wider than the bar: more pairs are needed.",
-                "区间过宽：需要更多样本。",
+                "The interval reaches across the bar: more pairs are needed.",
+                "区间跨过界限：需要更多样本。",
             )
             return Judgement(Verdict.UNDECIDED, because, facts)
         because = Text(
-            f"The slope is {found.value:.3f}, not 1.", f"斜率为 {found.value:.3f}，不是 1。"
+            f"The slope is {found.value:.3f}, and a variance is {worst:.0%} off d.",
+            f"斜率为 {found.value:.3f}，且有方差与 d 相差 {worst:.0%}。",
         )
         return Judgement(Verdict.FAILS, because, facts)
 

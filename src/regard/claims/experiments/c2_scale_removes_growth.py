@@ -43,8 +43,8 @@ class ScaleRemovesGrowth(Claim):
     )
     criterion = Text(
         "For each remedy the 95% interval of the slope of log variance against log d lies within "
-        "0.05 of 0, and every variance within 10% of 1.",
-        "对每种做法，log 方差对 log d 的斜率的 95% 区间落在 0 ± 0.05 之内，且每个方差与 1 相差不超过 10%。",
+        "0.05 of 0, and every variance within 10% of 1. With conditions: for one of the two only.",
+        "对每种做法，log 方差对 log d 的斜率的 95% 区间落在 0 ± 0.05 之内，且每个方差与 1 相差不超过 10%。若只有一种做法如此：有条件成立。",
     )
     meaning = Text(
         "Use one of the two, not both: unit keys and a division by √d leave a variance of 1/d, and "

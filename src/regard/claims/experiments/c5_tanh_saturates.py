@@ -42,8 +42,9 @@ class TanhSaturates(Claim):
     )
     criterion = Text(
         "At queries 1000 times as long: the additive score's gradient is below 10% of what it was, and "
-        "its entropy is not lower than before; the scaled dot product's entropy is below 1% of ln n.",
-        "当查询放大 1000 倍：加性分数的梯度降到原来的 10% 以下，其熵不低于原来；缩放点积的熵低于 ln n 的 1%。",
+        "its entropy is not lower than before; the scaled dot product's entropy is below 1% of ln n. With "
+        "conditions: the gradient fades, but not all of the rest is so. (Whole 95% intervals.)",
+        "当查询放大 1000 倍：加性分数的梯度降到原来的 10% 以下，其熵不低于原来；缩放点积的熵低于 ln n 的 1%。若梯度消退而其余不全成立：有条件成立。（均指整个 95% 区间。）",
     )
     meaning = Text(
         "Do not rely on the norm of a query to set the sharpness of additive attention: put a learned "
@@ -122,7 +123,8 @@ class TanhSaturates(Claim):
                 f"加性梯度降到 {100 * left.value:.0f}%，注意力变平；点积则变为查表。",
             )
             return Judgement(Verdict.HOLDS, because, facts)
-        if left.low <= FADED <= left.high or rise.low < 0 <= rise.high:
+        straddled = ((left, FADED), (rise, 0.0), (sharp, SHARP))
+        if any(x.low < bar <= x.high for x, bar in straddled):
             because = Text(
                 "An interval straddles its bar: more repeats are needed.",
                 "区间跨过界限：需要更多重复。",

@@ -75,9 +75,9 @@ class LearnedScale(Claim):
         "若只在偏离 10 倍时成立：有条件成立。",
     )
     meaning = Text(
-        "Learn the temperature, as a logarithm, and start it rather too hot than too cold: from 1000 times "
-        "too hot it arrived, from 1000 times too cold it had not within the steps given.",
-        "让温度（以对数形式）可学习；初值宁可偏热，不可过冷：偏热 1000 倍时仍能到达，过冷 1000 倍时在给定步数内未能到达。",
+        "Learn the temperature, as a logarithm, and start it rather too hot than too cold: from far "
+        "too cold, where the softmax is saturated, it takes many more steps to arrive.",
+        "让温度（以对数形式）可学习；初值宁可偏热，不可过冷：过冷时 softmax 已饱和，要多走很多步才能到达。",
     )
     caption = Text(
         "Left: test loss above that of the best temperature, left as it starts and learned, against the "

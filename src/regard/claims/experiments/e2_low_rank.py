@@ -66,7 +66,7 @@ class LowRankMatches(Claim):
         budget = run.pick(
             Budget(self.steps[0], batch=32, examples=8192, held=4096, rates=(1e-2, 3e-2)),
             Budget(
-                steps=1000,
+                self.steps[1],
                 batch=64,
                 examples=32768,
                 held=4096,
@@ -137,11 +137,18 @@ class LowRankMatches(Claim):
                 "在两种关系上都相当，参数不超过一半。",
             )
             return Judgement(Verdict.HOLDS, because, facts)
-        if any(answers):
+        if answers[0]:
             because = Text(
                 "It matches while its rank reaches that of the relation; where query and key share all "
                 f"{ranks[1]} dims, half of the parameters cost {-on_full.value:.0f} points.",
                 f"当其秩不低于关系的秩时相当；若查询与键共享全部 {ranks[1]} 维，参数减半会损失 {-on_full.value:.0f} 个百分点。",
+            )
+            return Judgement(Verdict.CONDITIONS, because, facts)
+        if answers[1]:
+            because = Text(
+                f"It matches where query and key share all {ranks[1]} dims, and is {-on_low.value:.0f} "
+                f"points behind on a relation of rank {ranks[0]}.",
+                f"查询与键共享全部 {ranks[1]} 维时相当；关系的秩为 {ranks[0]} 时落后 {-on_low.value:.0f} 个百分点。",
             )
             return Judgement(Verdict.CONDITIONS, because, facts)
         because = Text(

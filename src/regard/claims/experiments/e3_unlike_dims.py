@@ -35,9 +35,10 @@ class UnlikeDims(Claim):
     )
     criterion = Text(
         "Dot refuses with one error that names both dims and a score that takes them. At every key dim "
-        "each of the three reaches 80% of the best possible accuracy (whole 95% interval).",
+        "each of the three reaches 80% of the best possible accuracy (whole 95% interval). Some do at some "
+        "dims: with conditions. None does, or dot does not refuse: does not hold.",
         "点积报出一条错误，指明两个维数以及可用的分数；在每个键维数上，三种分数都达到理论最高准确率的 80%"
-        "（整个 95% 区间）。",
+        "（整个 95% 区间）。仅部分分数或部分维数达到：有条件；都未达到，或点积没有拒绝：不成立。",
     )
     meaning = Text(
         "Shrink the keys you have to store and keep the query: the model shrinks with them. Below the "
@@ -51,8 +52,8 @@ class UnlikeDims(Claim):
     )
     control = Text(
         "The same data, steps, learning rates to try and seeds; low rank and additive have the same "
-        "width. The best possible accuracy is that of the exact posterior.",
-        "数据、步数、候选学习率与种子均相同；低秩与加性的宽度相同。理论上限由精确后验给出。",
+        "width, which makes low rank larger than the full matrix at the smallest keys. The best possible accuracy is that of the exact posterior.",
+        "数据、步数、候选学习率与种子均相同；低秩与加性的宽度相同，因此键最小时低秩的参数反多于满矩阵。理论上限由精确后验给出。",
     )
     seconds = (7.0, 100.0)
 

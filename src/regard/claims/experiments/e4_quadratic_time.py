@@ -119,13 +119,19 @@ class QuadraticTime(Claim):
         """The verdict where the memory is as stated."""
         low, high = TIME
         outside = {name: x for name, x in time.items() if x.below(low) or x.above(high)}
-        unsure = [
-            x for name, x in time.items() if name not in outside and (x.low < low or x.high > high)
-        ]
+        unsure = {
+            name: x
+            for name, x in time.items()
+            if name not in outside and (x.low < low or x.high > high)
+        }
         if unsure:
+            between = lambda x: f"{x.low:.2f} … {x.high:.2f}"  # noqa: E731
+            en = ", ".join(f"{timing.WORDS[n].en} ({between(x)})" for n, x in unsure.items())
+            zh = "、".join(f"{timing.WORDS[n].zh}（{between(x)}）" for n, x in unsure.items())
             because = Text(
-                "Times scatter too much to fit an exponent: a quiet machine and more rounds are needed.",
-                "时间散布过大，无法拟合指数：需要空闲的机器和更多轮次。",
+                f"The interval of an exponent of time reaches across {low} or {high}: {en}. A quiet "
+                "machine and more rounds are needed.",
+                f"时间指数的区间跨过 {low} 或 {high}：{zh}。需要空闲的机器和更多轮次。",
             )
             return Judgement(Verdict.UNDECIDED, because, facts)
         if len(outside) == len(time):

@@ -137,7 +137,7 @@ class DataSize(Claim):
                 ),
                 lead.found,
             )
-            for lead in (*little, *scale[:2])
+            for lead in (*little, *scale)
         )
         answers = [surely(lead.found, MARGIN) for lead in little]
         answers += [behind(lead.found) for lead in scale]

@@ -48,9 +48,9 @@ class HeadsSpecialise(Claim):
         "0.8，无论任务是对每个空间各提一个问题，还是对两个空间共提一个问题。附条件成立：仅在有两个问题时如此。",
     )
     meaning = Text(
-        "Heads divide the work when the task has work to divide. More heads than questions need not "
-        "specialise, and may be pruned.",
-        "任务可分工时，各头才会分工。头数多于问题数时不必然专门化，可以剪枝。",
+        "Heads divide the work when the task has work to divide; more heads than questions need not "
+        "specialise. This is measured on made-up feature spaces, not on a model of real text.",
+        "任务可分工时，各头才会分工；头数多于问题数时不必然专门化。这是在人工构造的特征空间上测得的，而非真实文本的模型。",
     )
     caption = Text(
         "Left: separation of the two heads before and after training, for each seed (points) and the "
@@ -131,11 +131,12 @@ class HeadsSpecialise(Claim):
         if all(x.above(BAR) for x in found["apart"]):
             if all(x.above(BAR) for x in found["together"]):
                 return Judgement(Verdict.HOLDS, words, facts)
-            because = Text(
-                f"Only where the task asks each space a question of its own. {words.en}",
-                f"仅当任务对每个空间各提一个问题时成立。{words.zh}",
-            )
-            return Judgement(Verdict.CONDITIONS, because, facts)
+            if any(x.below(BAR) for x in found["together"]):
+                because = Text(
+                    f"Only where the task asks each space a question of its own. {words.en}",
+                    f"仅当任务对每个空间各提一个问题时成立。{words.zh}",
+                )
+                return Judgement(Verdict.CONDITIONS, because, facts)
         if any(x.below(BAR) for x in found["apart"]):
             return Judgement(Verdict.FAILS, words, facts)
         because = Text(

@@ -19,7 +19,7 @@ from regard.stabilize import ClippedKeys, Normalized, SoftCapped
 DIM, KEYS, QUERIES = 64, 64, 64
 CAP = 30.0
 # Captured: at least this share of the queries at the largest norm (the maths says 1/2); safe: at
-# most this one, half of what dot loses. A query is captured when its largest weight is on the loud key, which does not
+# most this one, half of what dot loses; it was set after a pilot run. A query is captured when its largest weight is on the loud key, which does not
 # depend on how sharp a score is; the share with more than half of the weight there is shown beside.
 CAPTURED, SAFE = 0.4, 0.25
 ATTACKED = ("dot", "scaled dot")
@@ -64,9 +64,12 @@ class LoudKey(Claim):
     criterion = Text(
         "At the largest norm the loud key has the largest weight for at least 0.4 of the queries with "
         "dot and with scaled dot (the maths says 1/2), and for at most 0.25, half of that, with "
-        "every defence (95% intervals over draws). With conditions: some defences do not resist.",
+        "every defence (95% intervals over draws; the second bar was set after a pilot run). With "
+        "conditions: some defences do not resist. It does not hold where dot is not captured, or every "
+        "defence is.",
         "在最大范数下，点积和缩放点积至少有 0.4 的查询把最大的权重给了大嗓门的键（理论值 1/2），而每种防御下"
-        "不超过其一半 0.25（各次抽样的 95% 区间）。附条件成立：部分防御不能抵抗。",
+        "不超过其一半 0.25（各次抽样的 95% 区间；后一界线是在试运行之后定的）。附条件成立：部分防御不能抵抗。"
+        "若点积未被劫持，或所有防御都被劫持，则不成立。",
     )
     meaning = Text(
         "Where norms are not under your control, normalise or clip keys, or use a bounded score (which may "
@@ -78,9 +81,9 @@ class LoudKey(Claim):
     caption = Text(
         "Share of queries of which one key has the largest weight (left) and more than half of the "
         "weight (right), against how many times longer than the others it is. Bands: 95% over draws. "
-        "Dashed: the limit 1/2.",
+        "Dashed: the limit 1/2; dotted: the bar for a defence.",
         "一个键占有最大权重（左）和一半以上权重（右）的查询比例，随该键相对其他键的长度倍数的变化。色带为各次抽样的 "
-        "95% 区间。虚线：极限 1/2。",
+        "95% 区间。虚线：极限 1/2；点线：防御的界线。",
     )
     control = Text(
         "The same queries and keys for every score, all of dimension 64 and unit variance; scores "
@@ -187,6 +190,8 @@ class LoudKey(Claim):
                     color=ink, marker=mark, ls=line,
                 )  # fmt: skip
             canvas.bar_line(axes, 0.5, Text("limit for dot: 1/2", "点积的极限：1/2"))
+            if kind == "captured":
+                axes.axhline(SAFE, color="#444444", ls=":", lw=1.1)
             axes.set_xscale("log", base=2)
             axes.set_ylim(-0.02, 0.56)
             norm = Text("norm of one key (multiple of others')", "一个键的范数（其他键的倍数）")

@@ -109,11 +109,11 @@ class UnlikeModalities(Claim):
         "区间。点线：随机水平。",
     )
     control = Text(
-        "Same data, seeds, steps and learning rates to try; the shared projection is wider, so that "
+        "Same data, seeds, steps and learning rates to try, the best kept in each case; the shared projection is wider, so that "
         "all have the same parameters within 15%. What both modalities show (8 dims each) does not "
         "fit side by side into the 12 dims that a shared projection sees: with room to spare it could "
         "keep them apart.",
-        "数据、种子、步数和可选学习率相同；共享投影更宽，使各模型参数量相差在 15% 以内。两种模态所含的内容（各 8 维）"
+        "数据、种子、步数和可选学习率相同，每种情形各取最好的学习率；共享投影更宽，使各模型参数量相差在 15% 以内。两种模态所含的内容（各 8 维）"
         "无法在共享投影所见的 12 维中并排放下：若空间有余，共享投影也能将二者分开。",
     )
     seconds = (10.0, 180.0)
@@ -137,7 +137,7 @@ class UnlikeModalities(Claim):
             return replace(self.task, scale=scale, spread=spread, world=seed)
 
         budget = run.pick(self.quick, self.full)
-        trained = compete(self.builds, world, codes, budget, run)
+        trained = compete(self.builds, world, codes, budget, run, kinds)
         return {
             "cases": [list(case) for case in self.cases],
             "keys": self.task.keys,
@@ -146,7 +146,7 @@ class UnlikeModalities(Claim):
                 for name, one in trained.items()
             },
             "parameters": {name: one.parameters for name, one in trained.items()},
-            "rates": {name: one.rate for name, one in trained.items()},
+            "rates": {name: one.rates for name, one in trained.items()},
         }
 
     def judge(self, numbers: Numbers) -> Judgement:

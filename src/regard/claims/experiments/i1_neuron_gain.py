@@ -17,6 +17,7 @@ from regard.claims.tools.statistics import bands, difference, mean
 
 # The share of the effect of context that a change of slope (or a shift) must explain on its own.
 EXPLAINED = 0.9
+HALF = 0.5  # of the effect: where a change of slope explains less, it is not gain
 NEURON = Neuron()
 PLACES = {
     "dendrite": Text("context at the dendrite", "上下文作用于树突"),
@@ -43,14 +44,15 @@ class NeuronGain(Claim):
         "In a spiking two-compartment model a change of slope explains at least 0.9 of the effect of "
         "apical context on the curve of rate against current, and more than a shift does (95% "
         "intervals over populations). With conditions: more than a shift, but not 0.9 alone. It does "
-        "not hold where a shift explains more.",
+        "not hold where a shift explains more, or a change of slope less than half.",
         "在双室脉冲模型中，斜率变化能解释顶树突上下文对“发放率—电流”曲线影响的至少 0.9，且多于平移所能解释的"
-        "（各群体的 95% 区间）。附条件成立：多于平移，但单独不足 0.9。若平移解释得更多，则不成立。",
+        "（各群体的 95% 区间）。附条件成立：多于平移，但单独不足 0.9。若平移解释得更多，或斜率变化解释不到一半，则不成立。",
     )
     meaning = Text(
-        "The picture behind multiplicative scores is sound for context that meets the spikes in the "
-        "dendrite; context that merely adds current shifts the curve, as inside an additive score.",
-        "对于在树突中与脉冲相遇的上下文，乘性打分背后的图景成立；仅仅增加电流的上下文则平移曲线，如同加性打分内部。",
+        "In this model, whose constants are not fitted to recordings, the picture behind multiplicative "
+        "scores is sound for context that meets the spikes in the dendrite; context that merely adds "
+        "current shifts the curve, as inside an additive score.",
+        "在此模型中（其常数并非由实测拟合），对于在树突中与脉冲相遇的上下文，乘性打分背后的图景成立；仅仅增加电流的上下文则平移曲线，如同加性打分内部。",
     )
     caption = Text(
         "Rate against current at four strengths of context, at the dendrite (left) and at the soma "
@@ -151,7 +153,7 @@ class NeuronGain(Claim):
             f"A change of slope explains {slope.value:.2f} of the effect, a shift {shift.value:.2f}.",
             f"斜率变化解释 {slope.value:.2f} 的影响，平移解释 {shift.value:.2f}。",
         )
-        if ahead.below(0) or slope.below(0.5):
+        if ahead.below(0) or slope.below(HALF):
             return Judgement(Verdict.FAILS, words, facts)
         if not ahead.above(0) or slope.low < EXPLAINED < slope.high:
             because = Text(

@@ -138,8 +138,8 @@ class Gates(Claim):
     )
     meaning = Text(
         "A bare product needs a constant beside each input before it can say OR or NOT; then, or with "
-        "a few tanh units and a bias, a score learns every gate of two inputs.",
-        "单纯的乘积要在每个输入旁附加常数才能表示“或”与“非”；这样之后，或用几个带偏置的 tanh 单元，打分即可学会两输入的所有门。",
+        "a few tanh units and a bias, a score learns every gate tried here.",
+        "单纯的乘积要在每个输入旁附加常数才能表示“或”与“非”；这样之后，或用几个带偏置的 tanh 单元，打分即可学会这里试过的所有门。",
     )
     caption = Text(
         "Share of graded inputs on which a trained gate is right (mean over seeds), for each score and "
@@ -147,9 +147,10 @@ class Gates(Claim):
         "训练后的门在分级输入上的正确率（各种子平均），按打分与门列出：浓度输入（左）与有符号输入（右）。粗体：学会。",
     )
     control = Text(
-        "Same data, steps and learning rates to try for every score and gate. Product and sum have 2 "
-        "parameters each.",
-        "所有打分与门的数据、步数和可选学习率相同。乘积与求和各有 2 个参数。",
+        "Same data, steps and learning rates to try for every score and gate; the best rate is kept for "
+        "each. Product and sum have 2 parameters each, bilinear 5, additive 33.",
+        "所有打分与门的数据、步数和可选学习率相同，各自取其最好的学习率。乘积与求和各有 2 个参数，双线性 5 个，"
+        "加性 33 个。",
     )
     seconds = (5.0, 60.0)
 
@@ -169,7 +170,9 @@ class Gates(Claim):
         count = len(tables)
         codes = [seed * count + kind for seed in run.seeds(run.pick(3, 8)) for kind in range(count)]
         budget = run.pick(self.quick, self.full)
-        trained = compete(self.builds, lambda code: tables[code % count][2], codes, budget, run)
+        trained = compete(
+            self.builds, lambda code: tables[code % count][2], codes, budget, run, count
+        )
         accuracy: Numbers = {"concentration": {}, "signed": {}}
         for name, one in trained.items():
             for kind, (coding, gate, _) in enumerate(tables):

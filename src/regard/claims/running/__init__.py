@@ -1,1 +1,1 @@
-"""Running claims over processes, and their results on disk and in the terminal."""
+"""Running claims over processes, with bars, and their results on disk."""

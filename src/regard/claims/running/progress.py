@@ -107,8 +107,9 @@ class Bars:
 
     def begin(self, name: str) -> None:
         """A bar more."""
-        title = f"{name} {self.titles[name]}"
-        self.tasks[name] = self.bars.add_task(title, total=1.0, right="")
+        if name not in self.tasks:  # else it begins once more
+            title = f"{name} {self.titles[name]}"
+            self.tasks[name] = self.bars.add_task(title, total=1.0, right="")
 
     def at(self, name: str, fraction: float) -> None:
         """Move its bar."""
@@ -129,8 +130,10 @@ def progress(
 ) -> Iterator[Progress]:
     """A way to say how far it is, on stderr."""
     track = Track(seconds)
-    console = console or Console(stderr=True)
-    if not console.is_terminal:
+    # FORCE_COLOR makes no terminal of a log file: bars would fill it.
+    seen = sys.stderr is not None and sys.stderr.isatty()
+    console = console or Console(stderr=True, force_interactive=None if seen else False)
+    if not console.is_interactive:
         yield Lines(track)
         return
     columns = (

@@ -124,6 +124,7 @@ class Runner:
         # Numbers of a result whose figure is missing, or in another language.
         self.drawn = {name: self.old[name].numbers for name in answered if name not in self.kept}
         self.todo = [claim for name, claim in self.claims.items() if name not in self.kept]
+        self.waiting: list[Claim] = []
         self.idle: list[Worker] = []
         self.busy: dict[Connection, tuple[Worker, Claim]] = {}
 
@@ -168,10 +169,10 @@ class Runner:
 
     def phase(self, claims: list[Claim], most: int, threads: int, progress: Progress) -> None:
         """Run these, at most so many at once, the longest first."""
-        waiting = sorted(claims, key=self.expected, reverse=True)
-        while waiting or self.busy:
-            while waiting and len(self.busy) < most:
-                self.start(waiting.pop(0), threads, progress)
+        self.waiting = sorted(claims, key=self.expected, reverse=True)
+        while self.waiting or self.busy:
+            while self.waiting and len(self.busy) < most:
+                self.start(self.waiting.pop(0), threads, progress)
             for connection in wait(list(self.busy)):
                 self.hear(connection, progress)  # type: ignore[arg-type] # they are connections
 
@@ -209,10 +210,19 @@ class Runner:
             return
         del self.busy[connection]
         self.idle.append(worker)
-        if isinstance(heard, Failed):
+        if isinstance(heard, Failed) and claim.id in self.drawn:
+            self.measure_instead(claim, progress)
+        elif isinstance(heard, Failed):
             self.fail(claim, heard, progress)
         else:
             self.keep(claim, heard, progress)
+
+    def measure_instead(self, claim: Claim, progress: Progress) -> None:
+        """The numbers on disk cannot be drawn, whatever happened to them: run the claim after all."""
+        del self.drawn[claim.id]
+        progress.at(claim.id, 0.0)
+        if not self.alone(claim):  # those that are come in the next phase
+            self.waiting.append(claim)
 
     def keep(self, claim: Claim, done: Done, progress: Progress) -> None:
         """Save a result."""

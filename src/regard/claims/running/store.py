@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import hashlib
 import json
 import math
@@ -21,8 +22,14 @@ from regard.measuring.times import finite
 
 SCHEMA = "regard.claims/1"
 SUFFIXES = ("svg", "png")
+REPORT = "report.html"
 # What a run that was killed may leave behind: see `write_atomic`.
-HALF_WRITTEN = re.compile(rf"\.{ID}\.(json|log|png|svg)\.\w+")
+HALF_WRITTEN = re.compile(rf"\.({ID}\.(json|log|png|svg)|{re.escape(REPORT)})\.\w+")
+# A result has kilobytes and a few levels; what is far beyond comes from elsewhere.
+LARGEST_FILE, DEEPEST = 2**26, 50
+LONGEST_REASON = 200
+# What a terminal takes for a command, and halves of letters that no file can hold.
+NO_TEXT = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 class StoreError(ValueError):
@@ -110,20 +117,31 @@ def read(path: Path, claim: Claim | None) -> Result:
         Corrupt: it is not what `Store.save` writes, or not of this claim.
     """
     try:
-        found = json.loads(path.read_bytes(), parse_constant=not_a_number)
+        found = json.loads(content(path), parse_constant=not_a_number)
         result = result_of(found, path.stem)
     except KeyError as error:
         raise Corrupt(f"it has no {error}") from None
-    except (ValueError, TypeError, RecursionError) as error:
-        raise Corrupt(str(error) or type(error).__name__) from None
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+        raise Corrupt((str(error) or type(error).__name__)[:LONGEST_REASON]) from None
     if claim is None:
         return result
     try:
         judgement = claim.judge(result.numbers)
+        check_facts(judgement)
     except Exception as error:
         kind = Corrupt if result.code == code_version(claim) else Outdated
-        raise kind(f"its numbers cannot be judged: {error!r}") from None
+        why = f"its numbers cannot be judged: {error!r}"
+        raise kind(why[:LONGEST_REASON]) from None
     return replace(result, judgement=judgement)
+
+
+def content(path: Path) -> bytes:
+    """What is in it; a pipe would never end, and a folder has nothing to read."""
+    if not path.is_file():
+        raise Corrupt("it is not a file")
+    if path.stat().st_size > LARGEST_FILE:
+        raise Corrupt(f"it is larger than {LARGEST_FILE >> 20} MiB")
+    return path.read_bytes()
 
 
 def not_a_number(text: str) -> float:
@@ -135,11 +153,12 @@ def result_of(found: Any, name: str) -> Result:
     """What `record` gave; a KeyError, TypeError or ValueError says what is missing or wrong."""
     if not isinstance(found, dict) or found.get("schema") != SCHEMA:
         raise Corrupt(f"it is not of the schema {SCHEMA!r}")
-    check_finite(found)
+    check_plain(found)
     if found["id"] != name:
         raise Corrupt(f"it is the result of {found['id']!r}")
     if found["size"] not in ("quick", "full"):
         raise Corrupt(f"size {found['size']!r} is neither quick nor full")
+    datetime.datetime.fromisoformat(found["finished"])
     verdict = Verdict(found["verdict"])
     facts = tuple(fact_of(fact) for fact in typed(found["facts"], list, "facts"))
     return Result(
@@ -165,13 +184,38 @@ def typed(value: Any, kind: Any, name: str) -> Any:
     return value
 
 
-def check_finite(value: Any) -> None:
-    """1e999 is read as an infinity."""
-    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    for part in parts:
-        check_finite(part)
-    if isinstance(value, float) and not math.isfinite(value):
+def check_plain(value: Any, depth: int = 0) -> None:
+    """Numbers that are finite (1e999 is read as an infinity), text of letters, a few levels.
+
+    Raises:
+        Corrupt: it is not so.
+    """
+    if depth > DEEPEST:
+        raise Corrupt(f"it has more than {DEEPEST} levels")
+    if isinstance(value, dict):
+        value = [*value, *value.values()]
+    if isinstance(value, list):
+        for part in value:
+            check_plain(part, depth + 1)
+    elif isinstance(value, float) and not math.isfinite(value):
         raise Corrupt("a number is too large to be one")
+    elif isinstance(value, str) and (found := NO_TEXT.search(value)):
+        raise Corrupt(f"a text has the character {found[0]!a}")
+
+
+def check_facts(judgement: Judgement) -> None:
+    """The numbers that decide are numbers, and their intervals the right way round.
+
+    Raises:
+        ValueError: it is not so.
+    """
+    for fact in judgement.facts:
+        if not math.isfinite(fact.value):
+            raise ValueError(f"the fact {fact.label.en!r} is {fact.value}, which is no number")
+        if fact.low is not None and fact.high is not None and fact.low > fact.high:
+            raise ValueError(
+                f"the interval of {fact.label.en!r} goes from {fact.low} to {fact.high}"
+            )
 
 
 def text_of(found: Any) -> Text:
@@ -267,8 +311,9 @@ class Store:
             yield
         except OSError as error:
             why = error.strerror or str(error)
+            taken = isinstance(error, IsADirectoryError) and (error.filename2 or error.filename)
             raise StoreError(
-                f"cannot write to {self.folder}: {why}. Finished claims are kept; make room there, "
+                f"cannot write to {taken or self.folder}: {why}. Finished claims are kept; make room there, "
                 "or name another folder with --out, and run again"
             ) from None
 

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from regard.claims.claim import Claim, Judgement, Numbers, Run
+from regard.claims.running.store import check_facts, check_plain
 from regard.claims.text import Language
 from regard.measuring.machine import calm_threads, machine
 
@@ -133,9 +134,7 @@ def measured(job: Job, tell: Callable[[float], None]) -> Done:
         numbers = plain(claim.measure(Run(job.full, job.seed, device, tell)))
     seconds = time.perf_counter() - began
     judgement = claim.judge(numbers)
-    for fact in judgement.facts:
-        if not math.isfinite(fact.value):
-            raise ValueError(f"the fact {fact.label.en!r} is {fact.value}, which is no number")
+    check_facts(judgement)
     figures = drawn(lambda canvas: claim.draw(numbers, canvas), job.language)
     return Done(numbers, judgement, seconds, hardware, figures)
 
@@ -143,9 +142,11 @@ def measured(job: Job, tell: Callable[[float], None]) -> Done:
 def plain(numbers: Numbers) -> Numbers:
     """As they will be read from the file: what is judged now is what can be judged later."""
     try:
-        return json.loads(json.dumps(numbers, allow_nan=False))
+        found = json.loads(json.dumps(numbers, allow_nan=False))
+        check_plain(found)
     except (TypeError, ValueError) as error:
         raise ValueError(f"its numbers are not plain JSON: {error}") from error
+    return found
 
 
 def failed(error: BaseException, printed: str) -> Failed:

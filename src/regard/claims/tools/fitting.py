@@ -14,8 +14,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-import regard
 from regard import Additive, Bilinear, Projected, Score
+from regard.claims.tools.untrained import pair_scores
 
 # How steep random hidden units are; which does best is seen on data of its own.
 SPREADS = (0.5, 1.0, 2.0)
@@ -38,8 +38,7 @@ class Fit:
 
     def __call__(self, query: Tensor, key: Tensor) -> Tensor:
         """The score of each pair, (N,)."""
-        found = regard.score(query.unsqueeze(-2), key.unsqueeze(-2), self.score)
-        return found.detach().flatten() + self.constant
+        return pair_scores(query, key, self.score).detach() + self.constant
 
     def unexplained(self, pairs: Pairs, number: int) -> float:
         """The share of the variance of one target that the fit leaves: 1 - R^2."""

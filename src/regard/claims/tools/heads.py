@@ -58,12 +58,12 @@ class HeadedReader(nn.Module):
         return self.out(read.flatten(-3)).unflatten(-1, (-1, self.labels))
 
     def logits(self, query: Tensor, key: Tensor) -> Tensor:
-        """Scores of each head, (B, heads, n)."""
+        """Scores of each head, (B, H, n)."""
         asked = query.unsqueeze(-2).unsqueeze(-3)
         return regard.score(asked, key.unsqueeze(-3), self.score).squeeze(-2)
 
     def weights(self, query: Tensor, key: Tensor) -> Tensor:
-        """Attention of each head, (B, heads, n)."""
+        """Attention of each head, (B, H, n)."""
         return self.logits(query, key).softmax(-1)
 
 
@@ -71,7 +71,7 @@ def members(trained: Trained) -> Iterator[HeadedReader]:
     """The trained reader of each seed by itself."""
     for number in range(len(trained.quality)):
         model = cast(HeadedReader, copy.deepcopy(trained.model))
-        model.load_state_dict({name: x[number] for name, x in trained.weights.items()})
+        model.load_state_dict(trained.member(number))
         yield model
 
 

@@ -16,9 +16,14 @@ from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
 from regard.claims.claim import Run
-from regard.claims.tools.statistics import Estimate, mean
 
 RATES = (1e-3, 3e-3, 1e-2, 3e-2)
+# Data is drawn with seeds from here on: with those of the parameters, which start at 0, the first
+# model would begin as the very numbers of its first examples.
+DATA = 5 * 10**8
+# Added to the seed of what a task draws once for its world, as random maps. Data and parameters
+# have smaller seeds, and would otherwise come from the very same numbers.
+WORLDS = 10**9
 
 
 class Task(Protocol):
@@ -87,9 +92,8 @@ class Trained:
         train_quality: on data of the training set (on fresh data where there is no fixed set).
         loss: on the test data.
         validated: quality on the data that the rate was chosen by.
-        rate: the rate that was best there; `tried` has the mean validation quality of all.
+        rate: the rate that was best there; `rates` those of each kind, where there are several.
         parameters: how many one model has.
-        curve: training loss at `curve_steps`, for each seed.
         model: a copy of one model's structure, `weights` the stacked parameters (S first).
     """
 
@@ -99,21 +103,13 @@ class Trained:
     validated: list[float]
     rate: float
     parameters: int
-    curve: list[list[float]]
-    curve_steps: list[int]
     model: nn.Module
     weights: dict[str, Tensor]
-    tried: dict[float, float] = field(default_factory=dict)
+    rates: list[float] = field(default_factory=list)
 
-    def estimate(self) -> Estimate:
-        """Mean test quality with its interval over seeds."""
-        return mean(self.quality)
-
-    def outputs(self, *inputs: Tensor) -> Tensor:
-        """Every seed's model on the same inputs: (S, ...)."""
-        call = lambda weights: functional_call(self.model, weights, inputs)  # noqa: E731
-        with torch.no_grad():
-            return vmap(call)(self.weights)
+    def member(self, number: int) -> dict[str, Tensor]:
+        """The parameters of one seed's model."""
+        return {name: x[number] for name, x in self.weights.items()}
 
 
 def train(
@@ -122,6 +118,7 @@ def train(
     seeds: Sequence[int],
     budget: Budget,
     run: Run,
+    kinds: int = 1,
 ) -> Trained:
     """Train `build()` on the task from every seed, at every rate, and keep the best rate.
 
@@ -131,15 +128,29 @@ def train(
         seeds: of the parameters and the data: competitors with the same seeds see the same data.
         budget: what it may spend.
         run: told how far it is.
+        kinds: how many kinds of worlds the seeds run through in turn, trained side by side; each kind
+            keeps the rate that is best for it.
     """
     worlds = [task(seed) for seed in seeds] if callable(task) else [task] * len(seeds)
     held = [draw_held(world, seed, budget) for world, seed in zip(worlds, seeds, strict=True)]
-    tries = []
-    for number, rate in enumerate(budget.rates):
-        part = run.within(number, len(budget.rates))
-        tries.append(train_at(rate, build, worlds, seeds, budget, held, part))
-    best = max(tries, key=lambda one: finite(one.validated))
-    return replace(best, tried={one.rate: finite(one.validated) for one in tries})
+    tries = train_all(build, worlds, seeds, budget, held, run)
+    best = max(tries, key=lambda one: mean_or_worst(one.validated))
+    return best if kinds == 1 else best_of_kinds(best, tries, kinds)
+
+
+def best_of_kinds(best: Trained, tries: list[Trained], kinds: int) -> Trained:
+    """Every seed's model from the rate that did best on the worlds of its kind."""
+    own = [max(tries, key=lambda one: mean_or_worst(one.validated[k::kinds])) for k in range(kinds)]
+    chosen = [own[number % kinds] for number in range(len(best.quality))]
+    pick = lambda name: [getattr(one, name)[number] for number, one in enumerate(chosen)]  # noqa: E731
+    weights = {
+        name: torch.stack([one.weights[name][number] for number, one in enumerate(chosen)])
+        for name in best.weights
+    }
+    return replace(
+        best, quality=pick("quality"), train_quality=pick("train_quality"), loss=pick("loss"),
+        validated=pick("validated"), weights=weights, rates=[one.rate for one in own],
+    )  # fmt: skip
 
 
 def compete(
@@ -148,15 +159,16 @@ def compete(
     seeds: Sequence[int],
     budget: Budget,
     run: Run,
+    kinds: int = 1,
 ) -> dict[str, Trained]:
     """Every competitor by name, each with the same seeds, data, rates to try and steps."""
     return {
-        name: train(build, task, seeds, budget, run.within(number, len(builds)))
+        name: train(build, task, seeds, budget, run.within(number, len(builds)), kinds)
         for number, (name, build) in enumerate(builds.items())
     }
 
 
-def finite(values: list[float]) -> float:
+def mean_or_worst(values: list[float]) -> float:
     """The mean; a run that diverged counts as the worst there is."""
     middle = math.fsum(values) / len(values)
     return middle if math.isfinite(middle) else -math.inf
@@ -166,61 +178,69 @@ def draw_held(task: Task, seed: int, budget: Budget) -> dict[str, tuple[Tensor, 
     """Fixed data of one seed: to train on (where it is fixed), to choose the rate, to report."""
     sizes = {"train": budget.examples or budget.held, "validate": budget.held, "test": budget.held}
     return {
-        name: task.sample(size, torch.Generator().manual_seed(seed * 16 + number))
+        name: task.sample(size, torch.Generator().manual_seed(DATA + seed * 16 + number))
         for number, (name, size) in enumerate(sizes.items())
     }
 
 
-def train_at(
-    rate: float,
+def train_all(
     build: Callable[[], nn.Module],
     worlds: Sequence[Task],
     seeds: Sequence[int],
     budget: Budget,
     held: list[dict[str, tuple[Tensor, ...]]],
     run: Run,
-) -> Trained:
-    """The outcome at one learning rate."""
+) -> list[Trained]:
+    """The outcome at every learning rate.
+
+    All rates see the same data, so that R rates times S seeds are one vectorised step; every rate has
+    parameters of its own in the optimiser.
+    """
     models = []
     for seed in seeds:
         torch.manual_seed(seed)
         models.append(build())
-    model = models[0]
-    weights, buffers = stack_module_state(models)
-    leaves = [x.detach().requires_grad_(x.is_floating_point()) for x in weights.values()]
-    weights = dict(zip(weights, leaves, strict=True))
-    task = worlds[0]
+    model, task, rates = models[0], worlds[0], budget.rates
+    start, buffers = stack_module_state(models)
+    leaves = [{n: x.detach().clone().requires_grad_() for n, x in start.items()} for _ in rates]
+    fixed = {name: torch.cat([x] * len(rates)) for name, x in buffers.items()}
 
     def one(own: dict[str, Tensor], inputs: tuple[Tensor, ...], target: Tensor) -> Tensor:
         return task.loss(functional_call(model, own, inputs), target)
 
-    optimiser = torch.optim.Adam(leaves, lr=rate)
+    groups = [{"params": list(x.values()), "lr": r} for x, r in zip(leaves, rates, strict=True)]
+    optimiser = torch.optim.Adam(groups)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, budget.steps)
-    draws = [torch.Generator().manual_seed(seed * 16 + 9) for seed in seeds]
-    every = max(budget.steps // 40, 1)
-    curve, curve_steps = [], []
+    draws = [torch.Generator().manual_seed(DATA + seed * 16 + 9) for seed in seeds]
     for step in range(budget.steps):
-        *inputs, target = draw_batch(worlds, draws, held, budget)
-        losses = vmap(one)({**weights, **buffers}, tuple(inputs), target)
+        batch = draw_batch(worlds, draws, held, budget)
+        *inputs, target = (torch.cat([x] * len(rates)) for x in batch)
+        weights = {name: torch.cat([x[name] for x in leaves]) for name in start}
         optimiser.zero_grad()
-        losses.sum().backward()
+        vmap(one)({**weights, **fixed}, tuple(inputs), target).sum().backward()
         optimiser.step()
         schedule.step()
-        if step % every == 0 or step == budget.steps - 1:
-            curve.append(losses.detach())
-            curve_steps.append(step)
-            run.tell((step + 1) / budget.steps)
-    weights = {name: x.detach() for name, x in {**weights, **buffers}.items()}
-    score = lambda part, measure: judge(model, weights, task, held, part, measure)  # noqa: E731
+        run.tell((step + 1) / budget.steps)
+    found = [{name: x.detach() for name, x in {**own, **buffers}.items()} for own in leaves]
+    return [outcome(model, own, task, held, rate) for own, rate in zip(found, rates, strict=True)]
+
+
+def outcome(
+    model: nn.Module,
+    weights: dict[str, Tensor],
+    task: Task,
+    held: list[dict[str, tuple[Tensor, ...]]],
+    rate: float,
+) -> Trained:
+    """What came out at one learning rate."""
+    on = lambda part, measure: evaluate(model, weights, held, part, measure)  # noqa: E731
     return Trained(
-        quality=score("test", task.quality),
-        train_quality=score("train", task.quality),
-        loss=score("test", task.loss),
-        validated=score("validate", task.quality),
+        quality=on("test", task.quality),
+        train_quality=on("train", task.quality),
+        loss=on("test", task.loss),
+        validated=on("validate", task.quality),
         rate=rate,
         parameters=sum(x.numel() for x in model.parameters()),
-        curve=torch.stack(curve, 1).tolist(),
-        curve_steps=curve_steps,
         model=model,
         weights=weights,
     )
@@ -245,15 +265,14 @@ def draw_batch(
     return [torch.stack(parts) for parts in zip(*found, strict=True)]
 
 
-def judge(
+def evaluate(
     model: nn.Module,
     weights: dict[str, Tensor],
-    task: Task,
     held: list[dict[str, tuple[Tensor, ...]]],
     part: str,
     measure: Callable[[Tensor, Tensor], Tensor],
 ) -> list[float]:
-    """One number for each seed, on data it was not trained on (or was, for `train`)."""
+    """What is measured on one part of the fixed data, for each seed."""
     found = []
     with torch.no_grad():
         for number, data in enumerate(held):

@@ -1,6 +1,9 @@
 """A spiking neuron of two compartments: a soma that fires and an apical dendrite that listens.
 
 P populations, C contexts, I currents, N neurons in a population. Units: ms, mV, pA, pF.
+
+The state of every neuron, each (P, C, I, N): v potential of the soma, u of the dendrite, w current of
+the adaptation, z of the dendrite's recovery, x of the noise, since: ms since the last spike.
 """
 
 from __future__ import annotations
@@ -14,6 +17,10 @@ from regard.claims.claim import Run
 
 REST, THRESHOLD, RESET = -70.0, -50.0, -70.0
 STEP = 0.25
+SETTLING = 200.0  # not counted: the start is the same for all
+NOISE_TIME = 2.0
+# When a spike runs back through the dendrite: from this until that long after it.
+BACK_FROM, BACK_UNTIL = 0.5, 2.5
 
 
 @dataclass(frozen=True)
@@ -21,15 +28,26 @@ class Neuron:
     """A leaky soma with spikes and adaptation, and a dendrite with a calcium plateau.
 
     Every spike runs back into the dendrite as a short pulse. Together with apical input it opens a
-    plateau, whose current flows to the soma: the coincidence that Larkum and others measured in
-    layer 5. Sizes are of the order published for two-compartment models of these cells.
+    plateau, whose current flows to the soma: the neuron answers to the coincidence of both. The
+    constants are chosen for plausible rates (up to about 100 Hz); they are not fitted to recordings.
 
     Attributes:
         plateau: pA into the soma from a dendrite that is fully open.
         backward: pA into the dendrite while a spike runs back.
         opening: mV of the dendrite at which the plateau is half open.
         width: mV over which it opens.
-        noise: pA, standard deviation of the somatic noise current (correlated over 2 ms).
+        noise: pA, standard deviation of the somatic noise current.
+        soma_time: in which the soma forgets.
+        soma_capacity: of the soma.
+        dendrite_time: in which the dendrite forgets.
+        dendrite_capacity: of the dendrite.
+        regenerative: pA into the dendrite itself when it is fully open.
+        adaptation: pA that each spike takes from the soma.
+        adaptation_time: in which that fades.
+        recovery: pA that each mV of the dendrite calls up against itself.
+        recovery_time: in which it comes.
+        refractory: ms of rest after a spike.
+        lasting: ms of the whole simulation.
     """
 
     plateau: float = 1300.0
@@ -47,6 +65,7 @@ class Neuron:
     recovery: float = 13.0
     recovery_time: float = 30.0
     refractory: float = 3.0
+    lasting: float = 1000.0
 
     def rates(
         self,
@@ -77,14 +96,14 @@ class Neuron:
         w, z, x, since = (torch.zeros(shape) for _ in range(4))
         since += 1e3
         spikes = torch.zeros(shape)
-        steps, warm = round(1000 / STEP), round(200 / STEP)
+        steps, warm = round(self.lasting / STEP), round(SETTLING / STEP)
         # An Ornstein-Uhlenbeck current: its step keeps the standard deviation of `noise`.
-        keep = 1 - STEP / 2.0
+        keep = 1 - STEP / NOISE_TIME
         fresh = self.noise * (1 - keep**2) ** 0.5
         for step in range(steps):
             x = keep * x + fresh * torch.randn(shape, generator=generator)
             open_ = torch.sigmoid((u - self.opening) / self.width)
-            back = ((since > 0.5) & (since <= 2.5)) * self.backward
+            back = ((since > BACK_FROM) & (since <= BACK_UNTIL)) * self.backward
             into = soma + x + self.plateau * open_ - w
             v = v + STEP * ((REST - v) / self.soma_time + into / self.soma_capacity)
             into = self.regenerative * open_ + back + apical - z

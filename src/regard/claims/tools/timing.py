@@ -17,7 +17,6 @@ from regard.choose import textbook
 from regard.claims.canvas import LOOKS
 from regard.claims.claim import Run
 from regard.claims.text import Text
-from regard.claims.tools.statistics import Estimate, mean
 from regard.measuring import memory
 from regard.measuring.clock import clock
 
@@ -94,9 +93,3 @@ def interleaved(
 def peaks(calls: dict[str, Pass], device: torch.device) -> dict[str, int]:
     """Bytes at the peak of each pass, above its inputs."""
     return {name: memory.peak(call, device) for name, call in calls.items()}
-
-
-def ratio(first: list[float], second: list[float]) -> Estimate:
-    """How many times longer the first takes, over rounds: the geometric mean and its interval."""
-    logs = mean([math.log(x / y) for x, y in zip(first, second, strict=True)])
-    return Estimate(*(math.exp(x) for x in logs))

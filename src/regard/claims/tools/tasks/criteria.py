@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from regard.claims.tools.tasks.views import WORLDS
+from regard.claims.tools.learning import WORLDS
 
 
 @dataclass(frozen=True)

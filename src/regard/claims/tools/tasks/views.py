@@ -11,10 +11,7 @@ import torch
 from scipy import special
 from torch import Tensor
 
-from regard.claims.tools.learning import Choosing
-
-# Seeds far from those of data and parameters, which would otherwise draw the very same numbers.
-WORLDS = 10**9
+from regard.claims.tools.learning import WORLDS, Choosing
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from regard.claims.tools.learning import Choosing
-from regard.claims.tools.tasks.views import WORLDS
+from regard.claims.tools.learning import WORLDS, Choosing
 
 
 @dataclass(frozen=True)
