@@ -31,7 +31,7 @@ elif [ -z "$$python" ]; then \
 fi
 endef
 
-.PHONY: help demo test test-full lint format types unit wheel-test bench floor-test accuracy clean
+.PHONY: help demo test test-full lint format types unit wheel-test bench floor-test accuracy claims clean
 
 help: ## show this list
 	@echo "usage: make TARGET"
@@ -87,6 +87,10 @@ floor-test: .venv-floor/.stamp ## the quick tests on the oldest torch we promise
 
 accuracy: .venv/.stamp ## measure every score, engine and dtype against fp64; writes docs/accuracy.md
 	.venv/bin/python -m regard.testing.accuracy docs/accuracy.md
+
+claims: .venv/.stamp ## run every claim at full size; writes benchmarks/claims/ and docs/claims.md
+	.venv/bin/regard claims run --full --seed 11 --out benchmarks/claims
+	.venv/bin/python -m regard.claims.report.page benchmarks/claims docs/claims.md
 
 clean: ## remove environments, caches and build output
 	rm -rf .venv .venv-floor .wheel-test.* build dist .pytest_cache .ruff_cache .hypothesis

@@ -149,6 +149,7 @@ def test_a_claim_that_raises_gives_status_1(cli, known, fake) -> None:
         (["run", "--out", "taken"], "Directory 'taken' is a file"),
         (["run", "--out", "taken/deeper"], "cannot write to taken/deeper: Not a directory"),
         (["--out", "taken"], "Directory 'taken' is a file"),
+        (["run", "--out", ""], "--out names no folder"),
         (["report"], "there are no results in regard-claims: `regard claims run` makes them"),
         (["--json", "run"], "--json belongs behind the command"),
         (["A1"], "there is no command 'A1': there are run, show and report"),

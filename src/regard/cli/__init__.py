@@ -8,6 +8,10 @@ from __future__ import annotations
 
 import importlib
 import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import click
 
 NEEDS = ("click", "rich", "matplotlib")
 INSTALL = "pip install 'regard[cli]'"
@@ -15,6 +19,15 @@ INSTALL = "pip install 'regard[cli]'"
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line; the entry point of `regard`."""
+    try:
+        group = load()
+    except KeyboardInterrupt:  # loading torch takes a second
+        raise SystemExit(130) from None
+    group.main(args=arguments, prog_name="regard")
+
+
+def load() -> click.Group:
+    """The root of all commands, or one sentence about the package that it lacks."""
     try:
         for package in NEEDS:
             importlib.import_module(package)
@@ -24,4 +37,4 @@ def main(arguments: list[str] | None = None) -> None:
         raise SystemExit(1) from None
     from regard.cli.app import group
 
-    group.main(args=arguments, prog_name="regard")
+    return group

@@ -110,9 +110,17 @@ def careful(command: Command) -> Command:
     return run  # type: ignore[return-value] # the same arguments
 
 
+def named_folder(ctx: click.Context, param: click.Parameter, value: Path) -> Path:
+    """A folder with a name: `--out ""`, from a variable that is not set, would fill the current one."""
+    if value == Path():
+        raise Mistake('--out names no folder; for the current one say --out "$PWD"')
+    return value
+
+
 out_option = click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
+    callback=named_folder,
     default=FOLDER,
     show_default=True,
     metavar="DIR",
