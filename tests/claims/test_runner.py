@@ -71,6 +71,17 @@ def test_what_is_run_again(
     assert result.hardware["device"] == "cpu" and result.seconds >= 0
 
 
+def test_a_full_result_outlives_a_quick_one(fake, threads, tmp_path: Path) -> None:
+    claim, out = fake(), tmp_path / "out"
+    carry_out(out, [claim], full=True)
+    whole = (out / "A1.json").read_bytes()
+    carry_out(out, [claim], seed=1)
+    carry_out(out, [claim], seed=2)
+    assert (out / "A1.full-1.json").read_bytes() == whole
+    assert not (out / "A1.full-2.json").exists()  # what was there then was quick
+    assert load_results(out, {"A1": claim})["A1"].seed == 2
+
+
 def test_results_of_other_code_are_run_again(
     fake, ran, threads, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

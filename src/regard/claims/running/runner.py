@@ -227,7 +227,7 @@ class Runner:
     def keep(self, claim: Claim, done: Done, progress: Progress) -> None:
         """Save a result."""
         result = self.result(claim, done)
-        self.store.save(claim, result, done.figures)
+        self.store.save(claim, result, done.figures, self.old.get(claim.id))
         self.ran[claim.id] = result
         took = f", {in_words(done.seconds)}" if claim.id not in self.drawn else ", drawn again"
         progress.end(claim.id, f"{result.judgement.verdict.value}{took}")

@@ -328,9 +328,21 @@ class Store:
                 said.append(f"{name}.json cannot be used ({error}): set aside as {aside.name}")
         return results, said
 
-    def save(self, claim: Claim, result: Result, figures: dict[str, bytes]) -> None:
-        """The numbers first: a figure can be drawn again, and is where it is not that of the numbers."""
+    def save(
+        self,
+        claim: Claim,
+        result: Result,
+        figures: dict[str, bytes],
+        before: Result | None = None,
+    ) -> None:
+        """The numbers first: a figure can be drawn again, and is where it is not that of the numbers.
+
+        A full result that was there before a quick one is kept under another name.
+        """
         with self.writing():
+            if before is not None and before.full > result.full:
+                # An hour may be in it: of another seed or other code, but a full result.
+                set_aside(self.path(claim.id, "json"), "full")
             write_atomic(self.path(claim.id, "json"), json_bytes(record(claim, result)))
             for suffix in SUFFIXES:
                 write_atomic(self.path(claim.id, suffix), figures[suffix])
