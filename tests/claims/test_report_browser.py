@@ -232,7 +232,7 @@ def test_it_prints(paths: dict[Language, Path], visit: Callable[..., Visit]) -> 
     assert page.pdf(prefer_css_page_size=True).startswith(b"%PDF")
 
 
-@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("language", ["en", pytest.param("zh", marks=pytest.mark.slow)])
 def test_the_committed_results(
     committed: Path, language: Language, visit: Callable[..., Visit], tmp_path: Path
 ) -> None:

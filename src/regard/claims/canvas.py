@@ -5,6 +5,7 @@ Drawing needs matplotlib, which is imported when something is drawn: measuring a
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -40,6 +41,7 @@ WORDS = {
     "gaussian": Text("Gaussian", "高斯"),
     "control": Text("control", "对照"),
 }
+RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 PANEL = (4.0, 3.0)  # inches of one panel
 # Where the machine has one of these, Chinese labels can be drawn; SVG leaves the choice to the reader.
 CHINESE = [
@@ -153,9 +155,30 @@ def drawn(
     def compose() -> Figure:
         canvas = Canvas(language)
         draw(canvas)
+        for axes in canvas.figure.axes:
+            write_powers(axes)
         return canvas.figure
 
     with warnings.catch_warnings():
         # SVG has its letters as text: the reader's fonts draw them where ours cannot.
         warnings.filterwarnings("ignore", "Glyph .* missing from font")
         return render(compose, fonts, suffixes)
+
+
+def write_powers(axes: Axes) -> None:
+    """Powers on logarithmic axes as plain text, 10⁻³: as formulas they take most of the drawing."""
+    from matplotlib.ticker import FuncFormatter, LogFormatter
+
+    for axis in (axes.xaxis, axes.yaxis):
+        formatter = axis.get_major_formatter()
+        if isinstance(formatter, LogFormatter):
+            base = float(formatter._base)
+            axis.set_major_formatter(FuncFormatter(lambda value, _, base=base: power(value, base)))
+
+
+def power(value: float, base: float) -> str:
+    """`10⁻³`; nothing for what is no whole power."""
+    exponent = math.log(value, base) if value > 0 else math.nan
+    if math.isnan(exponent) or abs(exponent - round(exponent)) > 1e-6:
+        return ""
+    return f"{base:g}" + str(round(exponent)).translate(RAISED)
