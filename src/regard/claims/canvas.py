@@ -170,9 +170,8 @@ def write_powers(axes: Axes) -> None:
     from matplotlib.ticker import FuncFormatter, LogFormatter
 
     for axis in (axes.xaxis, axes.yaxis):
-        formatter = axis.get_major_formatter()
-        if isinstance(formatter, LogFormatter):
-            base = float(formatter._base)
+        base = getattr(axis.get_transform(), "base", None)
+        if base is not None and isinstance(axis.get_major_formatter(), LogFormatter):
             axis.set_major_formatter(FuncFormatter(lambda value, _, base=base: power(value, base)))
 
 
