@@ -30,7 +30,7 @@ RULES = {
     "gaussian": "When near means alike: smoothing over positions, coordinates, measured values.",
     "bilinear": "Unlike widths with data enough for a full d_q x d_k matrix in each head.",
     "low_rank": "Unlike widths on a small device: a cache holds only `rank` numbers for each key.",
-    "additive": "Unlike widths, scarce data, or a match that no inner product expresses; scores "
+    "additive": "A match that no inner product expresses, given data enough (claims E5, E6); scores "
     "stay bounded. Costs `hidden` tanh for each pair.",
     "gatv2": "As additive, with an activation that does not saturate: graphs, small sets.",
     "textbook_additive": "At small sizes alone: it is additive with the [Q, L, hidden] tensor "
