@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -31,6 +32,22 @@ from regard.problem import Problem, broadcast_lead, hide_padding
 from regard.scores import Score, named_score
 
 NOTHING: frozenset[str] = frozenset()
+
+
+class Watcher(Protocol):
+    """Is told of every call before its engine runs, and after."""
+
+    def begin_own(self, problem: Problem) -> bool | None:
+        """The call is about to run; `problem` may be given tensors of the same values."""
+        ...
+
+    def end_own(self, before: bool | None) -> None:
+        """It has run, or failed; `before` is what `begin_own` returned."""
+        ...
+
+
+# Those who watch now: `regard.doctor` adds itself here while it does.
+WATCHERS: list[Watcher] = []
 
 
 def attention(
@@ -297,6 +314,17 @@ def _cast(query: Tensor, *others: Tensor) -> list[Tensor]:
 
 
 def _run(problem: Problem, engine: str | None) -> Attended:
+    if not WATCHERS:
+        return _run_engine(problem, engine)
+    told = [(watcher, watcher.begin_own(problem)) for watcher in WATCHERS]
+    try:
+        return _run_engine(problem, engine)
+    finally:
+        for watcher, before in told:
+            watcher.end_own(before)
+
+
+def _run_engine(problem: Problem, engine: str | None) -> Attended:
     if autocast_enabled(problem.value):
         with _own_precision(problem):
             return plan.pick(problem, engine).run(problem)

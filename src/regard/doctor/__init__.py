@@ -1,0 +1,1 @@
+"""Is the attention in my model healthy, why not, and what helps."""

@@ -1,0 +1,204 @@
+"""What every route shares: where in the model a call is, and who measures it.
+
+Under `torch.compile` all of this is traced. State that a graph would have to be compiled for again
+(steps, levels, history) is behind the operators of `operators.py`; what is here, the stack of
+modules and what a follower holds, is at the end of a forward pass what it was before.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import threading
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from regard.doctor.capture.gradients import SIDES, Reader, tapped
+from regard.doctor.capture.names import Place, hook_modules
+from regard.doctor.capture.operators import RECEIVERS, send
+from regard.doctor.capture.own import seen_of
+from regard.doctor.capture.shapes import as_heads
+from regard.doctor.capture.softmax import Follower
+from regard.doctor.chart import Chart, Ticket
+from regard.doctor.seen import Seen
+from regard.doctor.vitals.table import Level
+from regard.forms import Inner, Pairwise
+from regard.problem import Problem
+
+NUMBERS = itertools.count()
+KEYS: set[int] = set()
+# How many frames up the code of a compiled graph may be: a checkpoint has some of its own.
+NEAR = 40
+FUSED_OFF = (
+    "torch's fused inference path is off while somebody watches: outputs can differ from it in "
+    "their last bits"
+)
+
+
+class Capture:
+    """Knows which module of `model` is running, and measures the attention calls in it.
+
+    Args:
+        model: whose modules are named.
+        chart: who measures.
+    """
+
+    def __init__(self, model: nn.Module, chart: Chart) -> None:
+        self.chart = chart
+        self.number = next(NUMBERS)
+        self.stack: list[Place] = []
+        self.follower = Follower()
+        self.reader = Reader()
+        self.own = False  # inside a call of regard's own, whose engine calls torch's functions
+        self.fresh = False  # a compiled forward pass has begun and nothing was seen of it yet
+        self.token = torch.zeros((), device="cpu")
+        self.thread = threading.get_ident()
+        self.places: list[Place] = []
+        self.modules: set[nn.Module] = set()
+        self.key = 0  # of its hooks, while they are there
+        self._undo: list[Callable[[], object]] = []
+        self.model = model
+        RECEIVERS[self.number] = self
+
+    def hook(self) -> None:
+        """Put the hooks on the model."""
+        self.thread = threading.get_ident()
+        # Below all numbers of torch's, and the same for a watch that comes after this one.
+        self.key = next(key for key in itertools.count(-1, -1) if key not in KEYS)
+        KEYS.add(self.key)
+        self.places, self._undo = hook_modules(self.model, self, self.number, self.key)
+        self.modules = set(self.model.modules())
+
+    def unhook(self) -> None:
+        """Take them off; nothing is seen from here on, even in the middle of a forward pass."""
+        for undo in self._undo:
+            undo()
+        KEYS.discard(self.key)
+        self._undo, self.modules = [], set()
+        self.own = self.fresh = False
+        self.stack.clear()
+        self.follower.clear()
+        self.reader.clear()
+
+    # What the hooks tell.
+
+    def enter(self, place: Place, training: bool) -> None:
+        """A module begins; the outermost one begins a step."""
+        if torch.compiler.is_compiling():
+            if not self.stack:
+                self.fresh = True
+        elif self._elsewhere():
+            return
+        else:
+            if not self.stack:
+                self.chart.begin()
+                self.fresh = False
+            if place.fused and not training and not torch.is_grad_enabled():
+                self.chart.note(FUSED_OFF, place.name)
+        self.stack.append(place)
+
+    def leave(self, place: Place) -> None:
+        """A module ends."""
+        if not torch.compiler.is_compiling() and self._elsewhere():
+            return
+        self.follower.leave(len(self.stack))
+        if self.stack and self.stack[-1] is place:
+            self.stack.pop()
+        elif place in self.stack:
+            del self.stack[self.stack.index(place) :]
+
+    def _elsewhere(self) -> bool:
+        """In another thread, or in a forward pass that backward runs again (checkpointing)."""
+        return torch._C._current_graph_task_id() != -1 or threading.get_ident() != self.thread
+
+    def looking(self) -> bool:
+        """Whether a call now is one of the model."""
+        return len(self.stack) > 0 and not self.own
+
+    def _in_graph(self) -> bool:
+        """Whether Python code that a compiler made runs this, and so has told of the call already.
+
+        Backend "eager" does so. A model that is itself a `torch.fx` graph is none of that kind.
+        """
+        frame = sys._getframe(2)
+        for _ in range(NEAR):
+            if frame is None:
+                return False
+            if frame.f_code.co_filename.startswith("<eval_with_key>"):
+                return frame.f_locals.get("self") not in self.modules
+            frame = frame.f_back
+        return False
+
+    # What is done with what was seen.
+
+    def show(
+        self, route: str, seen: Seen, sides: dict[str, Tensor], scale: float | None = None
+    ) -> Tensor | None:
+        """Measure a call; inside a graph returns the ticket for its gradients.
+
+        `sides` are the tensors whose gradients are read in eager mode.
+        """
+        place = self.stack[-1]
+        if torch.compiler.is_compiling():
+            first, self.fresh = self.fresh, False
+            return send(self.token, place.handle, route, seen, scale, first)
+        if self._in_graph():
+            return None
+        ticket = self.chart.record(place.name, route, seen)
+        if ticket is not None:
+            # Only there may heads be part of the batch dim.
+            heads = place.heads if route == "softmax" else 1
+            self.reader.read(self.chart, ticket, sides, heads)
+        return None
+
+    def receive(self, place: int, route: str, seen: Seen, first: bool) -> tuple[int, int]:
+        """A call out of a compiled graph."""
+        if not self._undo:  # detached
+            return -1, -1
+        name = self.places[place].name
+        if torch._C._current_graph_task_id() != -1:  # a checkpoint is computed again
+            ticket = self.chart.ticket_again(name)
+        else:
+            if first:
+                self.chart.begin()
+            ticket = self.chart.record(name, route, seen)
+        return (-1, -1) if ticket is None else (ticket.site.index, ticket.step)
+
+    def receive_gradient(self, site: int, step: int, side: str, gradient: Tensor) -> None:
+        """A gradient out of a compiled graph."""
+        if site < len(self.chart.order):
+            ticket = Ticket(self.chart.order[site], step)
+            self.chart.record_gradient(ticket, side, as_heads(gradient))
+
+    # regard's own attention.
+
+    def begin_own(self, problem: Problem) -> bool | None:
+        """Told before an engine runs; gives what `end_own` wants."""
+        if not torch.compiler.is_compiling() and self._elsewhere():
+            return None
+        before = self.own
+        if self.looking():
+            whole = torch.compiler.is_compiling() or self.chart.current_level is not Level.CHEAP
+            seen = seen_of(problem, whole)
+            if seen is not None:
+                sides = (problem.form.query, problem.form.key, problem.value)
+                ticket = self.show("regard", seen, dict(zip(SIDES, sides, strict=True)), seen.scale)
+                if ticket is not None:
+                    query, key, problem.value = tapped(*sides, ticket)
+                    problem.form = with_sides(problem.form, query, key)
+        self.own = True
+        return before
+
+    def end_own(self, before: bool | None) -> None:
+        """Told when the engine is done, by an error too."""
+        if before is not None:
+            self.own = before
+
+
+def with_sides(form: Inner | Pairwise, query: Tensor, key: Tensor) -> Inner | Pairwise:
+    """The form with other tensors for query and key."""
+    if isinstance(form, Inner):
+        return Inner(query, key, form.alpha, form.beta, form.scale)
+    return Pairwise(query, key, form.v, form.activation, form.parameter, form.series)

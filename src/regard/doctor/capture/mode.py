@@ -1,0 +1,170 @@
+"""One mode over torch's functions sees attention in a model that knows nothing of it.
+
+What passes through it is looked at by name: functions, methods and operators of one name take the
+same arguments, and a compiler that traces the mode knows their names, though not always themselves.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+from regard.doctor.capture.capture import Capture
+from regard.doctor.capture.gradients import SIDES, tapped
+from regard.doctor.capture.shapes import as_heads, sdpa_tensors
+from regard.doctor.capture.softmax import NAMES, PRODUCTS, Found
+from regard.doctor.seen import Seen
+
+FLEX = "FlexAttention is not measured"
+SDPA_ARGUMENTS = (*SIDES, "attn_mask", "dropout_p", "is_causal")
+
+# The function as it is, but for the question whether a mode is active, which would lead back here.
+# With the mode active inside, its own calls are seen.
+ASKS = "has_torch_function"
+multi_head_attention = types.FunctionType(
+    functional.multi_head_attention_forward.__code__,
+    {**vars(functional), ASKS: lambda _: False},
+    argdefs=functional.multi_head_attention_forward.__defaults__,
+)
+
+
+class Mode(TorchFunctionMode):
+    """Lets a few functions be looked at, all others pass. A compiler wants it this plain."""
+
+    def __init__(self, capture: Capture) -> None:
+        super().__init__()
+        self.capture = capture
+        # Somebody may have put other functions in place of torch's since we were imported.
+        now = {**vars(functional), ASKS: multi_head_attention.__globals__[ASKS]}
+        multi_head_attention.__globals__.update(now)
+
+    def __torch_function__(
+        self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
+        """By name."""
+        kwargs = {} if kwargs is None else kwargs
+        handler = HANDLERS.get(getattr(func, "__name__", ""))
+        if handler is None:
+            return func(*args, **kwargs)
+        return handler(self, func, args, kwargs)
+
+
+def sdpa(mode: Mode, func: Callable, args: tuple, kwargs: dict) -> Tensor:
+    """Scaled dot product attention of torch."""
+    capture = mode.capture
+    if not capture.looking():
+        return func(*args, **kwargs)
+    given = {**dict(zip(SDPA_ARGUMENTS[: len(args)], args, strict=True)), **kwargs}
+    query, key, value = (given[side] for side in SIDES)
+    scale, mask = given.get("scale"), given.get("attn_mask")
+    mask = None if mask is None else mask.detach()
+    q, k, v, mask = sdpa_tensors(query.detach(), key.detach(), value.detach(), mask)
+    hides = mask is not None and mask.dtype == torch.bool
+    seen = Seen(
+        q,
+        k,
+        v,
+        bias=None if hides else mask,
+        visible=mask if hides else None,
+        causal=bool(given.get("is_causal", False)),
+    )
+    if not torch.compiler.is_compiling():
+        usual = q.shape[-1] ** -0.5 if q.shape[-1] else 1.0
+        seen = seen._replace(scale=usual if scale is None else scale)
+    ticket = capture.show("sdpa", seen, {"query": query, "key": key, "value": value}, scale)
+    if ticket is None:
+        return func(*args, **kwargs)
+    rest = {name: x for name, x in kwargs.items() if name not in SIDES}
+    return func(*tapped(query, key, value, ticket), *args[3:], **rest)
+
+
+def follow(mode: Mode, func: Callable, args: tuple, kwargs: dict) -> Any:
+    """Whatever eager attention is made of."""
+    capture = mode.capture
+    out = func(*args, **kwargs)
+    follower, name = capture.follower, func.__name__
+    if not capture.looking() or (follower.idle() and name != "softmax" and name not in PRODUCTS):
+        return out
+    if name == "__get__":
+        if getattr(func, "__self__", None) is not Tensor.mT:
+            return out
+        name = "mT"
+    depth = len(capture.stack)
+    if name == "softmax":
+        follower.softmax(args, kwargs, out, depth)
+    elif name in PRODUCTS:
+        found = follower.product(name, args, kwargs, out, depth)
+        if found is not None:
+            show_found(capture, found)
+    else:
+        follower.through(name, args, kwargs, out)
+    return out
+
+
+def show_found(capture: Capture, found: Found) -> None:
+    """A softmax turned out to be attention."""
+    heads = capture.stack[-1].heads
+    logits = as_heads(found.logits, heads)
+    batch, heads = logits.shape[:2]
+    value = found.value
+    if value is not None and value.ndim == 3:
+        # Batch and heads as one dim, of values or of both; else values that heads share.
+        one = value.shape[0] == batch * heads
+        value = value.unflatten(0, (batch, heads)) if one else value.unsqueeze(1)
+    sink = found.sink
+    if sink is not None:
+        sink = sink.reshape(logits.shape[:-1])
+    sides = {"value": found.factor}
+    if found.sides is not None:
+        sides["query"], sides["key"] = found.sides
+    capture.show("softmax", Seen(logits=logits, value=value, sink=sink), sides, 1.0)
+
+
+def inside(mode: Mode, func: Callable, args: tuple, kwargs: dict) -> Any:
+    """The whole multi-head attention of torch: look inside."""
+    if not mode.capture.looking():
+        return func(*args, **kwargs)
+    with mode:
+        return multi_head_attention(*args, **kwargs)
+
+
+def checkpointed(mode: Mode, func: Callable, args: tuple, kwargs: dict) -> Any:
+    """A compiler's checkpoint hides what runs inside of it: look on there too."""
+    run = args[0]
+
+    def seen(*args: Any, **kwargs: Any) -> Any:
+        with mode:
+            return run(*args, **kwargs)
+
+    return func(seen, *args[1:], **kwargs)
+
+
+def flex(mode: Mode, func: Callable, args: tuple, kwargs: dict) -> Any:
+    """Scores in a function of the user's, which no `Seen` can hold."""
+    capture = mode.capture
+    if capture.looking() and not torch.compiler.is_compiling():
+        capture.chart.note(FLEX, capture.stack[-1].name)
+    return func(*args, **kwargs)
+
+
+def unflatten(mode: Mode, func: Callable, args: tuple, kwargs: dict) -> Any:
+    """The compiler cannot trace the method under a mode, but the function it can."""
+    return follow(mode, torch.unflatten, args, kwargs)
+
+
+HANDLERS: dict[str, Callable[[Mode, Callable, tuple, dict], Any]] = {
+    **dict.fromkeys(NAMES, follow),
+    "unflatten": unflatten,
+    "__get__": follow,
+    "scaled_dot_product_attention": sdpa,
+    "multi_head_attention_forward": inside,
+    "checkpoint": checkpointed,
+    "tag_activation_checkpoint": checkpointed,
+    "flex_attention": flex,
+}

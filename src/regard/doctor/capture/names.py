@@ -1,0 +1,128 @@
+"""Which module a call is in, by the path that a user knows.
+
+Two hooks on each module keep a stack of modules that are running. Layers of `torch.nn` without
+children (Linear, Dropout, Softmax) get none: a softmax there belongs to the module around it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+# Children of these names are the module itself, wrapped.
+WRAPPED = ("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module")
+PARALLEL = (nn.parallel.DistributedDataParallel, nn.DataParallel)
+# What modules call their number of heads.
+HEADS = ("num_heads", "num_attention_heads", "n_heads", "heads", "n_head", "nhead")
+# torch runs these as one fused kernel in inference, unless somebody looks on.
+FUSED = (nn.TransformerEncoderLayer, nn.MultiheadAttention)
+
+
+class Place:
+    """A module of the watched model.
+
+    Attributes:
+        name: its path; the class name for the model itself.
+        heads: what it says of its heads, 1 if nothing: needed where batch and heads are one dim.
+        fused: whether torch has a fused inference path for it.
+        handle: (capture, place) as a tensor: to a compiled graph it is an input and not a number,
+            so that one graph serves all layers alike.
+    """
+
+    def __init__(self, name: str, module: nn.Module, capture: int, index: int) -> None:
+        self.name = name
+        sizes = [getattr(module, attribute, None) for attribute in HEADS]
+        self.heads = next((n for n in sizes if type(n) is int and n > 0), 1)
+        self.fused = isinstance(module, FUSED)
+        self.handle = torch.tensor([capture, index], device="cpu")
+
+
+class Visited(Protocol):
+    """What the hooks tell."""
+
+    def enter(self, place: Place, training: bool) -> None:
+        """A module begins."""
+
+    def leave(self, place: Place) -> None:
+        """A module ends, by an error too."""
+
+
+class Hook:
+    """A hook that leaves nothing behind: copied or pickled it is a function that does nothing."""
+
+    def __init__(self, visited: Visited, place: Place) -> None:
+        self.visited, self.place = visited, place
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """From the standard library: to unpickle a model nobody needs us."""
+        return getattr, (nullcontext(), "__exit__")
+
+
+class Enter(Hook):
+    """Before a module's forward."""
+
+    def __call__(self, module: nn.Module, args: Any) -> None:
+        """The module is running now."""
+        self.visited.enter(self.place, module.training)
+
+
+class Leave(Hook):
+    """After it."""
+
+    def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
+        """The one around it is running again."""
+        self.visited.leave(self.place)
+
+
+def named_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Paths and modules without wrappers of compilers and of parallel training.
+
+    A module that is in several places has the name of the first.
+    """
+    seen: set[nn.Module] = set()
+
+    def walk(module: nn.Module, path: str) -> Iterator[tuple[str, nn.Module]]:
+        if module in seen or isinstance(module, torch.jit.ScriptModule):
+            return
+        seen.add(module)
+        inside = next((name for name in WRAPPED if name in module._modules), None)
+        inside = "module" if isinstance(module, PARALLEL) else inside
+        if inside is None:
+            yield path, module
+        for name, child in module._modules.items():
+            if child is not None:
+                yield from walk(child, path if name == inside else f"{path}.{name}".lstrip("."))
+
+    return walk(model, "")
+
+
+def hook_modules(
+    model: nn.Module, visited: Visited, capture: int, key: int
+) -> tuple[list[Place], list[Callable[[], object]]]:
+    """Put both hooks on every module that may call attention; also gives what takes them off.
+
+    They are stored under `key`, and not by torch's own functions for it: those would give each hook
+    a new number, which is part of a compiled graph, so that every watch would compile again.
+    """
+    places: list[Place] = []
+    undo: list[Callable[[], object]] = []
+    for name, module in named_modules(model):
+        of_torch = type(module).__module__.startswith("torch.nn.modules.")
+        if of_torch and not module._modules:
+            continue
+        place = Place(name or type(module).__name__, module, capture, len(places))
+        places.append(place)
+        hooks = (
+            (module._forward_pre_hooks, Enter(visited, place)),
+            (module._forward_hooks, Leave(visited, place)),
+            (module._forward_hooks_always_called, True),
+        )
+        for stored, hook in hooks:
+            stored[key] = hook  # type: ignore[index] # three dicts of different values
+            undo.append(partial(stored.pop, key, None))
+    return places, undo

@@ -1,0 +1,120 @@
+"""The door out of a compiled graph: two operators that the compiler does not look into.
+
+A measurement is one opaque node of the graph. Level, step and history are Python behind it, so that
+nothing recompiles when they go on. CUDA graphs replay kernels and no Python: the node says so, and
+the compiler leaves it out of them.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+from weakref import WeakValueDictionary
+
+import torch
+from torch import Tensor
+
+from regard.doctor.seen import Seen
+from regard.forms import Pairwise
+
+TENSORS = ("query", "key", "value", "bias", "visible", "logits", "shift", "sink")
+NONE = float("nan")
+
+LIBRARY = torch.library.Library("regard", "FRAGMENT")
+TAGS = tuple(tag for name in ("cudagraph_unsafe",) if (tag := getattr(torch.Tag, name, None)))
+# `token` is written to in name only: it keeps the calls in order, and alive though nobody may
+# use what they return.
+LIBRARY.define(
+    "doctor_see(Tensor(a!) token, Tensor place, Tensor?[] tensors, float[] numbers, str[] words, "
+    "bool causal, bool first) -> Tensor",
+    tags=TAGS,
+)
+LIBRARY.define("doctor_gradient(Tensor gradient, Tensor ticket, str side) -> Tensor", tags=TAGS)
+
+
+class Receiver(Protocol):
+    """What a watch does with what came through."""
+
+    def receive(self, place: int, route: str, seen: Seen, first: bool) -> tuple[int, int]:
+        """Measure; gives (site, step), or (-1, -1) where nothing was measured."""
+        ...
+
+    def receive_gradient(self, site: int, step: int, side: str, gradient: Tensor) -> None:
+        """Measure a gradient."""
+        ...
+
+
+# By number, because a graph holds tensors alone; a watch that has gone is no longer here.
+RECEIVERS: WeakValueDictionary[int, Receiver] = WeakValueDictionary()
+
+
+def send(
+    token: Tensor, place: Tensor, route: str, seen: Seen, scale: float | None, first: bool
+) -> Tensor:
+    """A call inside a graph; `scale` None is 1/sqrt(dims). Gives the ticket for `doctor_gradient`.
+
+    The default scale is worked out at run time: with dynamic sizes it would be a symbol.
+    """
+    numbers = [NONE if scale is None else scale, NONE if seen.softcap is None else seen.softcap]
+    words = [route]
+    tensors = [getattr(seen, name) for name in TENSORS]
+    if (form := seen.pairwise) is not None:
+        tensors += [form.a, form.b, form.v]
+        numbers.append(form.parameter)
+        words += [form.activation, form.series]
+    return torch.ops.regard.doctor_see(token, place, tensors, numbers, words, seen.causal, first)
+
+
+def see(
+    token: Tensor,
+    place: Tensor,
+    tensors: list[Tensor | None],
+    numbers: list[float],
+    words: list[str],
+    causal: bool,
+    first: bool,
+) -> Tensor:
+    """Behind the door."""
+    capture, index = place.tolist()
+    receiver = RECEIVERS.get(capture)
+    site, step = -1, -1
+    if receiver is not None:
+        seen = unpacked(tensors, numbers, words, causal)
+        site, step = receiver.receive(index, words[0], seen, first)
+    return torch.tensor([capture, site, step], device="cpu")
+
+
+def unpacked(
+    tensors: list[Tensor | None], numbers: list[float], words: list[str], causal: bool
+) -> Seen:
+    """What `send` packed."""
+    query, key, value, bias, visible, logits, shift, sink, *pair = tensors
+    scale, softcap, *rest = (None if x != x else x for x in numbers)
+    if scale is None:
+        scale = 1.0 if query is None else query.shape[-1] ** -0.5
+    form = None
+    if pair:
+        a, b, v = pair
+        assert a is not None and b is not None and v is not None
+        form = Pairwise(a, b, v, words[1], rest[0] or 0.0, words[2])
+    return Seen(query, key, value, scale, bias, visible, causal, logits, form, shift, softcap, sink)
+
+
+def gradient(gradient: Tensor, ticket: Tensor, side: str) -> Tensor:
+    """A copy of the gradient, which an operator's result has to be, after it was measured."""
+    capture, site, step = ticket.tolist()
+    receiver = RECEIVERS.get(capture)
+    if receiver is not None and site >= 0:
+        receiver.receive_gradient(site, step, side, gradient)
+    return gradient.clone()
+
+
+LIBRARY.impl("doctor_see", see, "CompositeExplicitAutograd")
+LIBRARY.impl("doctor_gradient", gradient, "CompositeExplicitAutograd")
+torch.library.register_fake(
+    "regard::doctor_see",
+    lambda *_: torch.empty(3, dtype=torch.int64, device="cpu"),
+    lib=LIBRARY,
+)
+torch.library.register_fake(
+    "regard::doctor_gradient", lambda gradient, *_: torch.empty_like(gradient), lib=LIBRARY
+)

@@ -1,0 +1,276 @@
+"""Attention written out: which softmax is attention, and what its logits were made of.
+
+The rule: a softmax over the last (or last but one) dim of a tensor with 3 or 4 dims is attention if
+its result, the weights (..., Q, L), is multiplied with another tensor that has the dim L too and is
+summed over it, while Q stays: `weights @ value`, `value' @ weights'`, bmm, or einsum. On the way the
+weights may go through dropout, casts, masks, factors, views that keep Q and L, a transposition of
+the two, and a slice that leaves out keys: these are outcomes without a value, a sink. The value has
+as many dims as the weights, so that probabilities times a table (vocabulary, codebook) are none; and
+a router's or classifier's softmax, which scales, picks or is returned, is none.
+
+Both happen in one module, or in a module and the one that calls it.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+# What keeps logits logits and weights weights, by the names of torch's functions and methods.
+ARITHMETIC = ("add", "sub", "mul", "div", "neg", "tanh", "clamp", "clip", "where", "dropout")
+REFLECTED = ("true_divide", "__radd__", "__rsub__", "__rmul__")
+MASKS = ("masked_fill", "nan_to_num", "clamp_min")
+CASTS = ("to", "type", "type_as", "float", "half", "bfloat16", "double", "contiguous", "clone")
+VIEWS = ("detach", "view", "view_as", "reshape", "reshape_as", "flatten", "unflatten", "expand")
+IN_PLACE = tuple(f"{name}_" for name in (*ARITHMETIC, *MASKS))
+JOINS = ("cat", "concat")
+ELEMENTWISE = frozenset(
+    (*ARITHMETIC, *REFLECTED, *MASKS, *IN_PLACE, *CASTS, *VIEWS, *JOINS, "squeeze", "unsqueeze")
+)
+SWAPS = frozenset(("transpose", "swapaxes", "swapdims", "permute"))
+PRODUCTS = frozenset(("matmul", "bmm", "baddbmm", "einsum"))
+NAMES = ELEMENTWISE | SWAPS | PRODUCTS | {"softmax", "__getitem__", "mT"}
+# Followed at a time. Differential attention subtracts one softmax from another; DeBERTa adds three
+# products. Of each, copies may branch off.
+MOST_PRODUCTS, MOST_COPIES = 4, 8
+
+
+class Product(NamedTuple):
+    """A product that may turn out to be logits: what it was made of."""
+
+    result: Any
+    query: Tensor
+    key: Tensor
+    depth: int
+
+
+class Weights(NamedTuple):
+    """A softmax that may turn out to be attention.
+
+    Attributes:
+        result: the weights, after all they went through.
+        logits: (..., Q, L), the input of the softmax.
+        flipped: whether the weights are (..., L, Q) by now.
+        start, stop: the keys that are left.
+        sides: query and key, where the product before was seen.
+    """
+
+    result: Any
+    logits: Tensor
+    flipped: bool
+    start: int
+    stop: int
+    sides: tuple[Tensor, Tensor] | None
+    depth: int
+
+
+class Found(NamedTuple):
+    """A softmax that is attention.
+
+    Attributes:
+        logits: (..., Q, L).
+        sink: (..., Q), the logit of what was left out, or None.
+        value: (..., L, Dv), or None where its dims cannot be told.
+        factor: the tensor that the weights were multiplied with, as it was.
+        sides: query and key, where the product before was seen.
+    """
+
+    logits: Tensor
+    sink: Tensor | None
+    value: Tensor | None
+    factor: Tensor
+    sides: tuple[Tensor, Tensor] | None
+
+
+class Follower:
+    """Follows products to a softmax, and weights from there to the values."""
+
+    def __init__(self) -> None:
+        self.products: list[Product] = []
+        self.weights: list[Weights] = []
+
+    def idle(self) -> bool:
+        """Whether there is nothing to follow."""
+        return not self.products and not self.weights
+
+    def leave(self, depth: int) -> None:
+        """A module at this depth ends: what its own children made is forgotten."""
+        if not self.idle():
+            self.products = [x for x in self.products if x.depth <= depth]
+            self.weights = [x for x in self.weights if x.depth <= depth]
+            if depth == 1:
+                self.clear()
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.products, self.weights = [], []
+
+    def softmax(self, args: Sequence, kwargs: dict, out: Tensor, depth: int) -> None:
+        """Remember the weights."""
+        logits = args[0] if args else kwargs.get("input")
+        dim = args[1] if len(args) > 1 else kwargs.get("dim")
+        if not isinstance(logits, Tensor) or logits.ndim not in (3, 4) or dim is None:
+            return
+        dim = dim - logits.ndim if dim >= 0 else dim
+        if dim not in (-1, -2):
+            return
+        made = [(x.query, x.key) for x in self.products if same(x.result, logits)]
+        sides = made[0] if made else None
+        flipped = dim == -2
+        logits = logits.detach().transpose(-1, -2) if flipped else logits.detach()
+        entry = Weights(hold(out), logits, flipped, 0, logits.shape[-1], sides, depth)
+        # Of earlier ones only the last: each keeps its logits alive.
+        last = self.weights[-1].logits if self.weights else None
+        self.weights = [*(x for x in self.weights if x.logits is last), entry]
+
+    def product(
+        self, name: str, args: Sequence, kwargs: dict, out: Tensor, depth: int
+    ) -> Found | None:
+        """A product: of weights and values, and so attention, or maybe of queries and keys."""
+        listed = name == "einsum" and len(args) == 2 and isinstance(args[1], (list, tuple))
+        given = args[1] if listed else (*args, *kwargs.values())
+        factors = [x for x in given if isinstance(x, Tensor)][-2:]
+        if len(factors) != 2:
+            return None
+        if name == "einsum":
+            return self._by_equation(args[0], factors)
+        left, right = factors
+        for entry in self.weights:
+            if same(entry.result, left) and not entry.flipped and fits(left, right):
+                return self._found(entry, right, right)
+            if same(entry.result, right) and entry.flipped and fits(right, left):
+                return self._found(entry, left.transpose(-1, -2), left)
+        wanted = torch.is_grad_enabled() and not torch.compiler.is_compiling()
+        if wanted and out.requires_grad and left.ndim == right.ndim and left.ndim in (3, 4):
+            entry = Product(hold(out), left, right, depth)
+            self.products = [*self.products[1 - MOST_PRODUCTS :], entry]
+        return None
+
+    def through(self, name: str, args: Sequence, kwargs: dict, out: Any) -> None:
+        """What becomes of followed tensors in a function that is neither."""
+        if not isinstance(out, Tensor):
+            return
+        given = args[0] if name in JOINS and args else args
+        for i, entry in enumerate(self.products):
+            if name in ELEMENTWISE and among(entry.result, given):
+                self.products[i] = Product(hold(out), entry.query, entry.key, entry.depth)
+        for entry in self.weights:
+            if among(entry.result, given):
+                then = after(entry, name, args, kwargs, out)
+                if then is not None:
+                    self.weights = [*self.weights[1 - MOST_COPIES :], then]
+                return
+
+    def _by_equation(self, equation: Any, operands: Sequence[Tensor]) -> Found | None:
+        """Einsum of weights and values in either order."""
+        if not isinstance(equation, str) or "..." in equation or "->" not in equation:
+            return None
+        inputs, output = equation.replace(" ", "").split("->")
+        letters = inputs.split(",")
+        for entry in self.weights:
+            for i in (0, 1):
+                if not same(entry.result, operands[i]) or entry.logits.ndim != len(letters[i]):
+                    continue
+                own, others = letters[i], letters[1 - i]
+                rows, keys = (own[-1], own[-2]) if entry.flipped else (own[-2], own[-1])
+                if keys in others and keys not in output and rows in output and rows not in others:
+                    lead = [x for x in own[:-2] if x in others]
+                    rest = [x for x in others if x not in own]
+                    order = [others.index(x) for x in (*lead, keys, *rest)]
+                    plain = len(lead) == len(own) - 2 and len(rest) == 1
+                    value = operands[1 - i].permute(order) if plain else None
+                    return self._found(entry, value, operands[1 - i])
+        return None
+
+    def _found(self, entry: Weights, value: Tensor | None, factor: Tensor) -> Found:
+        self.weights = [x for x in self.weights if x.logits is not entry.logits]
+        self.products = []
+        logits, sink = entry.logits, None
+        if entry.stop - entry.start < logits.shape[-1]:
+            left_out = [logits[..., : entry.start], logits[..., entry.stop :]]
+            sink = torch.cat(left_out, -1).logsumexp(-1)
+            logits = logits[..., entry.start : entry.stop]
+        value = None if value is None else value.detach()
+        return Found(logits, sink, value, factor, entry.sides)
+
+
+def after(entry: Weights, name: str, args: Sequence, kwargs: dict, out: Tensor) -> Weights | None:
+    """The weights after one function, or None where they are no longer (..., Q, L)."""
+    flipped, start, stop = entry.flipped, entry.start, entry.stop
+    rows, keys = entry.logits.shape[-2], stop - start
+    if name in SWAPS:
+        turned = swaps_last(name, args, kwargs)
+        if turned is None:
+            return None
+        flipped = flipped != turned
+    elif name == "mT":
+        flipped = not flipped
+    elif name == "__getitem__":
+        window = None if flipped else last_slice(args[1], args[0].ndim, keys)
+        if window is None:
+            return None
+        start, stop = start + window[0], start + window[1]
+        keys = stop - start
+    elif name not in ELEMENTWISE:
+        return None
+    last = (keys, rows) if flipped else (rows, keys)
+    if tuple(out.shape[-2:]) != last or out.ndim not in (3, 4):
+        return None
+    return Weights(hold(out), entry.logits, flipped, start, stop, entry.sides, entry.depth)
+
+
+def swaps_last(name: str, args: Sequence, kwargs: dict) -> bool | None:
+    """Whether a transposition swaps the last two dims; None where it mixes them with others."""
+    n = args[0].ndim
+    if name == "permute":
+        dims = args[1] if len(args) == 2 else args[1:]
+        dims = kwargs.get("dims", dims)
+    else:
+        if len(args) < 3:
+            return None
+        dims = list(range(n))
+        a, b = args[1] % n, args[2] % n
+        dims[a], dims[b] = dims[b], dims[a]
+    last = [d % n for d in dims][-2:]
+    return False if last == [n - 2, n - 1] else True if last == [n - 1, n - 2] else None
+
+
+def last_slice(index: Any, ndim: int, length: int) -> tuple[int, int] | None:
+    """Start and stop of `[..., start:stop]` or `[:, :, :, start:stop]`; None for all else."""
+    if not isinstance(index, tuple) or not isinstance(index[-1], slice):
+        return None
+    before, last = index[:-1], index[-1]
+    dots = any(x is Ellipsis for x in before)
+    if not (dots or len(index) == ndim) or last.step not in (None, 1):
+        return None
+    for x in before:
+        if x is not Ellipsis and not (isinstance(x, slice) and x.start is x.stop is x.step is None):
+            return None
+    start = 0 if last.start is None else last.start
+    stop = length if last.stop is None else last.stop
+    start, stop = (x + length if x < 0 else x for x in (start, stop))
+    return max(start, 0), min(stop, length)
+
+
+def fits(weights: Tensor, value: Tensor) -> bool:
+    """Whether the other factor can be values and is no table that all rows share."""
+    return isinstance(value, Tensor) and value.ndim == weights.ndim
+
+
+def hold(x: Tensor) -> Any:
+    """Remember which tensor it was without keeping it alive; a compiler keeps nothing anyway."""
+    return x if torch.compiler.is_compiling() else weakref.ref(x)
+
+
+def same(held: Any, x: Any) -> bool:
+    """Whether this is that tensor."""
+    return (held if torch.compiler.is_compiling() else held()) is x
+
+
+def among(held: Any, given: Sequence) -> bool:
+    """Whether that tensor is one of these."""
+    return any(isinstance(x, Tensor) and same(held, x) for x in given)

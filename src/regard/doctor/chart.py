@@ -1,0 +1,239 @@
+"""What was measured: a ring of the last steps for each site, on the device until somebody reads it.
+
+A site is one attention call of the model's forward pass: a module, and the how manieth call of it
+in a step. Its name is the module's path; the second call in one step gets #2, the third #3.
+
+Shape legend: W window, H heads, V vitals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from regard.doctor.seen import Seen
+from regard.doctor.vitals.rows import pick_rows
+from regard.doctor.vitals.table import Level
+
+# A module called in a loop (a recurrent decoder) makes a site for each turn, up to this many.
+MOST_CALLS = 64
+
+
+class Vitals(NamedTuple):
+    """What to measure.
+
+    Attributes:
+        names: of the columns.
+        measure: `(seen, level, rows) -> (H, V)`, NaN for what the level does not measure.
+        gradient: `(gradient (B, K, T, D), heads) -> (H,)`.
+        gradient_columns: the columns for gradients of "query", "key" and "value".
+    """
+
+    names: tuple[str, ...]
+    measure: Callable[[Seen, Level, Tensor | None], Tensor]
+    gradient: Callable[[Tensor, int], Tensor]
+    gradient_columns: Mapping[str, int]
+
+
+class History(NamedTuple):
+    """The last steps of a site on the host: `steps` and `values` (steps, H, V), oldest first."""
+
+    steps: list[int]
+    values: Tensor
+
+
+class Ring:
+    """The last W rows (H, V), on the device, allocated once and overwritten in place."""
+
+    def __init__(self, window: int, heads: int, vitals: int, device: torch.device) -> None:
+        # Born in inference mode it could not be written to outside of it.
+        with torch.inference_mode(False):
+            self.values = torch.full((window, heads, vitals), torch.nan, device=device)
+        self.steps: list[int] = [0] * window
+        self.count = 0
+
+    def put(self, step: int, row: Tensor) -> None:
+        """Write the row of a new step over the oldest one."""
+        if row.device != self.values.device:  # the model was moved
+            self.values = self.values.to(row.device)
+        place = self.count % len(self.steps)
+        self.values[place].copy_(row)
+        self.steps[place] = step
+        self.count += 1
+
+    def amend(self, step: int, column: int, values: Tensor) -> None:
+        """Write values (H,) of a step that was put before; too late for one that has left."""
+        place = (self.count - 1) % len(self.steps)
+        if self.steps[place] != step:
+            if step not in self.steps:
+                return
+            place = self.steps.index(step)
+        self.values[place, :, column].copy_(values)
+
+    def read(self) -> History:
+        """A copy on the host, oldest first."""
+        kept = min(self.count, len(self.steps))
+        order = [place % len(self.steps) for place in range(self.count - kept, self.count)]
+        return History([self.steps[place] for place in order], self.values.cpu()[order])
+
+
+class Site:
+    """One attention call of the model.
+
+    Attributes:
+        name: the module's path, with #2 for its second call in a step.
+        module: the path alone.
+        route: how it was seen: "sdpa", "softmax" or "regard".
+        heads: query heads; 0 while nothing could be measured.
+        ring: its last steps; None while nothing could be measured.
+    """
+
+    def __init__(self, name: str, module: str, route: str, index: int) -> None:
+        self.name, self.module, self.route, self.index = name, module, route, index
+        self.heads = 0
+        self.ring: Ring | None = None
+
+    def __repr__(self) -> str:
+        """Name, route and heads."""
+        return f"Site({self.name!r}, {self.route}, {self.heads} heads)"
+
+
+class Ticket(NamedTuple):
+    """What a call gets back for its gradients: whose they are."""
+
+    site: Site
+    step: int
+
+
+class Chart:
+    """The sites of a model and what was measured at them.
+
+    Args:
+        vitals: what to measure, None to find the sites alone.
+        level: what is measured at every `every`-th step, the first one included; the steps between
+            get the cheap level.
+        every: see level.
+        window: how many steps are kept.
+        rows: how many queries the sampled level reads.
+    """
+
+    def __init__(
+        self, vitals: Vitals | None, level: Level, every: int, window: int, rows: int
+    ) -> None:
+        self.vitals, self.level, self.every, self.window = vitals, level, every, window
+        self.rows = rows
+        self.step = 0
+        self.sites: dict[str, Site] = {}
+        self.order: list[Site] = []
+        self.notes: dict[str, list[str]] = {}
+        self._calls: dict[str, int] = {}
+
+    def begin(self) -> None:
+        """A new step."""
+        self.step += 1
+        self._calls.clear()
+
+    @property
+    def current_level(self) -> Level:
+        """What this step measures."""
+        due = (self.step - 1) % self.every == 0
+        return self.level if due else Level.CHEAP
+
+    def note(self, sentence: str, where: str) -> None:
+        """Remember, once for each place, what somebody who reads the numbers should know."""
+        places = self.notes.setdefault(sentence, [])
+        if where not in places:
+            places.append(where)
+
+    def record(self, module: str, route: str, seen: Seen) -> Ticket | None:
+        """Measure one call; what it returns goes to `record_gradient`, None where nothing does."""
+        site = self._site(module, route)
+        if site is None or self.vitals is None:
+            return None
+        if reason := unmeasurable(seen):
+            self.note(f"not measured: {reason}", site.name)
+            return None
+        level = self.current_level
+        try:
+            with torch.no_grad():
+                row = self.vitals.measure(seen, level, self._rows(seen, level))
+                self._put(site, row)
+        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+            # The patient goes on, whatever happens to the thermometer.
+            self.note(f"not measured: {type(error).__name__}: {error}", site.name)
+            return None
+        return Ticket(site, self.step)
+
+    def ticket_again(self, module: str) -> Ticket | None:
+        """The ticket of a call of this step that is computed again in backward."""
+        calls = self._calls.get(module, 0)
+        if calls > 1:
+            self.note("no gradients: of several compiled, checkpointed calls, which is it?", module)
+        return Ticket(self.sites[module], self.step) if calls == 1 else None
+
+    def record_gradient(self, ticket: Ticket, side: str, gradient: Tensor) -> None:
+        """Measure a gradient (B, K, T, D) that reached a side; one with NaN in it reads inf."""
+        site, step = ticket
+        if self.vitals is None or site.ring is None or unmeasurable(Seen(query=gradient)):
+            return
+        try:
+            with torch.no_grad():
+                value = self.vitals.gradient(gradient, site.heads).nan_to_num(nan=torch.inf)
+                site.ring.amend(step, self.vitals.gradient_columns[side], value)
+        except (RuntimeError, ValueError) as error:
+            self.note(f"gradient not measured: {type(error).__name__}: {error}", site.name)
+
+    def _put(self, site: Site, row: Tensor) -> None:
+        if site.ring is None:
+            site.heads = row.shape[0]
+            site.ring = Ring(self.window, row.shape[0], row.shape[1], row.device)
+        if row.shape[0] != site.heads:
+            raise ValueError(f"{row.shape[0]} heads, where there were {site.heads} before")
+        site.ring.put(self.step, row)
+
+    def _site(self, module: str, route: str) -> Site | None:
+        """The site of this call of the module, or None beyond `MOST_CALLS`."""
+        call = self._calls[module] = self._calls.get(module, 0) + 1
+        if call > MOST_CALLS:
+            self.note(f"only the first {MOST_CALLS} attention calls in a step are seen", module)
+            return None
+        name = module if call == 1 else f"{module}#{call}"
+        site = self.sites.get(name)
+        if site is None:
+            site = self.sites[name] = Site(name, module, route, len(self.order))
+            self.order.append(site)
+        return site
+
+    def _rows(self, seen: Seen, level: Level) -> Tensor | None:
+        if level is not Level.SAMPLED:
+            return None
+        side = anchor(seen)
+        return pick_rows(side.shape[-2], self.rows, self.step, side.device)
+
+
+def anchor(seen: Seen) -> Tensor:
+    """The tensor that carries the queries."""
+    if seen.pairwise is not None:
+        return seen.pairwise.a
+    side = seen.query if seen.logits is None else seen.logits
+    assert side is not None
+    return side
+
+
+def unmeasurable(seen: Seen) -> str | None:
+    """Why nothing can be computed on these tensors here, or None."""
+    x = anchor(seen)
+    if x.is_nested:
+        return "nested tensors"
+    if type(x) not in (Tensor, torch.nn.Parameter):
+        return f"tensors of type {type(x).__name__}"
+    if x.device.type == "meta":
+        return "meta tensors hold no numbers"
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        return "inside a torch.func transform"
+    if x.is_cuda and torch.cuda.is_current_stream_capturing():
+        return "inside the capture of a CUDA graph, which replays kernels and no measurement"
+    return None

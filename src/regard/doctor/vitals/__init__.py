@@ -1,0 +1,77 @@
+"""Vitals: what is measured of an attention call, for each head, without its L x L matrix.
+
+Everything stays on the device: no number is read by the host, no shape depends on data, and it
+traces under `torch.compile(fullgraph=True)`.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from regard.doctor.seen import Seen
+from regard.doctor.vitals.cheap import cheap
+from regard.doctor.vitals.exact import read_all
+from regard.doctor.vitals.gradients import measure_gradients
+from regard.doctor.vitals.logits import check, query_and_key, size_of
+from regard.doctor.vitals.rows import pick_rows
+from regard.doctor.vitals.sampled import summarise
+from regard.doctor.vitals.table import INDEX, VITALS, Kind, Level, Merge, Vital, columns
+from regard.doctor.vitals.weights import read_rows
+
+__all__ = [
+    "DEFAULT_ROWS",
+    "INDEX",
+    "VITALS",
+    "Kind",
+    "Level",
+    "Merge",
+    "Vital",
+    "measure",
+    "measure_gradients",
+    "pick_rows",
+]
+
+DEFAULT_ROWS = 64
+
+
+def measure(seen: Seen, level: Level | str, rows: Tensor | None = None) -> Tensor:
+    """The vitals of one call: (H, count) in fp32, columns as in `VITALS`.
+
+    NaN where a vital is not measured at this level, or not defined for this call.
+
+    Args:
+        seen: the call.
+        level: how much it may cost, a `Level` or its name.
+        rows: for the sampled level, places of the queries to read, from `pick_rows`.
+    """
+    if not isinstance(level, Level):
+        level = Level(level)
+    check(seen)
+    size = size_of(seen)
+    source = seen.logits if seen.logits is not None else query_and_key(seen)[0]
+    with torch.no_grad(), torch.autocast(source.device.type, enabled=False):
+        if 0 in size:
+            return columns({}, size.heads, source.device)
+        seen = widen(seen, with_value=level is not Level.CHEAP)
+        found = cheap(seen, size.heads)
+        if level is Level.SAMPLED:
+            if rows is None:
+                rows = pick_rows(size.queries, DEFAULT_ROWS, 0, source.device)
+            found |= summarise(seen, size, rows, *read_rows(seen, size, rows))
+        elif level is Level.EXACT:
+            found |= summarise(seen, size, *read_all(seen, size, source.device))
+        return columns(found, size.heads, source.device)
+
+
+def widen(seen: Seen, *, with_value: bool) -> Seen:
+    """Query, key and value in one dtype, fp32 at least: autocast lets them come in several.
+
+    Once for all that is measured. Logits stay as they are: only rows of them are read.
+    """
+    given = (seen.query, seen.key, seen.value if with_value else None)
+    dtype = torch.float32
+    for x in given:
+        dtype = dtype if x is None else torch.promote_types(dtype, x.dtype)
+    query, key, value = (None if x is None else x.to(dtype) for x in given)
+    return Seen(query, key, value, *seen[3:])

@@ -1,0 +1,62 @@
+"""Vitals of some queries, all of them at the exact level, from what one pass kept of each.
+
+Shape legend: B batch, H query heads, R queries.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from regard.doctor.seen import Seen
+from regard.doctor.vitals.c50 import c50
+from regard.doctor.vitals.heads import similarity
+from regard.doctor.vitals.logits import Size
+from regard.doctor.vitals.outputs import output_vitals
+from regard.doctor.vitals.position import position_vitals
+from regard.doctor.vitals.sinks import sink_vitals
+from regard.doctor.vitals.tanh import tanh_vitals
+from regard.doctor.vitals.weights import Rows, Sums
+
+
+def summarise(seen: Seen, size: Size, rows: Tensor, each: Rows, sums: Sums) -> dict[str, Tensor]:
+    """Everything that rows tell, each (H,)."""
+    found = softmax_vitals(seen, size, each)
+    if seen.sink is not None:
+        found["idle_weight"] = row_mean(each.idle, each.sound)
+    found |= position_vitals(each.near, each.peak, each.top, each.sound)
+    found |= sink_vitals(seen, size, rows, each, sums)
+    found["head_similarity"] = similarity(sums.likeness, sums.compared)
+    if seen.value is not None:
+        found |= output_vitals(each.output, each.sound)
+    if seen.query is not None:
+        found["c50"] = c50(seen, size, rows, each, sums)
+    else:
+        found["logit_mean"] = row_mean(each.moments[..., 0], each.sound)
+        found["logit_var"] = row_mean(each.moments[..., 1], each.sound)
+    if seen.pairwise is not None:
+        found |= tanh_vitals(seen, seen.pairwise, size, rows)
+    return found
+
+
+def softmax_vitals(seen: Seen, size: Size, each: Rows) -> dict[str, Tensor]:
+    """What the weights of single rows tell, and what of them is masked or broken."""
+    outcomes = each.keys if seen.sink is None else each.keys + 1
+    several = each.sound & (outcomes > 1)
+    seeing = each.keys > 0
+    peak = torch.where(each.sound, each.peak, -torch.inf).amax((0, 2))
+    return {
+        "logit_max": peak.masked_fill(peak == -torch.inf, torch.nan),
+        "entropy": row_mean(each.entropy / outcomes.clamp(min=2).log(), several),
+        "max_weight": row_mean(each.top, each.sound),
+        "jacobian": row_mean(each.jacobian, each.sound),
+        "masked_rows": (~seeing).to(each.peak.dtype).mean((0, 2)),
+        "visible_share": each.keys.mean((0, 2)) / size.keys,
+        "nan_logits": (seeing & each.peak.isnan()).sum((0, 2)),
+        "inf_logits": (seeing & each.peak.isinf()).sum((0, 2)),
+    }
+
+
+def row_mean(x: Tensor, keep: Tensor) -> Tensor:
+    """Mean over sequences and rows (B, H, R) of those to keep; NaN where there are none."""
+    return torch.where(keep, x, 0).sum((0, 2)) / keep.sum((0, 2))

@@ -1,0 +1,277 @@
+"""Every vital: what it is called, measures and means; the order of the columns everywhere."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Level(enum.Enum):
+    """How much a measurement may cost; each level measures all that the one before does."""
+
+    CHEAP = "cheap"
+    SAMPLED = "sampled"
+    EXACT = "exact"
+
+
+class Kind(enum.Enum):
+    """What was seen of a call: query and key, a pairwise form, or the input of its softmax."""
+
+    INNER = "inner"
+    PAIRWISE = "pairwise"
+    LOGITS = "logits"
+
+
+class Merge(enum.Enum):
+    """How the values of several steps become one; a step with NaN does not count."""
+
+    MEAN = "mean"
+    MAX = "max"
+    SUM = "sum"
+
+
+class Vital(NamedTuple):
+    """One column of what `measure` returns.
+
+    Attributes:
+        name: what it is called in findings, reports and files.
+        unit: of its numbers.
+        level: the cheapest level that measures it.
+        kinds: what has to be seen of a call to measure it.
+        merge: how steps are merged.
+        meaning: one line for a reader.
+        backward: measured on gradients, by `measure_gradients`.
+    """
+
+    name: str
+    unit: str
+    level: Level
+    kinds: frozenset[Kind]
+    merge: Merge
+    meaning: str
+    backward: bool = False
+
+
+_INNER = frozenset({Kind.INNER})
+_PAIRWISE = frozenset({Kind.PAIRWISE})
+_SIDES = _INNER | _PAIRWISE
+_ALL = frozenset(Kind)
+_CHEAP, _SAMPLED = Level.CHEAP, Level.SAMPLED
+_MEAN, _MAX, _SUM = Merge.MEAN, Merge.MAX, Merge.SUM
+
+# Columns are only ever added at the end of their level: files of older runs are read by name.
+VITALS: tuple[Vital, ...] = (
+    Vital(
+        "logit_mean",
+        "logit",
+        _CHEAP,
+        _ALL,
+        _MEAN,
+        "mean logit: of all pairs, before soft cap, bias and mask; of visible sampled ones where "
+        "no query and key are known",
+    ),
+    Vital(
+        "logit_var",
+        "logit²",
+        _CHEAP,
+        _ALL,
+        _MEAN,
+        "variance of a query's logits over its keys, averaged over queries; pairs as in logit_mean",
+    ),
+    Vital(
+        "logit_bound",
+        "logit",
+        _CHEAP,
+        _SIDES,
+        _MAX,
+        "no |logit| before the bias is larger: a bound from norms, not reached as a rule",
+    ),
+    Vital("query_norm", "norm", _CHEAP, _SIDES, _MEAN, "root mean square of the queries' norms"),
+    Vital("key_norm", "norm", _CHEAP, _SIDES, _MEAN, "root mean square of the keys' norms"),
+    Vital(
+        "query_spread",
+        "ratio",
+        _CHEAP,
+        _SIDES,
+        _MAX,
+        "the largest query norm over the root mean square of the others",
+    ),
+    Vital(
+        "key_spread",
+        "ratio",
+        _CHEAP,
+        _SIDES,
+        _MAX,
+        "the largest key norm over the root mean square of the others",
+    ),
+    Vital(
+        "map_rank",
+        "directions",
+        _CHEAP,
+        _INNER,
+        _MEAN,
+        "how many directions carry the logits' variance: (sum of energies)² / sum of energies²",
+    ),
+    Vital(
+        "map_top",
+        "share",
+        _CHEAP,
+        _INNER,
+        _MEAN,
+        "share of the logits' variance that the strongest direction carries",
+    ),
+    Vital("nan_queries", "count", _CHEAP, _SIDES, _SUM, "queries that hold NaN"),
+    Vital(
+        "inf_queries", "count", _CHEAP, _SIDES, _SUM, "queries with Inf, or a norm beyond the dtype"
+    ),
+    Vital("nan_keys", "count", _CHEAP, _SIDES, _SUM, "keys that hold NaN"),
+    Vital("inf_keys", "count", _CHEAP, _SIDES, _SUM, "keys with Inf, or a norm beyond the dtype"),
+    Vital(
+        "query_grad",
+        "rms",
+        _CHEAP,
+        _SIDES,
+        _MEAN,
+        "root mean square of the gradient that reaches the queries",
+        backward=True,
+    ),
+    Vital(
+        "key_grad",
+        "rms",
+        _CHEAP,
+        _SIDES,
+        _MEAN,
+        "root mean square of the gradient that reaches the keys",
+        backward=True,
+    ),
+    Vital(
+        "value_grad",
+        "rms",
+        _CHEAP,
+        _ALL,
+        _MEAN,
+        "root mean square of the gradient that reaches the values",
+        backward=True,
+    ),
+    Vital("logit_max", "logit", _SAMPLED, _ALL, _MAX, "the largest visible logit, bias included"),
+    Vital(
+        "entropy",
+        "share",
+        _SAMPLED,
+        _ALL,
+        _MEAN,
+        "entropy of the weights over the log of the number of visible keys (and a learned sink): "
+        "1 uniform, 0 one-hot",
+    ),
+    Vital("max_weight", "share", _SAMPLED, _ALL, _MEAN, "a query's largest weight"),
+    Vital(
+        "jacobian",
+        "norm",
+        _SAMPLED,
+        _ALL,
+        _MEAN,
+        "Frobenius norm of the softmax's Jacobian: near 0 no gradient reaches the logits",
+    ),
+    Vital("masked_rows", "share", _SAMPLED, _ALL, _MEAN, "queries that see no key"),
+    Vital("visible_share", "share", _SAMPLED, _ALL, _MEAN, "keys that a query sees"),
+    Vital("nan_logits", "count", _SAMPLED, _ALL, _SUM, "sampled queries with a NaN logit"),
+    Vital(
+        "inf_logits",
+        "count",
+        _SAMPLED,
+        _ALL,
+        _SUM,
+        "sampled queries whose largest logit is infinite",
+    ),
+    Vital(
+        "c50",
+        "factor",
+        _SAMPLED,
+        _INNER,
+        _MEAN,
+        "the factor on its norm at which one key takes over half of half the queries; at most 1000",
+    ),
+    Vital("first_share", "share", _SAMPLED, _ALL, _MEAN, "weight on the first key, where seen"),
+    Vital("own_share", "share", _SAMPLED, _ALL, _MEAN, "weight on the own place, where seen"),
+    Vital("previous_share", "share", _SAMPLED, _ALL, _MEAN, "weight one place back, where seen"),
+    Vital("next_share", "share", _SAMPLED, _ALL, _MEAN, "weight one place ahead, where seen"),
+    Vital(
+        "distance_share",
+        "share",
+        _SAMPLED,
+        _ALL,
+        _MEAN,
+        "share of the logits' variance within a query that the distance alone explains",
+    ),
+    Vital("sink_weight", "share", _SAMPLED, _ALL, _MEAN, "the largest mean weight on one key"),
+    Vital(
+        "sink_value",
+        "ratio",
+        _SAMPLED,
+        _ALL,
+        _MEAN,
+        "norm of the value of that key over the root mean square of the others: small is a no-op",
+    ),
+    Vital(
+        "sink_output",
+        "share",
+        _SAMPLED,
+        _ALL,
+        _MEAN,
+        "what that key adds to the output, over that and what all the others add: small is a no-op",
+    ),
+    Vital(
+        "output_alike",
+        "share",
+        _SAMPLED,
+        _ALL,
+        _MEAN,
+        "share of the output's energy that all queries have in common: 1, all get the same",
+    ),
+    Vital(
+        "output_rank",
+        "directions",
+        _SAMPLED,
+        _ALL,
+        _MEAN,
+        "how many directions the outputs of the sampled queries vary in",
+    ),
+    Vital(
+        "head_similarity",
+        "correlation",
+        _SAMPLED,
+        _ALL,
+        _MEAN,
+        "correlation of the weights with those of the head most like it: 1, the same head twice",
+    ),
+    Vital(
+        "tanh_saturated",
+        "share",
+        _SAMPLED,
+        _PAIRWISE,
+        _MEAN,
+        "sampled hidden units whose tanh has less than a tenth of its full slope",
+    ),
+    Vital(
+        "idle_weight",
+        "share",
+        _SAMPLED,
+        _ALL,
+        _MEAN,
+        "weight on a learned sink, an outcome without a value",
+    ),
+    Vital("tanh_slope", "slope", _SAMPLED, _PAIRWISE, _MEAN, "mean slope of the sampled tanh"),
+)
+
+INDEX: Mapping[str, int] = {vital.name: place for place, vital in enumerate(VITALS)}
+
+
+def columns(found: Mapping[str, Tensor], heads: int, device: torch.device) -> Tensor:
+    """(H, count) in fp32 from vitals by name, each (H,); NaN in all other columns."""
+    missing = torch.full((heads,), torch.nan, device=device)
+    by_place = [found.get(vital.name, missing) for vital in VITALS]
+    return torch.stack([x.to(torch.float32) for x in by_place], -1)

@@ -1,0 +1,249 @@
+"""Watch a model: what starts and stops the capture, and what gives its numbers out."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import _get_current_function_mode_stack, _pop_mode, _push_mode
+
+from regard.attention import WATCHERS
+from regard.describe import describe
+from regard.doctor.capture import Capture, Mode
+from regard.doctor.chart import Chart, History, Vitals
+from regard.doctor.vitals import DEFAULT_ROWS, INDEX, VITALS, Level, measure
+from regard.doctor.vitals.gradients import rms
+
+OURS = Vitals(
+    names=tuple(vital.name for vital in VITALS),
+    measure=measure,
+    gradient=rms,
+    gradient_columns={side: INDEX[f"{side}_grad"] for side in ("query", "key", "value")},
+)
+
+
+def watch(
+    model: nn.Module,
+    level: str | Level = Level.SAMPLED,
+    *,
+    every: int = 10,
+    window: int = 256,
+    rows: int = DEFAULT_ROWS,
+    vitals: Vitals | None = OURS,
+) -> Doctor:
+    """Watch the attention of a model: `with regard.doctor.watch(model) as d: ...`.
+
+    Nothing of the model changes: not its outputs, gradients, state dict or random numbers. A step is
+    one call of the model, or of a module of it that is called by itself.
+
+    Seen are SDPA, `nn.MultiheadAttention`, softmax attention written out (`capture/softmax.py` has
+    the rule) and `regard.attention` with any score. Not seen are FlexAttention and other people's
+    kernels, a softmax computed by hand, attention over edges of a graph, TorchScript, and what other
+    threads run (DataParallel). Gradients are not measured under reentrant checkpointing, nor those
+    of query and key that meet in an einsum.
+
+    Under `torch.compile` all that is seen too, whether compiled before or within; code that runs
+    while somebody watches is compiled once more for it. There attention written out has no
+    gradients, and since its logits have to be stored, its fused kernels, and the last bits with
+    them, may be others. A model with compiled checkpoints is to be compiled before it is watched.
+    torch 2.6 breaks the graph at those.
+
+    Args:
+        model: any module; compiled or wrapped for parallel training too.
+        level: "cheap" for norms alone at every step; "sampled" or "exact" for that level at every
+            `every`-th step, from the first on.
+        every: see level.
+        window: how many steps are kept, on the device.
+        rows: how many queries the sampled level reads.
+        vitals: what is measured; None finds the attention calls and measures nothing.
+    """
+    return Doctor(model, level, every=every, window=window, rows=rows, vitals=vitals)
+
+
+def attach(model: nn.Module, level: str | Level = Level.SAMPLED, **options: Any) -> Doctor:
+    """`watch` without a block: until `d.detach()`, which is to be called in the same thread."""
+    return watch(model, level, **options).attach()
+
+
+class Doctor:
+    """Watches a model between `attach` and `detach`, or in a `with` block; see `watch`.
+
+    What was measured stays when it is detached; attached again, it goes on.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        level: str | Level,
+        *,
+        every: int,
+        window: int,
+        rows: int,
+        vitals: Vitals | None,
+    ) -> None:
+        if not isinstance(model, nn.Module):
+            raise TypeError(f"watch takes an nn.Module, got {describe(model)}")
+        for name, number in (("every", every), ("window", window), ("rows", rows)):
+            if type(number) is not int or number < 1:
+                raise ValueError(f"{name} must be a whole number of 1 or more, got {number!r}")
+        self.model, self.level = model, as_level(level)
+        self.chart = Chart(vitals, self.level, every, window, rows)
+        self.capture = Capture(model, self.chart)
+        self._undo = ExitStack()
+        self.attached = False
+
+    def attach(self) -> Self:
+        """Begin to watch."""
+        if self.attached:
+            raise RuntimeError("this doctor is watching already; watch(model) makes another one")
+        self.capture.hook()
+        self._undo.callback(self.capture.unhook)
+        mode = Mode(self.capture)
+        _push_mode(mode)
+        self._undo.callback(forget_mode, mode)
+        WATCHERS.append(self.capture)
+        self._undo.callback(WATCHERS.remove, self.capture)
+        self._undo.enter_context(CHECKPOINTS)
+        self.attached = True
+        return self
+
+    def detach(self) -> None:
+        """Stop; a second time it does nothing."""
+        self._undo.close()
+        self.attached = False
+
+    def __enter__(self) -> Self:
+        """Begin to watch, unless `attach` did."""
+        return self if self.attached else self.attach()
+
+    def __exit__(self, *error: object) -> None:
+        """Stop."""
+        self.detach()
+
+    @property
+    def steps(self) -> int:
+        """How many there were."""
+        return self.chart.step
+
+    @property
+    def sites(self) -> list[str]:
+        """The attention calls by name, in the order in which they were first seen."""
+        return list(self.chart.sites)
+
+    @property
+    def vitals(self) -> tuple[str, ...]:
+        """The names of the columns of all numbers."""
+        return () if self.chart.vitals is None else self.chart.vitals.names
+
+    @property
+    def notes(self) -> list[str]:
+        """What to know about the numbers: what was not measured, and what watching changes."""
+        return [f"{', '.join(places)}: {note}" for note, places in self.chart.notes.items()]
+
+    def history(self, site: str) -> History:
+        """The last steps of a site, copied to the host: steps, and values (steps, heads, vitals)."""
+        if site not in self.chart.sites:
+            raise KeyError(f"no attention call {site!r} was seen; there are: {self.sites}")
+        ring = self.chart.sites[site].ring
+        return History([], torch.empty(0, 0, len(self.vitals))) if ring is None else ring.read()
+
+    def examine(self, batch: Any) -> dict[str, Tensor]:
+        """Run the model once on a batch and measure everything exactly: (heads, vitals) by site.
+
+        In evaluation mode, without gradients, uncompiled; random numbers, history and the model
+        are as before afterwards.
+
+        Args:
+            batch: a tensor, or a tuple or dict of all arguments.
+        """
+        chart, own = Chart(self.chart.vitals, Level.EXACT, 1, 1, self.chart.rows), self.chart
+        training = [(module, module.training) for module in self.model.modules()]
+        devices = {x.device for x in self.model.parameters() if x.is_cuda}
+        was_attached = self.attached
+        self.__enter__()
+        self.capture.chart = chart
+        try:
+            with torch.no_grad(), torch.random.fork_rng(sorted(devices, key=str)), uncompiled():
+                self.model.eval()
+                if isinstance(batch, Mapping):
+                    self.model(**batch)
+                elif isinstance(batch, Sequence) and not isinstance(batch, str):
+                    self.model(*batch)
+                else:
+                    self.model(batch)
+        finally:
+            self.capture.chart = own
+            for note, places in chart.notes.items():
+                for place in places:
+                    own.note(note, place)
+            for module, before in training:
+                module.training = before
+            if not was_attached:
+                self.detach()
+        return {
+            name: site.ring.read().values[-1]
+            for name, site in chart.sites.items()
+            if site.ring is not None
+        }
+
+
+def as_level(level: str | Level) -> Level:
+    """A level by its name."""
+    if isinstance(level, Level):
+        return level
+    names = [known.value for known in Level]
+    if level not in names:
+        raise ValueError(f"level must be one of {', '.join(names)}, got {level!r}")
+    return Level(level)
+
+
+def forget_mode(mode: Mode) -> None:
+    """Take a mode off the stack, wherever in it: others may have come after it and stay."""
+    if not any(x is mode for x in _get_current_function_mode_stack()):
+        return
+    above = []
+    while (top := _pop_mode()) is not mode:
+        above.append(top)
+    for other in reversed(above):
+        _push_mode(other)
+
+
+class CheckpointSideEffects:
+    """Lets the compiler trace checkpoints in which our hooks and mode run, while anybody watches.
+
+    Only where the compiler has been imported: loading it takes seconds.
+    """
+
+    NAME = "skip_fwd_side_effects_in_bwd_under_checkpoint"
+
+    def __init__(self) -> None:
+        self.watching = 0
+        self.before: bool | None = None
+
+    def __enter__(self) -> None:
+        self.watching += 1
+        config = getattr(sys.modules.get("torch._dynamo"), "config", None)
+        if self.before is None and hasattr(config, self.NAME):
+            self.before = getattr(config, self.NAME)
+            setattr(config, self.NAME, True)
+
+    def __exit__(self, *error: object) -> None:
+        self.watching -= 1
+        if self.watching == 0 and self.before is not None:
+            setattr(sys.modules["torch._dynamo"].config, self.NAME, self.before)
+            self.before = None
+
+
+CHECKPOINTS = CheckpointSideEffects()
+
+
+def uncompiled() -> ExitStack:
+    """Run compiled models as they were before."""
+    undo = ExitStack()
+    if "torch._dynamo" in sys.modules:
+        undo.enter_context(torch.compiler.set_stance("force_eager"))
+    return undo
