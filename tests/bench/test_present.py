@@ -16,6 +16,7 @@ from regard.bench.results import Measured, Pass, Row
 from regard.bench.settings import Setting, bars, shapes, square
 from regard.bench.store import Store
 from regard.measuring.times import Times
+from regard.measuring.words import seconds
 
 from .made import made_up
 
@@ -110,10 +111,14 @@ def test_charts_of_little(tmp_path: Path) -> None:
     assert charts.save(results, tmp_path, "x") == ["x-error.png", "x-error.svg"]
 
 
-def test_labels_are_moved_apart_and_no_further() -> None:
-    assert charts.spread([0.0, 1.0, 5.0], 1.0) == [0.0, 1.0, 5.0]
-    assert charts.spread([0.0, 0.0, 5.0], 1.0) == [-0.5, 0.5, 5.0]
-    assert charts.spread([0.0, 0.2, 0.4], 1.0) == pytest.approx([-0.8, 0.2, 1.2])
+def test_one_legend_names_every_line_once_and_slow_ones_first() -> None:
+    results = made_up(square("cuda", [512, 4096], [16, 64]))
+    settings = list(results.measured.values())
+    drawing = charts.by_length(settings, results, [FORWARD], charts.seconds_of, seconds, "times")
+    (legend,) = drawing.legends
+    names = [text.get_text() for text in legend.get_texts()]
+    assert sorted(names) == sorted(set(names))
+    assert names[0] == "FlexAttention" and names[-3:] == ["sine matched", "sine fast", "dot d=64"]
 
 
 def test_readme_table_says_what_each_ratio_is_of(tmp_path: Path, monkeypatch) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
 
 from regard.bench.candidate import BOTH, PASSES
@@ -55,6 +56,11 @@ def bytes_of(p: Pass) -> float | None:
     return p.bytes if p.timed() and p.bytes else None
 
 
+# As the lines come from above in most panels.
+SLOW_FIRST = (
+    "FlexAttention", "Keras", "textbook eager", "textbook compiled", "exact", "sine matched",
+    "sine fast", "dot",
+)  # fmt: skip
 TIME = "Additive attention: time of a call by length"
 MEMORY = "Additive attention: peak memory above the inputs by length, forward and backward"
 
@@ -70,16 +76,17 @@ def by_length(
     """A row of panels for each pass, a column for each hidden width; log axes."""
     widths = sorted({m.setting.hidden for m in square})
     rows, columns = len(passes), len(widths)
-    wide, high = 2.0 + max(2.35 * columns, 6.4), 1.1 + 2.6 * rows
+    wide, high = 2.15 + max(2.35 * columns, 6.4), 1.1 + 2.6 * rows
     figure = Figure(figsize=(wide, high))
     grid = figure.subplots(rows, columns, sharex=True, sharey="row", squeeze=False)
     figure.subplots_adjust(
-        left=0.78 / wide, right=1 - 1.45 / wide, top=1 - 0.98 / high, bottom=0.56 / high,
+        left=0.78 / wide, right=1 - 1.6 / wide, top=1 - 0.98 / high, bottom=0.56 / high,
         wspace=0.08, hspace=0.14,
     )  # fmt: skip
+    shown: set[str] = set()
     for i, which in enumerate(passes):
         found = {hidden: lines(square, hidden, which, value) for hidden in widths}
-        labels = last_panels(found)
+        shown |= {name for panel in found.values() for name in panel}
         all_there_is = results.machine.get("memory_bytes") if value is bytes_of else None
         for j, hidden in enumerate(widths):
             axes = grid[i][j]
@@ -91,15 +98,11 @@ def by_length(
             if i == 0:
                 axes.set_title(f"hidden {hidden}", size=10, weight="bold")
         finer_ticks(grid[i][0], spell)
-        figure.draw_without_rendering()  # labels are placed where the axes end up
-        end_labels(grid[i][-1], found[widths[-1]])
-        for name, hidden in labels.items():
-            if hidden != widths[-1]:
-                inner_label(grid[i][widths.index(hidden)], name, found[hidden][name])
         if rows > 1:
             grid[i][0].set_ylabel(which, size=10)
     for axes in grid[-1]:
         axes.set_xlabel("length", size=9)
+    legend(figure, shown, wide)
     head(figure, headline, results, square[0], high)
     return figure
 
@@ -118,11 +121,6 @@ def lines(
                 point = Point(m.setting.len_q, height, p.scaled_from is not None)
                 found.setdefault(name, []).append(point)
     return found
-
-
-def last_panels(found: dict[int, dict[str, list[Point]]]) -> dict[str, int]:
-    """For every line the panel that names it: the last one it is in."""
-    return {name: hidden for hidden, panel in found.items() for name in panel}
 
 
 def log_axes(axes: Axes, lengths: list[int], spell: Callable[[float], str], left: bool) -> None:
@@ -158,46 +156,20 @@ def ceiling(axes: Axes, count: int, named: bool) -> None:
         )  # fmt: skip
 
 
-def end_labels(axes: Axes, panel: dict[str, list[Point]]) -> None:
-    """Names in the right margin, moved apart where they would touch, each tied to its line."""
-    to_axes = axes.transAxes.inverted()
-    ends = sorted(panel.items(), key=lambda item: item[1][-1].y)
-    at = [to_axes.transform(axes.transData.transform((p[-1].x, p[-1].y))) for _, p in ends]
-    marks = [(float(x), float(y)) for x, y in at]
-    high = axes.get_window_extent().height * 72 / axes.figure.dpi
-    places = spread([y for _, y in marks], 11.5 / high)
-    for (name, _), mark, y in zip(ends, marks, places, strict=True):
-        ink = LOOKS[name][0]
-        axes.annotate(
-            spelled(name), mark, (1.05, y), xycoords="axes fraction", textcoords="axes fraction",
-            va="center", size=8.5, color=ink, weight="bold" if name in OURS else "normal",
-            annotation_clip=False,
-            arrowprops={"arrowstyle": "-", "color": ink, "lw": 0.6, "alpha": 0.6, "shrinkB": 4,
-                        "relpos": (0, 0.5)},
-        )  # fmt: skip
-
-
-def inner_label(axes: Axes, name: str, points: list[Point]) -> None:
-    """The name above a line that the last panel does not have."""
-    p = points[len(points) // 2]
-    axes.annotate(
-        spelled(name), (p.x, p.y), (-6, 5), textcoords="offset points", ha="right", va="bottom",
-        size=8.5, color=LOOKS[name][0],
+def legend(figure: Figure, shown: set[str], wide: float) -> None:
+    """Names in the right margin, slow ones first as the lines come from above; ours in bold."""
+    names = [name for name in SLOW_FIRST if name in shown]
+    handles = [
+        Line2D([], [], color=LOOKS[name][0], marker=LOOKS[name][1], ms=5, lw=2.0 if name in OURS else 1.2)
+        for name in names
+    ]  # fmt: skip
+    found = figure.legend(
+        handles, [spelled(name) for name in names], loc="center left", frameon=False, fontsize=8.5,
+        bbox_to_anchor=(1 - 1.55 / wide, 0.5), handlelength=1.6, labelspacing=0.8,
     )  # fmt: skip
-
-
-def spread(places: list[float], gap: float) -> list[float]:
-    """Sorted places moved as little as needed, such that neighbours are a gap apart."""
-    groups = [[place, 1] for place in places]  # centre and size
-    i = 0
-    while i + 1 < len(groups):
-        (one, n), (two, m) = groups[i], groups[i + 1]
-        if two - one >= gap * (n + m) / 2:
-            i += 1
-            continue
-        groups[i : i + 2] = [[(one * n + two * m) / (n + m), n + m]]
-        i = max(i - 1, 0)
-    return [centre + gap * (k - (n - 1) / 2) for centre, n in groups for k in range(int(n))]
+    for name, text in zip(names, found.get_texts(), strict=True):
+        text.set_color(LOOKS[name][0])
+        text.set_weight("bold" if name in OURS else "normal")
 
 
 def length(x: float) -> str:
