@@ -107,7 +107,7 @@ clean: ## remove environments, caches and build output
 	    || .venv/bin/python -m pip install $(PIP_FLAGS) -q -c constraints.txt triton
 	.venv/bin/python -m pip install $(PIP_FLAGS) -q -c .venv/constraints.txt hatchling
 	.venv/bin/python -m pip install $(PIP_FLAGS) -q -c .venv/constraints.txt --no-build-isolation \
-	    -e '.[claims,dev,triton]'
+	    -e '.[choose,dev,docs,triton]'
 	@touch $@
 
 # The floor's torch asks for its own sympy, so both are taken out of the pins. Triton is left out
@@ -120,5 +120,5 @@ clean: ## remove environments, caches and build output
 	.venv-floor/bin/python -m pip install $(PIP_FLAGS) -q -c .venv-floor/constraints.txt \
 	    hatchling
 	.venv-floor/bin/python -m pip install $(PIP_FLAGS) -q -c .venv-floor/constraints.txt \
-	    --no-build-isolation -e '.[claims,dev]'
+	    --no-build-isolation -e '.[choose,dev]'
 	@touch $@

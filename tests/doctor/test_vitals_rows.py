@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from regard.doctor.seen import Seen
-from regard.doctor.vitals import Level, measure, pick_rows
+from regard.doctor.vitals import INDEX, Level, measure, parts, pick_rows
 
 from .vitals_tools import CALLS, Call, as_logits, make, randn, vital
 
@@ -230,3 +230,25 @@ def test_heads_that_are_uniform_are_not_called_alike():
     """A fresh model: logits near 0 in all heads."""
     seen = make().seen._replace(scale=1e-5)
     assert vital(measure(seen, Level.SAMPLED), "head_similarity").isnan().all()
+
+
+def test_a_large_batch_is_sampled_in_turns(monkeypatch) -> None:
+    """All entries get their turn; what one turn measures is what those entries alone would give."""
+    draw = torch.Generator().manual_seed(0)
+    query, key, value = (torch.randn(5, 2, 12, 4, generator=draw) for _ in range(3))
+    visible = torch.rand(5, 1, 12, 12, generator=draw) < 0.8
+    rows = pick_rows(12, 6, 0, "cpu")
+    monkeypatch.setattr(parts, "MOST_LOGITS", 2 * 6 * 2 * 12)
+    starts = []
+    for turn in range(3):
+        found = measure(Seen(query, key, value, visible=visible), "sampled", rows, turn)
+        alone = []
+        for start in range(4):
+            part = [x[start : start + 2] for x in (query, key, value)]
+            alone.append(measure(Seen(*part, visible=visible[start : start + 2]), "sampled", rows))
+        sampled = [INDEX["entropy"], INDEX["visible_share"], INDEX["place_share"]]
+        same = [torch.equal(found[:, sampled], x[:, sampled]) for x in alone]
+        starts.append(same.index(True))
+        whole = measure(Seen(query, key), "cheap")
+        assert torch.equal(found[:, INDEX["key_norm"]], whole[:, INDEX["key_norm"]])
+    assert starts == [0, 2, 3]

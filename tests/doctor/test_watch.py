@@ -225,7 +225,7 @@ def test_examine_leaves_everything_as_it_was():
 
 
 def test_vitals_that_fail_do_not_stop_the_model():
-    def fail(seen, level, rows):
+    def fail(seen, level, rows, turn):
         raise ValueError("no")
 
     model, x = Attention(), tokens()

@@ -25,7 +25,7 @@ class Kept:
         columns = {side: NAMES.index(f"{side}_grad") for side in ("query", "key", "value")}
         self.vitals = Vitals(NAMES, self.measure, self.gradient, columns)
 
-    def measure(self, seen: Seen, level: Level, rows: Tensor | None) -> Tensor:
+    def measure(self, seen: Seen, level: Level, rows: Tensor | None, turn: int) -> Tensor:
         self.seen.append(seen)
         self.levels.append(level)
         logits = raw_logits(seen)

@@ -1,1 +1,39 @@
 """Is the attention in my model healthy, why not, and what helps."""
+
+from __future__ import annotations
+
+from regard.doctor.findings import DISEASES, Advice, Finding, Severity, Signal
+from regard.doctor.probing import Probe, probe
+from regard.doctor.remedies import REMEDIES, describe_changes, put_again
+from regard.doctor.remedies.treat import Treatment, TreatmentRefused
+from regard.doctor.report import JsonLines, LogTo, TensorBoard, live, show, write_report
+from regard.doctor.report.data import record_of
+from regard.doctor.vitals import VITALS, Level
+from regard.doctor.watch import Doctor, attach, watch
+
+__all__ = [
+    "DISEASES",
+    "REMEDIES",
+    "VITALS",
+    "Advice",
+    "Doctor",
+    "Finding",
+    "JsonLines",
+    "Level",
+    "LogTo",
+    "Probe",
+    "Severity",
+    "Signal",
+    "TensorBoard",
+    "Treatment",
+    "TreatmentRefused",
+    "attach",
+    "describe_changes",
+    "live",
+    "probe",
+    "put_again",
+    "record_of",
+    "show",
+    "watch",
+    "write_report",
+]

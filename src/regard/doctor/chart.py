@@ -14,6 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from regard.doctor.facts import Facts, facts_of
 from regard.doctor.seen import Seen
 from regard.doctor.vitals.rows import pick_rows
 from regard.doctor.vitals.table import Level
@@ -27,13 +28,13 @@ class Vitals(NamedTuple):
 
     Attributes:
         names: of the columns.
-        measure: `(seen, level, rows) -> (H, V)`, NaN for what the level does not measure.
+        measure: `(seen, level, rows, turn) -> (H, V)`, NaN for what the level does not measure.
         gradient: `(gradient (B, K, T, D), heads) -> (H,)`.
         gradient_columns: the columns for gradients of "query", "key" and "value".
     """
 
     names: tuple[str, ...]
-    measure: Callable[[Seen, Level, Tensor | None], Tensor]
+    measure: Callable[[Seen, Level, Tensor | None, int], Tensor]
     gradient: Callable[[Tensor, int], Tensor]
     gradient_columns: Mapping[str, int]
 
@@ -73,11 +74,12 @@ class Ring:
             place = self.steps.index(step)
         self.values[place, :, column].copy_(values)
 
-    def read(self) -> History:
-        """A copy on the host, oldest first."""
+    def read(self, after: int = 0) -> History:
+        """A copy on the host of what came after a step, oldest first."""
         kept = min(self.count, len(self.steps))
         order = [place % len(self.steps) for place in range(self.count - kept, self.count)]
-        return History([self.steps[place] for place in order], self.values.cpu()[order])
+        order = [place for place in order if self.steps[place] > after]
+        return History([self.steps[place] for place in order], self.values[order].cpu())
 
 
 class Site:
@@ -89,12 +91,14 @@ class Site:
         route: how it was seen: "sdpa", "softmax" or "regard".
         heads: query heads; 0 while nothing could be measured.
         ring: its last steps; None while nothing could be measured.
+        facts: the sizes and options of its last call that was measured.
     """
 
     def __init__(self, name: str, module: str, route: str, index: int) -> None:
         self.name, self.module, self.route, self.index = name, module, route, index
         self.heads = 0
         self.ring: Ring | None = None
+        self.facts: Facts | None = None
 
     def __repr__(self) -> str:
         """Name, route and heads."""
@@ -129,10 +133,14 @@ class Chart:
         self.sites: dict[str, Site] = {}
         self.order: list[Site] = []
         self.notes: dict[str, list[str]] = {}
+        # Told before each step, when all of the one before is measured, its gradients too.
+        self.listeners: list[Callable[[], None]] = []
         self._calls: dict[str, int] = {}
 
     def begin(self) -> None:
         """A new step."""
+        for tell in tuple(self.listeners):
+            tell()
         self.step += 1
         self._calls.clear()
 
@@ -141,6 +149,11 @@ class Chart:
         """What this step measures."""
         due = (self.step - 1) % self.every == 0
         return self.level if due else Level.CHEAP
+
+    @property
+    def _turn(self) -> int:
+        """The how manieth sampled step this is: entries of a large batch take turns."""
+        return (self.step - 1) // self.every
 
     def note(self, sentence: str, where: str) -> None:
         """Remember, once for each place, what somebody who reads the numbers should know."""
@@ -159,8 +172,9 @@ class Chart:
         level = self.current_level
         try:
             with torch.no_grad():
-                row = self.vitals.measure(seen, level, self._rows(seen, level))
+                row = self.vitals.measure(seen, level, self._rows(seen, level), self._turn)
                 self._put(site, row)
+                site.facts = facts_of(seen)
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
             # The patient goes on, whatever happens to the thermometer.
             self.note(f"not measured: {type(error).__name__}: {error}", site.name)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -15,8 +14,16 @@ from regard.attention import WATCHERS
 from regard.describe import describe
 from regard.doctor.capture import Capture, Mode
 from regard.doctor.chart import Chart, History, Vitals
+from regard.doctor.findings import Finding, diagnose
+from regard.doctor.running import call, undisturbed
 from regard.doctor.vitals import DEFAULT_ROWS, INDEX, VITALS, Level, measure
 from regard.doctor.vitals.gradients import rms
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from regard.doctor.remedies.treat import Treatment
+    from regard.doctor.report.live import Live
 
 OURS = Vitals(
     names=tuple(vital.name for vital in VITALS),
@@ -95,6 +102,7 @@ class Doctor:
         self.capture = Capture(model, self.chart)
         self._undo = ExitStack()
         self.attached = False
+        self.examined: Any = None
 
     def attach(self) -> Self:
         """Begin to watch."""
@@ -151,6 +159,13 @@ class Doctor:
         ring = self.chart.sites[site].ring
         return History([], torch.empty(0, 0, len(self.vitals))) if ring is None else ring.read()
 
+    def findings(self) -> list[Finding]:
+        """What is wrong, the worst first, from all steps that are kept; a healthy model has none.
+
+        Most need the sampled or exact level; at "cheap" logits, gradients, NaN and Inf are judged.
+        """
+        return diagnose(self)
+
     def examine(self, batch: Any) -> dict[str, Tensor]:
         """Run the model once on a batch and measure everything exactly: (heads, vitals) by site.
 
@@ -160,35 +175,79 @@ class Doctor:
         Args:
             batch: a tensor, or a tuple or dict of all arguments.
         """
+        return self.run(batch)[0]
+
+    def run(self, batch: Any) -> tuple[dict[str, Tensor], Any]:
+        """`examine`, and what the model made of the batch; the batch is kept as `examined`."""
         chart, own = Chart(self.chart.vitals, Level.EXACT, 1, 1, self.chart.rows), self.chart
-        training = [(module, module.training) for module in self.model.modules()]
-        devices = {x.device for x in self.model.parameters() if x.is_cuda}
         was_attached = self.attached
         self.__enter__()
         self.capture.chart = chart
         try:
-            with torch.no_grad(), torch.random.fork_rng(sorted(devices, key=str)), uncompiled():
-                self.model.eval()
-                if isinstance(batch, Mapping):
-                    self.model(**batch)
-                elif isinstance(batch, Sequence) and not isinstance(batch, str):
-                    self.model(*batch)
-                else:
-                    self.model(batch)
+            with torch.no_grad(), undisturbed(self.model):
+                output = call(self.model, batch)
         finally:
             self.capture.chart = own
             for note, places in chart.notes.items():
                 for place in places:
                     own.note(note, place)
-            for module, before in training:
-                module.training = before
             if not was_attached:
                 self.detach()
-        return {
+        self.examined = batch
+        measured = {
             name: site.ring.read().values[-1]
             for name, site in chart.sites.items()
             if site.ring is not None
         }
+        return measured, output
+
+    def treat(
+        self, finding: Finding, remedy: str | None = None, batch: Any = None, **options: Any
+    ) -> Treatment:
+        """Apply a remedy to the model, and measure before and after on the same batch.
+
+        Args:
+            finding: what to treat.
+            remedy: a name of `REMEDIES`; None takes the first one advised that fits here.
+            batch: as for `examine`; None takes the one that was examined last.
+            options: of the remedy, such as `cap=30.0` for "soft-cap".
+
+        Returns:
+            What was done and what it did; print it to read it, `undo()` takes it back. One that
+            does not fit the disease, or cannot be applied to the call, raises `TreatmentRefused`
+            with the reason.
+        """
+        from regard.doctor.remedies.treat import treat
+
+        return treat(self, finding, remedy, batch, **options)
+
+    def report(self, path: str | Path, *, name: str | None = None) -> Path:
+        """Write a report: one HTML file, or JSON where the path ends in `.json`.
+
+        Args:
+            path: where to.
+            name: of the model; its class's name unless given.
+        """
+        from regard.doctor.report import write_report
+
+        return write_report(self, path, name=name)
+
+    def table(self) -> None:
+        """Print what was found and a table of all attention calls."""
+        from regard.doctor.report import record_of, show
+
+        show(record_of(self))
+
+    def live(self, every_seconds: float = 1.0, *, total: int | None = None) -> Live:
+        """A table that updates while the model trains: `with d.live(total=1000): ...`.
+
+        Args:
+            every_seconds: between two looks; the device is read only then.
+            total: how many steps there will be, for the time that is left.
+        """
+        from regard.doctor.report import live
+
+        return live(self, every_seconds, total=total)
 
 
 def as_level(level: str | Level) -> Level:
@@ -239,11 +298,3 @@ class CheckpointSideEffects:
 
 
 CHECKPOINTS = CheckpointSideEffects()
-
-
-def uncompiled() -> ExitStack:
-    """Run compiled models as they were before."""
-    undo = ExitStack()
-    if "torch._dynamo" in sys.modules:
-        undo.enter_context(torch.compiler.set_stance("force_eager"))
-    return undo

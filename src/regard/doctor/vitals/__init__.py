@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from regard.doctor.seen import Seen
-from regard.doctor.vitals.cheap import cheap
+from regard.doctor.vitals.cheap import cheap, kernels_fit
 from regard.doctor.vitals.exact import read_all
 from regard.doctor.vitals.gradients import measure_gradients
 from regard.doctor.vitals.logits import check, query_and_key, size_of
+from regard.doctor.vitals.parts import some_entries
 from regard.doctor.vitals.rows import pick_rows
 from regard.doctor.vitals.sampled import summarise
 from regard.doctor.vitals.table import INDEX, VITALS, Kind, Level, Merge, Vital, columns
@@ -35,7 +36,7 @@ __all__ = [
 DEFAULT_ROWS = 64
 
 
-def measure(seen: Seen, level: Level | str, rows: Tensor | None = None) -> Tensor:
+def measure(seen: Seen, level: Level | str, rows: Tensor | None = None, turn: int = 0) -> Tensor:
     """The vitals of one call: (H, count) in fp32, columns as in `VITALS`.
 
     NaN where a vital is not measured at this level, or not defined for this call.
@@ -44,6 +45,7 @@ def measure(seen: Seen, level: Level | str, rows: Tensor | None = None) -> Tenso
         seen: the call.
         level: how much it may cost, a `Level` or its name.
         rows: for the sampled level, places of the queries to read, from `pick_rows`.
+        turn: where a batch is too large to be sampled whole, whose turn it is: counts up.
     """
     if not isinstance(level, Level):
         level = Level(level)
@@ -53,11 +55,17 @@ def measure(seen: Seen, level: Level | str, rows: Tensor | None = None) -> Tenso
     with torch.no_grad(), torch.autocast(source.device.type, enabled=False):
         if 0 in size:
             return columns({}, size.heads, source.device)
+        if level is Level.CHEAP and kernels_fit(seen):
+            from regard.doctor.vitals.kernels import cheap_row
+
+            assert seen.query is not None and seen.key is not None
+            return cheap_row(seen.query, seen.key, seen.scale, seen.softcap, len(VITALS))
         seen = widen(seen, with_value=level is not Level.CHEAP)
         found = cheap(seen, size.heads)
         if level is Level.SAMPLED:
             if rows is None:
                 rows = pick_rows(size.queries, DEFAULT_ROWS, 0, source.device)
+            seen, size = some_entries(seen, size, rows.shape[0], turn)
             found |= summarise(seen, size, rows, *read_rows(seen, size, rows))
         elif level is Level.EXACT:
             found |= summarise(seen, size, *read_all(seen, size, source.device))

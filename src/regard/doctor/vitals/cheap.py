@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from regard.doctor.seen import Seen
+from regard.engines.gpu import HAS_TRITON
 from regard.forms import Pairwise
 from regard.precision import widened
 
@@ -20,6 +21,8 @@ from regard.precision import widened
 # q'Cq: the relative standard error is their coefficient of variation over the root of the number,
 # below 1% for Gaussian queries of 64 dims.
 GRAM_QUERIES = 1024
+# Of the kernels: a Gram matrix beyond 128 x 128 does not fit into the registers of a program.
+MOST_DIMS = 128
 
 
 def cheap(seen: Seen, heads: int) -> dict[str, Tensor]:
@@ -39,6 +42,26 @@ def cheap(seen: Seen, heads: int) -> dict[str, Tensor]:
         found["logit_bound"] = abs(seen.scale) * (largest_query * largest_key).amax(0)
         found |= logit_moments(query, key, seen.scale)
     return adjusted(found, seen, heads)
+
+
+def kernels_fit(seen: Seen) -> bool:
+    """Whether the two kernels of `kernels.py` give this level, over all queries, for a call.
+
+    Pairwise forms, of which this level knows norms alone, and those with a shift are left to `cheap`.
+    """
+    query, key = seen.query, seen.key
+    return (
+        query is not None
+        and key is not None
+        and query.is_cuda
+        and HAS_TRITON
+        and seen.shift is None
+        and query.dtype == key.dtype
+        and query.dtype in (torch.float16, torch.bfloat16, torch.float32)
+        and query.shape[-1] <= MOST_DIMS
+        and query.stride(-1) == key.stride(-1) == 1
+        and not torch.compiler.is_compiling()
+    )
 
 
 def adjusted(found: dict[str, Tensor], seen: Seen, heads: int) -> dict[str, Tensor]:

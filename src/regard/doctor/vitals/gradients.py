@@ -12,7 +12,7 @@ from torch import Tensor
 
 from regard.doctor.vitals.cheap import per_head
 from regard.doctor.vitals.table import columns
-from regard.precision import widened
+from regard.precision import working_dtype
 
 
 def measure_gradients(
@@ -42,6 +42,6 @@ def rms(x: Tensor, heads: int) -> Tensor:
             f"a gradient of (batch, heads, length, width) with a divisor of {heads} heads is "
             f"needed, got shape {tuple(x.shape)}"
         )
-    size = torch.linalg.vector_norm(widened(x), dim=(0, 2, 3))
+    size = torch.linalg.vector_norm(x, dim=(0, 2, 3), dtype=working_dtype(x.dtype))
     entries = math.prod(x.shape) // max(x.shape[1], 1)
     return per_head(size / (entries**0.5 or torch.nan), heads, 0)

@@ -1,12 +1,19 @@
-"""How different the outputs of different queries are.
+"""How different the outputs of different queries are, and the values they are made of.
 
-Shape legend: B batch, H query heads, R queries, V value dims.
+Shape legend: B batch, H query heads, K key heads, R queries, L keys, S some keys, V value dims.
 """
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
+
+from regard.doctor.vitals.cheap import per_head
+from regard.doctor.vitals.position import intraclass
+from regard.doctor.vitals.rows import pick_rows
+
+# Of the values so many are read.
+SAMPLED_VALUES = 64
 
 
 def output_vitals(output: Tensor, sound: Tensor) -> dict[str, Tensor]:
@@ -24,3 +31,15 @@ def output_vitals(output: Tensor, sound: Tensor) -> dict[str, Tensor]:
     energy = varied.square().sum((-2, -1))
     rank = energy.square() / gram.square().sum((-2, -1))
     return {"output_alike": common.nanmean(0), "output_rank": rank.nanmean(0)}
+
+
+def value_vitals(value: Tensor, heads: int) -> dict[str, Tensor]:
+    """What some of the values (B, K, L, V) have in common, over places and over sequences; (H,)."""
+    some = value.index_select(-2, pick_rows(value.shape[-2], SAMPLED_VALUES, 0, value.device))
+    mean = some.mean(-2, keepdim=True)
+    common = mean.square().sum((-2, -1)) * some.shape[-2] / some.square().sum((-2, -1))
+    found = {"value_alike": common.nanmean(0)}
+    if some.shape[0] > 1:
+        varied = some - some.mean((0, 2), keepdim=True)
+        found["value_place"] = intraclass(varied, torch.ones_like(varied, dtype=torch.bool))
+    return {name: per_head(x, heads, 0) for name, x in found.items()}

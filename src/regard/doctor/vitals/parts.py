@@ -1,4 +1,4 @@
-"""A call cut into parts of its heads, so that what is computed of a part stays in a CPU's cache.
+"""A call cut down: to some of its batch, and into parts of its heads that stay in a CPU's cache.
 
 Shape legend: B batch, H query heads, K key heads, Q queries, L keys, R sampled queries.
 """
@@ -17,6 +17,9 @@ from regard.forms import Pairwise
 # Logits of one part: 2 MiB in fp32. At 8 heads of 64 rows and 4096 keys, that takes a fifth off the
 # time of one pass over all heads, which waits for memory, and for the system to hand it out.
 CACHED = 2**19
+# Sampled logits of all heads and batch entries together: 32 MiB in fp32. Beyond that, entries take
+# turns from one sampled step to the next.
+MOST_LOGITS = 2**23
 
 
 def parts_of(seen: Seen, size: Size, rows: Tensor) -> list[tuple[Seen, Size]]:
@@ -30,6 +33,29 @@ def parts_of(seen: Seen, size: Size, rows: Tensor) -> list[tuple[Seen, Size]]:
         return whole
     starts = range(0, size.heads, count)
     return [part_of(seen, size, start, min(start + count, size.heads)) for start in starts]
+
+
+def some_entries(seen: Seen, size: Size, rows: int, turn: int) -> tuple[Seen, Size]:
+    """As many entries of the batch as `MOST_LOGITS` allow, two at least, others at each turn."""
+    count = max(2, MOST_LOGITS // (rows * size.heads * size.keys))
+    if count >= size.batch:
+        return seen, size
+    start = min(turn * count % size.batch, size.batch - count)
+
+    def cut(x: Tensor | None, dims: int) -> Tensor | None:
+        return x if x is None or x.ndim < dims or x.shape[0] == 1 else x.narrow(0, start, count)
+
+    form = seen.pairwise
+    if form is not None:
+        a, b, v = (cut(x, 4) for x in (form.a, form.b, form.v))
+        assert a is not None and b is not None and v is not None
+        form = Pairwise(a, b, v, form.activation, form.parameter, form.series)
+    some = seen._replace(
+        query=cut(seen.query, 4), key=cut(seen.key, 4), value=cut(seen.value, 4),
+        bias=cut(seen.bias, 4), visible=cut(seen.visible, 4), logits=cut(seen.logits, 4),
+        shift=cut(seen.shift, 3), sink=cut(seen.sink, 3), pairwise=form,
+    )  # fmt: skip
+    return some, Size(count, size.heads, size.queries, size.keys)
 
 
 def shared(seen: Seen) -> list[Tensor]:

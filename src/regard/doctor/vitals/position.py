@@ -47,7 +47,11 @@ def position_vitals(near: Tensor, peak: Tensor, top: Tensor, sound: Tensor) -> d
     found = {"first_share": share[:, 0], "own_share": share[:, 1]}
     if (rungs := (near.shape[-1] - 2) // 2) > 0:
         found |= {"previous_share": share[:, 2], "next_share": share[:, 2 + rungs]}
-    return found | {"distance_share": distance_share(near[..., 1:], visible[..., 1:])}
+    near, visible = near[..., 1:], visible[..., 1:]
+    return found | {
+        "distance_share": distance_share(near, visible),
+        "place_share": place_share(near, visible),
+    }
 
 
 def distance_share(logits: Tensor, visible: Tensor) -> Tensor:
@@ -72,3 +76,32 @@ def distance_share(logits: Tensor, visible: Tensor) -> Tensor:
     unexplained = left.square().sum((-2, -1)) / (freedom - distances + 1)
     share = 1 - unexplained / (within.square().sum((-2, -1)) / freedom)
     return torch.where(freedom >= distances, share.clamp(min=0), torch.nan)
+
+
+def place_share(logits: Tensor, visible: Tensor) -> Tensor:
+    """(H,): variance of (B, H, R, W) within queries that is the same in every sequence.
+
+    A pair of places is a group and its sequences are the members: the intraclass correlation of a
+    one-way analysis of variance, about 0 on either side where places say nothing. NaN for one
+    sequence, which has nothing to be compared with.
+    """
+    if logits.shape[0] < 2:
+        return logits.new_full((logits.shape[1],), torch.nan)
+    within = torch.where(visible, logits, 0)
+    within = within - within.sum(-1, keepdim=True) / visible.sum(-1, keepdim=True).clamp(min=1)
+    return intraclass(torch.where(visible, within, 0), visible)
+
+
+def intraclass(x: Tensor, keep: Tensor) -> Tensor:
+    """(H,): of (B, H, R, W) with mean 0, the share of variance that groups (R, W) of B explain.
+
+    With m groups of n members each on average, and the mean squares s between and t within them,
+    it is (s - t) / (s + (n - 1) t).
+    """
+    members = keep.sum(0)
+    mean = x.sum(0) / members.clamp(min=1)
+    groups, count = (members > 0).sum((-2, -1)), members.sum((-2, -1))
+    between = (members * mean.square()).sum((-2, -1)) / groups
+    left = torch.where(keep, x - mean, 0).square().sum((0, -2, -1)) / (count - groups)
+    share = (between - left) / (between + (count / groups - 1) * left)
+    return torch.where(count > groups, share, torch.nan)

@@ -12,7 +12,7 @@ from regard.doctor.seen import Seen
 from regard.doctor.vitals.c50 import c50
 from regard.doctor.vitals.heads import similarity
 from regard.doctor.vitals.logits import Size
-from regard.doctor.vitals.outputs import output_vitals
+from regard.doctor.vitals.outputs import output_vitals, value_vitals
 from regard.doctor.vitals.position import position_vitals
 from regard.doctor.vitals.sinks import sink_vitals
 from regard.doctor.vitals.tanh import tanh_vitals
@@ -29,6 +29,7 @@ def summarise(seen: Seen, size: Size, rows: Tensor, each: Rows, sums: Sums) -> d
     found["head_similarity"] = similarity(sums.likeness, sums.compared)
     if seen.value is not None:
         found |= output_vitals(each.output, each.sound)
+        found |= value_vitals(seen.value, size.heads)
     if seen.query is not None:
         found["c50"] = c50(seen, size, rows, each, sums)
     else:

@@ -265,6 +265,31 @@ VITALS: tuple[Vital, ...] = (
         "weight on a learned sink, an outcome without a value",
     ),
     Vital("tanh_slope", "slope", _SAMPLED, _PAIRWISE, _MEAN, "mean slope of the sampled tanh"),
+    Vital(
+        "place_share",
+        "share",
+        _SAMPLED,
+        _ALL,
+        _MEAN,
+        "share of the logits' variance within a query that is the same in every sequence of the "
+        "batch: 1, places alone decide",
+    ),
+    Vital(
+        "value_place",
+        "share",
+        _SAMPLED,
+        _ALL,
+        _MEAN,
+        "share of the values' variance that is the same in every sequence of the batch",
+    ),
+    Vital(
+        "value_alike",
+        "share",
+        _SAMPLED,
+        _ALL,
+        _MEAN,
+        "share of the values' energy that all keys have in common: 1, all keys say the same",
+    ),
 )
 
 INDEX: Mapping[str, int] = {vital.name: place for place, vital in enumerate(VITALS)}

@@ -1,0 +1,213 @@
+"""What it costs to watch a model: `python benchmarks/doctor_overhead.py` [--device cuda].
+
+A decoder of pre-norm blocks at T=4096 with 8 heads of 64 dims, forward alone and a whole training
+step. Each level is timed in turns with the same model unwatched, A B B A ..., so that a noisy machine
+disturbs both alike; a cost is the median over the rounds of watched / unwatched - 1, with the range
+that holds half of them. "cheap" and "sampled" measure at every step here; "usual" is
+`watch(model)` as it comes, which samples every tenth. On a GPU a watched step runs with every
+synchronisation of the host turned into an error. Compiles are counted over 100 steps, and the memory
+of what is kept is counted in bytes.
+
+Results go to benchmarks/results/doctor_<device>.json. Exit status 1 if a bar is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from regard.doctor.watch import watch
+from regard.measuring.clock import clock
+from regard.measuring.files import json_bytes, write_atomic
+from regard.measuring.machine import machine
+
+RESULTS = Path(__file__).parent / "results"
+LENGTH, HEADS, DIM = 4096, 8, 64
+BARS = {"cpu": {"cheap": 0.03, "sampled": 0.08}, "cuda": {"cheap": 0.03}}
+
+
+class Block(nn.Module):
+    """Causal or full self-attention through SDPA and a feed-forward part, both pre-norm."""
+
+    def __init__(self, causal: bool) -> None:
+        super().__init__()
+        width = HEADS * DIM
+        self.norm, self.norm_after = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.project, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.feed = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+        )
+        self.causal = causal
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, T, width) to the same."""
+        query, key, value = self.project(self.norm(x)).chunk(3, -1)
+        heads = [y.unflatten(-1, (HEADS, DIM)).transpose(1, 2) for y in (query, key, value)]
+        mixed = F.scaled_dot_product_attention(*heads, is_causal=self.causal)
+        x = x + self.out(mixed.transpose(1, 2).flatten(2))
+        return x + self.feed(self.norm_after(x))
+
+
+def build(device: torch.device, layers: int, causal: bool) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(*(Block(causal) for _ in range(layers))).to(device)
+
+
+def steps(model: nn.Module, x: Tensor) -> dict[str, Callable[[], object]]:
+    """A forward pass, and a training step."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
+    half = torch.autocast(x.device.type, torch.bfloat16, enabled=x.is_cuda)
+
+    def forward() -> None:
+        with torch.no_grad(), half:
+            model(x)
+
+    def train() -> None:
+        optimizer.zero_grad()
+        with half:
+            loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+
+    return {"forward": forward, "training step": train}
+
+
+LEVELS: dict[str, dict[str, object]] = {
+    "cheap": {"level": "cheap"},
+    "sampled": {"level": "sampled", "every": 1},
+    "usual": {},
+}
+
+
+def cost(
+    model: nn.Module, step: Callable[[], object], options: dict, rounds: int, calls: int
+) -> dict:
+    """Watched over unwatched - 1, timed in turns."""
+    device = next(model.parameters()).device
+    keeper = watch(model, **options)
+
+    def plain() -> float:
+        return clock(step, calls, device)
+
+    def watched() -> float:
+        with keeper:
+            return clock(step, calls, device)
+
+    for _ in range(2):  # compiles kernels, and lets a GPU reach its clock
+        plain()
+        watched()
+    ratios, times = [], []
+    for _ in range(rounds):
+        a, b = plain(), watched()
+        b, a = b + watched(), a + plain()
+        ratios.append(b / a - 1)
+        times.append(a / 2)
+    low, middle, high = statistics.quantiles(ratios, n=4)
+    return {
+        "cost": middle, "low": low, "high": high, "unwatched_ms": 1e3 * statistics.median(times),
+        "rounds": rounds, "calls": calls,
+    }  # fmt: skip
+
+
+def waits(model: nn.Module, step: Callable[[], object], options: dict) -> str | None:
+    """What makes the host wait for the GPU in a watched step, or None."""
+    with watch(model, **options):
+        step()  # kernels are compiled, and the history is laid out
+        torch.cuda.synchronize()
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            step()
+        except RuntimeError as error:
+            return str(error).splitlines()[0]
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    return None
+
+
+def compiles(device: torch.device, level: str) -> int:
+    """Graphs compiled in 100 watched steps of a compiled model."""
+    torch._dynamo.reset()
+    counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+    model = build(device, 2, False)
+    compiled = torch.compile(model, backend=counter)
+    x = torch.randn(1, 64, HEADS * DIM, device=device)
+    with watch(compiled, level):
+        for _ in range(100):
+            compiled(x).sum().backward()
+    return counter.frame_count
+
+
+def kept_bytes(device: torch.device, layers: int) -> dict[str, int]:
+    """Memory of what is kept: for each step, layer, head and vital one number of 4 bytes."""
+    model = build(device, layers, False)
+    with watch(model) as keeper, torch.no_grad():
+        model(torch.randn(1, 64, HEADS * DIM, device=device))
+    rings = [site.ring for site in keeper.chart.order if site.ring is not None]
+    sizes = {"layers": layers, "heads": HEADS, "steps": keeper.chart.window}
+    return sizes | {"bytes": sum(ring.values.nbytes for ring in rings)}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--out", type=Path, help="the JSON file")
+    options = parser.parse_args(arguments)
+    device = torch.device(options.device)
+    on_gpu = device.type == "cuda"
+    layers, batch, calls = (6, 8, 10) if on_gpu else (1, 1, 1)
+    setting = (
+        f"{layers} block{'s' * (layers > 1)}, batch {batch}, T={LENGTH}, {HEADS} heads, d={DIM}, "
+        f"{'bf16 autocast' if on_gpu else 'fp32'}"
+    )
+    found: dict = {"setting": setting, "machine": machine(device), "costs": {}, "bars": []}
+    print(setting)
+    for causal in (False, True):
+        model = build(device, layers, causal)
+        x = torch.randn(batch, LENGTH, HEADS * DIM, device=device)
+        for name, step in steps(model, x).items():
+            for level, how in LEVELS.items():
+                case = f"{'causal' if causal else 'full'}, {name}, {level}"
+                row = cost(model, step, how, options.rounds, calls)
+                if on_gpu:
+                    row["waits"] = waits(model, step, how)
+                found["costs"][case] = row
+                print(
+                    f"  {case:<32} {row['cost']:+7.2%}  ({row['low']:+.2%} to {row['high']:+.2%})"
+                    f"  of {row['unwatched_ms']:.2f} ms  {row.get('waits') or ''}",
+                    flush=True,
+                )
+    bars = found["bars"]
+    for level, most in BARS[device.type].items():
+        for name in ("forward", "training step"):
+            value = found["costs"][f"full, {name}, {level}"]["cost"]
+            bars.append(
+                {"name": f"{level}, {name}", "value": value, "bar": most, "met": value <= most}
+            )
+    if on_gpu:
+        silent = all(row["waits"] is None for row in found["costs"].values())
+        bars.append({"name": "no synchronisation", "value": silent, "bar": True, "met": silent})
+    found["compiles in 100 steps"] = {
+        level: compiles(device, level) for level in ("cheap", "sampled")
+    }
+    for level, count in found["compiles in 100 steps"].items():
+        bars.append({"name": f"compiles, {level}", "value": count, "bar": 1, "met": count <= 1})
+    found["kept"] = [kept_bytes(device, n) for n in (1, 2, 4)]
+    for bar in bars:
+        print(
+            f"{'met   ' if bar['met'] else 'MISSED'}  {bar['name']}: {bar['value']} (at most {bar['bar']})"
+        )
+    name = "h200" if "H200" in str(found["machine"].get("name")) else device.type
+    write_atomic(options.out or RESULTS / f"doctor_{name}.json", json_bytes(found))
+    return 0 if all(bar["met"] for bar in bars) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,249 @@
+"""`regard doctor`: open the patient, run it while a doctor watches, print, save."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import nullcontext, redirect_stdout
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import torch
+
+from regard.cli.common import INTERRUPTED, Mistake, device_option, pick_device, seed_option
+
+if TYPE_CHECKING:
+    from regard.doctor.checkup import Checkup
+    from regard.doctor.findings import Finding
+    from regard.doctor.probing import Probe
+    from regard.doctor.report.data import Record
+
+HELP = """Is the attention in a model healthy, why not, and what helps?
+
+MODEL is package.module:function, found from the current folder too, that returns a model, (model,
+batch) or (model, batch, loss); or a Hugging Face folder on disk; or a bundled example. A folder's
+weights are read from safetensors, or from pytorch_model.bin with weights_only; its code is not run,
+and nothing is unpickled.
+
+\b
+Examples:
+  regard doctor growing-logits
+  regard doctor mymodels.small:build --steps 200 --report doctor.html
+  regard doctor ./my-bert --data lines.txt --probe
+  regard doctor mymodels.small:build --json --strict
+
+Where there are a loss, data and more than one step it trains; else the model is run as it is, and
+the weights stay as they were. Nothing is written but the report.
+
+Exit codes: 0 healthy, or notes and warnings alone; 1 a finding is a failure (with --strict: or a
+warning), the loss is no number, or the report could not be written; 2 a mistake in the arguments;
+130 interrupted (what was measured is printed).
+"""
+
+
+@click.command(help=HELP, short_help="Is the attention in a model healthy?")
+@click.argument("model", required=False)
+@click.option("--list", "list_them", is_flag=True, help="List the bundled examples.")
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Arrays (.npz, .safetensors, .pt) named like the model's arguments, or text (.txt) for a "
+    "folder with a tokenizer.",
+)
+@click.option(
+    "--steps", metavar="N", type=click.IntRange(1, 10**9), help="Batches to run or train on."
+)
+@click.option(
+    "--train/--no-train",
+    default=None,
+    help="Train, or run the model as it is. [default: see above]",
+)
+@click.option(
+    "--rate",
+    metavar="R",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Of learning, by AdamW. [default: 0.001]",
+)
+@click.option(
+    "--batch",
+    "size",
+    metavar="N",
+    type=click.IntRange(1, 10**6),
+    default=8,
+    show_default=True,
+    help="Examples of --data at a time.",
+)
+@click.option(
+    "--level",
+    type=click.Choice(["cheap", "sampled", "exact"]),
+    help="What is measured. [default: sampled in training, else exact]",
+)
+@click.option(
+    "--probe", "attack", is_flag=True, help="Attack the model too: what does it withstand?"
+)
+@click.option(
+    "--report",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Write a report: HTML, or JSON where the name ends in .json.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON in place of the table.")
+@click.option("--strict", is_flag=True, help="Warnings count as failures.")
+@device_option
+@seed_option
+def doctor(
+    model: str | None,
+    list_them: bool,
+    data: Path | None,
+    steps: int | None,
+    train: bool | None,
+    rate: float | None,
+    size: int,
+    level: str | None,
+    attack: bool,
+    report: Path | None,
+    as_json: bool,
+    strict: bool,
+    device: str,
+    seed: int,
+) -> None:
+    """Examine a model; the help text is above."""
+    from regard.doctor.checkup import prepare
+    from regard.doctor.patients import Unusable, open_patient
+    from regard.doctor.report import record_of
+
+    if list_them:
+        show_examples(as_json)
+        return
+    if model is None:
+        raise Mistake("MODEL is missing. Example: regard doctor healthy; --list names the others")
+    check_report(report)
+    where = pick_device(device)
+    try:
+        # What the user's own code prints is no part of the JSON.
+        with redirect_stdout(sys.stderr) if as_json else nullcontext():
+            patient = open_patient(model, data, seed=seed, size=size)
+            patient.rate = rate or patient.rate
+            checkup, count = prepare(patient, steps=steps, train=train, level=level, device=where)
+            examine(checkup, count, where)
+            attacked = attack and not checkup.interrupted
+            probe = attack_it(checkup, where) if attacked else None
+    except Unusable as error:
+        raise Mistake(str(error)) from None
+    except KeyboardInterrupt:
+        click.echo("Interrupted.", err=True)
+        raise SystemExit(INTERRUPTED) from None
+    findings = checkup.doctor.findings()
+    record = record_of(checkup.doctor, findings, name=model)
+    try:
+        show(checkup, record, probe, seed, as_json)
+    finally:  # a pipe that was closed, as by `head`, must not cost the report
+        saved = report is None or save(checkup, findings, report, quiet=as_json)
+    if checkup.interrupted:
+        raise SystemExit(INTERRUPTED)
+    bad = ("failure", "warning") if strict else ("failure",)
+    ill = any(str(finding.severity) in bad for finding in findings)
+    if ill or checkup.stopped or not saved:
+        raise SystemExit(1)
+
+
+def examine(checkup: Checkup, steps: int, where: torch.device) -> None:
+    """Run all steps, with a live table where stderr is a terminal."""
+    from regard.doctor.checkup import carry_out
+    from regard.doctor.patients import Unusable
+    from regard.doctor.report.live import live
+
+    patient, doctor = checkup.patient, checkup.doctor
+    for sentence in patient.said:
+        click.echo(f"{patient.name}: {sentence}", err=True)
+    screen = live(doctor, total=steps, file=sys.stderr) if sys.stderr.isatty() else None
+    carry_out(checkup, steps, where, screen)
+    if not doctor.sites:
+        raise Unusable(
+            f"{patient.name}: no attention was seen, so there is nothing to examine. Seen are SDPA, "
+            "nn.MultiheadAttention, softmax attention written out, and regard's own"
+        )
+
+
+def attack_it(checkup: Checkup, where: torch.device) -> Probe | None:
+    """Probe the patient on its first batch, with a bar where stderr is a terminal."""
+    from rich.console import Console
+
+    from regard.cli.choose import progress
+    from regard.doctor.checkup import batch_at
+    from regard.doctor.patients.function import worded
+    from regard.doctor.probing import probe
+
+    batch = batch_at(checkup.patient, 0, where)
+    with progress(Console(stderr=True)) as step:
+        try:
+            return probe(checkup.patient.model, batch, step)
+        except Exception as error:  # the user's code, on inputs that it was not made for
+            click.echo(f"--probe: the model did not survive it: {worded(error)}", err=True)
+            return None
+
+
+def show(checkup: Checkup, record: Record, probe: Probe | None, seed: int, as_json: bool) -> None:
+    """Print what was found."""
+    from regard.doctor.report.numbers import plain
+    from regard.doctor.report.terminal import show as show_summary
+
+    losses = checkup.losses
+    if as_json:
+        found = record.as_json() | {
+            "schema": 1,
+            "seed": seed,
+            "trained": checkup.trained,
+            "losses": [plain(loss) for loss in losses],
+            "stopped": checkup.stopped,
+            "said": checkup.patient.said,
+            "probe": None if probe is None else probe.as_dict(),
+        }
+        click.echo(json.dumps(found, indent=2, allow_nan=False))
+        return
+    if losses:
+        how = "trained" if checkup.trained else "run as it is"
+        click.echo(f"{how}: loss {losses[0]:.4g} at the first step, {losses[-1]:.4g} at the last")
+    if checkup.stopped:
+        click.echo(f"stopped: {checkup.stopped}")
+    show_summary(record)
+    if probe is not None:
+        click.echo(f"\n{probe}")
+
+
+def show_examples(as_json: bool) -> None:
+    """The bundled patients."""
+    from regard.doctor.patients import EXAMPLES
+
+    if as_json:
+        click.echo(
+            json.dumps({name: example.shows for name, example in EXAMPLES.items()}, indent=2)
+        )
+        return
+    for name, example in EXAMPLES.items():
+        click.echo(f"{name:<16} {example.shows}")
+
+
+def check_report(path: Path | None) -> None:
+    """Refuse a report that could not be written, before the work is done."""
+    if path is None:
+        return
+    if not path.name:
+        raise Mistake("--report names no file; for example --report doctor.html")
+    if not path.parent.is_dir():
+        raise Mistake(f"--report {path}: there is no folder {path.parent}")
+
+
+def save(checkup: Checkup, findings: list[Finding], path: Path, quiet: bool) -> bool:
+    """Write the report and say where it is."""
+    from regard.doctor.report import ReportError, write_report
+
+    try:
+        write_report(checkup.doctor, path, findings, name=checkup.patient.name)
+    except ReportError as error:
+        click.echo(f"Error: --report: {error}", err=True)
+        return False
+    click.echo(f"Report: {path}", err=quiet)
+    return True

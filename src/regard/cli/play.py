@@ -1,0 +1,96 @@
+"""`regard play`: the playground in a browser, or as a file."""
+
+from __future__ import annotations
+
+import contextlib
+import webbrowser
+from pathlib import Path
+
+import click
+
+from regard.cli.common import Mistake
+from regard.play.build import write_page
+from regard.play.serve import Server
+
+PORT = 8737
+CHAPTERS = 8
+HELP = """Drag a query and keys, and watch every score answer.
+
+Serves the playground on this machine alone, and opens a browser. With --save it writes the page to a
+file, which opens from disk and needs no network.
+
+\b
+Examples:
+  regard play
+  regard play --chapter 3 --lang zh
+  regard play --no-browser --port 0
+  regard play --save playground.html
+
+Exit codes: 0 done, by Ctrl-C too; 2 a mistake in the arguments.
+"""
+
+
+@click.command(help=HELP, short_help="Drag vectors, and watch every score answer.")
+@click.option(
+    "--port",
+    metavar="N",
+    type=click.IntRange(0, 65535),
+    default=PORT,
+    show_default=True,
+    help="Where to serve it; 0 takes a free port.",
+)
+@click.option("--no-browser", is_flag=True, help="Print the address and open nothing.")
+@click.option(
+    "--chapter",
+    metavar="N",
+    type=click.IntRange(1, CHAPTERS),
+    default=None,
+    help=f"Begin with a chapter of docs/learn, 1 to {CHAPTERS}.",
+)
+@click.option(
+    "--lang", type=click.Choice(["en", "zh"]), default=None, help="By default the browser's."
+)
+@click.option(
+    "--save",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=None,
+    metavar="FILE",
+    help="Write the page to a file, and serve nothing.",
+)
+def play(
+    port: int, no_browser: bool, chapter: int | None, lang: str | None, save: Path | None
+) -> None:
+    """Serve or save the page; the help text is above."""
+    fields = {"chapter": chapter, "lang": lang}
+    state = "".join(f"&{name}={value}" for name, value in fields.items() if value is not None)
+    link = f"#v=1{state}" if state else ""
+    if save is not None:
+        save_page(save)
+    else:
+        serve(port, link, no_browser)
+
+
+def save_page(path: Path) -> None:
+    """Write the page and say where it is."""
+    try:
+        written = write_page(path)
+    except OSError as error:
+        raise Mistake(f"--save {path}: {error.strerror or error}") from None
+    click.echo(f"Saved: {written}")
+
+
+def serve(port: int, link: str, no_browser: bool) -> None:
+    """Serve until Ctrl-C."""
+    try:
+        server = Server(port)
+    except OSError as error:
+        raise Mistake(
+            f"--port {port}: {error.strerror or error}. Another one: regard play --port 0"
+        ) from None
+    with server:
+        click.echo(f"Playground: {server.url}{link}\nCtrl-C ends it.")
+        if not no_browser:
+            with contextlib.suppress(webbrowser.Error):  # the address is printed
+                webbrowser.open(server.url + link)
+        with contextlib.suppress(KeyboardInterrupt):
+            server.serve_forever()

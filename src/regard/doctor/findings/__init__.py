@@ -1,0 +1,113 @@
+"""Findings: what is wrong with the attention of a model, where, since when, and what helps.
+
+Each disease is one small rule from numbers to findings; no sign alone makes an alarm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from regard.doctor.findings.broken_numbers import BROKEN_NUMBERS
+from regard.doctor.findings.collapsed_entropy import COLLAPSED_ENTROPY
+from regard.doctor.findings.collapsed_positions import COLLAPSED_POSITIONS
+from regard.doctor.findings.dead_gradient import DEAD_GRADIENT
+from regard.doctor.findings.dead_softmax import DEAD_SOFTMAX
+from regard.doctor.findings.evidence import Declared, Evidence, evidence
+from regard.doctor.findings.finding import Advice, Finding, Severity, Signal
+from regard.doctor.findings.growing_logits import GROWING
+from regard.doctor.findings.identical_heads import IDENTICAL_HEADS
+from regard.doctor.findings.inverted_mask import INVERTED_MASK
+from regard.doctor.findings.key_norm_hijack import HIJACK
+from regard.doctor.findings.large_logits import LARGE_LOGITS
+from regard.doctor.findings.malignant_sink import MALIGNANT_SINK
+from regard.doctor.findings.masked_rows import MASKED_ROWS
+from regard.doctor.findings.missing_mask import MISSING_MASK
+from regard.doctor.findings.no_gradient import NO_GRADIENT
+from regard.doctor.findings.no_op_sink import NO_OP_SINK
+from regard.doctor.findings.rank_collapse import RANK_COLLAPSE
+from regard.doctor.findings.saturated_tanh import SATURATED_TANH
+from regard.doctor.findings.signs import Disease, Sign
+from regard.doctor.findings.unscaled_logits import UNSCALED
+from regard.doctor.findings.washed_out_positions import WASHED_OUT
+
+if TYPE_CHECKING:
+    from regard.doctor.watch import Doctor
+
+__all__ = [
+    "DISEASES",
+    "Advice",
+    "Declared",
+    "Disease",
+    "Evidence",
+    "Finding",
+    "Severity",
+    "Sign",
+    "Signal",
+    "diagnose",
+    "evidence",
+    "findings_of",
+]
+
+DISEASES: tuple[Disease, ...] = (
+    BROKEN_NUMBERS,
+    MASKED_ROWS,
+    INVERTED_MASK,
+    MISSING_MASK,
+    UNSCALED,
+    GROWING,
+    LARGE_LOGITS,
+    HIJACK,
+    COLLAPSED_ENTROPY,
+    DEAD_SOFTMAX,
+    SATURATED_TANH,
+    DEAD_GRADIENT,
+    NO_GRADIENT,
+    IDENTICAL_HEADS,
+    WASHED_OUT,
+    COLLAPSED_POSITIONS,
+    RANK_COLLAPSE,
+    MALIGNANT_SINK,
+    NO_OP_SINK,
+)
+
+
+def diagnose(doctor: Doctor) -> list[Finding]:
+    """What is wrong with the model that the doctor has watched, the worst first."""
+    return findings_of(evidence(doctor))
+
+
+def findings_of(sites: Sequence[Evidence]) -> list[Finding]:
+    """What the numbers of these sites say, in the order of the forward pass; the worst first."""
+    sites = [e for e in sites if e.steps and e.heads]
+    found = [finding for disease in DISEASES for finding in disease.find(disease, sites)]
+    order = {e.name: place for place, e in enumerate(sites)}
+    return sorted(
+        without_consequences(found),
+        key=lambda x: (-x.severity, order[x.site], -x.confidence),
+    )
+
+
+def without_consequences(found: Sequence[Finding]) -> list[Finding]:
+    """Of causes and what follows from them in the same heads, the causes, as bad as the worst of it."""
+    kept = []
+    for finding in found:
+        causes = [x for x in found if explains(x, finding)]
+        if set(finding.heads) <= {head for x in causes for head in x.heads}:
+            continue
+        worst = [x.severity for x in found if explains(finding, x)]
+        kept.append(finding._replace(severity=max([finding.severity, *worst])))
+    return kept
+
+
+def explains(cause: Finding, other: Finding) -> bool:
+    """Whether one finding is the reason of another in some of its heads; a note is none."""
+    return (
+        cause.site == other.site
+        and cause.severity > Severity.NOTE
+        and other.disease in CAUSES[cause.disease]
+        and not set(other.heads).isdisjoint(cause.heads)
+    )
+
+
+CAUSES = {disease.name: disease.causes for disease in DISEASES}

@@ -1,0 +1,76 @@
+"""NaN and Inf, at the place they come from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from regard.doctor.findings.evidence import Evidence
+from regard.doctor.findings.finding import Advice, Finding, Severity, Signal
+from regard.doctor.findings.origin import COUNTS, LARGEST, SOURCE, emptied_before, first_broken
+from regard.doctor.findings.signs import Disease
+
+
+def find(disease: Disease, sites: Sequence[Evidence]) -> list[Finding]:
+    """At its origin alone: all that comes after is a consequence."""
+    origin = first_broken(sites)
+    if origin is None or emptied_before(sites, origin) is not None:
+        return []
+    e = sites[origin.site]
+    at = {name: e.of(name)[origin.place] for name in COUNTS}
+    sick = torch.stack([x > 0 for x in at.values()]).any(0)
+    heads = tuple(sick.nonzero().flatten().tolist())
+    signals = [
+        Signal(name, x.nan_to_num()[list(heads)].max().item(), 0.0, True, SOURCE)
+        for name, x in at.items()
+        if (x > 0).any()
+    ]
+    bound = e.of("logit_bound")[origin.place, list(heads)]
+    if len(signals) < 2 and not bound.isfinite().all():
+        signals.append(Signal("logit_bound", torch.inf, LARGEST, True, SOURCE))
+    later = sum(
+        bool(any((other.of(name) > 0).any() for name in COUNTS))
+        for other in sites[origin.site + 1 :]
+    )
+    # One count alone, which nothing else confirms, is not what NaN looks like.
+    severity = Severity.FAILURE if len(signals) > 1 or later else Severity.NOTE
+    if len(signals) < 2:
+        signals.append(Signal("later sites that are broken", float(later), 0.0, True, SOURCE))
+    came = sick.all() and all((at[name] > 0).all() for name in ("nan_queries", "nan_keys"))
+    where = (
+        "It came in with the input of this layer: look at what is before it."
+        if came
+        else "It arose in the projections or the product of this layer."
+    )
+    # After a step with NaN all weights are: what comes later says nothing of where it began.
+    lost = origin.place == 0 and e.steps[0] > 1
+    if lost:
+        where = "Steps before are no longer kept, and it may have begun elsewhere."
+    after = f" {later} later attention call(s) are broken in consequence." if later else ""
+    return [
+        Finding(
+            disease.name,
+            disease.title,
+            severity,
+            e.name,
+            heads,
+            e.steps[origin.place],
+            tuple(signals),
+            0.5 if lost else 1.0,
+            f"{disease.explanation} {where}{after}",
+            disease.remedies,
+        )
+    ]
+
+
+BROKEN_NUMBERS = Disease(
+    name="broken-numbers",
+    title="NaN or Inf",
+    find=find,
+    explanation="Queries, keys or logits hold NaN or Inf here, and nowhere before.",
+    remedies=(
+        Advice("qk-norm", "queries and keys that no longer leave the range of the dtype"),
+        Advice("numbers", "find the division by zero, log of zero or overflow before this layer"),
+    ),
+)

@@ -1,0 +1,76 @@
+"""Collapsed entropy: one key answers whatever is asked, and not because it should."""
+
+from __future__ import annotations
+
+import torch
+
+from regard.doctor.findings.evidence import Evidence, filled
+from regard.doctor.findings.finding import Advice, Finding, Severity
+from regard.doctor.findings.signs import (
+    Disease,
+    Grade,
+    Sign,
+    above,
+    below,
+    each_site,
+    graded,
+)
+
+LOW, LOW_SOURCE = 0.1, "ours; Zhai et al. (arXiv 2303.06296) give no absolute level"
+FELL, FELL_SOURCE = 0.3, "a sharp drop while training (arXiv 2303.06296); 0.3 is ours"
+RANK = 2.0
+RANK_SOURCE = (
+    "runs crash where attention is sparse and of low rank, sparse alone is benign (Qi et al., "
+    "Taming Transformer Without Using Learning Rate Warmup, 2025); 2 is ours"
+)
+ONE_KEY, ONE_KEY_SOURCE = 0.4, "ours: a map of rank one gives half of the queries the same key"
+# A head that learnt to look at one marked key has gaps of 20 to 30 to all others.
+VARIANCE, VARIANCE_SOURCE = 400.0, "ours: heads that learnt to pick one marked key stay below 100"
+# The value of the key that takes the weight is this short: a no-op.
+NO_OP = 0.5
+# Heads that follow the distance are sharp and of low rank by nature.
+BY_DISTANCE = 0.5
+FEW = 8
+
+
+def rule(disease: Disease, e: Evidence) -> list[Finding]:
+    """Low entropy counts only with a map of low rank, one key for most, and large logits."""
+    if e.fewer_than(FEW):
+        return []
+    rank = "output_rank" if e.of("map_rank").isnan().all() else "map_rank"
+    needed = (
+        below(e, "entropy", LOW, LOW_SOURCE),
+        below(e, rank, RANK, RANK_SOURCE),
+        above(e, "sink_weight", ONE_KEY, ONE_KEY_SOURCE),
+        above(e, "logit_var", VARIANCE, VARIANCE_SOURCE),
+    )
+    entropy = filled(e.of("entropy"))
+    drop = torch.nan_to_num(entropy, nan=-torch.inf).cummax(0).values - entropy
+    fell = Sign("entropy drop", drop, FELL, True, FELL_SOURCE)
+    only = ~(e.now("sink_value") < NO_OP) & ~(e.now("distance_share") > BY_DISTANCE)
+    return graded(
+        disease,
+        e,
+        Grade(Severity.FAILURE, (*needed, fell)),
+        Grade(Severity.WARNING, needed),
+        only=only,
+    )
+
+
+COLLAPSED_ENTROPY = Disease(
+    name="collapsed-entropy",
+    title="attention has collapsed onto one key",
+    find=each_site(rule),
+    explanation=(
+        "These heads put all their weight on one key, and queries meet keys in a single direction: "
+        "whatever is asked, the same key answers. Sharp attention is fine as long as different "
+        "queries find different keys; here they cannot. Training runs that end so do not recover by "
+        "themselves."
+    ),
+    remedies=(
+        Advice("qk-norm", "lower logits, entropy above 0.5, gradients that can turn the map"),
+        Advice("temperature", "softer weights; the direction has to be unlearned still"),
+        Advice("qk-clip", "largest logit back to 100"),
+    ),
+    causes=("large-logits", "dead-softmax", "dead-gradient", "malignant-sink", "no-op-sink"),
+)

@@ -1,0 +1,68 @@
+"""Queries and keys that get next to no gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from regard.doctor.findings.evidence import Evidence, tokens_differ
+from regard.doctor.findings.finding import Advice, Finding, Severity
+from regard.doctor.findings.signs import Disease, Grade, Sign, graded
+
+# Adam divides by the root mean square of the gradient plus 1e-8: below that, steps shrink to nothing.
+EPSILON = 1e-8
+NEAR, WORTSMAN = 100 * EPSILON, "AdamW's epsilon of 1e-8 (arXiv 2309.14322); 100 times it is ours"
+REACHES, REACHES_SOURCE = 1e-4, "ours: 0.007 to 50 in healthy models, fresh and trained"
+# Values that start at zero, as some initialisations have it, give no gradient in the first step.
+LASTING = 2
+
+
+def find(disease: Disease, sites: Sequence[Evidence]) -> list[Finding]:
+    """At every site, if the input gives anything to learn."""
+    return [x for e in sites for x in dead_at(disease, e)] if tokens_differ(sites) else []
+
+
+def dead_at(disease: Disease, e: Evidence) -> list[Finding]:
+    """Small beside the optimiser's epsilon, and beside what reaches the values.
+
+    A weight's gradient sums over the queries: over n of them it is about sqrt(n) times as large.
+    """
+    largest = torch.maximum(e.of("query_grad"), e.of("key_grad"))
+    largest = largest.masked_fill(largest.isinf(), torch.nan)
+    ratio = Sign(
+        "query_grad / value_grad", largest / e.of("value_grad"), REACHES, False, REACHES_SOURCE
+    )
+    count = 1 if e.facts is None else e.facts.batch * e.facts.queries
+    of_weights = largest * count**0.5
+    return graded(
+        disease,
+        e,
+        Grade(
+            Severity.FAILURE,
+            (Sign("query_grad * sqrt(queries)", of_weights, EPSILON, False, WORTSMAN), ratio),
+        ),
+        Grade(
+            Severity.WARNING,
+            (Sign("query_grad * sqrt(queries)", of_weights, NEAR, False, WORTSMAN), ratio),
+        ),
+        lasting=LASTING,
+    )
+
+
+DEAD_GRADIENT = Disease(
+    name="dead-gradient",
+    title="hardly any gradient reaches queries and keys",
+    find=find,
+    explanation=(
+        "The gradient at queries and keys is as small as the number that Adam adds to it, while the "
+        "values get theirs. Their weights do not learn, or only what rounding leaves. Either "
+        "softmax is saturated, or the values are all alike, so that it makes no difference where a "
+        "head looks."
+    ),
+    remedies=(
+        Advice("qk-norm", "logits of unit size, through which gradients come"),
+        Advice("temperature", "the same, with a learned factor"),
+        Advice("epsilon", "1e-15 in place of 1e-8 lets Adam take small gradients in full"),
+    ),
+)

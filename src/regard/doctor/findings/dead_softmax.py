@@ -1,0 +1,48 @@
+"""Dead softmax: so hard that no gradient comes through it."""
+
+from __future__ import annotations
+
+import torch
+
+from regard.doctor.findings.evidence import Evidence
+from regard.doctor.findings.finding import Advice, Finding, Severity
+from regard.doctor.findings.signs import Disease, Sign, above, below, each_site, judge
+
+# Uniform weights over n keys have 1 / sqrt(n): the norm alone says nothing without the largest one.
+SLOPE, SLOPE_SOURCE = 2e-3, "ours: 0.09 for unscaled logits at d = 1024, which still learn slowly"
+ONE, ONE_SOURCE = 0.99, "ours: what is left for all other keys is below 1%"
+# Values that start at zero, as some initialisations have it, give no gradient in the first step.
+LASTING = 2
+REACHES, REACHES_SOURCE = 1e-3, "ours: 0.007 to 50 in healthy models, fresh and trained"
+
+
+def rule(disease: Disease, e: Evidence) -> list[Finding | None]:
+    """The whole layer; single heads that are this hard have mostly learnt to be."""
+    if e.facts is not None and e.facts.keys < 2:
+        return []
+    gradient = torch.maximum(e.of("query_grad"), e.of("key_grad")) / e.of("value_grad")
+    needed = (
+        below(e, "jacobian", SLOPE, SLOPE_SOURCE),
+        above(e, "max_weight", ONE, ONE_SOURCE),
+        Sign("query_grad / value_grad", gradient, REACHES, False, REACHES_SOURCE),
+    )
+    found = judge(disease, e, Severity.WARNING, needed, every_head=True, lasting=LASTING)
+    return [found or judge(disease, e, Severity.NOTE, needed)]
+
+
+DEAD_SOFTMAX = Disease(
+    name="dead-softmax",
+    title="softmax is so hard that nothing can be learnt through it",
+    find=each_site(rule),
+    explanation=(
+        "Every query gives one key all of its weight, and the slope of softmax there is zero. "
+        "Queries and keys of the whole layer get no gradient any more, while the values still do: "
+        "where it looks is fixed for good."
+    ),
+    remedies=(
+        Advice("temperature", "softer weights, and a slope that gradients can use"),
+        Advice("qk-norm", "logits bounded whatever the weights do"),
+        Advice("cosine", "logits bounded by a learned temperature"),
+    ),
+    causes=("dead-gradient",),
+)

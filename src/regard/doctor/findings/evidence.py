@@ -1,0 +1,156 @@
+"""What a diagnosis rests on: the numbers of every site, and what the model says of itself.
+
+Shape legend: S steps, H heads, V vitals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from regard.doctor.capture.names import named_modules
+from regard.doctor.facts import Facts
+from regard.nn.position import Sinusoidal
+
+# All but rounding.
+ALL_ALIKE = 1 - 1e-6
+
+if TYPE_CHECKING:
+    from regard.doctor.watch import Doctor
+
+
+class Declared(NamedTuple):
+    """What the model says of itself.
+
+    Attributes:
+        causal: the attribute `is_causal` of the module, as Hugging Face's have it; None without.
+        frozen: whether parameters of the module are kept from learning.
+        fixed_positions: whether positions that cannot learn are added to the model's input.
+    """
+
+    causal: bool | None = None
+    frozen: bool = False
+    fixed_positions: bool = False
+
+
+class Evidence(NamedTuple):
+    """The numbers of one site.
+
+    Attributes:
+        name: of the site.
+        module: the path of its module.
+        route: how it was seen.
+        steps: those that are kept, oldest first.
+        values: (S, H, V); NaN for what was not measured.
+        vitals: names of the columns.
+        facts: sizes and options of the last call, None where nothing is known.
+        declared: what the model says of itself.
+    """
+
+    name: str
+    module: str
+    route: str
+    steps: list[int]
+    values: Tensor
+    vitals: tuple[str, ...]
+    facts: Facts | None = None
+    declared: Declared = Declared()
+
+    @property
+    def heads(self) -> int:
+        """How many."""
+        return self.values.shape[1]
+
+    def fewer_than(self, count: int) -> bool:
+        """Whether there are fewer queries or keys, where that is known."""
+        return self.facts is not None and min(self.facts.queries, self.facts.keys) < count
+
+    def of(self, vital: str) -> Tensor:
+        """The column of a vital, (S, H); NaN where it is unknown."""
+        if vital not in self.vitals:
+            return self.values.new_full(self.values.shape[:2], torch.nan)
+        return self.values[..., self.vitals.index(vital)]
+
+    def now(self, vital: str) -> Tensor:
+        """Its last measured value, (H,)."""
+        return filled(self.of(vital))[-1] if self.steps else self.values.new_zeros(0)
+
+
+def filled(values: Tensor) -> Tensor:
+    """(S, H) with NaN replaced by the last number before: levels are measured at different steps."""
+    known = ~values.isnan()
+    place = torch.arange(values.shape[0], device=values.device)[:, None].expand_as(values)
+    last = torch.where(known, place, 0).cummax(0).values if values.shape[0] else place
+    return values.gather(0, last)
+
+
+def tokens_differ(sites: Sequence[Evidence]) -> bool:
+    """Whether the input has anything to tell apart, as far as the first site shows.
+
+    One token all over, as in a first try with `torch.ones`, says nothing of the model.
+    """
+    if not sites:
+        return False
+    # The cheap level knows no values: there, equal keys have logits that do not vary.
+    varied = sites[0].now("logit_var") / sites[0].now("logit_bound").square()
+    alike = (sites[0].now("value_alike") > ALL_ALIKE) | (varied < 1 - ALL_ALIKE)
+    return not bool(alike.all())
+
+
+def sequences_differ(sites: Sequence[Evidence]) -> bool:
+    """Whether the sequences of a batch differ, as far as the first site shows."""
+    return len(sites) > 0 and not bool((sites[0].now("value_place") > ALL_ALIKE).any())
+
+
+def evidence(doctor: Doctor) -> list[Evidence]:
+    """Of every site at which anything was measured, in the order of the forward pass."""
+    modules = {
+        name or type(module).__name__: module for name, module in named_modules(doctor.model)
+    }
+    fixed = has_fixed_positions(doctor.model)
+    found = []
+    for site in doctor.chart.order:
+        steps, values = doctor.history(site.name)
+        if not steps or not site.heads:
+            continue
+        declared = declared_by(modules.get(site.module), fixed)
+        found.append(
+            Evidence(
+                site.name,
+                site.module,
+                site.route,
+                steps,
+                values,
+                doctor.vitals,
+                site.facts,
+                declared,
+            )
+        )
+    return found
+
+
+def declared_by(module: nn.Module | None, fixed_positions: bool) -> Declared:
+    """What a module says of itself."""
+    causal = getattr(module, "is_causal", None)
+    parameters = [] if module is None else list(module.parameters())
+    frozen = not all(x.requires_grad for x in parameters)
+    return Declared(causal if isinstance(causal, bool) else None, frozen, fixed_positions)
+
+
+def has_fixed_positions(model: nn.Module) -> bool:
+    """Whether the model holds sinusoids, or a table of positions that does not learn.
+
+    A table has two dims or more: frequencies of rotary positions have one.
+    """
+    if any(isinstance(x, Sinusoidal) and not list(x.parameters()) for x in model.modules()):
+        return True
+    frozen = [(name, x) for name, x in model.named_parameters() if not x.requires_grad]
+    for name, x in (*model.named_buffers(), *frozen):
+        words = name.lower().split(".")
+        named = any(word == "pe" or word.startswith("pos") for word in words[-2:])
+        if named and x.is_floating_point() and x.ndim > 1:
+            return True
+    return False

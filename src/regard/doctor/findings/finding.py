@@ -1,0 +1,71 @@
+"""What a finding is: data that says what is wrong, where, since when, by which numbers, and what helps."""
+
+from __future__ import annotations
+
+import enum
+from typing import NamedTuple
+
+
+class Severity(enum.IntEnum):
+    """How bad it is: a note tells, a warning asks to look, a failure is a disease."""
+
+    NOTE = 1
+    WARNING = 2
+    FAILURE = 3
+
+    def __str__(self) -> str:
+        """In lower case, as reports and files have it."""
+        return self.name.lower()
+
+
+class Signal(NamedTuple):
+    """One number that speaks for a finding.
+
+    Attributes:
+        vital: its name, one of `VITALS`, or one of them with what was made of it ("logit_max slope").
+        value: of the worst head.
+        threshold: what it was held against.
+        above: whether it is too large; else it is too small.
+        source: where the threshold comes from: a paper, or "ours" with the measurement behind it.
+    """
+
+    vital: str
+    value: float
+    threshold: float
+    above: bool
+    source: str
+
+
+class Advice(NamedTuple):
+    """A remedy by its name in `REMEDIES`, and what it is expected to do in this case."""
+
+    remedy: str
+    expected: str
+
+
+class Finding(NamedTuple):
+    """A disease at a place.
+
+    Attributes:
+        disease: its name in `DISEASES`, as "growing-logits".
+        title: in a few words.
+        severity: see there.
+        site: the attention call, by the module's path.
+        heads: which of its heads.
+        since: the first step in which it showed, of those that are kept.
+        signals: two at least.
+        confidence: 0 to 1: how many of the signs that could speak do, and over how many steps.
+        explanation: what it is and does, in two or three sentences for somebody who never met it.
+        remedies: the best first.
+    """
+
+    disease: str
+    title: str
+    severity: Severity
+    site: str
+    heads: tuple[int, ...]
+    since: int
+    signals: tuple[Signal, ...]
+    confidence: float
+    explanation: str
+    remedies: tuple[Advice, ...]

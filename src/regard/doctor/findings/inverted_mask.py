@@ -1,0 +1,48 @@
+"""Masks the wrong way round."""
+
+from __future__ import annotations
+
+from regard.doctor.findings.evidence import Evidence
+from regard.doctor.findings.finding import Advice, Finding, Severity
+from regard.doctor.findings.seeing import is_square, seen
+from regard.doctor.findings.signs import Disease, above, below, each_site, judge
+
+# In a batch padded to its longest sequence that one sees everything.
+LONGEST = "ours: one sequence of the batch is full"
+
+
+def rule(disease: Disease, e: Evidence) -> list[Finding | None]:
+    """Only the future, or only padding."""
+    if not is_square(e):
+        return []
+    facts = e.facts
+    assert facts is not None
+    ahead, back = seen(e, "next_share", True), seen(e, "previous_share", False)
+    only_future = (ahead, back, seen(e, "own_share", False))
+    found = judge(disease, e, Severity.WARNING, only_future, every_head=True)
+    if found is not None or facts.batch < 2:
+        return [found]
+    # Sequences without padding see nothing at all, the others see their padding alone.
+    whole = e.now("masked_rows") * facts.batch
+    only = (whole > 0.5) & ((whole - whole.round()).abs() < 1e-3)
+    only_padding = (
+        above(e, "masked_rows", 0.0, LONGEST),
+        below(e, "visible_share", 1 / facts.batch, LONGEST),
+        ahead,
+        seen(e, "previous_share", True),
+    )
+    return [judge(disease, e, Severity.WARNING, only_padding, only=only, every_head=True)]
+
+
+INVERTED_MASK = Disease(
+    name="inverted-mask",
+    title="the mask is the wrong way round",
+    find=each_site(rule),
+    explanation=(
+        "Queries see just what they should not: tokens after them and never themselves or earlier "
+        "ones, or padding and never the tokens. In nn.MultiheadAttention True means hidden, in "
+        "scaled_dot_product_attention it means visible: the mask of one was given to the other."
+    ),
+    remedies=(Advice("mask", "invert the mask: ~mask"),),
+    causes=("masked-rows", "rank-collapse"),
+)

@@ -1,0 +1,64 @@
+"""Key-norm hijack: one key is so long that it wins by its length alone."""
+
+from __future__ import annotations
+
+from regard.doctor.findings.evidence import Evidence
+from regard.doctor.findings.finding import Advice, Finding, Severity
+from regard.doctor.findings.signs import Disease, Grade, above, below, each_site, graded
+
+# 3 would be met by chance: the farthest of 4096 keys in one direction lies at 4. In 8 dims and more
+# the largest norm is below 2.
+LONG, LONG_SOURCE = 5.0, "ours: below 2 for random keys of 8 dims or more, up to 4 in one direction"
+# Of queries half lie on its side, at most, unless they have a common part.
+TAKES, TAKES_SOURCE = 0.25, "ours: a key 10 times as long takes over half of 25% of the queries"
+# A no-op sink has a long key, or one that all queries like, and a short value.
+ADDS, ADDS_SOURCE = 0.3, "ours: a third of what all other keys add"
+NO_OP = 0.5
+MOST, MOST_SOURCE = (
+    0.5,
+    "one key with more than half of the mean weight (arXiv 2309.17453; rule ours)",
+)
+EASY, EASY_SOURCE = 10.0, "ours: factor on one key's norm that captures half of the queries"
+FEW = 8
+
+
+def rule(disease: Disease, e: Evidence) -> list[Finding]:
+    """A long key, that takes much of the weight, and whose value matters."""
+    if e.fewer_than(FEW):
+        return []
+    long = above(e, "key_spread", LONG, LONG_SOURCE)
+    adds = above(e, "sink_output", ADDS, ADDS_SOURCE)
+    only = ~(e.now("sink_value") < NO_OP)
+    also = (below(e, "c50", EASY, EASY_SOURCE),)
+    return graded(
+        disease,
+        e,
+        Grade(Severity.FAILURE, (long, above(e, "sink_weight", MOST, MOST_SOURCE), adds), also),
+        Grade(Severity.WARNING, (long, above(e, "sink_weight", TAKES, TAKES_SOURCE), adds), also),
+        only=only,
+    )
+
+
+HIJACK = Disease(
+    name="key-norm-hijack",
+    title="one key wins by its length",
+    find=each_site(rule),
+    explanation=(
+        "One key is many times as long as all others, and takes the weight of every query on its "
+        "side of the space, whatever the query asks for. What it says reaches everybody. A token "
+        "that was planted for it, a bad embedding or an input that was not normalised does that."
+    ),
+    remedies=(
+        Advice("key-clip", "its norm at most 3 times the median: it takes 1% of the queries"),
+        Advice("cosine", "length plays no part any more"),
+        Advice("qk-norm", "keys of the same length"),
+    ),
+    causes=(
+        "large-logits",
+        "dead-softmax",
+        "collapsed-entropy",
+        "malignant-sink",
+        "no-op-sink",
+        "dead-gradient",
+    ),
+)

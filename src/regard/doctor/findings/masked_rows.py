@@ -1,0 +1,80 @@
+"""Queries that see no key."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from regard.doctor.findings.evidence import Evidence
+from regard.doctor.findings.finding import Advice, Finding, Severity, Signal
+from regard.doctor.findings.origin import LARGEST, SOURCE, emptied_before, first_broken
+from regard.doctor.findings.signs import Disease, above, below, judge
+
+GRADIENTS = ("query_grad", "key_grad", "value_grad")
+ROWS_SOURCE = "ours: softmax over nothing is 0 / 0"
+HIDDEN_SOURCE = "ours: some keys are hidden"
+FOLLOWS = "Here NaN follows, and reaches every weight of the model in backward."
+
+
+def find(disease: Disease, sites: Sequence[Evidence]) -> list[Finding]:
+    """Rows without a key: a failure where NaN follows, else worth a note."""
+    origin = first_broken(sites)
+    guilty = None if origin is None else emptied_before(sites, origin)
+    found = []
+    for index, e in enumerate(sites):
+        finding = None
+        if origin is not None and index == guilty:
+            after = sites[origin.site]
+            signs = [Signal(f"NaN at {after.name}", 1.0, 0.0, True, SOURCE)]
+            finding = failure(disease, e, e.steps.index(after.steps[origin.place]), signs)
+        elif origin is None and index == len(sites) - 1:
+            # No site comes after the last one: there backward brings the NaN.
+            empty = (e.of("masked_rows") > 0).any(1)
+            broken = torch.stack([e.of(name).isposinf().any(1) for name in GRADIENTS]).any(0)
+            if (empty & broken).any():
+                finding = failure(disease, e, int((empty & broken).nonzero()[0]), [])
+        if finding is None:
+            rows = above(e, "masked_rows", 0.0, ROWS_SOURCE)
+            hidden = below(e, "visible_share", 1.0, HIDDEN_SOURCE)
+            finding = judge(disease, e, Severity.NOTE, (rows, hidden))
+        found.append(finding)
+    return [finding for finding in found if finding is not None]
+
+
+def failure(disease: Disease, e: Evidence, place: int, signs: Sequence[Signal]) -> Finding:
+    """In the step at this place queries saw no key, and NaN followed; `signs` say where."""
+    rows = e.of("masked_rows")[place]
+    heads = tuple((rows > 0).nonzero().flatten().tolist())
+    signals = [
+        Signal("masked_rows", rows.nan_to_num().max().item(), 0.0, True, ROWS_SOURCE),
+        *signs,
+    ]
+    for name in GRADIENTS:
+        if e.of(name)[place].isposinf().any():
+            signals.append(Signal(name, torch.inf, LARGEST, True, SOURCE))
+    return Finding(
+        disease.name,
+        disease.title,
+        Severity.FAILURE,
+        e.name,
+        heads,
+        e.steps[place],
+        tuple(signals),
+        1.0,
+        f"{disease.explanation} {FOLLOWS}",
+        disease.remedies,
+    )
+
+
+MASKED_ROWS = Disease(
+    name="masked-rows",
+    title="queries that see no key",
+    find=find,
+    explanation=(
+        "Some queries are left without any key by the mask: an empty sequence, or padding that asks "
+        "as well. Softmax over nothing is 0 / 0, which some kernels answer with zeros and others "
+        "with NaN."
+    ),
+    remedies=(Advice("mask", "leave at least one key, or drop empty sequences from the batch"),),
+)

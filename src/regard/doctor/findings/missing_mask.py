@@ -1,0 +1,52 @@
+"""A causal mask that is not there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from regard.doctor.findings.evidence import Evidence
+from regard.doctor.findings.finding import Advice, Finding, Severity
+from regard.doctor.findings.seeing import is_square, kind_of, looks_back, seen
+from regard.doctor.findings.signs import Disease, above, judge
+
+NO_MASK, NO_MASK_SOURCE = 0.99, "ours: every query sees every key"
+# Of layers that are built alike.
+CAUSAL_SHARE, LEAST_LAYERS = 2 / 3, 3
+
+
+def find(disease: Disease, sites: Sequence[Evidence]) -> list[Finding]:
+    """Sees the future, where its module says it does not, or all layers of its kind do not."""
+    found = []
+    backward = {e.name: looks_back(e) for e in sites}
+    for e in sites:
+        if not is_square(e) or e.declared.causal is False:
+            continue
+        alike = [x for x in sites if kind_of(x) == kind_of(e) and is_square(x)]
+        causal = sum(backward[x.name] for x in alike)
+        odd = len(alike) >= LEAST_LAYERS and causal >= CAUSAL_SHARE * len(alike)
+        if not (e.declared.causal or odd):
+            continue
+        needed = (
+            seen(e, "next_share", True),
+            above(e, "visible_share", NO_MASK, NO_MASK_SOURCE),
+        )
+        finding = judge(disease, e, Severity.WARNING, needed, every_head=True)
+        if finding is not None:
+            found.append(finding)
+    return found
+
+
+MISSING_MASK = Disease(
+    name="missing-mask",
+    title="the causal mask is missing",
+    find=find,
+    explanation=(
+        "This layer is one of a causal model and sees the tokens that it is to predict. The loss "
+        "falls beautifully, and what the model generates is worthless. In Hugging Face models a "
+        "registered attention function gets no mask unless a mask function is registered under the "
+        "same name."
+    ),
+    remedies=(
+        Advice("mask", "is_causal=True, or AttentionMaskInterface.register(name, sdpa_mask)"),
+    ),
+)

@@ -1,0 +1,38 @@
+"""Queries and keys that are cut off from the loss."""
+
+from __future__ import annotations
+
+from regard.doctor.findings.evidence import Evidence
+from regard.doctor.findings.finding import Advice, Finding, Severity
+from regard.doctor.findings.signs import Disease, Sign, constant, each_site, judge
+
+# They read gradients of all three sides, or of none.
+ROUTES = ("sdpa", "regard")
+SOURCE = "ours: the values get one in every step"
+
+
+def rule(disease: Disease, e: Evidence) -> list[Finding | None]:
+    """Values learn, and neither query nor key does: cut off, or frozen on purpose."""
+    if e.route not in ROUTES:
+        return []
+    learns = ~e.of("value_grad").isnan()
+    steps = constant(e, learns.sum(0).to(e.values.dtype))
+    needed = [Sign("steps with value_grad", steps, 0.5, True, SOURCE)]
+    for side in ("query_grad", "key_grad"):
+        count = constant(e, (~e.of(side).isnan()).sum(0).to(e.values.dtype))
+        needed.append(Sign(f"steps with {side}", count, 0.5, False, SOURCE))
+    severity = Severity.NOTE if e.declared.frozen else Severity.WARNING
+    return [judge(disease, e, severity, needed)]
+
+
+NO_GRADIENT = Disease(
+    name="no-gradient",
+    title="queries and keys are cut off from the loss",
+    find=each_site(rule),
+    explanation=(
+        "In backward a gradient arrives at the values of this layer and none at its queries and "
+        "keys. Where it looks will never be learnt. A detach or no_grad in the forward pass does "
+        "that, or weights that were frozen."
+    ),
+    remedies=(Advice("gradient", "take the detach or no_grad out, or unfreeze the projections"),),
+)

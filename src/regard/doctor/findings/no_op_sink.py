@@ -1,0 +1,41 @@
+"""A sink that takes the weight and says nothing: a way to be silent, and no disease."""
+
+from __future__ import annotations
+
+from regard.doctor.findings.evidence import Evidence
+from regard.doctor.findings.finding import Advice, Finding, Severity
+from regard.doctor.findings.signs import Disease, above, below, each_site, judge
+
+MOST, MOST_SOURCE = (
+    0.5,
+    "one key with more than half of the mean weight (arXiv 2309.17453; rule ours)",
+)
+SHORT, SHORT_SOURCE = 0.5, "ours: half of the length of other values (after arXiv 1906.04341)"
+LITTLE, LITTLE_SOURCE = 0.3, "ours: less than half of what all other keys add"
+# Of few queries or keys one always gets much.
+FEW = 8
+
+
+def rule(disease: Disease, e: Evidence) -> list[Finding | None]:
+    """Much weight on a short value."""
+    if e.fewer_than(FEW):
+        return []
+    needed = (
+        above(e, "sink_weight", MOST, MOST_SOURCE),
+        below(e, "sink_value", SHORT, SHORT_SOURCE),
+    )
+    also = (below(e, "sink_output", LITTLE, LITTLE_SOURCE),)
+    return [judge(disease, e, Severity.NOTE, needed, also)]
+
+
+NO_OP_SINK = Disease(
+    name="no-op-sink",
+    title="a sink, which is no disease",
+    find=each_site(rule),
+    explanation=(
+        "Most of the weight goes to one key, often the first or a separator, whose value adds "
+        "little. So a head says nothing when it has nothing to say. It is worth knowing before keys "
+        "are dropped from a cache: this one has to stay."
+    ),
+    remedies=(Advice("swap-score", "with a learned sink no key is needed for it"),),
+)

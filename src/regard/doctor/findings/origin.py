@@ -1,0 +1,45 @@
+"""Where the first NaN or Inf of a model is, in time and in the network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+from regard.doctor.findings.evidence import Evidence
+
+COUNTS = ("nan_queries", "inf_queries", "nan_keys", "inf_keys", "nan_logits", "inf_logits")
+SOURCE = "ours: no number may be NaN or infinite"
+LARGEST = torch.finfo(torch.float32).max
+
+
+class Origin(NamedTuple):
+    """The first place in the network and in time: index of the site, place of the step in it."""
+
+    site: int
+    place: int
+
+
+def first_broken(sites: Sequence[Evidence]) -> Origin | None:
+    """Where the earliest step with a broken number has its first, in the order of the forward pass."""
+    found = []
+    for index, e in enumerate(sites):
+        broken = torch.stack([e.of(name) > 0 for name in COUNTS]).any(0).any(1)
+        if broken.any():
+            place = int(broken.nonzero()[0])
+            found.append((e.steps[place], index, place))
+    if not found:
+        return None
+    _, index, place = min(found)
+    return Origin(index, place)
+
+
+def emptied_before(sites: Sequence[Evidence], origin: Origin) -> int | None:
+    """The last site before the origin that had queries without a key in that step."""
+    step = sites[origin.site].steps[origin.place]
+    for index in range(origin.site - 1, -1, -1):
+        e = sites[index]
+        if step in e.steps and (e.of("masked_rows")[e.steps.index(step)] > 0).any():
+            return index
+    return None

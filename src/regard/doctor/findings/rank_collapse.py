@@ -1,0 +1,54 @@
+"""Rank collapse: all tokens have become one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from regard.doctor.findings.evidence import Evidence, tokens_differ
+from regard.doctor.findings.finding import Advice, Finding, Severity
+from regard.doctor.findings.signs import Disease, above, judge
+
+ALIKE, ALIKE_SOURCE = 0.99, "ours: below 0.7 in healthy fresh and trained models"
+OUTPUT, OUTPUT_SOURCE = (
+    0.99,
+    "ours; uniform weights alone reach it too, so it counts with the values",
+)
+UNIFORM, UNIFORM_SOURCE = (
+    0.999,
+    "equal keys get equal weights; rank decays doubly exponentially with depth (arXiv 2103.03404)",
+)
+FEW = 4
+
+
+def find(disease: Disease, sites: Sequence[Evidence]) -> list[Finding]:
+    """Values that are all alike, keys that are, and so outputs that are; but not yet the input."""
+    if not tokens_differ(sites):
+        return []
+    found = []
+    for e in sites[1:]:
+        if e.fewer_than(FEW):
+            continue
+        needed = (
+            above(e, "value_alike", ALIKE, ALIKE_SOURCE),
+            above(e, "output_alike", OUTPUT, OUTPUT_SOURCE),
+            above(e, "entropy", UNIFORM, UNIFORM_SOURCE),
+        )
+        found.append(judge(disease, e, Severity.WARNING, needed, every_head=True))
+    return [finding for finding in found if finding is not None]
+
+
+RANK_COLLAPSE = Disease(
+    name="rank-collapse",
+    title="all tokens have become alike",
+    find=find,
+    explanation=(
+        "Keys, values and outputs of all tokens are the same but for a hundredth: there is nothing "
+        "left to attend to. Attention averages, and layer upon layer of it without residual "
+        "connections, or with ones that are too weak, averages everything away."
+    ),
+    remedies=(
+        Advice("residual", "a residual connection around attention, or larger weights on it"),
+        Advice("temperature", "sharper weights average less"),
+    ),
+    causes=("dead-gradient",),
+)

@@ -1,0 +1,48 @@
+"""Saturated tanh in additive scores."""
+
+from __future__ import annotations
+
+from regard.doctor.findings.evidence import Evidence
+from regard.doctor.findings.finding import Advice, Finding, Severity
+from regard.doctor.findings.signs import Disease, Grade, Sign, above, below, each_site, graded
+
+# Of the sum of two unit-variance projections a fifth lies where tanh has a tenth of its slope.
+HALF, MOST = 0.5, 0.8
+SHARE_SOURCE = "ours: 0.2 for unit-variance projections, 0.25 to 0.35 in trained healthy models"
+# The root mean square of query and key side together; 1.4 for unit variance. Half of a normal
+# distribution is beyond |x| = 1.82, where the slope is 0.1, at 2.7.
+SIZE, SIZE_SOURCE = 2.5, "ours: 1.4 for unit-variance projections"
+SLOPE, SLOPE_SOURCE = 0.25, "ours: 0.5 for unit-variance projections"
+
+
+def rule(disease: Disease, e: Evidence) -> list[Finding]:
+    """From the share of flat units, and from what goes into them."""
+    if e.facts is None or not e.facts.dims:
+        return []
+    inside = (e.of("query_norm").square() + e.of("key_norm").square()) / e.facts.dims
+    size = Sign("input of tanh, rms", inside.sqrt(), SIZE, True, SIZE_SOURCE)
+    slope = below(e, "tanh_slope", SLOPE, SLOPE_SOURCE)
+    most, half = (above(e, "tanh_saturated", x, SHARE_SOURCE) for x in (MOST, HALF))
+    return graded(
+        disease,
+        e,
+        Grade(Severity.FAILURE, (most, size), (slope,)),
+        Grade(Severity.WARNING, (half, size), (slope,)),
+    )
+
+
+SATURATED_TANH = Disease(
+    name="saturated-tanh",
+    title="tanh of the additive score is saturated",
+    find=each_site(rule),
+    explanation=(
+        "Most hidden units of the additive score stand at +1 or -1, where tanh is flat. The score "
+        "then knows only signs, and hardly any gradient gets back to the projections. They have "
+        "become too large, or their input has."
+    ),
+    remedies=(
+        Advice("shrink-tanh", "inputs of tanh of unit size again, slopes of about 0.5"),
+        Advice("swap-score", "a score without tanh"),
+    ),
+    causes=("dead-gradient",),
+)

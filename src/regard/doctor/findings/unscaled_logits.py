@@ -1,0 +1,97 @@
+"""Unscaled logits: the division by sqrt(d) is missing."""
+
+from __future__ import annotations
+
+import torch
+
+from regard.doctor.findings.evidence import Evidence
+from regard.doctor.findings.finding import Advice, Finding, Severity
+from regard.doctor.findings.signs import (
+    Disease,
+    Grade,
+    Sign,
+    above,
+    below,
+    constant,
+    each_site,
+    graded,
+    judge,
+)
+from regard.doctor.vitals.table import Kind
+
+VASWANI = "arXiv 1706.03762 3.2.1: unit-variance q and k give logits of variance d, hence 1/sqrt(d)"
+# A quarter of d: queries and keys at half of unit variance each, and still no scale.
+SHARE_OF_DIMS = 0.25
+# A factor of 2 on 1/sqrt(d) is a choice, more is none.
+TIMES_USUAL = 2.0
+# Below it softmax is not much sharper than that of scaled logits, whatever d is.
+LEAST_VARIANCE = 8.0
+# Standard deviation 10: as a rule one key takes all.
+HARD_VARIANCE = 100.0
+# Measured at 512 keys: 0.37 at d = 16, 0.12 at d = 64; 0.92 with the scale at every d.
+LOW_ENTROPY = 0.5
+# Narrow heads do without: their logits vary no more than those of a trained head. T5 has no scale by
+# design, and sharp heads of it at d = 8 are at a variance of 10.
+LEAST_DIMS = 32
+# Where only logits are seen, d is that of the values and nothing is known of the scale. Trained heads
+# differ from one another, and cosine scores do not follow d; untrained unscaled ones all have about d.
+AGREE, SHARES = 2.0, (0.4, 2.0)
+
+
+def rule(disease: Disease, e: Evidence) -> list[Finding]:
+    """From the variance of the logits, the scale, and the size of queries and keys."""
+    facts = e.facts
+    if facts is None or not facts.dims or facts.dims < LEAST_DIMS or facts.keys < 4:
+        return []
+    share = Sign("logit_var / dims", e.of("logit_var") / facts.dims, SHARE_OF_DIMS, True, VASWANI)
+    least = above(
+        e, "logit_var", LEAST_VARIANCE, "ours: scaled logits of fresh models stay below 2"
+    )
+    entropy = below(e, "entropy", LOW_ENTROPY, "ours: 0.92 scaled and below 0.4 unscaled, 512 keys")
+    if facts.kind is Kind.LOGITS:
+        if not from_the_start(e, facts.dims):
+            return []
+        found = judge(disease, e, Severity.WARNING, (share, least, entropy), every_head=True)
+        return [] if found is None else [found]
+    if facts.scale is None:
+        return []
+    times = constant(e, abs(facts.scale) * facts.dims**0.5)
+    scale = Sign("scale * sqrt(dims)", times, TIMES_USUAL, True, VASWANI)
+    # Cosine attention has a large scale too, on vectors of length 1.
+    size = e.now("query_norm") * e.now("key_norm") / facts.dims
+    hard = above(e, "logit_var", HARD_VARIANCE, "ours: standard deviation 10")
+    return graded(
+        disease,
+        e,
+        Grade(Severity.FAILURE, (hard, share, scale), (entropy,)),
+        Grade(Severity.WARNING, (least, share, scale), (entropy,)),
+        only=torch.nan_to_num(size) > SHARE_OF_DIMS,
+    )
+
+
+def from_the_start(e: Evidence, dims: int) -> bool:
+    """Whether all heads had logits of variance d, more or less, in all steps."""
+    share = e.of("logit_var") / dims
+    share = share[~share.isnan().any(1)]
+    if e.heads < 2 or not len(share):
+        return False
+    agree = share.amax(1) < AGREE * share.amin(1)
+    return bool((agree & (share.amin(1) > SHARES[0]) & (share.amax(1) < SHARES[1])).all())
+
+
+UNSCALED = Disease(
+    name="unscaled-logits",
+    title="logits are not scaled by 1/sqrt(d)",
+    find=each_site(rule),
+    explanation=(
+        "The inner product of a query and a key of d features varies with d, and nothing divides it "
+        "by sqrt(d). Softmax then picks one key almost by chance, and hardly any gradient comes "
+        "back through it. The wider the heads, the worse."
+    ),
+    remedies=(
+        Advice("scale", "logits of variance 1 in place of d; entropy back to about 0.9"),
+        Advice("qk-norm", "logits bounded whatever the weights do"),
+        Advice("cosine", "logits bounded by a learned temperature"),
+    ),
+    causes=("large-logits", "dead-softmax", "dead-gradient", "collapsed-entropy", "growing-logits"),
+)

@@ -1,0 +1,141 @@
+"""A patient from a Hugging Face folder on disk: config.json and its weights.
+
+Weights are read from safetensors, or from pytorch_model.bin with `weights_only`. Code that a folder
+brings along is never run, nothing is unpickled, nothing is fetched.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from regard.doctor.patients.data import NOT_UNPICKLED, Tokenizer, is_pickle, one_line
+from regard.doctor.patients.patient import Unusable
+
+INSTALL = "pip install 'regard[hf]'"
+SAFE, PICKLED = "*.safetensors", "pytorch_model*.bin"
+LONGEST = 256
+
+
+def open_folder(folder: Path) -> tuple[nn.Module, list[str]]:
+    """The model, and what to know about its weights."""
+    config = read_config(folder)
+    safe = sorted(folder.glob(SAFE))
+    if not safe and not sorted(folder.glob(PICKLED)):
+        raise Unusable(f"{folder}: there are no weights: neither {SAFE} nor {PICKLED}")
+    try:
+        import transformers  # noqa: F401
+    except ImportError:
+        raise Unusable(f"{folder}: a Hugging Face folder needs transformers: {INSTALL}") from None
+    with quiet():
+        try:
+            return load(folder, config, safe=bool(safe))
+        except Unusable:
+            raise
+        except Exception as error:  # transformers raises all kinds
+            if is_pickle(error):
+                raise Unusable(
+                    f"{folder}: pytorch_model.bin holds something else than tensors. "
+                    f"{NOT_UNPICKLED}; use safetensors"
+                ) from None
+            if "auto_map" in config:
+                raise Unusable(
+                    f"{folder}: its config names code of its own (auto_map). That code is not run; "
+                    "write a function that builds the model, and name it as package.module:function"
+                ) from None
+            why = f"{type(error).__name__}: {one_line(error)}"
+            raise Unusable(f"{folder} cannot be loaded: {why}") from None
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """config.json, which says what the model is."""
+    path = folder / "config.json"
+    if not path.is_file():
+        raise Unusable(
+            f"{folder}: there is no config.json in it, which says what the model is; give the "
+            "folder that save_pretrained wrote"
+        )
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise Unusable(f"{path} cannot be read: {one_line(error)}") from None
+    if not isinstance(config, dict):
+        raise Unusable(f"{path} holds no config")
+    return config
+
+
+def load(folder: Path, config: dict[str, Any], *, safe: bool) -> tuple[nn.Module, list[str]]:
+    """Build the model and read its weights."""
+    import transformers
+    from transformers import AutoConfig, AutoModel, PreTrainedModel
+
+    from regard.integrations.transformers import load_pretrained
+    from regard.integrations.transformers.attach import DESCRIPTIONS
+
+    if DESCRIPTIONS in config:
+        return load_pretrained(folder, local_files_only=True).eval(), []
+    local: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+    found = AutoConfig.from_pretrained(folder, **local)
+    # A folder may ask for kernels to be fetched; without a word the model takes its usual ones.
+    found._attn_implementation = None
+    named = found.architectures[0] if found.architectures else None
+    known = getattr(transformers, named, None) if isinstance(named, str) else None
+    is_model = isinstance(known, type) and issubclass(known, PreTrainedModel)
+    reader: Any = known if is_model else AutoModel
+    model, info = reader.from_pretrained(
+        folder,
+        config=found,
+        use_safetensors=safe,
+        weights_only=True,
+        output_loading_info=True,
+        **local,
+    )
+    said = [] if is_model else [f"the class {named} is not in transformers: read as AutoModel"]
+    missing = sorted(info["missing_keys"])
+    if missing:
+        shown = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
+        said.append(f"{len(missing)} weights are in no file and are random: {shown}")
+    return model.eval(), said
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without the bars and remarks of transformers: what matters of them is said by us."""
+    from transformers.utils import logging
+
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity(logging.CRITICAL)
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
+
+
+def open_tokenizer(folder: Path) -> Tokenizer | None:
+    """The tokenizer of a folder, None without one."""
+    if not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json")):
+        return None
+    from transformers import AutoTokenizer
+
+    try:
+        with quiet():
+            reader: Any = AutoTokenizer.from_pretrained(
+                folder, local_files_only=True, trust_remote_code=False
+            )
+    except Exception as error:  # transformers raises all kinds
+        raise Unusable(f"the tokenizer in {folder} cannot be loaded: {one_line(error)}") from None
+    if reader.pad_token is None:
+        reader.pad_token = reader.eos_token
+
+    def tokenize(lines: list[str]) -> Mapping[str, Tensor]:
+        return reader(lines, padding=True, truncation=True, max_length=LONGEST, return_tensors="pt")
+
+    return tokenize

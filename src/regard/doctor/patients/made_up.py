@@ -1,0 +1,114 @@
+"""Random batches for a model that comes without data.
+
+They show how attention works on numbers of the right kind. What a model does with real data may
+differ, which is why it is always said that they were made up.
+
+Shape legend: B examples, T length, C channels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from regard.doctor.patients.patient import Batch, Unusable
+from regard.doctor.patients.signature import parameters_of, required_of
+
+EXAMPLES, LENGTH, PIXELS, SAMPLES = 4, 64, 32, 16000
+# Of a model that gives its own loss of labels, if these are the tokens themselves.
+LANGUAGE_MODELS = ("ForCausalLM", "LMHeadModel", "ForMaskedLM", "ForConditionalGeneration")
+LAYERS = (nn.Embedding, nn.Conv2d, nn.Linear, nn.LayerNorm)
+Made = Callable[[torch.Generator], Batch]
+
+
+def made_up(model: nn.Module, seed: int) -> tuple[Callable[[int], Batch], str]:
+    """`step -> batch`, and what the batches are, in words."""
+    make, words = for_config(model) if hasattr(model, "config") else for_layers(model)
+
+    def batch(step: int) -> Batch:
+        return make(torch.Generator().manual_seed(seed * 1_000_003 + step))
+
+    return batch, words
+
+
+def for_config(model: nn.Module) -> tuple[Made, str]:
+    """By the config of a Hugging Face model."""
+    config: Any = model.config
+    kind = getattr(model, "main_input_name", "input_ids")
+    if kind == "pixel_values":
+        return pictures(config)
+    if kind == "input_values":
+        return lambda numbers: {kind: torch.randn(EXAMPLES, SAMPLES, generator=numbers)}, "sound"
+    if kind != "input_ids":
+        raise Unusable(f"no random {kind} can be made up for {type(model).__name__}; give --data")
+    return tokens(model, config)
+
+
+def pictures(config: Any) -> tuple[Made, str]:
+    """(B, C, height, width) as the config has it."""
+    size = getattr(config, "image_size", 224)
+    size = list(size) if isinstance(size, list | tuple) else [size, size]
+    shape = (EXAMPLES, getattr(config, "num_channels", 3), *size)
+
+    def make(numbers: torch.Generator) -> Batch:
+        return {"pixel_values": torch.randn(shape, generator=numbers)}
+
+    return make, f"pictures {tuple(shape)} of noise"
+
+
+def tokens(model: nn.Module, config: Any) -> tuple[Made, str]:
+    """Token ids (B, T) that are never padding, and what a decoder and a loss want besides."""
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    words = getattr(text, "vocab_size", None)
+    if type(words) is not int or words < 2:
+        raise Unusable(f"the config of {type(model).__name__} names no vocab_size; give --data")
+    most = getattr(text, "max_position_embeddings", None)
+    # Half of what it knows: a probe shifts positions, and RoBERTa counts from behind the padding.
+    length = min(LENGTH, most // 2) if type(most) is int and most > 1 else LENGTH
+    learns = type(model).__name__.endswith(LANGUAGE_MODELS)
+    takes, _ = parameters_of(model)
+    padding = getattr(text, "pad_token_id", None)
+
+    def make(numbers: torch.Generator) -> Batch:
+        ids = torch.randint(words, (EXAMPLES, length), generator=numbers)
+        ids = torch.where(ids == padding, (ids + 1) % words, ids) if padding is not None else ids
+        batch: dict[str, Tensor] = {"input_ids": ids}
+        if "attention_mask" in takes:
+            batch["attention_mask"] = torch.ones_like(ids)
+        if "decoder_input_ids" in takes:
+            batch["decoder_input_ids"] = ids.roll(1, -1)
+        if learns and "labels" in takes:
+            batch["labels"] = ids
+        return batch
+
+    return make, f"token ids {(EXAMPLES, length)} of {words}, drawn evenly"
+
+
+def for_layers(model: nn.Module) -> tuple[Made, str]:
+    """By the first layer of the model, where it takes one tensor."""
+    wanted = required_of(model)
+    first = next((x for x in model.modules() if not x._modules and list(x.parameters())), None)
+    if len(wanted) > 1 or not isinstance(first, LAYERS):
+        what = f"it takes {', '.join(wanted)}" if len(wanted) > 1 else "its first layer is unusual"
+        raise Unusable(
+            f"no batch can be made up for {type(model).__name__}: {what}. Let the function return "
+            "(model, batch), or give --data"
+        )
+    if isinstance(first, nn.Embedding):
+        words = first.num_embeddings
+        length = min(
+            LENGTH, *(x.num_embeddings for x in model.modules() if isinstance(x, nn.Embedding))
+        )
+        return (
+            lambda numbers: torch.randint(words, (EXAMPLES, length), generator=numbers),
+            f"token ids {(EXAMPLES, length)} of {words}, drawn evenly",
+        )
+    if isinstance(first, nn.Conv2d):
+        shape: tuple[int, ...] = (EXAMPLES, first.in_channels, PIXELS, PIXELS)
+    else:
+        width = first.in_features if isinstance(first, nn.Linear) else first.normalized_shape[-1]
+        shape = (EXAMPLES, LENGTH, width)
+    return lambda numbers: torch.randn(shape, generator=numbers), f"noise {shape}"

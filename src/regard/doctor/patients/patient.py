@@ -1,0 +1,107 @@
+"""A patient: a model, what to feed it, and the loss it learns by, if any."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from regard.describe import describe
+
+Batch = Tensor | Mapping[str, Any] | Sequence[Any]
+
+
+class Unusable(Exception):
+    """A model or data that the user can put right: one sentence that says what and how."""
+
+
+def new_adamw(model: nn.Module, rate: float) -> torch.optim.Optimizer:
+    """What a patient is trained with unless it brings its own."""
+    return torch.optim.AdamW([x for x in model.parameters() if x.requires_grad], rate)
+
+
+@dataclass
+class Patient:
+    """Who is examined.
+
+    Attributes:
+        name: as the user wrote it.
+        model: any module.
+        batch: `step -> batch`: a tensor, or a tuple or dict of all arguments of the model.
+        loss: `(output, batch) -> scalar`, or None where there is nothing to learn.
+        steps: how many there are by default.
+        optimizer: `(model, rate) -> optimizer`.
+        rate: of learning.
+        made_up: whether the batches are random numbers that nobody gave.
+        said: what the user should know: what was assumed, what is missing.
+    """
+
+    name: str
+    model: nn.Module
+    batch: Callable[[int], Batch]
+    loss: Callable[[Any, Any], Tensor] | None = None
+    steps: int = 1
+    optimizer: Callable[[nn.Module, float], torch.optim.Optimizer] = new_adamw
+    rate: float = 1e-3
+    made_up: bool = False
+    said: list[str] = field(default_factory=list)
+
+
+def own_loss(output: Any) -> Tensor | None:
+    """The loss that a model returns by itself: a scalar, `.loss`, or what stands under "loss"."""
+    found = output["loss"] if isinstance(output, Mapping) and "loss" in output else output
+    found = getattr(found, "loss", found)
+    if isinstance(found, tuple | list) and found:
+        found = found[0]
+    scalar = isinstance(found, Tensor) and found.numel() == 1 and found.ndim <= 1
+    return found.reshape(()) if scalar and found.requires_grad else None
+
+
+def moved(batch: Any, device: torch.device) -> Any:
+    """A batch with its tensors on a device."""
+    if isinstance(batch, Tensor):
+        return batch.to(device)
+    if isinstance(batch, Mapping):
+        return {name: moved(x, device) for name, x in batch.items()}
+    if isinstance(batch, list | tuple):
+        return type(batch)([moved(x, device) for x in batch])
+    return batch
+
+
+def named_tensors(batch: Any, name: str = "the batch") -> dict[str, Tensor]:
+    """All tensors in a batch, by a name for messages."""
+    if isinstance(batch, Tensor):
+        return {name: batch}
+    if isinstance(batch, Mapping):
+        parts = [named_tensors(x, str(key)) for key, x in batch.items()]
+    elif isinstance(batch, list | tuple):
+        parts = [named_tensors(x, f"item {place} of {name}") for place, x in enumerate(batch)]
+    else:
+        return {}
+    return {key: x for part in parts for key, x in part.items()}
+
+
+def check_batch(batch: Any, where: str) -> None:
+    """Refuse what is no batch, an empty one, and numbers that are none.
+
+    Args:
+        batch: what was given.
+        where: the words that begin the message.
+    """
+    tensors = named_tensors(batch)
+    if not tensors:
+        raise Unusable(
+            f"{where}: a batch is a tensor, or a tuple or dict of them, got {describe(batch)}"
+        )
+    for name, x in tensors.items():
+        if x.numel() == 0:
+            raise Unusable(f"{where}: {name} is empty, its shape is {tuple(x.shape)}")
+        if x.is_floating_point() and not x.isfinite().all():
+            broken = int((~x.isfinite()).sum())
+            raise Unusable(
+                f"{where}: {name} holds {broken} NaN or infinite numbers; attention cannot be "
+                "judged on these. Put the data right first"
+            )

@@ -1,0 +1,138 @@
+"""Run a model again and again on one batch and read its attention, leaving nothing behind.
+
+Shape legend: B batch, H query heads, R queries read, L keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from regard.doctor.chart import Chart, Ticket, anchor, unmeasurable
+from regard.doctor.running import call, undisturbed
+from regard.doctor.seen import Seen
+from regard.doctor.vitals.logits import HIDDEN, row_logits, shift_at, size_of
+from regard.doctor.vitals.rows import pick_rows
+from regard.doctor.vitals.table import Level
+from regard.doctor.watch import watch
+from regard.precision import widened
+
+Found = TypeVar("Found")
+MOST_ROWS = 256
+
+
+class Look(NamedTuple, Generic[Found]):
+    """One run: what was read at each site, by name, and the model's output."""
+
+    sites: dict[str, Found]
+    output: Tensor
+
+
+class Reader(Chart):
+    """A chart that keeps what `read` makes of each call, in place of vitals."""
+
+    def __init__(self, read: Callable[[Seen], Any], only: str | None) -> None:
+        super().__init__(None, Level.EXACT, 1, 1, 1)
+        self.read, self.only = read, only
+        self.found: dict[str, Any] = {}
+
+    def record(self, module: str, route: str, seen: Seen) -> Ticket | None:
+        """Read the call."""
+        site = self._site(module, route)
+        if site is None or unmeasurable(seen) or self.only not in (None, site.name):
+            return None
+        # Called from our own op a mode is active, and would look at what is computed here.
+        with torch._C.DisableTorchFunction(), torch.no_grad():
+            self.found[site.name] = self.read(seen)
+        return None
+
+
+def look(
+    model: nn.Module, batch: Any, read: Callable[[Seen], Found], only: str | None = None
+) -> Look[Found]:
+    """Run the model once, inside of `still`, from the same random numbers each time.
+
+    Args:
+        model: whom to run.
+        batch: a tensor, or a tuple or dict of all arguments.
+        read: what to keep of a call.
+        only: the site to read, None for all.
+    """
+    doctor = watch(model, vitals=None)
+    reader = doctor.chart = doctor.capture.chart = Reader(read, only)
+    torch.default_generator.manual_seed(0)  # that of the CPU, which `still` puts back
+    with doctor:
+        output = call(model, batch)
+    return Look(reader.found, main_output(output))
+
+
+def main_output(output: Any) -> Tensor:
+    """The tensor that a model is asked for: logits, else the first one of floats."""
+    if isinstance(output, Tensor):
+        return output.detach()
+    if isinstance(output, Mapping):
+        ordered = [output[name] for name in ("logits", "last_hidden_state") if name in output]
+        output = [*ordered, *output.values()]
+    if isinstance(output, list | tuple):
+        for x in output:
+            if isinstance(x, Tensor) and x.is_floating_point() and x.ndim:
+                return x.detach()
+    raise TypeError(f"the model returns no tensor of floats, but {type(output).__name__}")
+
+
+@contextmanager
+def still(model: nn.Module) -> Iterator[None]:
+    """Evaluation without gradients; afterwards everything is as it was, bit for bit."""
+    buffers = [(x, x.clone()) for x in model.buffers()]
+    try:
+        with torch.no_grad(), undisturbed(model):
+            yield
+    finally:
+        with torch.no_grad():
+            for x, before in buffers:
+                x.copy_(before)
+
+
+class Weights(NamedTuple):
+    """The weights of one call.
+
+    Attributes:
+        weights: (B, H, R, L) over the keys that are visible; with a sink they sum to less than 1.
+        rows: (R,), the places of the queries.
+        logits: (B, H, R, L); hidden ones hold `HIDDEN`.
+    """
+
+    weights: Tensor
+    rows: Tensor
+    logits: Tensor
+
+
+def weights_of(seen: Seen, most: int = MOST_ROWS) -> Weights:
+    """The weights of at most `most` queries of a call, evenly apart."""
+    seen, size = in_full(seen), size_of(seen)
+    rows = pick_rows(size.queries, most, 0, anchor(seen).device)
+    logits, _ = row_logits(seen, size, rows)
+    weights = logits.softmax(-1) * (logits.amax(-1, keepdim=True) > HIDDEN / 2)
+    if seen.sink is not None:
+        over = logits.logsumexp(-1) - shift_at(seen.sink, rows)
+        weights = weights * over.sigmoid().unsqueeze(-1)
+    return Weights(weights, rows, logits)
+
+
+def in_full(seen: Seen) -> Seen:
+    """The call with query and key in fp32 at least."""
+    query, key = (None if x is None else widened(x) for x in (seen.query, seen.key))
+    return seen._replace(query=query, key=key)
+
+
+def moved_by(before: Tensor, after: Tensor) -> float:
+    """How far an output has moved: |after - before| over |before|; inf where it is no number."""
+    if before.shape != after.shape:
+        return float("nan")
+    distance = torch.linalg.vector_norm((after - before).double())
+    found = float(distance / torch.linalg.vector_norm(before.double()).clamp(min=1e-30))
+    return found if found == found else float("inf")

@@ -1,0 +1,121 @@
+"""Make one key of one attention call longer while a block runs.
+
+The key is lengthened before anything that looks at its norm: before the norm on keys that a module
+has, before a score of regard lowers it, before remedies. Where there is nothing of the kind it is
+the key that the kernel gets.
+
+Shape legend: `...` leading dims, L keys, D width.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any
+
+from torch import Tensor, nn
+
+from regard.doctor.remedies.intervene import HOLDER, Change, Place, module_at, put, take_away
+
+# What models call their norm on keys.
+KEY_NORMS = ("k_norm", "key_norm", "norm_k", "k_layernorm", "key_layernorm", "ln_k", "k_ln")
+
+
+def lengthened(key: Tensor, place: int, factor: float, dim: int = -2) -> Tensor:
+    """Keys (..., L, D) with the one at `place` multiplied."""
+    longer = key.clone()
+    longer.select(dim, place).mul_(factor)
+    return longer
+
+
+@contextmanager
+def planted(model: nn.Module, where: Place, keys: int, place: int, factor: float) -> Iterator[None]:
+    """Key `place` of `keys` at an attention call is `factor` times as long within the block."""
+    module = module_at(model, where.module)
+    norm = key_norm(module)
+    with ExitStack() as undo:
+        if where.route == "regard":
+            undo.enter_context(before_lowering(module, where.index, place, factor))
+        elif norm is not None:
+            hook = partial(before_norm, keys, place, factor)
+            undo.callback(norm.register_forward_pre_hook(hook).remove)
+        else:
+            name = put(model, where, "planted", Planted(place, factor))
+            undo.callback(take_away, model, where.module, name)
+            to_the_front(module, name)
+        yield
+
+
+class Planted(Change):
+    """A longer key."""
+
+    def __init__(self, key: int, factor: float) -> None:
+        super().__init__()
+        self.key, self.factor = key, factor
+
+    def change_sides(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+        """The key alone."""
+        return query, lengthened(key, self.key, self.factor)
+
+
+def to_the_front(module: nn.Module, name: str) -> None:
+    """Before all remedies: those are to be tried, not to be passed by."""
+    held = module._modules[HOLDER]
+    assert held is not None
+    for other in [x for x in held._modules if x != name]:
+        held._modules[other] = held._modules.pop(other)
+
+
+def key_norm(module: nn.Module) -> nn.Module | None:
+    """The norm that a module puts on its keys, None where it has none."""
+    return next(
+        (x for name in KEY_NORMS if isinstance(x := getattr(module, name, None), nn.Module)), None
+    )
+
+
+def before_norm(keys: int, place: int, factor: float, module: nn.Module, args: tuple) -> tuple:
+    """A hook on a norm on keys, (..., L, D), (..., L, heads, D) or with heads and D as one."""
+    x = args[0]
+    dims = [dim for dim in range(1, x.ndim - 1) if x.shape[dim] == keys]
+    if len(dims) != 1:
+        raise ValueError(
+            f"of the keys {tuple(x.shape)} before their norm, which dim is the length {keys}?"
+        )
+    return lengthened(x, place, factor, dims[0]), *args[1:]
+
+
+@contextmanager
+def before_lowering(module: nn.Module, index: int, place: int, factor: float) -> Iterator[None]:
+    """At the call of `regard.attention` number `index` within a forward of the module."""
+    source: Any = importlib.import_module("regard.attention")
+    lower: Callable = source._lower
+    inside, calls = False, 0
+
+    def begin(module: nn.Module, args: Any) -> None:
+        nonlocal inside, calls
+        inside, calls = True, 0
+
+    def end(module: nn.Module, args: Any, output: Any) -> None:
+        nonlocal inside
+        inside = False
+
+    def louder(score: Any, query: Tensor, key: Tensor, *rest: Any) -> Any:
+        nonlocal calls
+        if inside:
+            key = lengthened(key, place, factor) if calls == index else key
+            calls += 1
+        return lower(score, query, key, *rest)
+
+    hooks = (
+        module.register_forward_pre_hook(begin),
+        module.register_forward_hook(end, always_call=True),
+    )
+    source._lower = louder
+    try:
+        yield
+    finally:
+        source._lower = lower
+        for hook in hooks:
+            hook.remove()

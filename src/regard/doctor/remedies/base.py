@@ -1,0 +1,228 @@
+"""What a remedy is: what it does, to what it is no answer, where it cannot go, and how it is applied.
+
+Shape legend: H query heads, K key heads, V vitals.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from regard.doctor.findings.finding import Finding, Signal
+from regard.doctor.remedies.change import Change, Place
+from regard.doctor.remedies.intervene import module_at, put, take_away
+from regard.doctor.remedies.locate import Call, locate, sides_of
+from regard.doctor.remedies.projections import scale_rows
+from regard.doctor.vitals import INDEX
+
+# Signs of a softmax that is too sharp: vital, and whether it is too large then.
+SHARP = {
+    "logit_max": True,
+    "logit_var": True,
+    "logit_bound": True,
+    "max_weight": True,
+    "entropy": False,
+    "jacobian": False,
+    "query_grad": False,
+    "key_grad": False,
+}
+# Signs of one key, or query, that is louder than all others.
+LOUD = frozenset({"key_spread", "c50", "query_spread"})
+
+
+@dataclass(frozen=True)
+class Case:
+    """A finding in its model, with the call it is about.
+
+    Attributes:
+        model: the patient.
+        site: the attention call by the doctor's name.
+        call: where it is, and its tensors on the batch.
+        finding: what was found.
+        vitals: (H, V), exact, of the call before treatment.
+        batch: what the model is run on.
+    """
+
+    model: nn.Module
+    site: str
+    call: Call
+    finding: Finding
+    vitals: Tensor
+    batch: Any
+
+    @property
+    def place(self) -> Place:
+        """Of the call."""
+        return self.call.place
+
+    @property
+    def module(self) -> nn.Module:
+        """That makes the call."""
+        return module_at(self.model, self.place.module)
+
+    @property
+    def heads(self) -> list[int]:
+        """The sick heads; all where the finding names none."""
+        return list(self.finding.heads) or list(range(self.place.heads))
+
+    def vital(self, name: str) -> Tensor:
+        """(H,) before treatment."""
+        return self.vitals[:, INDEX[name]]
+
+    def sides(self) -> tuple[Tensor, Tensor]:
+        """Query (B, H, Q, D) and key (B, K, L, D), fp32 at least; of pairwise scores a and b."""
+        return sides_of(self.call)
+
+    def look(self) -> tuple[Tensor, Tensor]:
+        """The same as the model has them now."""
+        return sides_of(locate(self.model, self.batch, self.site)[self.site])
+
+    def like(self) -> dict[str, Any]:
+        """Device and dtype for a new parameter of the module."""
+        for x in self.module.parameters():
+            if x.is_floating_point():
+                return {"device": x.device, "dtype": x.dtype}
+        query = self.call.seen.query
+        return {} if query is None else {"device": query.device}
+
+
+@dataclass
+class Applied:
+    """A remedy in place.
+
+    Attributes:
+        what: what was done, in one line.
+        keeps: what is left of the function the model had, in one line.
+        undo: puts everything back.
+        parameters: those that were added, by their names in the model: make the optimizer anew, or
+            add them to it.
+    """
+
+    what: str
+    keeps: str
+    undo: Callable[[], None]
+    parameters: tuple[str, ...] = field(default=())
+
+
+class NotApplicable(ValueError):
+    """Why a remedy cannot be applied after all; nothing was changed."""
+
+
+class Remedy:
+    """Subclasses are one file each.
+
+    Attributes:
+        name: what advice calls it.
+        does: one or two sentences.
+        source: where it comes from.
+        moves: the vitals that it is for.
+        applies: whether it is code; else it is a text, and a person has to do it.
+        options: what `treat` may be given for it, by name with its default.
+    """
+
+    name: ClassVar[str]
+    does: ClassVar[str]
+    source: ClassVar[str]
+    moves: ClassVar[frozenset[str]] = frozenset()
+    applies: ClassVar[bool] = True
+    options: ClassVar[dict[str, Any]] = {}
+
+    def refuse(self, finding: Finding) -> str | None:
+        """Why it is no answer to this disease, or None."""
+        advised = any(advice.remedy == self.name for advice in finding.remedies)
+        signs = vitals_of(finding)
+        if advised or signs & self.moves:
+            return None
+        return (
+            f"{self.name} is for {', '.join(sorted(self.moves))}, and {finding.disease} shows in "
+            f"{', '.join(sorted(signs))}"
+        )
+
+    def cannot(self, case: Case) -> str | None:
+        """Why it cannot be applied to this call, or None."""
+        raise NotImplementedError
+
+    def apply(self, case: Case, **options: Any) -> Applied:
+        """Apply it."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        """Its name."""
+        return f"<remedy {self.name}>"
+
+
+def vital_of(signal: Signal) -> str:
+    """The vital that a signal is made of: "logit_max slope" is made of logit_max."""
+    return re.split(r"[ :]", signal.vital, maxsplit=1)[0]
+
+
+def vitals_of(finding: Finding) -> set[str]:
+    """The vitals of its signals."""
+    return {vital_of(signal) for signal in finding.signals}
+
+
+def too_sharp(finding: Finding) -> bool:
+    """Whether the complaint is a softmax that is too sharp, and not because of one loud key."""
+    if vitals_of(finding) & LOUD:
+        return False
+    signs = ((vital_of(x), x.above) for x in finding.signals)
+    return any(SHARP.get(vital) is above for vital, above in signs)
+
+
+def loud_key(finding: Finding) -> bool:
+    """Whether the complaint is one key that is louder than the others."""
+    return finding.disease == "key-norm-hijack" or bool(vitals_of(finding) & {"key_spread", "c50"})
+
+
+def needs_sides(case: Case) -> str | None:
+    """Why query and key of the call cannot be changed, or None."""
+    seen, place = case.call.seen, case.place
+    if not all(x.isfinite().all() for x in (seen.query, seen.key) if x is not None):
+        return f"queries or keys of {case.site} hold NaN or Inf before anything is done with them"
+    if seen.pairwise is not None:
+        return f"{case.site} scores pairs by a small network: there is no inner product"
+    if place.route == "softmax" and (place.product is None or seen.query is None):
+        return (
+            f"{case.site} is attention written out, whose query and key do not meet in one plain "
+            "product: they cannot be told"
+        )
+    if place.route == "regard" and case.call.own_terms:
+        return f"{case.site} has a score with terms of its own beside the inner product"
+    return None
+
+
+def named(heads: list[int]) -> str:
+    """Heads by number."""
+    return f"head{'s' if len(heads) > 1 else ''} {', '.join(map(str, heads))}"
+
+
+def put_change(case: Case, name: str, change: Change) -> tuple[Callable[[], None], tuple[str, ...]]:
+    """Put a change at the call; gives what undoes it and the names of its parameters."""
+    parallel = isinstance(case.model, nn.parallel.DistributedDataParallel)
+    if parallel and any(True for _ in change.parameters()):
+        raise NotApplicable(
+            "DistributedDataParallel does not hear of new parameters: treat the model inside, "
+            "model.module, and wrap it anew"
+        )
+    key = put(case.model, case.place, name, change)
+    own = {id(x) for x in change.parameters()}
+    names = tuple(name for name, x in case.model.named_parameters() if id(x) in own)
+    path = case.place.module
+    return lambda: take_away(case.model, path, key), names
+
+
+def fold(case: Case, on_query: Tensor, on_key: Tensor) -> Callable[[], None] | None:
+    """Scale the weights that make query and key, where there are some that do just that."""
+    return scale_rows(case.module, case.call, on_query, on_key, case.look)
+
+
+def for_heads(case: Case, values: Tensor, others: Tensor) -> Tensor:
+    """`values` (H,) for the sick heads, `others` (H,) for the rest."""
+    sick = torch.zeros(case.place.heads, dtype=torch.bool, device=values.device)
+    sick[case.heads] = True
+    return torch.where(sick, values, others)

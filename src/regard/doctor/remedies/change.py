@@ -1,0 +1,73 @@
+"""What is done to one attention call, and which call it is.
+
+Shape legend: `...` leading dims, H query heads, K key heads, Q queries, L keys, D width of a head.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Place:
+    """One attention call of a model, as `locate` finds it; plain data that a config can hold.
+
+    Attributes:
+        module: the path of the module that makes it; "" for the model itself.
+        route: "sdpa", "softmax", "regard", or "torch" for `nn.MultiheadAttention`, which goes one
+            way or another as it is asked for weights.
+        index: the how manieth call of this route in one forward of the module, from 0.
+        product: for "softmax", the how manieth product of two tensors makes its logits; None where
+            that is not known, and so neither are query and key.
+        heads: H.
+        key_heads: K; equal to H where it is not known.
+    """
+
+    module: str
+    route: str
+    index: int
+    product: int | None
+    heads: int
+    key_heads: int
+
+
+def by_head(values: Tensor, x: Tensor) -> Tensor:
+    """(h,) for the heads of x (..., H, T, D): each several times where x repeats its heads."""
+    heads = x.shape[-3]
+    if values.shape[0] not in (1, heads):
+        values = values.repeat_interleave(heads // values.shape[0])
+    return values.to(x.dtype).view(-1, 1, 1)
+
+
+class Change(nn.Module):
+    """What is done to one attention call. Subclasses override what they need.
+
+    Attributes:
+        place: which call, set by `put`.
+        softcap: bounds the logits to `softcap * tanh(logits / softcap)`, None for no bound.
+        mask: what is done to its mask, by name: see `masking.py`; None for nothing.
+        pairwise: whether `change_sides` is for a and b of a pairwise score of regard's.
+    """
+
+    place: Place
+    pairwise: ClassVar[bool] = False
+    softcap: float | None = None
+    mask: str | None = None
+
+    def change_sides(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+        """Query (..., H, Q, D) and key (..., K, L, D) in place of those given."""
+        rate = self.rate()
+        if rate is None:
+            return query, key
+        return query * by_head(rate, query), key
+
+    def rate(self) -> Tensor | None:
+        """(H,) or (1,): what logits are multiplied with; None where that is not all it does."""
+        return None
+
+    def arguments(self) -> dict[str, Any]:
+        """Plain data that builds it again, before its parameters are loaded."""
+        return {}

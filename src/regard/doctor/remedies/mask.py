@@ -1,0 +1,94 @@
+"""Mask: put the mask of one call right."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from regard.arguments import check_one_of
+from regard.doctor.findings.finding import Finding
+from regard.doctor.remedies.base import Applied, Case, NotApplicable, Remedy, put_change
+from regard.doctor.remedies.change import Change
+from regard.doctor.remedies.masking import HIDDEN, KINDS
+
+# What each disease of masks asks for.
+FOR = {"missing-mask": "causal", "inverted-mask": "invert", "masked-rows": "fill"}
+DONE = {
+    "causal": "no query sees a later key",
+    "invert": "hidden keys are seen, and seen ones hidden",
+    "fill": "a query that sees no key sees all of them",
+}
+
+
+class Masked(Change):
+    """Another mask."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        check_one_of("kind", kind, KINDS)
+        self.mask = kind
+
+    def arguments(self) -> dict[str, Any]:
+        """What is done."""
+        return {"kind": self.mask}
+
+
+class MaskRemedy(Remedy):
+    """Change the mask that the call is given."""
+
+    name = "mask"
+    does = (
+        "Puts the mask of the call right until the code does: causal where it is missing, inverted "
+        "where it is the wrong way round (SDPA attends where True, nn.MultiheadAttention ignores "
+        "there: write ~mask), and open for queries that see no key. In transformers register a mask "
+        "function with an attention function: AttentionMaskInterface.register(name, sdpa_mask)."
+    )
+    source = "torch's documentation; transformers PR 45811; measured: outputs move by 0.35"
+    moves = frozenset({"masked_rows", "visible_share", "next_share", "previous_share"})
+    options: ClassVar[dict[str, Any]] = {"kind": None}
+
+    def refuse(self, finding: Finding) -> str | None:
+        """For masks alone."""
+        if finding.disease in FOR:
+            return None
+        return f"mask is for {', '.join(FOR)}, and {finding.disease} is no disease of masks"
+
+    def cannot(self, case: Case) -> str | None:
+        """Nothing is in the way of all kinds."""
+        return None
+
+    def apply(self, case: Case, *, kind: str | None = None, **_: Any) -> Applied:
+        """One rule for all heads of the call."""
+        kind = FOR[case.finding.disease] if kind is None else kind
+        check_one_of("kind", kind, DONE)
+        reason = out_of_reach(case, kind)
+        if reason is not None:
+            raise NotApplicable(reason)
+        undo, names = put_change(case, "mask", Masked(kind))
+        keeps = "changed on purpose: other keys are seen"
+        if kind == "fill":
+            keeps = "exactly for queries that see a key"
+        return Applied(f"{DONE[kind]}, at every call", keeps, undo, names)
+
+
+def out_of_reach(case: Case, kind: str) -> str | None:
+    """Why this cannot be done to the mask of the call, or None."""
+    seen, route = case.call.seen, case.place.route
+    if kind == "causal":
+        return None
+    if route == "regard":
+        return f"{case.site} is regard's own: turn its Mask round where it is made"
+    if kind == "fill" and route == "softmax":
+        return None
+    if route == "softmax":
+        return f"{case.site} is attention written out: its mask is part of its logits"
+    if seen.bias is None and seen.visible is None and seen.logits is None:
+        return f"{case.site} is given no mask" + (" but is_causal=True" if seen.causal else "")
+    if (
+        kind == "invert"
+        and seen.bias is not None
+        and bool(((seen.bias > HIDDEN) & (seen.bias != 0)).any())
+    ):
+        return f"the mask of {case.site} holds a bias too, which cannot be turned round"
+    if kind == "invert" and seen.logits is not None:
+        return f"{case.site} is asked for its weights, and its mask is part of its logits then"
+    return None

@@ -1,0 +1,263 @@
+"""Find the weights that make the queries and keys of a module, head by head.
+
+What is found by name is not trusted: `scale_rows` changes the weights and looks whether the call's
+query and key were scaled as wanted, so that a norm, a bias or another layout behind a known name is
+noticed and the weights are put back.
+
+Shape legend: H query heads, K key heads, D width of a head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from regard.doctor.remedies.locate import Call, sides_of
+from regard.nn.multihead import MultiheadAttention
+from regard.scores import Projected, Score
+
+# Gives query and key of the call as they are now.
+Look = Callable[[], tuple[Tensor, Tensor]]
+
+PAIRS = (
+    ("q_proj", "k_proj"),
+    ("query", "key"),
+    ("q", "k"),
+    ("Wq", "Wk"),
+    ("wq", "wk"),
+    ("W_q", "W_k"),
+    ("w_q", "w_k"),
+    ("to_q", "to_k"),
+    ("q_lin", "k_lin"),
+    ("q_linear", "k_linear"),
+    ("query_proj", "key_proj"),
+    ("linear_q", "linear_k"),
+)
+FUSED = (
+    "c_attn",
+    "qkv",
+    "qkv_proj",
+    "Wqkv",
+    "query_key_value",
+    "in_proj",
+    "to_qkv",
+    "W_pack",
+    "attn_qkv",
+)
+
+
+class Rows(NamedTuple):
+    """Outputs of a linear map, head by head: slices along `dim` of a weight or bias.
+
+    Attributes:
+        parameter: the whole parameter.
+        dim: the one of the outputs.
+        heads: for each head, where its outputs begin.
+        width: how many each has.
+    """
+
+    parameter: nn.Parameter
+    dim: int
+    heads: tuple[int, ...]
+    width: int
+
+    def of(self, head: int) -> Tensor:
+        """The outputs of a head, a view."""
+        return self.parameter.narrow(self.dim, self.heads[head], self.width)
+
+
+class Projections(NamedTuple):
+    """All that makes the queries, and all that makes the keys, of H and K heads."""
+
+    query: tuple[Rows, ...]
+    key: tuple[Rows, ...]
+
+
+def candidates(module: nn.Module, call: Call) -> Iterator[Projections]:
+    """What the projections of a module may be, the likeliest first."""
+    heads, key_heads = call.place.heads, call.place.key_heads
+    score = getattr(module, "score", None)
+    if isinstance(score, Score):
+        inner = score.inner
+        if isinstance(inner, Projected):
+            of_query = _rows([inner.query_weight, inner.query_bias], 0, heads)
+            yield Projections(of_query, _rows([inner.key_weight, inner.key_bias], 0, key_heads))
+    if isinstance(module, (nn.MultiheadAttention, MultiheadAttention)):
+        yield _of_torch(module, heads, key_heads)
+    for of_query, of_key in PAIRS:
+        query: Any = getattr(module, of_query, None)
+        key: Any = getattr(module, of_key, None)
+        if _is_linear(query) and _is_linear(key):
+            yield Projections(_of_linear(query, heads), _of_linear(key, key_heads))
+    for name in FUSED:
+        fused: Any = getattr(module, name, None)
+        if _is_linear(fused):
+            yield from _of_fused(fused, heads, key_heads)
+
+
+def scale_rows(
+    module: nn.Module,
+    call: Call,
+    on_query: Tensor,
+    on_key: Tensor,
+    look: Look,
+) -> Callable[[], None] | None:
+    """Multiply what makes the queries of each head by `on_query` (H,), the keys by `on_key` (K,).
+
+    Args:
+        module: whose weights.
+        call: the call before.
+        on_query: see above.
+        on_key: see above.
+        look: gives the query and key of the call as it is now.
+
+    Returns:
+        What puts the weights back, bit by bit unless they were trained in between; None where no
+        weights do just that.
+    """
+    for found in candidates(module, call):
+        undo = _multiply(found, on_query, on_key)
+        if _scaled(look(), call, on_query, on_key):
+            return undo
+        undo()
+    return None
+
+
+def _scaled(now: tuple[Tensor, Tensor], call: Call, on_query: Tensor, on_key: Tensor) -> bool:
+    """Whether query and key are those of the call times these factors."""
+    factors = (x.view(-1, 1, 1) for x in (on_query, on_key))
+    wanted = [x * factor.to(x) for x, factor in zip(sides_of(call), factors, strict=True)]
+    return all(_close(x, y) for x, y in zip(now, wanted, strict=True))
+
+
+def redraw_rows(
+    module: nn.Module, call: Call, heads: list[int], generator: torch.Generator, look: Look
+) -> Callable[[], None] | None:
+    """Draw what makes the queries and keys of these heads anew, normal and as large as it was.
+
+    Returns what puts the weights back, None where they cannot be told.
+    """
+    chosen = torch.ones(call.place.heads)
+    chosen[heads] = 2.0
+    for found in candidates(module, call):
+        undo = _multiply(found, chosen, chosen)
+        told = _scaled(look(), call, chosen, chosen)
+        undo()
+        if told:
+            return _draw(found, heads, generator)
+    return None
+
+
+@torch.no_grad()
+def _draw(found: Projections, heads: list[int], generator: torch.Generator) -> Callable[[], None]:
+    before: list[tuple[Tensor, Tensor]] = []
+    for rows in (*found.query, *found.key):
+        for head in heads:
+            part = rows.of(head)
+            before.append((part, part.clone()))
+            drawn = torch.randn(part.shape, generator=generator).to(part)
+            part.copy_(drawn * part.square().mean().sqrt())
+
+    @torch.no_grad()
+    def undo() -> None:
+        for part, values in reversed(before):
+            part.copy_(values)
+
+    return undo
+
+
+@torch.no_grad()
+def _multiply(found: Projections, on_query: Tensor, on_key: Tensor) -> Callable[[], None]:
+    changed: list[tuple[Tensor, Tensor, Tensor, float]] = []
+    for sides, factors in ((found.query, on_query), (found.key, on_key)):
+        for rows in sides:
+            for head, factor in enumerate(factors.tolist()):
+                if factor != 1.0:
+                    part = rows.of(head)
+                    before = part.clone()
+                    part.mul_(factor)
+                    changed.append((part, before, part.clone(), factor))
+
+    @torch.no_grad()
+    def undo() -> None:
+        for part, before, after, factor in reversed(changed):
+            if torch.equal(part, after):
+                part.copy_(before)
+            else:  # trained since: what was learned stays
+                part.div_(factor)
+
+    return undo
+
+
+def _close(x: Tensor, y: Tensor) -> bool:
+    if x.shape != y.shape:
+        return False
+    limit = 1e4 * torch.finfo(x.dtype).eps * y.abs().max().clamp(min=1e-30)
+    return bool(((x - y).abs().max() <= limit).item())
+
+
+def _of_torch(module: Any, heads: int, key_heads: int) -> Projections:
+    """Torch's module and ours, with one stacked parameter or three."""
+    whole, bias = module.in_proj_weight, module.in_proj_bias
+    size = module.embed_dim
+    queries, keys = getattr(module, "projected", (size, size, size))[:2]
+    if whole is not None:
+        query, key = [(whole, 0)], [(whole, queries)]
+    else:
+        query, key = [(module.q_proj_weight, 0)], [(module.k_proj_weight, 0)]
+    if bias is not None:
+        query, key = [*query, (bias, 0)], [*key, (bias, queries)]
+    of_query = [_block(p, 0, start, queries, heads) for p, start in query]
+    of_key = [_block(p, 0, start, keys, key_heads) for p, start in key]
+    if module.bias_k is not None:
+        of_key.append(_block(module.bias_k, 2, 0, keys, key_heads))
+    return Projections(tuple(of_query), tuple(of_key))
+
+
+def _of_linear(linear: Any, heads: int) -> tuple[Rows, ...]:
+    weight, bias = linear.weight, getattr(linear, "bias", None)
+    return (*_rows([weight], _output_dim(linear), heads), *_rows([bias], 0, heads))
+
+
+def _of_fused(linear: Any, heads: int, key_heads: int) -> Iterator[Projections]:
+    """Queries, keys and values one after the other; or the three of each head together."""
+    dim = _output_dim(linear)
+    outputs, groups = linear.weight.shape[dim], heads + 2 * key_heads
+    if outputs % groups:
+        return
+    width = outputs // groups
+    parts = [(p, d) for p, d in ((linear.weight, dim), (linear.bias, 0)) if p is not None]
+    starts = [i * width for i in range(groups)]
+    layouts = [(starts[:heads], starts[heads : heads + key_heads])]
+    each = heads // key_heads  # queries of a key head, then the key, then the value
+    query = [(h // each * (each + 2) + h % each) * width for h in range(heads)]
+    layouts.append((query, [(k * (each + 2) + each) * width for k in range(key_heads)]))
+    for of_query, of_key in layouts:
+        yield Projections(
+            tuple(Rows(p, d, tuple(of_query), width) for p, d in parts),
+            tuple(Rows(p, d, tuple(of_key), width) for p, d in parts),
+        )
+
+
+def _rows(parameters: list, dim: int, heads: int) -> tuple[Rows, ...]:
+    """Whole parameters, cut into equal heads."""
+    return tuple(_block(p, dim, 0, p.shape[dim], heads) for p in parameters if p is not None)
+
+
+def _block(parameter: nn.Parameter, dim: int, start: int, size: int, heads: int) -> Rows:
+    width = size // heads
+    return Rows(parameter, dim, tuple(start + h * width for h in range(heads)), width)
+
+
+def _is_linear(module: object) -> bool:
+    weight = getattr(module, "weight", None)
+    plain = isinstance(weight, Tensor) and weight.is_floating_point() and weight.ndim == 2
+    return isinstance(module, nn.Module) and plain and hasattr(module, "bias")
+
+
+def _output_dim(linear: nn.Module) -> int:
+    """0, but 1 for transformers' Conv1D, which GPT-2 has."""
+    return 1 if type(linear).__name__ == "Conv1D" else 0

@@ -1,0 +1,89 @@
+"""QK-clip: shrink the weights of heads whose largest logit is too large."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from regard.arguments import check_positive
+from regard.doctor.findings.finding import Finding
+from regard.doctor.remedies.base import (
+    Applied,
+    Case,
+    NotApplicable,
+    Remedy,
+    fold,
+    loud_key,
+    named,
+)
+
+TAU = 100.0
+
+
+class QKClip(Remedy):
+    """Scale W_q and W_k of a head by sqrt(tau / largest logit)."""
+
+    name = "qk-clip"
+    does = (
+        "Multiplies the weights that make the queries and keys of a head by sqrt(100 / its largest "
+        "logit), where that is above 100. Nothing is left in the forward pass; other heads stay as "
+        "they are. Do it again when logits have grown again."
+    )
+    source = "Kimi K2 (arXiv 2507.20534): tau = 100"
+    moves = frozenset({"logit_max", "logit_var", "logit_bound", "query_norm", "key_norm"})
+    options: ClassVar[dict[str, Any]] = {"tau": TAU}
+
+    def refuse(self, finding: Finding) -> str | None:
+        """It shrinks all keys alike."""
+        if loud_key(finding):
+            return (
+                "qk-clip shrinks all keys of a head alike and one loud key stays the loudest. "
+                "key-clip and cosine stop it"
+            )
+        return super().refuse(finding)
+
+    def cannot(self, case: Case) -> str | None:
+        """There must be logits above tau, and weights to shrink."""
+        largest = case.vital("logit_max")
+        if not bool(largest.isfinite().all()):
+            return f"logits of {case.site} are not finite: they have overflowed already"
+        if case.call.seen.pairwise is not None or case.call.seen.query is None:
+            return f"{case.site} has no query and key whose weights could be told"
+        return None
+
+    def apply(self, case: Case, *, tau: float = TAU, **_: Any) -> Applied:
+        """Head by head."""
+        check_positive(tau=tau)
+        largest = case.vital("logit_max")
+        factor = clip_factors(largest, tau)
+        clipped = [head for head, x in enumerate(factor.tolist()) if x < 1]
+        if not clipped:
+            raise NotApplicable(
+                f"no largest logit of {case.site} is above {tau:g}: nothing to clip"
+            )
+        place, undo = case.place, None
+        if place.heads == place.key_heads:
+            undo = fold(case, factor.sqrt(), factor.sqrt())
+        if undo is None:  # a key head may serve several queries: those take it all
+            undo = fold(case, factor, torch.ones(place.key_heads, dtype=factor.dtype))
+        if undo is None:
+            raise NotApplicable(
+                f"the weights that make the queries and keys of {case.site} cannot be told, or a "
+                "norm comes after them"
+            )
+        least = float(factor.min())
+        return Applied(
+            f"weights of {named(clipped)} scaled: logits times {least:.3g} at the least",
+            "exactly for the other heads; these are softened",
+            undo,
+        )
+
+
+def clip_factors(largest: Tensor, tau: float) -> Tensor:
+    """What the logits of each head are multiplied with: 1 where the largest is below tau.
+
+    A largest logit of 0 or less clips nothing; dividing by it would turn logits round.
+    """
+    return (tau / largest.double().clamp(min=1e-30)).clamp(max=1.0)

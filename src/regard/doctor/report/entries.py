@@ -1,0 +1,69 @@
+"""Sites, vitals, findings and remedies as JSON has them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from regard.doctor.chart import Site
+from regard.doctor.findings.finding import Advice, Finding
+from regard.doctor.remedies import REMEDIES
+from regard.doctor.report.numbers import plain
+from regard.doctor.report.reading import LOW_IS_WORSE
+from regard.doctor.vitals.table import VITALS
+
+KNOWN = {vital.name: vital for vital in VITALS}
+
+
+def facts_entry(site: Site) -> dict[str, Any]:
+    """The facts of a site, empty while nothing could be measured."""
+    if site.facts is None:
+        return {}
+    facts = site.facts
+    scale = None if facts.scale is None else plain(facts.scale)
+    return facts._asdict() | {"kind": facts.kind.value, "scale": scale}
+
+
+def vital_entry(name: str) -> dict[str, Any]:
+    """What a reader should know of a vital."""
+    known = KNOWN.get(name)
+    return {
+        "name": name,
+        "unit": known.unit if known else "",
+        "level": "gradient" if known and known.backward else known.level.value if known else "",
+        "meaning": known.meaning if known else "",
+        "low_is_worse": name in LOW_IS_WORSE,
+    }
+
+
+def finding_entry(finding: Finding) -> dict[str, Any]:
+    """A finding in JSON."""
+    signals = [
+        signal._asdict() | {"value": plain(signal.value), "threshold": plain(signal.threshold)}
+        for signal in finding.signals
+    ]
+    return finding._asdict() | {
+        "severity": str(finding.severity),
+        "heads": list(finding.heads),
+        "signals": signals,
+        "confidence": plain(finding.confidence),
+        "remedies": [remedy_entry(advice) for advice in finding.remedies],
+        "code": code_of(finding),
+    }
+
+
+def remedy_entry(advice: Advice) -> dict[str, Any]:
+    """A remedy with what a person has to do: code to paste, or a text where no code can do it.
+
+    In the code `d` is the doctor, `batch` an input of the model and `finding` what the entry of the
+    finding has for `code`.
+    """
+    remedy = REMEDIES.get(advice.remedy)
+    if remedy is not None and not remedy.applies:
+        return advice._asdict() | {"by_hand": remedy.does, "code": ""}
+    return advice._asdict() | {"by_hand": "", "code": f"d.treat(finding, {advice.remedy!r}, batch)"}
+
+
+def code_of(finding: Finding) -> str:
+    """Finds it again among what the doctor `d` finds."""
+    named = f"({finding.disease!r}, {finding.site!r})"
+    return f"finding = next(f for f in d.findings() if (f.disease, f.site) == {named})"

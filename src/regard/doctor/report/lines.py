@@ -1,0 +1,115 @@
+"""Lines of text in a few styles: by rich where it is installed, else plain.
+
+A line is a list of pieces, each a text and the name of its style.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterable, Iterator
+from typing import IO, Any
+
+from regard.doctor.report.numbers import Number, cells, real
+
+Line = list[tuple[str, str]]
+
+STYLES = {
+    "": "",
+    "title": "bold",
+    "dim": "dim",
+    "failure": "bold red",
+    "warning": "yellow",
+    "note": "cyan",
+    "good": "green",
+    "none": "bold",
+    "site": "bold",
+}
+BLOCKS = "▁▂▃▄▅▆▇█"
+WIDEST = 110
+
+
+def plain_text(lines: Iterable[Line]) -> str:
+    """Without styles."""
+    return "".join("".join(text for text, _ in line).rstrip() + "\n" for line in lines)
+
+
+def rich_text(lines: Iterable[Line]) -> Any:
+    """A `rich.text.Text`; nothing in it is read as markup."""
+    from rich.text import Text
+
+    out = Text(no_wrap=True, overflow="crop", end="")
+    for line in lines:
+        for text, style in line:
+            out.append(text, STYLES[style])
+        out.append("\n")
+    return out
+
+
+def has_rich() -> bool:
+    """Whether rich can be imported."""
+    return importlib.util.find_spec("rich") is not None
+
+
+def put(lines: list[Line], file: IO[str] | None = None) -> None:
+    """Print, with colours where the file is a terminal that wants them."""
+    file = sys.stdout if file is None else file
+    if has_rich() and file.isatty() and not os.environ.get("NO_COLOR"):
+        from rich.console import Console
+
+        Console(file=file, highlight=False).print(rich_text(lines), end="", soft_wrap=True)
+        return
+    text = plain_text(lines)
+    encoding = getattr(file, "encoding", None) or "utf-8"
+    # Not every terminal has the blocks and the ellipsis.
+    file.write(text.encode(encoding, "replace").decode(encoding))
+    file.flush()
+
+
+def width_of(file: IO[str] | None = None) -> int:
+    """Of the terminal; 80 where there is none."""
+    file = sys.stdout if file is None else file
+    return min(shutil.get_terminal_size((80, 24)).columns, WIDEST) if file.isatty() else 80
+
+
+def wrapped(text: str, width: int, first: str = "", rest: str = "", style: str = "") -> list[Line]:
+    """A paragraph with an indent."""
+    found = textwrap.wrap(text, max(width - cells(rest), 20), break_on_hyphens=False) or [""]
+    return [[(rest if i else first, ""), (line, style)] for i, line in enumerate(found)]
+
+
+def padded(text: str, width: int, *, right: bool = False) -> str:
+    """Filled up with spaces, whatever alphabet it is in."""
+    fill = " " * max(width - cells(text), 0)
+    return fill + text if right else text + fill
+
+
+def bar(x: Number, most: float, width: int) -> str:
+    """A bar for a number of 0 to `most`; an infinity fills it."""
+    value = real(x)
+    if not value > 0 or not most > 0:
+        return " " * width
+    eighths = 8 * width if value >= most else max(round(8 * width * value / most), 1)
+    full, part = divmod(eighths, 8)
+    partial = "▏▎▍▌▋▊▉"[part - 1] if part else ""
+    return ("█" * full + partial).ljust(width)
+
+
+def sparkline(values: list[float], width: int) -> str:
+    """The last values, one block each, from the smallest to the largest; NaN is left out."""
+    there = [x for x in values if x == x][-width:]
+    finite = [x for x in there if abs(x) != float("inf")]
+    low, high = min(finite, default=0.0), max(finite, default=0.0)
+    return "".join(_blocks(there, low, high)).rjust(width)
+
+
+def _blocks(values: list[float], low: float, high: float) -> Iterator[str]:
+    for x in values:
+        if x == float("inf") or x == float("-inf"):
+            yield "!"
+        else:
+            share = (x - low) / (high - low) if high > low else 0.5
+            yield BLOCKS[min(int(share * len(BLOCKS)), len(BLOCKS) - 1)]

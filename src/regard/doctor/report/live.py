@@ -1,0 +1,223 @@
+"""A table that updates while a model trains: `with live(doctor, total=1000): ...`."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import time
+from typing import IO, TYPE_CHECKING, Any, Self
+
+from regard.doctor.findings.finding import Finding, Severity
+from regard.doctor.report.lines import (
+    Line,
+    has_rich,
+    padded,
+    plain_text,
+    rich_text,
+    sparkline,
+    width_of,
+)
+from regard.doctor.report.listening import Listener
+from regard.doctor.report.numbers import counted, harmless, ranges, shortened, shown
+from regard.doctor.report.reading import LOW_IS_WORSE, Glance, glance
+from regard.doctor.report.terminal import SIGNS
+from regard.measuring.words import duration, listed
+
+if TYPE_CHECKING:
+    from regard.doctor.watch import Doctor
+
+SHOWN = ("logit_max", "entropy")
+FALLBACK = "logit_bound"  # what the cheap level has in place of logit_max
+SPARK, NUMBER = 14, 8
+MOST_FINDINGS = 6
+QUIET_SECONDS = 30.0  # between two lines where there is no terminal
+# A diagnosis reads the whole history: it may take this share of the time.
+DIAGNOSING = 0.05
+
+
+def live(
+    doctor: Doctor,
+    every_seconds: float = 1.0,
+    *,
+    total: int | None = None,
+    file: IO[str] | None = None,
+) -> Live:
+    """Show a doctor's numbers in a `with` block, while the model trains.
+
+    It looks when a step ends and `every_seconds` have passed, in the thread that trains, and reads
+    nothing from the device in between. Where `file` is no terminal, in a notebook, or without rich,
+    it prints a line every half minute, and one for each new finding.
+
+    Args:
+        doctor: attached or not: it shows what comes.
+        every_seconds: between two looks.
+        total: how many steps there will be, for the time that is left.
+        file: standard output unless given.
+    """
+    return Live(doctor, every_seconds, total, sys.stdout if file is None else file)
+
+
+class Live(Listener):
+    """See `live`."""
+
+    def __init__(
+        self, doctor: Doctor, every_seconds: float, total: int | None, file: IO[str]
+    ) -> None:
+        super().__init__(doctor, seconds=every_seconds)
+        self.file = file
+        first = SHOWN[0] if "logit_max" in doctor.vitals and doctor.level.value != "cheap" else None
+        self.vitals = [v for v in (first or FALLBACK, SHOWN[1]) if v in doctor.vitals]
+        self.last_step = None if total is None else doctor.steps + total
+        self.mark: tuple[float, int] | None = None  # time and step of the first look
+        self.findings: list[Finding] = []
+        self.told: set[tuple[str, str]] = set()
+        self.next_diagnosis = self.next_line = 0.0
+        self.screen: Any = None
+
+    def start(self) -> Self:
+        """Take the terminal, where there is one."""
+        super().start()
+        if self.screen is None and is_terminal(self.file):
+            from rich.console import Console
+            from rich.live import Live as Screen
+
+            # rich's own thread would draw while the model trains; we draw when we look.
+            console = Console(file=self.file, highlight=False)
+            self.screen = Screen(console=console, auto_refresh=False, transient=False)
+            self.screen.start()
+        return self
+
+    def close(self) -> None:
+        """Give the terminal back."""
+        screen, self.screen = self.screen, None
+        if screen is not None:
+            screen.stop()
+
+    def look(self) -> None:
+        """Draw, or print a line."""
+        glances = glance(self.doctor, self.vitals)
+        self.diagnose()
+        if self.screen is not None:
+            height = self.screen.console.size.height
+            lines = self.table(glances, width_of(self.file), height)
+            self.screen.update(rich_text(lines), refresh=True)
+        else:
+            self.say(glances)
+
+    def diagnose(self) -> None:
+        """Ask for findings, less often the longer an answer takes."""
+        began = time.monotonic()
+        if began >= self.next_diagnosis or self.ending:
+            self.findings = self.doctor.findings()
+            self.next_diagnosis = began + (time.monotonic() - began) / DIAGNOSING
+
+    def say(self, glances: dict[str, Glance]) -> None:
+        """Lines for a log."""
+        lines: list[Line] = []
+        for finding in self.findings:
+            if (
+                finding.severity > Severity.NOTE
+                and (finding.disease, finding.site) not in self.told
+            ):
+                self.told.add((finding.disease, finding.site))
+                lines.append(finding_line(finding, 1_000))
+        now = time.monotonic()
+        if now >= self.next_line or self.ending:
+            self.next_line = now + QUIET_SECONDS
+            worst = [
+                f"worst {v} {shown(overall(glances, i, v))}" for i, v in enumerate(self.vitals)
+            ]
+            lines.append([(", ".join([self.progress(), *worst]), "")])
+        if lines:
+            encoding = getattr(self.file, "encoding", None) or "utf-8"
+            self.file.write(plain_text(lines).encode(encoding, "replace").decode(encoding))
+            self.file.flush()
+
+    def progress(self) -> str:
+        """Step, pace, time left, findings. The pace leaves out what came before the first look."""
+        now, step = time.monotonic(), self.doctor.steps
+        self.mark = (now, step) if self.mark is None else self.mark
+        parts = [f"step {step}" if self.last_step is None else f"step {step}/{self.last_step}"]
+        if step > self.mark[1]:
+            pace = (step - self.mark[1]) / max(now - self.mark[0], 1e-9)
+            parts.append(f"{shown(pace)} steps/s")
+            if self.last_step is not None and step < self.last_step:
+                parts.append(f"about {duration((self.last_step - step) / pace)} left")
+        levels = [finding.severity for finding in self.findings]
+        counts = [(levels.count(s), str(s)) for s in (Severity.FAILURE, Severity.WARNING)]
+        said = [counted(count, name) for count, name in counts if count]
+        return ", ".join([*parts, listed(said) if said else "no alarm"])
+
+    def table(self, glances: dict[str, Glance], width: int, height: int) -> list[Line]:
+        """What is drawn, no higher than the terminal."""
+        alarms = {finding.site: finding.severity for finding in reversed(self.findings)}
+        lines: list[Line] = [[("regard doctor  ", "title"), (self.progress(), "")], []]
+        findings = [finding_line(finding, width) for finding in self.findings[:MOST_FINDINGS]]
+        room = max(height - len(lines) - len(findings) - 5, 3)
+        site_width = width - len(self.vitals) * (NUMBER + SPARK + 4)
+        head = [(padded("attention call", site_width), "dim")]
+        head += [(padded(f"worst {v}", NUMBER + SPARK + 4, right=True), "dim") for v in self.vitals]
+        lines.append(head)
+        # Where not all fit: those with findings, then those with the worst numbers.
+        names = sorted(glances, key=lambda name: self.urgency(name, glances[name], alarms))[:room]
+        for name, seen in glances.items():
+            if name in names:
+                style = str(alarms[name]) if name in alarms else ""
+                lines.append(self.row(name, seen, site_width, style))
+        if len(glances) > room:
+            lines.append([(f"and {len(glances) - room} more, with lower numbers", "dim")])
+        if not glances:
+            lines.append([("no attention has been measured yet", "dim")])
+        return [*lines, [], *findings] if findings else lines
+
+    def urgency(self, name: str, seen: Glance, alarms: dict[str, Severity]) -> tuple[float, float]:
+        """Small for what should be seen first."""
+        worst = seen.worst(0, self.vitals[0]) if self.vitals else 0.0
+        return -float(alarms.get(name, 0)), math.inf if math.isnan(worst) else -worst
+
+    def row(self, name: str, seen: Glance, site_width: int, style: str) -> Line:
+        """One attention call: number, arrow and sparkline for each vital."""
+        line: Line = [(padded(shortened(harmless(name), site_width - 1), site_width), style)]
+        for i, vital in enumerate(self.vitals):
+            course = seen.course[:, i].tolist()
+            number = padded(shown(seen.worst(i, vital)), NUMBER, right=True)
+            line += [(number, style), (f" {arrow(course)} ", "dim")]
+            line.append((f"{sparkline(course, SPARK)} ", "note"))
+        return line
+
+
+def finding_line(finding: Finding, width: int) -> Line:
+    """A finding in one line."""
+    severity = str(finding.severity)
+    heads = f" head{'' if len(finding.heads) == 1 else 's'} {ranges(finding.heads)}"
+    heads = heads if finding.heads else ""
+    tail = f"{heads}, since step {finding.since}"
+    title = f"{SIGNS[severity]} {severity}: {harmless(finding.title)} at "
+    room = max(width - len(title) - len(tail), 12)
+    line = title + shortened(harmless(finding.site), room) + tail
+    return [(shortened(line, width), severity)]
+
+
+def overall(glances: dict[str, Glance], column: int, vital: str) -> float:
+    """The worst of all sites."""
+    found = [x for seen in glances.values() if not math.isnan(x := seen.worst(column, vital))]
+    return (min if vital in LOW_IS_WORSE else max)(found, default=math.nan)
+
+
+def arrow(course: list[float]) -> str:
+    """Whether the last quarter of a course is higher than the first, by a tenth."""
+    there = [x for x in course if math.isfinite(x)]
+    part = len(there) // 4
+    if part == 0:
+        return " "
+    before, after = sum(there[:part]) / part, sum(there[-part:]) / part
+    change = (after - before) / max(abs(before), 1e-12)
+    return "↑" if change > 0.1 else "↓" if change < -0.1 else "→"
+
+
+def is_terminal(file: IO[str]) -> bool:
+    """Whether a table can be drawn over and over: not in a log, a notebook, or without rich."""
+    if not has_rich() or not file.isatty() or os.environ.get("TERM") == "dumb":
+        return False
+    return "ipykernel" not in sys.modules

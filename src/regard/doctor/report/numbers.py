@@ -1,0 +1,102 @@
+"""Numbers and names as files and readers want them."""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+
+# What JSON can hold of a float: NaN is null, an infinity is "inf" or "-inf".
+Number = float | str | None
+DIGITS = 4  # significant ones in reports
+
+
+def plain(x: float, digits: int = DIGITS) -> Number:
+    """A number for strict JSON, rounded; whole ones without a point."""
+    if math.isnan(x):
+        return None
+    if math.isinf(x):
+        return "inf" if x > 0 else "-inf"
+    x = float(f"{x:.{digits}g}")
+    return int(x) if x.is_integer() and abs(x) < 1e15 else x
+
+
+def real(x: Number) -> float:
+    """The float again."""
+    return math.nan if x is None else float(x)
+
+
+def shown(x: Number) -> str:
+    """Three digits for a person: `-` where nothing was measured."""
+    x = real(x)
+    if math.isnan(x):
+        return "-"
+    if math.isinf(x):
+        return "inf" if x > 0 else "-inf"
+    if x == 0:
+        return "0"
+    size = abs(x)
+    if size >= 1e5 or size < 1e-3:
+        mantissa, exponent = f"{x:.1e}".split("e")
+        return f"{mantissa}e{int(exponent)}"
+    if size >= 99.95 or x.is_integer():
+        return f"{x:.0f}"
+    return f"{x:.1f}" if size >= 9.995 else f"{x:.2f}" if size >= 0.0995 else f"{x:.2g}"
+
+
+def cells(text: str) -> int:
+    """How many places of a terminal a text takes."""
+    return sum(
+        0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1
+        for c in text
+    )
+
+
+def harmless(text: str) -> str:
+    """A name that cannot move the cursor, break a line or turn a line round: such signs are escaped."""
+    return "".join(
+        c if unicodedata.category(c) not in ("Cc", "Cf", "Cs", "Zl", "Zp") else ascii(c)[1:-1]
+        for c in text
+    )
+
+
+def shortened(text: str, width: int) -> str:
+    """At most `width` places: of a module's path fewer letters of each part, else no middle.
+
+    Numbers and the last part stay as long as they can: they tell layers apart.
+    """
+    for letters in (3, 1):
+        if cells(text) <= width:
+            return text
+        *parts, last = text.split(".")
+        text = ".".join([*(part if part.isdigit() else part[:letters] for part in parts), last])
+    if cells(text) <= width:
+        return text
+    head = fitting(text, (width - 1) // 3)
+    tail = fitting(text[::-1], width - 1 - cells(head))[::-1]
+    return f"{head}…{tail}"
+
+
+def fitting(text: str, width: int) -> str:
+    """As much of the beginning as fits into so many places."""
+    used = 0
+    for i, sign in enumerate(text):
+        used += cells(sign)
+        if used > width:
+            return text[:i]
+    return text
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 head`, `2 heads`."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def ranges(numbers: list[int] | tuple[int, ...]) -> str:
+    """`0-3, 7`."""
+    found: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if found and number == found[-1][1] + 1:
+            found[-1][1] = number
+        else:
+            found.append([number, number])
+    return ", ".join(f"{a}" if a == b else f"{a}-{b}" for a, b in found)

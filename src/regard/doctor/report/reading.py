@@ -1,0 +1,131 @@
+"""Take numbers off the device: few, and only when somebody looks.
+
+Shape legend: W steps kept, H heads, C chosen vitals.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+from regard.doctor.chart import Site
+
+if TYPE_CHECKING:
+    from regard.doctor.watch import Doctor
+
+# Vitals of which a small number is the bad one; of all others it is the large one.
+LOW_IS_WORSE = frozenset({"map_rank", "query_grad", "key_grad", "value_grad", "entropy", "jacobian",
+                          "visible_share", "c50", "output_rank", "tanh_slope",
+                          "distance_share"})  # fmt: skip
+# What a small table shows, the most telling first.
+KEY_VITALS = ("logit_max", "entropy", "max_weight", "key_spread", "c50", "logit_bound", "query_grad",
+              "key_grad", "sink_weight", "head_similarity", "tanh_saturated", "masked_rows",
+              "nan_queries", "nan_keys", "nan_logits", "inf_logits")  # fmt: skip
+
+
+class Glance(NamedTuple):
+    """A site in short, on the host.
+
+    Attributes:
+        steps: of the course.
+        newest: (H, C), the last value that was measured for each head.
+        course: (W, C), the worst head in each step; NaN where nothing was measured.
+    """
+
+    steps: list[int]
+    newest: Tensor
+    course: Tensor
+
+    def worst(self, column: int, vital: str) -> float:
+        """The worst of the newest values; NaN where there is none."""
+        return worst(self.newest[:, column], vital)
+
+    def mean(self, column: int) -> float:
+        """Over the heads."""
+        return float(self.newest[:, column].nanmean())
+
+
+def glance(doctor: Doctor, vitals: Sequence[str]) -> dict[str, Glance]:
+    """Every site that was measured, by name. All is computed on the device, and copied at once."""
+    places = [(name, doctor.vitals.index(name)) for name in vitals]
+    sites = [site for site in doctor.chart.order if site.ring is not None and site.ring.count]
+    # Our own functions are none of the model's, and inference tensors may be among them.
+    with torch._C.DisableTorchFunction(), torch.no_grad():
+        parts = [part for site in sites for part in summary(site, places)]
+        parts = fetched(parts)
+    return {
+        site.name: Glance(steps_of(site), parts[2 * i], parts[2 * i + 1])
+        for i, site in enumerate(sites)
+    }
+
+
+def summary(site: Site, places: Sequence[tuple[str, int]]) -> tuple[Tensor, Tensor]:
+    """`newest` and `course` of a `Glance`, on the device."""
+    assert site.ring is not None
+    values, count = site.ring.values, site.ring.count
+    window = values.shape[0]
+    newest, course = [], []
+    for vital, place in places:
+        column = values[:count, :, place]
+        column = column.roll(-(count % window), 0) if count > window else column
+        newest.append(last_measured(column))
+        course.append(extreme(column, 1, low=vital in LOW_IS_WORSE))
+    return torch.stack(newest, -1), torch.stack(course, -1)
+
+
+def last_measured(x: Tensor) -> Tensor:
+    """The last value along dim 0 that is not NaN, NaN where all are."""
+    order = torch.arange(x.shape[0], device=x.device).reshape(-1, *[1] * (x.ndim - 1))
+    last = torch.where(x.isnan(), 0, order).amax(0, keepdim=True)
+    return x.gather(0, last).squeeze(0)
+
+
+def extreme(x: Tensor, dim: int, *, low: bool) -> Tensor:
+    """Smallest or largest along a dim of what is not NaN; NaN where all are."""
+    none = x.isnan()
+    sign = -1 if low else 1
+    found = (sign * x).masked_fill(none, -torch.inf).amax(dim)
+    return (sign * found).masked_fill(none.all(dim), torch.nan)
+
+
+def worst(values: Tensor, vital: str) -> float:
+    """The worst of some values; NaN where there is none."""
+    return float(extreme(values, 0, low=vital in LOW_IS_WORSE)) if len(values) else math.nan
+
+
+def fetched(parts: list[Tensor]) -> list[Tensor]:
+    """The same on the host, with one copy for each device."""
+    found: dict[int, Tensor] = {}
+    for device in {part.device for part in parts}:
+        here = [i for i, part in enumerate(parts) if part.device == device]
+        flat = torch.cat([parts[i].flatten() for i in here]).cpu()
+        pieces = flat.split([parts[i].numel() for i in here])
+        found |= {i: x.reshape(parts[i].shape) for i, x in zip(here, pieces, strict=True)}
+    return [found[i] for i in range(len(parts))]
+
+
+def steps_of(site: Site) -> list[int]:
+    """The steps that a site keeps, oldest first; needs no device."""
+    assert site.ring is not None
+    steps, count = site.ring.steps, site.ring.count
+    if count <= len(steps):
+        return steps[:count]
+    return steps[count % len(steps) :] + steps[: count % len(steps)]
+
+
+def measured(doctor: Doctor, vitals: Sequence[str] | None = None) -> list[str]:
+    """Those of the key vitals that this doctor has, or those asked for.
+
+    Raises:
+        ValueError: one asked for is unknown.
+    """
+    if vitals is None:
+        return [name for name in KEY_VITALS if name in doctor.vitals]
+    unknown = [name for name in vitals if name not in doctor.vitals]
+    if unknown:
+        raise ValueError(f"unknown vitals {', '.join(unknown)}; known: {', '.join(doctor.vitals)}")
+    return list(vitals)

@@ -1,0 +1,34 @@
+"""A doctor's numbers in TensorBoard, or anything else with `add_scalar(name, value, step)`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from regard.doctor.report.log import LogTo
+
+if TYPE_CHECKING:
+    from regard.doctor.watch import Doctor
+
+
+class TensorBoard(LogTo):
+    """`with TensorBoard(doctor, SummaryWriter(), every=100): ...`.
+
+    Args:
+        doctor: whose numbers they are.
+        writer: anything with `add_scalar(name, value, step)`; it stays open.
+        every: after this many steps; nothing is read from the device in between.
+        options: as `LogTo` has them.
+    """
+
+    def __init__(self, doctor: Doctor, writer: Any, every: int = 100, **options: Any) -> None:
+        if not callable(getattr(writer, "add_scalar", None)):
+            raise TypeError(
+                f"writer must have add_scalar(name, value, step), got {type(writer).__name__}. "
+                "torch.utils.tensorboard.SummaryWriter has it: pip install tensorboard"
+            )
+
+        def log(found: dict[str, float], step: int) -> None:
+            for name, value in found.items():
+                writer.add_scalar(name, value, step)
+
+        super().__init__(doctor, log, every, **options)

@@ -1,0 +1,124 @@
+"""The report for a terminal: what was found, and a table of all attention calls."""
+
+from __future__ import annotations
+
+import math
+from typing import IO, Any
+
+import torch
+
+from regard.doctor.report.data import Record, SiteRecord
+from regard.doctor.report.lines import Line, bar, padded, plain_text, put, width_of, wrapped
+from regard.doctor.report.numbers import harmless, real, shortened, shown
+from regard.doctor.report.reading import KEY_VITALS, worst
+from regard.doctor.report.words import circumstances, comparison, headline, where
+
+SIGNS = {"failure": "✗", "warning": "!", "note": "·", "good": "✓", "none": "?"}
+NUMBER, BAR, HEADS = 9, 8, 6  # columns of the table
+BARRED = "logit_max"
+
+
+def show(record: Record, file: IO[str] | None = None) -> None:
+    """Print the summary, in colours where `file` (standard output) is a terminal."""
+    put(summary(record, width_of(file)), file)
+
+
+def summary_text(record: Record, width: int = 80) -> str:
+    """The summary without colours."""
+    return plain_text(summary(record, width))
+
+
+def summary(record: Record, width: int = 80) -> list[Line]:
+    """Verdict, findings, table, notes."""
+    sentence, tone = headline(record)
+    lines: list[Line] = [[(f"{SIGNS[tone]} {sentence}", tone if tone != "none" else "title")]]
+    lines += wrapped(harmless(circumstances(record)), width, style="dim")
+    heads = {site.name: site.heads for site in record.sites}
+    said: set[str] = set()
+    for finding in record.findings:
+        lines.append([])
+        lines += finding_lines(finding, heads.get(finding["site"], 0), width, said)
+    if record.sites:
+        lines += [[], *table(record, width)]
+    if record.notes:
+        lines += [[], [("notes", "title")]]
+        for note in record.notes:
+            lines += wrapped(harmless(note), width, "  - ", "    ", "dim")
+    return lines
+
+
+def finding_lines(finding: dict[str, Any], heads: int, width: int, said: set[str]) -> list[Line]:
+    """One finding with its numbers and what helps; a text that was `said` before is left out."""
+    severity = finding["severity"]
+    site = shortened(harmless(finding["site"]), width - 4)
+    lines: list[Line] = [
+        [(f"{SIGNS[severity]} {severity}: {harmless(finding['title'])}", severity)],
+        [("  at ", "dim"), (site, "site")],
+    ]
+    sure = real(finding["confidence"])
+    sureness = "" if math.isnan(sure) else f", {sure:.0%} sure"
+    lines += wrapped(where(finding, heads) + sureness, width, "  ", "  ", "dim")
+    if finding["explanation"] not in said:
+        said.add(finding["explanation"])
+        lines += wrapped(harmless(finding["explanation"]), width, "  ", "  ")
+    for signal in finding["signals"]:
+        text = f"{comparison(signal)} ({signal['source']})"
+        lines += wrapped(harmless(text), width, "    = ", "      ")
+    remedies = [f"{advice['remedy']}: {advice['expected']}" for advice in finding["remedies"]]
+    if remedies and repr(remedies) in said:
+        return [*lines, [("    the same helps as above", "dim")]]
+    said.add(repr(remedies))
+    for number, text in enumerate(remedies, start=1):
+        lines += wrapped(harmless(text), width, f"    {number}. ", "       ")
+    return lines
+
+
+def table(record: Record, width: int) -> list[Line]:
+    """A line for each attention call with the worst head of the vitals that fit."""
+    there = [v for v in KEY_VITALS if any(v in site.last for site in record.sites)]
+    bars = BAR + 1 if BARRED in there else 0
+    names = [shortened(harmless(site.name), 40) for site in record.sites]
+    room = width - HEADS - bars - max(16, min(28, max(map(len, names))))
+    columns = there[: max(room // (NUMBER + 2), 0)]
+    site_width = width - HEADS - bars - len(columns) * (NUMBER + 2)
+    most = max((finite(worst_of(site, BARRED)) for site in record.sites), default=0.0)
+    alarms = alarms_of(record)
+    head = padded("worst head of each call", site_width) + padded("heads", HEADS, right=True)
+    head += "".join(padded(shortened(v, NUMBER + 1), NUMBER + 2, right=True) for v in columns)
+    lines: list[Line] = [[(head, "dim")]]
+    for site in record.sites:
+        name = shortened(harmless(site.name), site_width - 1)
+        mark = min((alarms[site.name, v] for v in columns if (site.name, v) in alarms),
+                   key=list(SIGNS).index, default="")  # fmt: skip
+        line: Line = [(padded(name, site_width), mark or "site")]
+        line.append((padded(str(site.heads or "-"), HEADS, right=True), "dim"))
+        for vital in columns:
+            text = shown(worst_of(site, vital))
+            line.append((padded(text, NUMBER + 2, right=True), alarms.get((site.name, vital), "")))
+        if bars:
+            style = alarms.get((site.name, BARRED), "note")
+            line.append((" " + bar(worst_of(site, BARRED), most, BAR), style))
+        lines.append(line)
+    return lines
+
+
+def alarms_of(record: Record) -> dict[tuple[str, str], str]:
+    """The worst severity for each site and vital that a finding names."""
+    found: dict[tuple[str, str], str] = {}
+    for finding in reversed(record.findings):  # the worst first, and here last
+        for signal in finding["signals"]:
+            vital = signal["vital"].partition(" ")[0]
+            found[finding["site"], vital] = finding["severity"]
+    return found
+
+
+def worst_of(site: SiteRecord, vital: str) -> float:
+    """Of its heads; NaN where it was not measured."""
+    if vital not in site.last:
+        return math.nan
+    return worst(torch.tensor([real(x) for x in site.last[vital]]), vital)
+
+
+def finite(x: float) -> float:
+    """0 for what no bar can be measured by."""
+    return x if math.isfinite(x) else 0.0

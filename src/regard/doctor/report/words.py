@@ -1,0 +1,63 @@
+"""What reports say in words, whatever they are made of."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from regard.doctor.report.data import Record
+from regard.doctor.report.numbers import counted, ranges, shortened, shown
+from regard.measuring.words import listed
+
+SEVERITIES = ("failure", "warning", "note")
+
+
+def headline(record: Record) -> tuple[str, str]:
+    """The verdict in one sentence, and its tone: failure, warning, good or none."""
+    counts = Counter(finding["severity"] for finding in record.findings)
+    said = [counted(counts[s], s) for s in SEVERITIES if counts[s]]
+    if counts["failure"] or counts["warning"]:
+        return f"{listed(said)} found".capitalize() + ".", (
+            "failure" if counts["failure"] else "warning"
+        )
+    if not record.sites:
+        return "No attention was seen.", "none"
+    if not any(site.last for site in record.sites):
+        return "Attention was seen, and nothing could be measured.", "none"
+    return f"A clean bill of health{f', with {said[0]}' if said else ''}.", "good"
+
+
+def circumstances(record: Record) -> str:
+    """What was examined, in one sentence."""
+    heads = sum(site.heads for site in record.sites)
+    return (
+        f"{record.model}: {counted(len(record.sites), 'attention call')} with "
+        f"{counted(heads, 'head')}, watched for {counted(record.steps, 'step')} at level "
+        f"{record.level}."
+    )
+
+
+def where(finding: dict[str, Any], heads: int) -> str:
+    """Which heads, since when."""
+    named = finding["heads"]
+    if not named:
+        which = ""
+    elif len(named) == heads:
+        which = "its only head, " if heads == 1 else f"all {heads} heads, "
+    else:
+        which = f"head{'' if len(named) == 1 else 's'} {ranges(named)} of {heads}, "
+    return f"{which}since step {finding['since']}"
+
+
+def comparison(signal: dict[str, Any]) -> str:
+    """`logit_max 140, above 100`."""
+    side = "above" if signal["above"] else "below"
+    return f"{signal['vital']} {shown(signal['value'])}, {side} {shown(signal['threshold'])}"
+
+
+def worst_of_all(record: Record) -> str:
+    """The first finding that is an alarm in one sentence, "" where there is none."""
+    for finding in record.findings[:1]:
+        if finding["severity"] != "note":
+            return f"The worst: {finding['title']}, at {shortened(finding['site'], 60)}."
+    return ""
