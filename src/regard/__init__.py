@@ -8,6 +8,8 @@ out = regard.attention(q, k, v, mask=regard.Mask.causal())
 ```
 """
 
+from typing import TYPE_CHECKING
+
 from regard import nn
 from regard.activations import Activation
 from regard.attention import attend, attention, explain, score
@@ -29,6 +31,9 @@ from regard.scores import (
     ScaledDot,
     Score,
 )
+
+if TYPE_CHECKING:
+    from regard.choosing.api import choose
 
 __version__ = "0.1.0"
 
@@ -53,7 +58,18 @@ __all__ = [
     "Score",
     "attend",
     "attention",
+    "choose",
     "explain",
     "nn",
     "score",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """`choose` is loaded when it is first asked for."""
+    if name == "choose":
+        from regard.choosing.api import choose
+
+        globals()[name] = choose
+        return choose
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

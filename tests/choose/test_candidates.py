@@ -6,10 +6,11 @@ import pytest
 import torch
 
 import regard
-from regard.choose import textbook
-from regard.choose.candidates import RULES, Candidate, candidates
-from regard.choose.shape import parse_shape
-from regard.choose.workload import Workload, make_inputs, make_score
+from regard.choosing.cost import textbook
+from regard.choosing.cost.candidates import Candidate, candidates
+from regard.choosing.cost.shape import parse_shape
+from regard.choosing.cost.workload import Workload, make_inputs, make_score
+from regard.choosing.rules import IN_SHORT
 
 SHAPES = [
     "d_q=6,d_k=4,len_q=5,len_k=7,heads=4,key_heads=2,width=3,hidden=5,rank=2",
@@ -57,8 +58,8 @@ def test_the_textbook_formula_is_the_library_s(text: str) -> None:
 
 def test_every_candidate_has_a_short_rule_of_thumb() -> None:
     keys = {c.key.removeprefix("projected_") for text in SHAPES for c in all_of(text)}
-    assert keys == set(RULES)
-    assert all(20 < len(rule) < 160 and rule.endswith(".") for rule in RULES.values())
+    assert keys == set(IN_SHORT)
+    assert all(20 < len(rule) < 160 and rule.endswith(".") for rule in IN_SHORT.values())
 
 
 def test_unlike_widths_put_every_plain_score_behind_projections() -> None:

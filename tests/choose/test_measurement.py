@@ -7,14 +7,14 @@ import dataclasses
 import pytest
 import torch
 
-from regard.choose import check, measurement, textbook
-from regard.choose.answer import answer
-from regard.choose.candidates import candidates
-from regard.choose.measurement import measure
-from regard.choose.need import candidate_need
-from regard.choose.results import Report
-from regard.choose.shape import ShapeError, parse_shape
-from regard.choose.workload import Workload, make_inputs
+from regard.choosing.cost import check, measurement, textbook
+from regard.choosing.cost.answer import answer
+from regard.choosing.cost.candidates import candidates
+from regard.choosing.cost.measurement import measure
+from regard.choosing.cost.need import candidate_need
+from regard.choosing.cost.results import Report
+from regard.choosing.cost.shape import ShapeError, parse_shape
+from regard.choosing.cost.workload import Workload, make_inputs
 from regard.measuring import memory
 from regard.measuring.machine import calm_threads
 from regard.measuring.times import Times

@@ -16,11 +16,11 @@ from matplotlib import image
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from rich.console import Console
 
-from regard.choose import chart, files, present
-from regard.choose.answer import QUESTION
-from regard.choose.candidates import candidates
-from regard.choose.results import Report, Row
-from regard.choose.shape import parse_shape
+from regard.choosing.cost import chart, files, present
+from regard.choosing.cost.answer import QUESTION
+from regard.choosing.cost.candidates import candidates
+from regard.choosing.cost.results import Report, Row
+from regard.choosing.cost.shape import parse_shape
 from regard.measuring import figure as drawing
 from regard.measuring.files import write_atomic
 from regard.measuring.times import Times

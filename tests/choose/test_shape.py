@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from regard.choose.shape import EXAMPLE, KEYS, Shape, ShapeError, parse_shape
+from regard.choosing.cost.shape import EXAMPLE, KEYS, Shape, ShapeError, parse_shape
 
 
 def test_the_example_is_read_and_the_rest_has_defaults() -> None:

@@ -1,95 +1,237 @@
-"""`regard choose`: parse, measure, print, save."""
+"""`regard choose`: on the tasks that come with it, on your data, or by cost alone at a shape."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import importlib.util
+import os
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from regard.choose import files
-from regard.choose.measurement import Step, measure
-from regard.choose.present import show_report
-from regard.choose.results import Report
-from regard.choose.shape import Shape, ShapeError
+from regard.choosing.cost import files
+from regard.choosing.cost.measurement import measure
+from regard.choosing.cost.present import show_report
+from regard.choosing.cost.results import Report
+from regard.choosing.cost.shape import Shape, ShapeError
 from regard.cli.common import (
     INTERRUPTED,
     Mistake,
+    ShapeType,
     device_option,
     keys_help,
     pick_device,
     seed_option,
-    shape_option,
 )
+from regard.cli.progress import progress
+from regard.measuring.files import json_bytes, write_atomic
 from regard.measuring.machine import calm_threads
 
+if TYPE_CHECKING:
+    from regard.choosing.suite import Suite
+    from regard.choosing.tasks.task import Task
+
+NEEDS = ("optuna", "scipy", "jinja2", "sklearn")
+INSTALL = "pip install 'regard[choose]'"
+DEMO_MINUTES, DATA_MINUTES = 6.0, 5.0
 HELP = f"""Which attention score should you use, and what will it cost?
 
-Measures every score on this machine at the shape you give: time, peak memory, parameters and
-error against fp64, with the textbook's additive attention beside ours. Nothing is trained. Prints
-the answer and a table; writes choose.json, choose.png and choose.svg.
+With nothing: trains every kind of score on small tasks, one for each property of data that decides
+(look-up, non-linear match, unlike dims, heavy-tailed norms, long range, two criteria, real digits),
+and says which score wins where, by how much, and what it costs. About two minutes on two cores.
+
+With --data FILE: the same on your data: arrays query (rows, dim), key (rows, keys, dim), target, and
+value (rows, keys, dim) where the answer is made of what keys carry; docs/choose.md has it all.
+
+With --shape: nothing is trained; time, memory, parameters and error of every score at that shape.
 
 \b
 Examples:
+  regard choose
+  regard choose --data mine.npz --minutes 10 --seeds 8
+  regard choose --data mine.parquet --storage postgresql://host/db --resume
   regard choose --shape d_q=256,d_k=128,len=1024,heads=8
-  regard choose --shape d_q=64,len=2048,heads=8,key_heads=2,causal=1
   regard choose --shape d_q=512,d_k=256,len_q=1,len_k=8192 --json
 
 {keys_help()}
 
-Exit codes: 0 done, 1 a file could not be written or a score failed its error check, 2 a mistake
-in the arguments, 130 interrupted (what was measured is printed).
+Exit codes: 0 done, 1 a file could not be written, a task had no verdict or a score failed its error
+check, 2 a mistake in the arguments or the data, 130 interrupted (what was found is printed; --resume
+goes on).
 """
 
 
+def choose_options(command: Any) -> Any:
+    """The options, in the order of --help."""
+    options = [
+        click.option("--data", type=click.Path(path_type=Path), metavar="FILE",
+                     help="Your data: .npz, .safetensors or .parquet."),
+        click.option("--kind", type=click.Choice(["auto", "classification", "regression", "ranking"]),
+                     default="auto", show_default=True, help="What the target of --data is."),
+        click.option("--tasks", metavar="NAME,...", help="Only these of the tasks that come with it."),
+        click.option("--minutes", type=click.FloatRange(0.05, 10000), metavar="M",
+                     help="For the trainings.  [default: 6 at most; with --data 5]"),
+        click.option("--seeds", type=click.IntRange(1, 1000), default=5, show_default=True,
+                     metavar="N", help="For the final comparison."),
+        click.option("--steps", type=click.IntRange(1), metavar="N",
+                     help="Of one training.  [default: the task's own, or what fits]"),
+        click.option("--jobs", type=click.IntRange(1, 1024), metavar="N",
+                     help="Processes.  [default: one for each core, 1 on a GPU]"),
+        click.option("--storage", metavar="URL|FILE",
+                     help="Where trainings are kept.  [default: study.journal in --out]"),
+        click.option("--resume", is_flag=True,
+                     help="Go on with the last run, or join one from another machine."),
+        click.option("--shape", type=ShapeType(), metavar="KEY=N,...",
+                     help="Compare costs at these sizes: see the keys above."),
+        click.option("--seconds", metavar="S", type=click.FloatRange(min=0.1, max=86400), default=30,
+                     show_default=True, help="With --shape: for the timing rounds together."),
+        click.option("--threads", metavar="N", type=click.IntRange(1, 1024), default=None,
+                     help="With --shape: CPU threads; by default as many as are free."),
+        click.option("--out", type=click.Path(path_type=Path), default=Path("regard-choose"),
+                     show_default=True, metavar="DIR", help="Folder for what is written."),
+        click.option("--report", type=click.Path(path_type=Path), metavar="FILE",
+                     help="The HTML report.  [default: choose.html in --out]"),
+        click.option("--json", "as_json", is_flag=True, help="Print JSON in place of the table."),
+        device_option,
+        seed_option,
+    ]  # fmt: skip
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
 @click.command(help=HELP)
-@shape_option
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    default=Path("regard-choose"),
-    show_default=True,
-    metavar="DIR",
-    help="Folder for the chart and the JSON.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON in place of the table.")
-@click.option(
-    "--seconds",
-    metavar="S",
-    type=click.FloatRange(min=0.1, max=86400),
-    default=30,
-    show_default=True,
-    help="For the timing rounds together.",
-)
-@click.option(
-    "--threads",
-    metavar="N",
-    type=click.IntRange(1, 1024),
-    default=None,
-    help="CPU threads; by default as many as are free.",
-)
-@device_option
-@seed_option
-def choose(
-    shape: Shape,
-    out: Path,
-    as_json: bool,
-    seconds: float,
-    threads: int | None,
-    device: str,
-    seed: int,
-) -> None:
-    """Compare all scores at a shape; the help text is above."""
-    where = pick_device(device)
+@choose_options
+def choose(shape: Shape | None, data: Path | None, **options: Any) -> None:
+    """Compare; the help text is above."""
+    if shape is not None and data is not None:
+        raise Mistake("--shape compares costs, --data trains: give one of them")
+    where = pick_device(options.pop("device"))
+    if shape is not None:
+        by_cost(shape, where, options)
+    else:
+        by_training(data, where, options)
+
+
+def by_training(data: Path | None, where: torch.device, options: dict[str, Any]) -> None:
+    """Train on the tasks, or on the user's data."""
+    missing = [name for name in NEEDS if importlib.util.find_spec(name) is None]
+    if missing:
+        raise Mistake(f"training needs {', '.join(missing)}: {INSTALL}. --shape does without")
+    from regard.choosing.present import line, show_first_look, show_suite
+    from regard.choosing.suite import first_look, run_suite
+    from regard.choosing.training.show import shown
+
+    tasks = pick_tasks(data, options["kind"], options["tasks"])
+    as_json, out = options["as_json"], options["out"]
+    console = Console(highlight=False, stderr=as_json)
+    headline = None
+    if data is None:
+        if where.type == "cpu":
+            torch.set_num_threads(calm_threads())
+        headline = first_look(where)
+        show_first_look(headline, console)
+    more = {} if options["steps"] is None else {"steps": options["steps"]}
+    with shown(True) as tell:
+        suite = run_suite(
+            tasks,
+            minutes=options["minutes"] or (DEMO_MINUTES if data is None else DATA_MINUTES),
+            storage=options["storage"] or out / "study.journal",
+            tell=tell,
+            on_answer=lambda answer: click.echo(line(answer), err=True),
+            seeds=options["seeds"],
+            jobs=options["jobs"] or default_jobs(where),
+            resume=options["resume"],
+            device=where,
+            **more,
+        )
+    suite.headline = headline
+    if data is not None and suite.failed:
+        raise Mistake(suite.failed[0].reason)
+    saved = False
+    try:
+        if as_json:
+            click.echo(json_bytes(suite.as_dict()).decode(), nl=False)
+        else:
+            show_suite(suite, console)
+    finally:  # a pipe that was closed, as by `head`, must not cost the files
+        saved = save_suite(suite, out, options["report"], quiet=as_json)
+    if suite.interrupted:
+        raise SystemExit(INTERRUPTED)
+    if suite.failed or not saved:
+        raise SystemExit(1)
+
+
+def pick_tasks(data: Path | None, kind: str, names: str | None) -> list[Task]:
+    """The user's data, or the tasks that come with the library."""
+    from regard.choosing.training.errors import ChooseError
+
+    if data is not None:
+        from regard.choosing.tasks.files import read_task
+
+        try:
+            return [read_task(data, kind)]
+        except ChooseError as error:
+            raise Mistake(f"--data {error}") from None
+    from regard.choosing.tasks.embedded import all_tasks
+
+    tasks = all_tasks()
+    if names is None:
+        return tasks
+    wanted = [name.strip() for name in names.split(",")]
+    known = {task.name: task for task in tasks}
+    for name in wanted:
+        if name not in known:
+            raise Mistake(f"--tasks {name}: there is none. There are: {', '.join(known)}")
+    return [known[name] for name in wanted]
+
+
+def default_jobs(where: torch.device) -> int:
+    """One for each core that this process may use; a GPU is not shared."""
+    if where.type == "cuda":
+        return 1
+    cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else [0]
+    return max(len(cores), 1)
+
+
+def save_suite(suite: Suite, out: Path, report: Path | None, quiet: bool) -> bool:
+    """Write choose.json and the report; a folder that cannot be written loses only the files."""
+    from regard.choosing.report import write_report
+
+    path = report or out / "choose.html"
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        write_atomic(out / "choose.json", json_bytes(suite.as_dict()))
+        write_report(suite, path)
+    except OSError as error:
+        return unsaved(out, error)
+    click.echo(f"Report: {path}. Saved in {out}: choose.json", err=quiet)
+    return True
+
+
+def unsaved(out: Path, error: OSError) -> bool:
+    """Say that the files are lost; False, for that."""
+    why = error.strerror or str(error)
+    click.echo(f"Error: --out {out}: the results were not saved: {why}", err=True)
+    return False
+
+
+def by_cost(shape: Shape, where: torch.device, options: dict[str, Any]) -> None:
+    """Measure every score at a shape."""
+    as_json = options["as_json"]
     if where.type == "cpu":
-        torch.set_num_threads(threads or calm_threads())
+        torch.set_num_threads(options["threads"] or calm_threads())
     with progress(Console(stderr=True)) as step:
         try:
-            report = measure(shape, device=where, seed=seed, seconds=seconds, on_step=step)
+            report = measure(
+                shape,
+                device=where,
+                seed=options["seed"],
+                seconds=options["seconds"],
+                on_step=step,
+            )
         except ShapeError as error:
             raise Mistake(str(error)) from None
     saved = False
@@ -99,25 +241,11 @@ def choose(
         else:
             show_report(report, Console(highlight=False))
     finally:  # a pipe that was closed, as by `head`, must not cost the files
-        saved = save(report, out, quiet=as_json)
+        saved = save(report, options["out"], quiet=as_json)
     if report.interrupted:
         raise SystemExit(INTERRUPTED)
     if report.of("failed") or not saved:
         raise SystemExit(1)
-
-
-@contextmanager
-def progress(console: Console) -> Iterator[Step]:
-    """A bar with the time left; nothing where stderr is not a terminal."""
-    columns = (TextColumn("{task.description:<36}"), BarColumn(), TimeRemainingColumn())
-    hidden = not console.is_terminal
-    with Progress(*columns, console=console, transient=True, disable=hidden) as bar:
-        task = bar.add_task("preparing", total=None)
-
-        def step(label: str, done: float, total: float) -> None:
-            bar.update(task, description=label, completed=done, total=max(total, done))
-
-        yield step
 
 
 def save(report: Report, out: Path, quiet: bool) -> bool:
@@ -125,9 +253,7 @@ def save(report: Report, out: Path, quiet: bool) -> bool:
     try:
         written = files.save(report, out)
     except OSError as error:
-        why = error.strerror or str(error)
-        click.echo(f"Error: --out {out}: the results were not saved: {why}", err=True)
-        return False
+        return unsaved(out, error)
     names = ", ".join(path.name for path in written)
     click.echo(f"Saved in {out}: {names}", err=quiet)
     return True

@@ -7,7 +7,7 @@ from typing import Any
 import click
 import torch
 
-from regard.choose.shape import EXAMPLE, KEYS, Shape, ShapeError, parse_shape
+from regard.choosing.cost.shape import EXAMPLE, KEYS, Shape, ShapeError, parse_shape
 
 INTERRUPTED = 130  # the exit code after Ctrl-C
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
@@ -53,18 +54,21 @@ warning), the loss is no number, or the report could not be written; 2 a mistake
     "folder with a tokenizer.",
 )
 @click.option(
-    "--steps", metavar="N", type=click.IntRange(1, 10**9), help="Batches to run or train on."
+    "--steps",
+    metavar="N",
+    type=click.IntRange(1, 10**9),
+    help="Batches to run or train on. [default: 1; examples have their own]",
 )
 @click.option(
     "--train/--no-train",
     default=None,
-    help="Train, or run the model as it is. [default: see above]",
+    help="Train, or run the model as it is. [default: train where it can, see above]",
 )
 @click.option(
     "--rate",
     metavar="R",
     type=click.FloatRange(min=0, min_open=True),
-    help="Of learning, by AdamW. [default: 0.001]",
+    help="Learning rate, of AdamW. [default: 0.001; examples have their own]",
 )
 @click.option(
     "--batch",
@@ -120,6 +124,8 @@ def doctor(
     if model is None:
         raise Mistake("MODEL is missing. Example: regard doctor healthy; --list names the others")
     check_report(report)
+    if rate is not None and not math.isfinite(rate):
+        raise Mistake(f"--rate {rate}: it must be a finite number above 0")
     where = pick_device(device)
     try:
         # What the user's own code prints is no part of the JSON.
@@ -171,7 +177,7 @@ def attack_it(checkup: Checkup, where: torch.device) -> Probe | None:
     """Probe the patient on its first batch, with a bar where stderr is a terminal."""
     from rich.console import Console
 
-    from regard.cli.choose import progress
+    from regard.cli.progress import progress
     from regard.doctor.checkup import batch_at
     from regard.doctor.patients.function import worded
     from regard.doctor.probing import probe
@@ -203,8 +209,10 @@ def show(checkup: Checkup, record: Record, probe: Probe | None, seed: int, as_js
         }
         click.echo(json.dumps(found, indent=2, allow_nan=False))
         return
-    if losses:
-        how = "trained" if checkup.trained else "run as it is"
+    how = "trained" if checkup.trained else "run as it is"
+    if len(losses) == 1:
+        click.echo(f"{how}, one step: loss {losses[0]:.4g}; --steps asks for more")
+    elif losses:
         click.echo(f"{how}: loss {losses[0]:.4g} at the first step, {losses[-1]:.4g} at the last")
     if checkup.stopped:
         click.echo(f"stopped: {checkup.stopped}")

@@ -7,10 +7,10 @@ import json
 
 import click
 
-from regard.choose.candidates import candidates
-from regard.choose.need import inputs_need
-from regard.choose.shape import Shape
-from regard.choose.workload import Workload, make_inputs
+from regard.choosing.cost.candidates import candidates
+from regard.choosing.cost.need import inputs_need
+from regard.choosing.cost.shape import Shape
+from regard.choosing.cost.workload import Workload, make_inputs
 from regard.cli.common import (
     Mistake,
     device_option,

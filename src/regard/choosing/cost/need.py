@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from regard.choose.candidates import Candidate
-from regard.choose.shape import Shape
+from regard.choosing.cost.candidates import Candidate
+from regard.choosing.cost.shape import Shape
 from regard.measuring.memory import show
 
 

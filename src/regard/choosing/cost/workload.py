@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from regard.attention import attention, explain
-from regard.choose import textbook
-from regard.choose.candidates import Candidate
-from regard.choose.shape import Shape
+from regard.choosing.cost import textbook
+from regard.choosing.cost.candidates import Candidate
+from regard.choosing.cost.shape import Shape
 from regard.engines.plan import Plan
 from regard.mask import Mask
 from regard.scores import Score

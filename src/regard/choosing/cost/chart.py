@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from regard.choose.results import Report, Row
+from regard.choosing.cost.results import Report, Row
 from regard.measuring.figure import FAINT, OURS, TEXTBOOK, brief, render, size, tick
 from regard.measuring.words import number, seconds
 

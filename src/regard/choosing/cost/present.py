@@ -12,8 +12,8 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from regard.choose.answer import QUESTION, answer
-from regard.choose.results import Report, Row
+from regard.choosing.cost.answer import QUESTION, answer
+from regard.choosing.cost.results import Report, Row
 from regard.measuring.times import Times
 from regard.measuring.words import listed, number
 
@@ -230,7 +230,7 @@ def refusal_groups(rows: list[Row]) -> list[tuple[list[str], str]]:
 
 def show_rules(report: Report, console: Console) -> None:
     """The rule of thumb of every score, once."""
-    console.print(Text("When each is the right one (rules of thumb, not measured)", style=TITLE))
+    console.print(Text("When each is the right one (rules of thumb and their claims)", style=TITLE))
     rules: dict[str, str] = {}
     for row in report.rows:
         rules.setdefault(row.candidate.rule, row.candidate.label)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from regard.choose.shape import Shape
+from regard.choosing.cost.shape import Shape
+from regard.choosing.rules import in_short
 from regard.scores import (
     Additive,
     Bilinear,
@@ -18,24 +19,6 @@ from regard.scores import (
     ScaledDot,
     Score,
 )
-
-# When each score is the right one. What the field teaches, in one line; not measured here.
-RULES = {
-    "scaled_dot": "The default. Equal widths or projections in front, data enough to learn them; "
-    "the fastest kernels are made for it.",
-    "dot": "When the length of a vector means something, as in retrieval. Logits grow with the "
-    "width: prefer scaled dot otherwise.",
-    "cosine": "When norms differ wildly and a few long keys would take all the weight: only the "
-    "direction counts.",
-    "gaussian": "When near means alike: smoothing over positions, coordinates, measured values.",
-    "bilinear": "Unlike widths with data enough for a full d_q x d_k matrix in each head.",
-    "low_rank": "Unlike widths on a small device: a cache holds only `rank` numbers for each key.",
-    "additive": "A match that no inner product expresses, given data enough (claims E5, E6); scores "
-    "stay bounded. Costs `hidden` tanh for each pair.",
-    "gatv2": "As additive, with an activation that does not saturate: graphs, small sets.",
-    "textbook_additive": "At small sizes alone: it is additive with the [Q, L, hidden] tensor "
-    "written to memory.",
-}
 
 
 @dataclass(frozen=True)
@@ -63,7 +46,7 @@ class Candidate:
     @property
     def rule(self) -> str:
         """When it is the right one."""
-        return RULES[self.key.removeprefix("projected_")]
+        return in_short(self.key.removeprefix("projected_"))
 
     @property
     def pairwise(self) -> bool:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from regard.choose.candidates import Candidate
-from regard.choose.shape import Shape
+from regard.choosing.cost.candidates import Candidate
+from regard.choosing.cost.shape import Shape
 from regard.measuring.times import Times, finite
 
 SCHEMA = "regard.choose/1"

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from regard.choose import textbook
-from regard.choose.workload import Workload
+from regard.choosing.cost import textbook
+from regard.choosing.cost.workload import Workload
 from regard.measuring.errors import distance, rounding, worst
 from regard.measuring.memory import peak
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from regard.choose.results import Report, Row
+from regard.choosing.cost.results import Report, Row
 from regard.measuring.memory import show
 from regard.measuring.words import listed, seconds
 

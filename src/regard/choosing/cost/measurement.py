@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
-from regard.choose.candidates import candidates
-from regard.choose.check import GRADIENT_FACTOR, OUTPUT_FACTOR, check
-from regard.choose.need import candidate_need, inputs_need
-from regard.choose.results import Report, Row
-from regard.choose.shape import Shape, ShapeError
-from regard.choose.workload import Inputs, Workload, make_inputs
+from regard.choosing.cost.candidates import candidates
+from regard.choosing.cost.check import GRADIENT_FACTOR, OUTPUT_FACTOR, check
+from regard.choosing.cost.need import candidate_need, inputs_need
+from regard.choosing.cost.results import Report, Row
+from regard.choosing.cost.shape import Shape, ShapeError
+from regard.choosing.cost.workload import Inputs, Workload, make_inputs
 from regard.measuring import memory
 from regard.measuring.clock import clock, synchronize
 from regard.measuring.machine import machine
@@ -46,6 +46,7 @@ def measure(
     device: torch.device | str = "cpu",
     seed: int = 0,
     seconds: float = 30.0,
+    only: Sequence[str] | None = None,
     on_step: Step | None = None,
 ) -> Report:
     """Compare all scores at a shape on this machine. Nothing is trained.
@@ -56,6 +57,7 @@ def measure(
         seed: of inputs and weights.
         seconds: for the timing rounds together. A candidate of which one forward and backward
             pass would take longer than half of it is skipped.
+        only: keys of the candidates to measure; default all.
         on_step: told of progress.
 
     Returns:
@@ -72,7 +74,8 @@ def measure(
             f"shape: too large for this machine: {need.arithmetic}, with {memory.show(free)} free "
             f"on {device.type}. Use a smaller len, batch, heads, d_q or d_k"
         )
-    rows = [Row(candidate) for candidate in candidates(shape)]
+    known = candidates(shape)
+    rows = [Row(candidate) for candidate in known if only is None or candidate.key in only]
     report = Report(shape, machine(device), seed, rows, notes=notes(device, seconds))
     try:
         Measurement(report, make_inputs(shape, device, seed), seconds, on_step).run()

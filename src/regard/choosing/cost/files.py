@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from regard.choose.results import Report
+from regard.choosing.cost.results import Report
 from regard.measuring.files import write_atomic
 
 
@@ -25,7 +25,7 @@ def save(report: Report, folder: Path) -> list[Path]:
     write_atomic(written[0], to_json(report).encode())
     if not any(row.timed() for row in report.rows):
         return written
-    from regard.choose import chart
+    from regard.choosing.cost import chart
 
     for suffix, data in chart.draw(report).items():
         written.append(folder / f"choose.{suffix}")

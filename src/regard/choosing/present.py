@@ -1,0 +1,120 @@
+"""What `regard choose` found, for a person at a terminal."""
+
+from __future__ import annotations
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from regard.choosing.cost import Report
+from regard.choosing.cost.answer import busy, times
+from regard.choosing.cost.present import TITLE, bullet
+from regard.choosing.suite import SHAPE, Answer, Suite
+from regard.choosing.training.verdict import Outcome, Row, Verdict
+from regard.choosing.training.words import as_text, plural, spread
+from regard.measuring.memory import show
+from regard.measuring.words import duration, number, seconds
+
+LONGEST_NAME = 18
+
+
+def show_first_look(report: Report, console: Console) -> None:
+    """Textbook additive against ours: three lines."""
+    theirs, ours = report.find("textbook_additive"), report.find("additive")
+    console.print(Text("Additive attention on this machine", style=TITLE))
+    console.print(Text(f"  {SHAPE}: forward and backward, peak memory, error", style="dim"))
+    for row in (theirs, ours, report.find("scaled_dot")):
+        if row is None or not row.timed():
+            continue
+        label = {"additive": "additive, ours"}.get(row.candidate.key, row.candidate.label)
+        console.print(
+            f"  {label:<20} {seconds(row.both.median):>8} {show(row.both_memory or 0):>11} "
+            f"{row.error:>8.0e}"
+        )
+    if theirs and ours and theirs.timed() and ours.timed():
+        time = theirs.both.over(ours.both).median
+        space = (theirs.both_memory or 0) / max(ours.both_memory or 1, 1)
+        console.print(
+            f"  the textbook's takes {times(time)} the time and {times(space)} the memory"
+        )
+    if said := busy(report):
+        bullet(console, "-", said, style="dim")
+    console.print()
+
+
+def show_suite(suite: Suite, console: Console) -> None:
+    """The table of answers, or for one task its own."""
+    answers = suite.answers
+    if len(answers) == 1 and answers[0].verdict is not None:
+        console.print(Text(f"Which score for {answers[0].task.name}?", style=TITLE))
+        console.print(as_text(answers[0].verdict), soft_wrap=True, markup=False)
+    else:
+        console.print(Text("Which score for which data?", style=TITLE))
+        console.print(answer_table(answers))
+        for answer in answers:
+            if answer.verdict is not None and answer.verdict.outcome is Outcome.ALTERNATIVE:
+                bullet(console, "-", f"{answer.task.name}: score = {answer.verdict.code}")
+    for answer in suite.failed:
+        bullet(console, "x", f"{answer.task.name}: {answer.reason}")
+    console.print()
+    bullet(console, "-", note(answers), style="dim")
+
+
+def answer_table(answers: list[Answer]) -> Table:
+    """Property of the data -> winner, margin with its interval, cost."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+    table.add_column("your data", ratio=3)
+    table.add_column("use", ratio=2)
+    table.add_column("over scaled dot", ratio=3)
+    table.add_column("a step", justify="right", no_wrap=True)
+    for answer in answers:
+        verdict = answer.verdict
+        if verdict is None:
+            table.add_row(answer.task.prop, "-", "no verdict", "-")
+            continue
+        row = verdict.row(verdict.winner)
+        table.add_row(answer.task.prop, row.candidate.label, margin(verdict), price(verdict, row))
+    return table
+
+
+def margin(verdict: Verdict) -> str:
+    """How the winner stands to scaled dot."""
+    if verdict.over_null is None or verdict.margin is None or verdict.runner_up is None:
+        return "nothing to compare with"
+    if verdict.outcome is Outcome.ALTERNATIVE:
+        return f"+{spread(verdict, verdict.over_null)}"
+    if verdict.outcome is Outcome.NULL:
+        return f"the best other is {spread(verdict, verdict.margin)} behind"
+    said = "no difference that matters" if verdict.outcome is Outcome.SAME else "not decided"
+    return f"{said}: best other {spread(verdict, verdict.over_null)}"
+
+
+def price(verdict: Verdict, row: Row) -> str:
+    """The time of a step, and times that of scaled dot."""
+    null = verdict.null_row()
+    if row.cost is None or null is None or null.cost is None:
+        return "-"
+    if row is null:
+        return seconds(row.cost.seconds)
+    return f"{seconds(row.cost.seconds)} ({number(row.cost.seconds / null.cost.seconds)}x)"
+
+
+def note(answers: list[Answer]) -> str:
+    """How the numbers were made, in one sentence or two."""
+    counts = sorted({len(one.verdict.seeds) for one in answers if one.verdict is not None})
+    seeds = "no" if not counts else "-".join(str(x) for x in dict.fromkeys((counts[0], counts[-1])))
+    return (
+        f"Differences are paired over {seeds} seed{plural(counts[-1] if counts else 0)}, with 95% "
+        "intervals that hold for all alternatives together; every candidate had the same data, "
+        "steps and learning rates to try, and scaled dot wins unless beaten by more than noise."
+    )
+
+
+def line(answer: Answer) -> str:
+    """One finished task, while others run."""
+    if answer.verdict is None:
+        return f"{answer.task.name}: {answer.reason}"
+    label = answer.verdict.row(answer.verdict.winner).candidate.label
+    took = duration(answer.verdict.facts["seconds"])
+    return f"{answer.task.name.ljust(LONGEST_NAME)} {label} ({margin(answer.verdict)}; {took})"

@@ -1,0 +1,119 @@
+"""Several tasks in one time: what `regard choose` runs, and what it found, as one value."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from regard.choosing.cost import Report, measure, parse_shape
+from regard.choosing.tasks.task import Task
+from regard.choosing.training.errors import ChooseError
+from regard.choosing.training.verdict import Verdict
+from regard.choosing.training.words import as_dict
+
+SCHEMA = "regard.choose/suite/1"
+# The first thing that is shown: additive as it is taught, and as the library runs it.
+SHAPE = "d_q=64,len=512,heads=4"
+FIRST = ("scaled_dot", "additive", "textbook_additive")
+FIRST_SECONDS = 3.0
+
+Tell = Callable[[str, float, float], None]
+
+
+@dataclass
+class Answer:
+    """One task with its verdict, or why there is none."""
+
+    task: Task
+    verdict: Verdict | None = None
+    reason: str = ""
+
+
+@dataclass
+class Suite:
+    """What was found."""
+
+    answers: list[Answer] = field(default_factory=list)
+    headline: Report | None = None
+    seconds: float = 0.0
+
+    @property
+    def interrupted(self) -> bool:
+        """Somebody stopped it."""
+        return any(one.verdict is not None and one.verdict.interrupted for one in self.answers)
+
+    @property
+    def failed(self) -> list[Answer]:
+        """Tasks without a verdict."""
+        return [one for one in self.answers if one.verdict is None]
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "schema": SCHEMA,
+            "seconds": round(self.seconds, 1),
+            "interrupted": self.interrupted,
+            "textbook": None if self.headline is None else self.headline.as_dict(),
+            "tasks": [
+                {
+                    "name": one.task.name,
+                    "property": one.task.prop,
+                    "claims": list(one.task.claims),
+                    "reason": one.reason or None,
+                    "verdict": None if one.verdict is None else as_dict(one.verdict),
+                }
+                for one in self.answers
+            ],
+        }
+
+
+def first_look(device: torch.device) -> Report:
+    """Textbook additive against ours on this machine: time, memory, error."""
+    return measure(parse_shape(SHAPE), device=device, seconds=FIRST_SECONDS, only=FIRST)
+
+
+def run_suite(
+    tasks: Sequence[Task],
+    *,
+    minutes: float,
+    storage: str | Path,
+    tell: Tell,
+    on_answer: Callable[[Answer], None] = lambda answer: None,
+    **options: Any,
+) -> Suite:
+    """Every task in turn, each with its share of the time that is left.
+
+    Args:
+        tasks: to run.
+        minutes: for all of them.
+        storage: see `regard.choose`.
+        tell: told how far it is.
+        on_answer: told of each task that is done.
+        options: of `regard.choose`.
+    """
+    suite, began = Suite(), time.time()
+    until = began + 60 * minutes
+    for number, task in enumerate(tasks):
+        share = max(until - time.time(), 6.0) / (len(tasks) - number) / 60
+
+        def told(label: str, part: float, left: float, number: int = number) -> None:
+            rest = (until - time.time()) * (1 - (number + 1) / len(tasks))
+            whole = min(left + max(rest, 0.0), max(until - time.time(), 0.0))
+            tell(f"{tasks[number].name}: {label}", (number + part) / len(tasks), whole)
+
+        answer = Answer(task)
+        try:
+            answer.verdict = task.choose(storage=storage, minutes=share, progress=told, **options)
+        except ChooseError as error:
+            answer.reason = str(error)
+        suite.answers.append(answer)
+        on_answer(answer)
+        if suite.interrupted:
+            break
+    suite.seconds = time.time() - began
+    return suite

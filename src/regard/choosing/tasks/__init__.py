@@ -1,0 +1,1 @@
+"""What `regard choose` tries the scores on: made-up tasks with a known answer, real data, and yours."""

@@ -1,0 +1,128 @@
+"""The tasks that come with the library: one for each property of data that decides about a score.
+
+All but the digits are made up, and their best answer is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.choosing.tasks.models import Match, Read
+from regard.choosing.tasks.real import digits, folder_tasks
+from regard.choosing.tasks.task import Task
+from regard.claims.tools.learning import DATA
+from regard.claims.tools.tasks.criteria import Criteria
+from regard.claims.tools.tasks.lookup import Lookup
+from regard.claims.tools.tasks.views import Views
+from regard.claims.tools.tasks.volumes import Volumes
+
+# Every candidate gets these; tasks name the candidates that are worth the time of a first look.
+COMMON: dict[str, Any] = {
+    "rates": (3e-3, 1e-2, 3e-2),
+    "hidden": (16,),
+    "finalists": 3,
+    "matters": 0.02,
+}
+ROWS = (4096, 512, 1024)  # to learn from, to choose the rate by, to report
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Data of a task for each seed: a world of its own, so that intervals speak of all such worlds."""
+
+    sampler: Any
+    rows: tuple[int, int, int] = ROWS
+
+    def __call__(self, seed: int) -> list[tuple[Tensor, ...]]:
+        """Three parts."""
+        generator = torch.Generator().manual_seed(DATA + seed)
+        return [self.sampler.sample(count, generator) for count in self.rows]
+
+
+def lookup() -> Task:
+    """The query is a noisy copy of a key."""
+    task = Lookup(dim=16, keys=8, labels=8)
+    return Task(
+        "look-up", "query and key are alike",
+        partial(Read, value_dim=8, outputs=8), Drawn(task), (16, 16), ("A4", "D3", "E5"),
+        {**COMMON, "width": 16, "steps": 300, "stabilizers": ("none",),
+         "scores": ("scaled_dot", "cosine", "gaussian", "additive")},
+    )  # fmt: skip
+
+
+def nonlinear() -> Task:
+    """The query shows sizes without signs: no matrix relates it to the key."""
+    task = Views(shared=4, query_dim=16, key_dim=16, noise=0.3, shown="folded")
+    return Task(
+        "non-linear match", "no matrix relates query and key",
+        Match, Drawn(task), (16, 16), ("B3", "B4", "B5", "E5"),
+        {**COMMON, "width": 16, "steps": 400, "stabilizers": ("none",), "hidden": (16, 64),
+         "scores": ("scaled_dot", "cosine", "bilinear", "additive")},
+    )  # fmt: skip
+
+
+def unlike_dims() -> Task:
+    """Two views of one thing, 48 and 12 numbers wide."""
+    task = Views(shared=4, query_dim=48, key_dim=12, noise=0.2)
+    return Task(
+        "unlike dims", "query and key differ in width, a matrix relates them",
+        Match, Drawn(task), (48, 12), ("E2", "E3", "E5"),
+        {**COMMON, "width": 12, "steps": 300, "stabilizers": ("none",),
+         "scores": ("scaled_dot", "bilinear", "low_rank", "additive")},
+    )  # fmt: skip
+
+
+def hijack() -> Task:
+    """Keys of wildly different lengths; only directions count."""
+    task = Volumes(latent=8, query_dim=16, key_dim=16, keys=8, spread=2.0)
+    return Task(
+        "heavy-tailed norms", "a few keys are far longer than the others, which means nothing",
+        Match, Drawn(task), (16, 16), ("G1", "G2", "C6", "C9"),
+        {**COMMON, "width": 16, "steps": 300,
+         "scores": ("scaled_dot", "cosine", "additive")},
+    )  # fmt: skip
+
+
+def long_range() -> Task:
+    """One key in hundreds is right."""
+    task = Lookup(dim=16, keys=64, labels=4, noise=0.1)
+    return Task(
+        "long range", "one key among 64 is right",
+        partial(Read, value_dim=4, outputs=4), Drawn(task, (2048, 256, 512)), (16, 16),
+        ("C11", "C8", "A4"),
+        {**COMMON, "width": 16, "steps": 300, "batch": 32, "stabilizers": ("none", "temperature"),
+         "scores": ("scaled_dot", "cosine", "additive"), "rates": (1e-2, 3e-2)},
+    )  # fmt: skip
+
+
+def two_criteria() -> Task:
+    """The query asks for one key by each of two criteria."""
+    task = Criteria(spaces=2, dim=4, keys=8, labels=4)
+    return Task(
+        "two criteria", "a query asks for two things at once",
+        partial(Read, value_dim=4, outputs=4, answers=2), Drawn(task), (8, 8), ("F1", "F2"),
+        {**COMMON, "width": 8, "hidden": (8,), "steps": 400, "stabilizers": ("none",),
+         "heads": (1, 2), "scores": ("scaled_dot", "additive")},
+    )  # fmt: skip
+
+
+MADE: dict[str, Callable[[], Task]] = {
+    "look-up": lookup,
+    "non-linear match": nonlinear,
+    "unlike dims": unlike_dims,
+    "heavy-tailed norms": hijack,
+    "long range": long_range,
+    "two criteria": two_criteria,
+    "digits": digits,
+}
+
+
+def all_tasks() -> list[Task]:
+    """Those of this file, and those of the data folder that `REGARD_DATA` names."""
+    return [make() for make in MADE.values()] + folder_tasks()

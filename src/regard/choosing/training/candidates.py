@@ -1,0 +1,207 @@
+"""The candidates: score x stabiliser x hidden width x heads."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import regard
+from regard import Score
+from regard.arguments import check_sizes
+from regard.describe import describe
+from regard.stabilize import ClippedKeys, Normalized, SoftCapped, Tempered, UnitKeys
+
+NULL = "scaled_dot"
+LABELS = {
+    "scaled_dot": "scaled dot",
+    "dot": "dot",
+    "cosine": "cosine",
+    "gaussian": "gaussian",
+    "bilinear": "bilinear",
+    "low_rank": "low rank",
+    "additive": "additive",
+    "gatv2": "GATv2",
+    "none": "",
+    "layer_norm": "LayerNorm",
+    "clipped_keys": "clipped keys",
+    "unit_keys": "unit keys",
+    "soft_cap": "soft cap",
+    "temperature": "learned temperature",
+}
+# What a stabiliser can change of a score: cosine has no norms left to keep in bounds.
+NORMS = ("layer_norm", "clipped_keys", "unit_keys")
+STABILIZERS: dict[str, tuple[str, ...]] = {
+    "scaled_dot": ("none", *NORMS, "soft_cap", "temperature"),
+    "dot": ("none", *NORMS, "soft_cap", "temperature"),
+    "cosine": ("none", "soft_cap"),
+    "gaussian": ("none", "layer_norm"),
+    "bilinear": ("none", "layer_norm", "temperature"),
+    "low_rank": ("none", "layer_norm", "temperature"),
+    "additive": ("none", "layer_norm", "temperature"),
+    "gatv2": ("none", "layer_norm", "temperature"),
+}
+PAIRWISE = {"additive": "Additive", "gatv2": "GATv2"}
+SCORES = ("scaled_dot", "cosine", "gaussian", "bilinear", "additive")
+USUAL = ("none", "layer_norm", "clipped_keys")
+SOFT_CAP = 30.0
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One thing to train.
+
+    Attributes:
+        name: unique among the candidates, as "additive+layer_norm h=64".
+        label: for people.
+        make: builds a fresh score.
+        code: Python that builds it, to paste.
+        score: the family: a name of a score, or "own".
+        stabilizer: what keeps its logits in bounds.
+        hidden: hidden units for each head, of pairwise scores.
+        heads: query heads.
+    """
+
+    name: str
+    label: str
+    make: Callable[[], Score]
+    code: str
+    score: str = "own"
+    stabilizer: str = "none"
+    hidden: int | None = None
+    heads: int = 1
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What the scores have to fit.
+
+    Attributes:
+        query_dim: of a query as the score gets it.
+        key_dim: of a key.
+        width: of projections, for each head.
+        projected: the scores have learned projections in front of them; else the model has.
+    """
+
+    query_dim: int
+    key_dim: int
+    width: int
+    projected: bool
+
+
+def candidates(
+    sizes: Sizes,
+    scores: Sequence[str] | Mapping[str, Callable[[], Score]] | None = None,
+    stabilizers: Sequence[str] = USUAL,
+    hidden: Sequence[int] | None = None,
+    heads: Sequence[int] = (1,),
+) -> list[Candidate]:
+    """All of them, the null first: scaled dot is there whatever is asked for.
+
+    Raises:
+        ValueError: an unknown name, or a size that is none.
+    """
+    if isinstance(scores, Mapping):
+        own = [owned(name, make) for name, make in scores.items()]
+        return [built(sizes, NULL, "none", None, heads[0], len(heads) > 1), *own]
+    asked = SCORES if scores is None else tuple(scores)
+    known(asked, STABILIZERS, "score")
+    known(stabilizers, [name for name in LABELS if name not in STABILIZERS], "stabilizer")
+    check_sizes(**{f"heads[{i}]": count for i, count in enumerate(heads)})
+    hidden = (sizes.width, 4 * sizes.width) if hidden is None else hidden
+    check_sizes(**{f"hidden[{i}]": count for i, count in enumerate(hidden)})
+    several = len(heads) > 1
+    found = [built(sizes, NULL, "none", None, heads[0], several)]
+    for score, stabilizer, count in product(dict.fromkeys((NULL, *asked)), stabilizers, heads):
+        if stabilizer not in STABILIZERS[score]:
+            continue
+        widths = hidden if score in PAIRWISE else [None]
+        found += [built(sizes, score, stabilizer, width, count, several) for width in widths]
+    return list({one.name: one for one in found}.values())
+
+
+def known(asked: Sequence[str], names: Mapping | Sequence, what: str) -> None:
+    """Raise for a name that there is not."""
+    for name in asked:
+        if name not in names:
+            raise ValueError(f"unknown {what} {name!r}: known are {', '.join(names)}")
+
+
+def owned(name: str, make: Callable[[], Score]) -> Candidate:
+    """A candidate of the user's."""
+    if not callable(make) or isinstance(make, Score):
+        raise TypeError(
+            f"scores[{name!r}] must be a function that builds a fresh score, got {describe(make)}"
+        )
+    return Candidate(name, name, make, f"# your own: scores[{name!r}]()")
+
+
+def built(
+    sizes: Sizes, score: str, stabilizer: str, hidden: int | None, heads: int, several: bool
+) -> Candidate:
+    """One candidate, from its code: what is shown is what was trained."""
+    inner = plain_code(sizes, score, hidden, heads)
+    code = stabilized_code(sizes, inner, stabilizer, heads)
+    name = score if stabilizer == "none" else f"{score}+{stabilizer}"
+    label = LABELS[score] if stabilizer == "none" else f"{LABELS[score]} + {LABELS[stabilizer]}"
+    if hidden is not None:
+        name, label = f"{name} h={hidden}", f"{label}, {hidden} hidden"
+    if several:
+        name = f"{name} heads={heads}"
+        label = f"{label}, {heads} head{'' if heads == 1 else 's'}"
+    return Candidate(name, label, Recipe(code), code, score, stabilizer, hidden, heads)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Builds a score from the code that is shown for it; the code is ours, made of numbers alone."""
+
+    code: str
+
+    def __call__(self) -> Score:
+        """A fresh score."""
+        return eval(self.code, {"__builtins__": {}}, NAMES)  # noqa: S307 - our own text
+
+
+NAMES = {
+    "regard": regard,
+    **{x.__name__: x for x in (ClippedKeys, Normalized, SoftCapped, Tempered, UnitKeys)},
+}
+
+
+def plain_code(sizes: Sizes, score: str, hidden: int | None, heads: int) -> str:
+    """The score without a stabiliser."""
+    dims = f"{sizes.query_dim}, {sizes.key_dim}"
+    if score in PAIRWISE:
+        # Without a bias inside tanh it is odd in (q, k), and explains nothing of even relations (B5).
+        bias = ", bias=True" if score == "additive" else ""
+        core = f"regard.{PAIRWISE[score]}({hidden}, {heads}{bias})"
+        bare = not sizes.projected and hidden == sizes.query_dim == sizes.key_dim
+        return core if bare else f"regard.Projected({core}, {dims})"
+    if score == "bilinear":
+        return f"regard.Bilinear({dims}, {heads})"
+    if score == "low_rank":
+        return f"regard.LowRank({dims}, {max(sizes.width // 4, 1)}, {heads})"
+    core = {
+        "scaled_dot": "regard.ScaledDot()",
+        "dot": "regard.Dot()",
+        "cosine": f"regard.Cosine({heads})",
+        "gaussian": f"regard.Gaussian(heads={heads})",
+    }[score]
+    if not sizes.projected:
+        return core
+    return f"regard.Projected({core}, {dims}, width={sizes.width}, heads={heads})"
+
+
+def stabilized_code(sizes: Sizes, inner: str, stabilizer: str, heads: int) -> str:
+    """The score inside its stabiliser, which acts on queries and keys as they come."""
+    longest = round(1.5 * math.sqrt(sizes.key_dim), 2)
+    return {
+        "none": inner,
+        "layer_norm": f'Normalized({inner}, ({sizes.query_dim}, {sizes.key_dim}), "layer")',
+        "clipped_keys": f"ClippedKeys({inner}, {longest})",
+        "unit_keys": f"UnitKeys({inner})",
+        "soft_cap": f"SoftCapped({inner}, {SOFT_CAP})",
+        "temperature": f"Tempered({inner}, heads={heads})",
+    }[stabilizer]

@@ -1,0 +1,337 @@
+"""One comparison from beginning to end: costs, search, final, verdict."""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from regard.choosing.training.candidates import Candidate
+from regard.choosing.training.costs import Cost, measure_costs
+from regard.choosing.training.data import Data, Parts, parts_of
+from regard.choosing.training.errors import ChooseError
+from regard.choosing.training.metrics import goal
+from regard.choosing.training.stages import (
+    SEARCH_SEED,
+    Settings,
+    best_rates,
+    curve,
+    finalists,
+    reached,
+)
+from regard.choosing.training.storage import (
+    Cell,
+    cell_of,
+    enqueue,
+    names_in,
+    open_study,
+    opened,
+    quiet,
+)
+from regard.choosing.training.trainer import Job
+from regard.choosing.training.verdict import Row, Verdict, common_seeds, judge, ordered
+from regard.choosing.training.workers import Work, await_others, run_stage
+from regard.measuring.machine import calm_threads, machine
+
+if TYPE_CHECKING:
+    from optuna import Study
+    from optuna.storages import BaseStorage
+    from optuna.trial import FrozenTrial
+
+# Part of the time that the search may take, and part of a training that it costs on the average.
+SEARCH_SHARE, SEARCHED = 0.5, 0.45
+# Steps of a training where the user leaves it to the time; evaluation takes time too.
+FEWEST, MOST, EVALUATION = 20, 2000, 1.25
+# How often a training is begun whose process dies.
+TRIES = 2
+
+Progress = Callable[[str, float, float], None]
+"""Called now and then with what is done, the part of 1 that is done, and the seconds left."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """What was asked for; see `regard.choose`."""
+
+    build: Callable[..., Any]
+    data: Data
+    candidates: list[Candidate]
+    metric: Any
+    loss: Any
+    minutes: float
+    seeds: int
+    steps: int | None
+    batch: int
+    rates: Sequence[float]
+    matters: float
+    finalists: int
+    storage: str | Path
+    name: str
+    resume: bool
+    jobs: int
+    device: torch.device
+    watched: bool
+    progress: Progress
+
+
+def run(order: Order) -> Verdict:
+    """Do it all; see `regard.choose`."""
+    with quiet(), threads(order), opened(order.storage) as storage:
+        return Comparison(order, storage).run()
+
+
+@contextmanager
+def threads(order: Order) -> Iterator[None]:
+    """As many as are free, or one for each of several processes; afterwards as before."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1 if order.jobs > 1 else calm_threads())
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+class Comparison:
+    """One run."""
+
+    def __init__(self, order: Order, storage: BaseStorage) -> None:
+        self.order = order
+        self.began = time.time()
+        self.until = self.began + 60 * order.minutes
+        self.parts = parts_of(order.data, SEARCH_SEED)
+        self.goal = goal(order.metric, order.loss, self.parts.validation[0][-1])
+        self.place = str(order.storage)
+        self.storage = storage
+        self.name = self.pick_name()
+        self.interrupted = False
+
+    def pick_name(self) -> str:
+        """Of the study: the last of its series to go on with, else a new one."""
+        taken = names_in(self.storage)
+        series = [self.order.name]
+        while f"{series[-1]}/search" in taken:
+            series.append(f"{self.order.name}-{len(series) + 1}")
+        return series[-2] if self.order.resume and len(series) > 1 else series[-1]
+
+    def run(self) -> Verdict:
+        """Costs, search, final, verdict."""
+        order = self.order
+        job = Job(order.build, self.goal, 1, order.batch, order.device)
+        order.progress("measuring the cost of a step", 0.0, 60 * order.minutes)
+        costs, failed = measure_costs(job, order.candidates, self.parts)
+        self.check_failed(failed)
+        search = open_study(self.storage, f"{self.name}/search")
+        settings = self.agree(search, costs)
+        job = replace(job, steps=settings.steps)
+        known = {one.name: one for one in order.candidates if one.name in costs}
+        work = Work(
+            self.place, search.study_name, False, job, known, order.data, settings, order.watched
+        )
+        final = open_study(self.storage, f"{self.name}/final")
+        try:
+            self.search(work, search)
+            self.final(replace(work, name=final.study_name, final=True), search, final)
+        except KeyboardInterrupt:
+            self.interrupted = True
+        return self.verdict(settings, costs, failed, search, final)
+
+    def check_failed(self, failed: dict[str, str]) -> None:
+        """One error where nothing can be compared."""
+        if len(failed) == len(self.order.candidates):
+            name, why = next(iter(failed.items()))
+            raise ChooseError(f"every candidate failed, {name} the first: {why}")
+        null = self.order.candidates[0].name
+        if null in failed:
+            raise ChooseError(f"{null}, which all others are compared with, failed: {failed[null]}")
+
+    def agree(self, search: Study, costs: dict[str, Cost]) -> Settings:
+        """The settings of the study; those of a study that goes on must be the same."""
+        order = self.order
+        known = search.user_attrs.get("settings")
+        steps = order.steps
+        if steps is None:
+            steps = known["steps"] if known else self.affordable(costs)
+        settings = Settings(
+            candidates=[one.name for one in order.candidates if one.name in costs],
+            rates=list(order.rates),
+            seeds=list(range(1, order.seeds + 1)),
+            steps=steps,
+            batch=order.batch,
+            metric=self.goal.name,
+            finalists=order.finalists,
+        )
+        asked = {**asdict(settings), "data": fingerprint(self.parts)}
+        if known is None:
+            search.set_user_attr("settings", asked)
+        elif differs := [key for key in asked if asked[key] != known.get(key)]:
+            raise ChooseError(
+                f"the comparison {self.name!r} in the storage was another one: it differs in "
+                f"{', '.join(differs)}. Give another name= or storage=, or resume=False"
+            )
+        return settings
+
+    def affordable(self, costs: dict[str, Cost]) -> int:
+        """Steps of a training such that all of them fit into the time."""
+        order = self.order
+        step = EVALUATION * sum(one.pace for one in costs.values()) / len(costs)
+        cells = SEARCHED * len(costs) * len(order.rates) + (order.finalists + 1) * order.seeds
+        left = max(self.until - time.time(), 0.0) * order.jobs
+        return min(max(int(left / (step * cells)), FEWEST), MOST)
+
+    def search(self, work: Work, study: Study) -> None:
+        """Every candidate at every rate, halved."""
+        cells = work.settings.search_cells()
+        until = self.began + SEARCH_SHARE * (self.until - self.began)
+        whole = SEARCHED * len(cells) * work.settings.steps
+        tick = self.ticker("searching", study, whole, 0.0, SEARCH_SHARE)
+        self.empty(work, study, cells, until, tick)
+
+    def final(self, work: Work, search: Study, study: Study) -> None:
+        """The best of the search, from every seed."""
+        best = best_rates(search.get_trials(deepcopy=False))
+        chosen = finalists(best, work.settings)
+        cells = work.settings.final_cells(chosen)
+        whole = len(cells) * work.settings.steps
+        tick = self.ticker("comparing", study, whole, SEARCH_SHARE, 1.0)
+        self.empty(work, study, cells, self.until, tick)
+
+    def empty(
+        self, work: Work, study: Study, cells: list[Cell], until: float, tick: Callable[[], None]
+    ) -> None:
+        """Train the cells; those of a process that died are tried once more."""
+        for _ in range(TRIES):
+            enqueue(study, cells)
+            run_stage(work, self.order.jobs, until, tick)
+            if not await_others(study, until, tick):
+                return
+
+    def ticker(
+        self, label: str, study: Study, whole: float, low: float, high: float
+    ) -> Callable[[], None]:
+        """Tells how far a stage is, by the steps that are in the storage."""
+        began = time.time()
+
+        def tick() -> None:
+            trials = study.get_trials(deepcopy=False)
+            steps = sum(trial.last_step or 0 for trial in trials)
+            part = min(steps / max(whole, 1), 1.0)
+            left = self.until - time.time()
+            if part > 0.05:
+                pace = (time.time() - began) / part
+                rest = (1 - high) / (high - low)  # the other stage takes about as long
+                left = min(left, pace * (1 - part + rest))
+            ended = sum(trial.state.is_finished() for trial in trials)
+            said = f"{label}: {ended} trainings done"
+            self.order.progress(said, low + (high - low) * part, max(left, 0.0))
+
+        return tick
+
+    def verdict(
+        self,
+        settings: Settings,
+        costs: dict[str, Cost],
+        failed: dict[str, str],
+        search: Study,
+        final: Study,
+    ) -> Verdict:
+        """From what is in the storage, this run's or an earlier one's."""
+        rows = {one.name: Row(one, costs.get(one.name)) for one in self.order.candidates}
+        for name, why in failed.items():
+            rows[name].status, rows[name].reason = "failed", why
+        read_search(rows, search.get_trials(deepcopy=False))
+        read_final(rows, final.get_trials(deepcopy=False))
+        complete = [row for row in rows.values() if row.quality]
+        null = rows[self.order.candidates[0].name]
+        if null not in complete:
+            raise ChooseError(self.nothing(null, list(rows.values())))
+        # One that failed at most seeds, or was hardly reached, must not cost the others theirs.
+        inside = [row for row in complete if 2 * len(row.quality) >= len(null.quality)]
+        seeds = common_seeds(inside, settings.seeds)
+        if not seeds:
+            inside, seeds = [null], common_seeds([null], settings.seeds)
+        for row in inside:
+            row.status = "final"
+        judged = judge(inside, null.candidate.name, seeds, self.order.matters)
+        return Verdict(
+            *judged, ordered(rows), settings.metric, self.order.matters, seeds, self.interrupted,
+            facts={
+                "settings": asdict(settings),
+                "study": self.name,
+                "trainings": count_trials(search) + count_trials(final),
+                "seconds": round(time.time() - self.began, 1),
+                "machine": machine(self.order.device),
+            },
+        )  # fmt: skip
+
+    def nothing(self, null: Row, rows: list[Row]) -> str:
+        """Why there is no verdict."""
+        if self.interrupted:
+            return "interrupted before scaled dot was trained once; resume=True goes on"
+        reasons = [row for row in rows if row.reason]
+        if len(reasons) == len(rows):
+            return f"every candidate failed, {null.candidate.name} the first: {null.reason}"
+        if null.reason:
+            return (
+                f"{null.candidate.name}, which all others are compared with, failed: {null.reason}"
+            )
+        return (
+            f"{self.order.minutes:g} minutes were not enough to train scaled dot once to the end; "
+            "give more, or fewer steps=, and resume=True goes on"
+        )
+
+
+def read_search(rows: dict[str, Row], trials: list[FrozenTrial]) -> None:
+    """Best rates, how far each came, and why those failed that did."""
+    for trial in trials:
+        cell, why = cell_of(trial), trial.user_attrs.get("error")
+        if cell is not None and why and not why.startswith("stopped") and cell["candidate"] in rows:
+            row = rows[cell["candidate"]]
+            row.status, row.reason = "failed", why
+    for name, trial in best_rates(trials).items():
+        cell = cell_of(trial)
+        if name in rows and cell is not None:
+            row = rows[name]
+            row.rate, row.searched = cell["rate"], reached(trial)
+            row.curve = curve(trial)
+            row.status, row.reason = "halved", ""
+
+
+def read_final(rows: dict[str, Row], trials: list[FrozenTrial]) -> None:
+    """Qualities by seed, mean curves and vitals."""
+    curves: dict[str, list[list[tuple[int, float]]]] = {}
+    for trial in trials:
+        cell = cell_of(trial)
+        if cell is None or cell["candidate"] not in rows:
+            continue
+        row = rows[cell["candidate"]]
+        if (why := trial.user_attrs.get("error")) and not why.startswith("stopped"):
+            row.status, row.reason = "failed", why
+        if trial.value is None or "quality" not in trial.user_attrs:
+            continue
+        row.quality[cell["seed"]] = float(trial.user_attrs["quality"])
+        row.vitals = trial.user_attrs.get("vitals", row.vitals)
+        curves.setdefault(cell["candidate"], []).append(curve(trial))
+    for name, found in curves.items():
+        steps = [step for step, _ in found[0]]
+        values = zip(*([value for _, value in one] for one in found), strict=True)
+        means = [sum(at) / len(at) for at in values]
+        rows[name].curve = list(zip(steps, means, strict=True))
+
+
+def count_trials(study: Study) -> int:
+    """Trainings that were begun."""
+    return sum(trial.last_step is not None for trial in study.get_trials(deepcopy=False))
+
+
+def fingerprint(parts: Parts) -> int:
+    """Tells one data set from another, by its held-out targets."""
+    found = 0
+    for batch in parts.validation:
+        found = zlib.crc32(batch[-1].cpu().contiguous().numpy().tobytes(), found)
+    return found

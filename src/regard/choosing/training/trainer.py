@@ -1,0 +1,119 @@
+"""Trains one candidate from one seed at one rate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from regard import Score
+from regard.choosing.training.data import Batch, Parts
+from regard.choosing.training.metrics import Goal, Measure
+from regard.describe import describe
+
+# A training that diverged: worse than any number that a metric gives, and finite for all storages.
+DIVERGED = -1e30
+
+
+class Stopped(Exception):
+    """There is no time left."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to train and how: the same for all candidates.
+
+    Attributes:
+        build: from a score to a model.
+        goal: what is lowered and reported.
+        steps: of Adam, the rate falling to 0 along a cosine.
+        batch: rows in a step.
+        device: where.
+        stop: says that there is no time left.
+    """
+
+    build: Callable[[Score], nn.Module]
+    goal: Goal
+    steps: int
+    batch: int
+    device: torch.device
+    stop: Callable[[], bool] = lambda: False
+
+
+class Training:
+    """One training; `advance` goes on to a step."""
+
+    def __init__(
+        self, job: Job, make: Callable[[], Score], parts: Parts, seed: int, rate: float
+    ) -> None:
+        self.job, self.parts = job, parts
+        torch.manual_seed(seed)
+        self.model = built(job, make)
+        weights = [p for p in self.model.parameters() if p.requires_grad]
+        if not weights:
+            raise ValueError("build_model gave a model without parameters: nothing can be trained")
+        self.optimiser = torch.optim.Adam(weights, lr=rate)
+        self.schedule = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimiser, job.steps)
+        self.batches: Iterator[Batch] = parts.train.draw(job.batch, seed)
+        self.step = 0
+
+    def advance(self, until: int) -> None:
+        """Train up to a step.
+
+        Raises:
+            Stopped: there is no time left.
+        """
+        self.model.train()
+        while self.step < until:
+            if self.job.stop():
+                raise Stopped
+            self.once(next(self.batches))
+            self.schedule.step()
+            self.step += 1
+
+    def once(self, batch: Batch) -> None:
+        """One step of the optimiser."""
+        *inputs, target = (x.to(self.job.device) for x in batch)
+        self.optimiser.zero_grad(set_to_none=True)
+        loss = self.job.goal.loss(self.model(*inputs), target)
+        if not isinstance(loss, Tensor) or loss.ndim != 0:
+            raise ValueError(f"the loss must be a tensor of one number, got {describe(loss)}")
+        loss.backward()
+        self.optimiser.step()
+
+    def quality(self, batches: list[Batch]) -> float:
+        """The metric on held-out batches, all of them at once."""
+        return measured(self.model, batches, self.job.goal.metric, self.job.device)
+
+
+def built(job: Job, make: Callable[[], Score]) -> nn.Module:
+    """The model around a fresh score."""
+    model = job.build(make())
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"build_model must return an nn.Module, got {describe(model)}")
+    return model.to(job.device)
+
+
+@torch.no_grad()
+def measured(
+    model: nn.Module, batches: list[Batch], metric: Measure, device: torch.device
+) -> float:
+    """The metric of a model in evaluation mode; a number that is none counts as the worst."""
+    training = model.training
+    model.eval()
+    outputs, targets = [], []
+    for batch in batches:
+        *inputs, target = (x.to(device) for x in batch)
+        outputs.append(model(*inputs))
+        targets.append(target)
+    model.train(training)
+    found = float(metric(torch.cat(outputs), torch.cat(targets)))
+    return found if math.isfinite(found) else DIVERGED
+
+
+def marks(steps: int, count: int) -> list[int]:
+    """Steps at which to look, evenly spread, the last one among them."""
+    return sorted({max(round(steps * (i + 1) / count), 1) for i in range(count)})

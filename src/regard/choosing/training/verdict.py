@@ -1,0 +1,210 @@
+"""What the trials say: who won, by how much, and whether that is more than noise.
+
+Differences are paired by seed: every candidate saw the same data in the same order. The alternatives
+are several, and the best of several looks better than it is: intervals are widened (Bonferroni) so
+that all of them hold together with 95%.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from scipy import stats
+
+from regard import Score
+from regard.choosing.training.candidates import Candidate
+from regard.choosing.training.costs import Cost
+from regard.claims.tools.statistics import LEVEL, Estimate, difference, mean
+
+SCHEMA = "regard.choose/trained/1"
+
+
+class Outcome(StrEnum):
+    """What kind of answer it is."""
+
+    ALTERNATIVE = "an alternative beats scaled dot by more than noise"
+    NULL = "scaled dot beats every alternative by more than noise"
+    SAME = "no difference that matters"
+    UNDECIDED = "no difference was shown, and one that matters is not ruled out"
+
+
+@dataclass
+class Row:
+    """One candidate.
+
+    Attributes:
+        status: "final", "halved" (left behind by the search), "failed" or "not reached" in time.
+        reason: of a failure.
+        rate: its best learning rate.
+        quality: by seed, on the test part; of one that was halved away there is none.
+        searched: the last look of the search: step and quality.
+        curve: quality on the validation part by step, the mean over seeds.
+        vitals: see `vitals_of`.
+    """
+
+    candidate: Candidate
+    cost: Cost | None = None
+    status: str = "not reached"
+    reason: str = ""
+    rate: float | None = None
+    quality: dict[int, float] = field(default_factory=dict)
+    searched: tuple[int, float] | None = None
+    curve: list[tuple[int, float]] = field(default_factory=list)
+    vitals: dict[str, Any] = field(default_factory=dict)
+
+    def mean(self) -> Estimate:
+        """Over seeds."""
+        return mean(list(self.quality.values()))
+
+
+@dataclass
+class Verdict:
+    """The answer of `regard.choose`.
+
+    Attributes:
+        outcome: what kind of answer it is.
+        winner: scaled dot, unless an alternative beats it by more than noise.
+        runner_up: the best of the others; None where there is none.
+        margin: by how much the winner is ahead of the runner-up, with its 95% interval.
+        over_null: by how much the winner, or where that is scaled dot itself the best alternative, is
+            ahead of scaled dot.
+        cheapest: the cheapest candidate that is not surely worse than the best.
+        rows: every candidate, the best first.
+        metric: the name of what is compared; more is better.
+        matters: the smallest difference that matters.
+        seeds: that are finished for all finalists.
+        facts: settings, machine and times, for the record.
+    """
+
+    outcome: Outcome
+    winner: str
+    runner_up: str | None
+    margin: Estimate | None
+    over_null: Estimate | None
+    cheapest: str
+    rows: list[Row]
+    metric: str
+    matters: float
+    seeds: list[int]
+    interrupted: bool = False
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def row(self, name: str) -> Row:
+        """Of the candidate with that name."""
+        return next(row for row in self.rows if row.candidate.name == name)
+
+    def null_row(self) -> Row | None:
+        """Of scaled dot."""
+        name = self.facts.get("settings", {}).get("candidates", [None])[0]
+        return None if name is None else self.row(name)
+
+    def make(self) -> Score:
+        """A fresh score: the winner."""
+        return self.row(self.winner).candidate.make()
+
+    @property
+    def code(self) -> str:
+        """Python that builds the winner, to paste."""
+        return self.row(self.winner).candidate.code
+
+    def __str__(self) -> str:
+        """The recommendation and the table, as text."""
+        from regard.choosing.training.words import as_text
+
+        return as_text(self)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        from regard.choosing.training.words import as_dict
+
+        return as_dict(self)
+
+    def save(self, path: Any) -> Any:
+        """Write the report as one HTML file, and return its path. Needs jinja2 and matplotlib."""
+        from regard.choosing.report import save_verdict
+
+        return save_verdict(self, path)
+
+
+class Judged(NamedTuple):
+    """The part of a verdict that follows from the qualities; see `Verdict`."""
+
+    outcome: Outcome
+    winner: str
+    runner_up: str | None
+    margin: Estimate | None
+    over_null: Estimate | None
+    cheapest: str
+
+
+def judge(rows: Sequence[Row], null: str, seeds: Sequence[int], matters: float) -> Judged:
+    """Who won, by how much, and who is the cheapest within the noise.
+
+    Args:
+        rows: of the finalists, the null among them.
+        null: the name of what an alternative has to beat.
+        seeds: that all of them have finished.
+        matters: the smallest difference that matters.
+    """
+    found = {row.candidate.name: [row.quality[seed] for seed in seeds] for row in rows}
+    order = sorted(found, key=lambda name: -mean(found[name]).value)
+    others = [name for name in order if name != null]
+    if not others:
+        return Judged(Outcome.SAME, null, None, None, None, null)
+    several = len(others)
+    ahead = {name: compared(found[name], found[null], several) for name in others}
+    sure = [name for name in others if ahead[name].low > 0 and ahead[name].value >= matters]
+    best = others[0]
+    winner = sure[0] if sure else null
+    runner_up = next(name for name in order if name != winner)
+    margin = compared(found[winner], found[runner_up], several)
+    if sure:
+        outcome = Outcome.ALTERNATIVE
+    elif margin.low > 0 and margin.value >= matters:
+        outcome = Outcome.NULL
+    # One that is behind, with a wide interval, leaves nothing open that anybody would bet on.
+    elif all(one.high < matters for one in ahead.values() if one.value > 0 or one is ahead[best]):
+        outcome = Outcome.SAME
+    else:
+        outcome = Outcome.UNDECIDED
+    within = [
+        name
+        for name in order
+        if name == winner or compared(found[winner], found[name], several).low <= 0
+    ]
+    costs = {row.candidate.name: row.cost.seconds for row in rows if row.cost is not None}
+    cheapest = min(within, key=lambda name: costs.get(name, float("inf")))
+    over_null = ahead[winner if sure else best]
+    return Judged(outcome, winner, runner_up, margin, over_null, cheapest)
+
+
+def compared(first: Sequence[float], second: Sequence[float], several: int) -> Estimate:
+    """The paired difference, its interval widened for `several` comparisons at once."""
+    found = difference(first, second)
+    count = len(first)
+    if count < 2:
+        return found
+    half = (1 - LEVEL) / 2
+    widen = stats.t.isf(half / several, count - 1) / stats.t.isf(half, count - 1)
+    reach = float(widen) * (found.high - found.value)
+    return Estimate(found.value, found.value - reach, found.value + reach)
+
+
+def common_seeds(rows: Sequence[Row], seeds: Sequence[int]) -> list[int]:
+    """The seeds that every finalist has finished."""
+    return [seed for seed in seeds if all(seed in row.quality for row in rows)]
+
+
+def ordered(rows: Mapping[str, Row]) -> list[Row]:
+    """Finalists by their mean, then the others by how far they came."""
+
+    def key(row: Row) -> tuple:
+        if row.quality:
+            return 0, -row.mean().value, 0.0
+        step, value = row.searched or (0, 0.0)
+        return 1 + (row.searched is None), -step, -value
+
+    return sorted(rows.values(), key=key)

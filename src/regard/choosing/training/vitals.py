@@ -1,0 +1,71 @@
+"""How healthy the attention of a trained candidate is, by the doctor."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import nn
+
+from regard.choosing.training.trainer import Training
+
+# What is kept of the doctor's numbers: the worst head counts.
+WORST_HIGH = ("logit_max", "max_weight", "sink_weight", "key_spread", "tanh_saturated")
+WORST_LOW = ("entropy", "jacobian", "c50")
+BATCHES = 4
+
+
+def vitals_of(training: Training) -> dict[str, Any]:
+    """Vitals of the worst head, findings, and what could not be measured: plain JSON.
+
+    A few training batches run forward. An error of the doctor's costs the vitals, not the training.
+    """
+    try:
+        return examined(training)
+    except Exception as error:  # the patient is well: its results stay
+        return {"vitals": {}, "findings": [], "notes": [f"not examined: {error}"]}
+
+
+def examined(training: Training) -> dict[str, Any]:
+    """See `vitals_of`."""
+    from regard.doctor.watch import watch
+
+    model = attending(training.model)
+    with watch(model, "sampled", every=1, window=BATCHES) as doctor:
+        for _ in range(BATCHES):
+            *inputs, _ = (x.to(training.job.device) for x in next(training.batches))
+            with torch.no_grad():
+                model(*inputs)
+    rows = []
+    for site in doctor.sites:
+        history = doctor.history(site)
+        if len(history.steps):
+            rows.append(history.values.nanmean(0))
+    found = {}
+    if rows:
+        heads = torch.cat(rows)
+        for place, name in enumerate(doctor.vitals):
+            column = heads[:, place]
+            column = column[column.isfinite()]
+            if name in WORST_HIGH + WORST_LOW and len(column):
+                found[name] = float(column.min() if name in WORST_LOW else column.max())
+    notes = [] if doctor.sites else ["no attention call was seen"]
+    return {"vitals": found, "findings": findings(doctor), "notes": notes}
+
+
+def attending(model: nn.Module) -> nn.Module:
+    """A model whose output is the scores themselves may say what would attend with them."""
+    own = getattr(model, "attending", None)
+    return own() if callable(own) else model
+
+
+def findings(doctor: Any) -> list[dict[str, Any]]:
+    """What the doctor finds, where it gives findings."""
+    found = getattr(doctor, "findings", None)
+    listed = (found() if callable(found) else found) or []
+    return [
+        {"title": one.title, "severity": str(one.severity), "disease": one.disease}
+        for one in listed
+        if math.isfinite(one.confidence)
+    ]

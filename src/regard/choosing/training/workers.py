@@ -1,0 +1,156 @@
+"""A stage over processes: each takes trials from the same queue. All they share is the storage."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from regard.choosing.training.candidates import Candidate
+from regard.choosing.training.data import Data
+from regard.choosing.training.errors import ChooseError
+from regard.choosing.training.stages import Settings, Stage, halving
+from regard.choosing.training.storage import abandoned, close, open_study, opened, quiet
+from regard.choosing.training.trainer import Job
+
+if TYPE_CHECKING:
+    from optuna import Study
+
+DIED = "stopped: its process died"
+PAUSE = 0.2  # seconds between two looks at how far it is
+
+
+@dataclass(frozen=True)
+class Work:
+    """All that a process needs."""
+
+    place: str
+    name: str
+    final: bool
+    job: Job
+    candidates: dict[str, Candidate]
+    data: Data
+    settings: Settings
+    watched: bool
+
+
+def carry_out(work: Work, until: float, stop: Callable[[], bool]) -> None:
+    """The stage in this process, with a storage of its own."""
+    pruner = None if work.final else halving(work.settings.steps)
+    with opened(work.place) as storage:
+        Stage(
+            open_study(storage, work.name, pruner),
+            replace(work.job, stop=stop),
+            work.candidates,
+            work.data,
+            work.settings,
+            work.final,
+            until,
+            work.watched,
+        ).work()
+
+
+def run_stage(work: Work, jobs: int, until: float, tick: Callable[[], None]) -> None:
+    """Empty the queue, or stop when the time is over; `tick` is called now and then.
+
+    Args:
+        work: the stage.
+        jobs: processes; with 1 it runs in this one.
+        until: when to stop, as `time.time()` counts.
+        tick: told that time has passed.
+    """
+    if jobs == 1:
+        last = [0.0]
+
+        def stop() -> bool:
+            now = time.time()
+            if now - last[0] > PAUSE:
+                last[0] = now
+                tick()
+            return now > until
+
+        carry_out(work, until, stop)
+    else:
+        spread(work, jobs, until, tick)
+
+
+def spread(work: Work, jobs: int, until: float, tick: Callable[[], None]) -> None:
+    """Start the processes and wait for them."""
+    # A forked process has the user's functions as they are, closures too; CUDA cannot be forked.
+    forked = sys.platform == "linux" and not torch.cuda.is_available()
+    context: Any = multiprocessing.get_context("fork" if forked else "spawn")
+    halt = context.Event()
+    arguments = (work, until, halt, os.getpid(), forked)
+    processes = [context.Process(target=serve, args=arguments) for _ in range(jobs)]
+    try:
+        start(processes)
+        while any(process.is_alive() for process in processes):
+            time.sleep(PAUSE)
+            tick()
+    finally:
+        halt.set()
+        for process in processes:
+            if process.pid is not None:
+                process.join()
+    if all(process.exitcode for process in processes):
+        codes = ", ".join(str(process.exitcode) for process in processes)
+        raise ChooseError(f"every process died (exit codes {codes}); see above")
+
+
+def start(processes: list[Any]) -> None:
+    """Start them all.
+
+    Raises:
+        ChooseError: the user's functions cannot be handed to another process.
+    """
+    with warnings.catch_warnings():
+        # Python warns of forks beside threads; ours are torch's, which a child does not use.
+        warnings.filterwarnings("ignore", ".*fork.*", DeprecationWarning)
+        for process in processes:
+            try:
+                process.start()
+            except (AttributeError, TypeError, ValueError) as error:
+                raise ChooseError(
+                    "jobs: build_model, data, metric and loss must be functions of a module, so that "
+                    f"another process can import them, or use jobs=1 ({error})"
+                ) from None
+
+
+def serve(work: Work, until: float, halt: Any, parent: int, forked: bool) -> None:
+    """What a process does."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent tells it to halt
+    # Threads of the parent do not live on in a fork: one is all there is.
+    torch.set_num_threads(1)
+
+    def stop() -> bool:
+        orphan = os.getppid() != parent
+        return orphan or halt.is_set() or time.time() > until
+
+    with quiet():
+        carry_out(work, until, stop)
+
+
+def await_others(study: Study, until: float, tick: Callable[[], None]) -> int:
+    """Wait for what other machines still run; returns how many trials a dead process had left."""
+    from optuna.trial import TrialState
+
+    closed = 0
+    while True:
+        running = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+        left = [trial for trial in running if not abandoned(trial)]
+        for trial in running:
+            if trial not in left:
+                close(study, trial, DIED)
+                closed += 1
+        if not left or time.time() > until:
+            return closed
+        time.sleep(PAUSE)
+        tick()

@@ -1,0 +1,156 @@
+"""`--data`: good files of every kind are learned from, bad ones are one clear error."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from click.testing import CliRunner
+from safetensors.torch import save_file
+
+from regard.choosing.tasks.files import read_task
+from regard.choosing.training.errors import ChooseError
+from regard.cli.app import group
+
+ROWS, KEYS = 60, 4
+
+
+def arrays(value: bool = False, target: str = "which") -> dict[str, np.ndarray]:
+    draw = np.random.default_rng(0)
+    found = {"query": draw.normal(size=(ROWS, 6)), "key": draw.normal(size=(ROWS, KEYS, 3))}
+    if value:
+        found["value"] = draw.normal(size=(ROWS, KEYS, 2))
+    found["target"] = {
+        "which": draw.integers(0, KEYS, ROWS),
+        "relevance": draw.integers(0, 3, (ROWS, KEYS)).astype(float),
+        "number": draw.normal(size=ROWS),
+        "numbers": draw.normal(size=(ROWS, 2)),
+    }[target]
+    return found
+
+
+def save(path: Path, found: dict[str, np.ndarray]) -> Path:
+    if path.suffix == ".npz":
+        np.savez(path, **found)
+    elif path.suffix == ".safetensors":
+        save_file({name: torch.as_tensor(x).contiguous() for name, x in found.items()}, path)
+    else:
+        pq.write_table(pa.table({name: pa.array(x.tolist()) for name, x in found.items()}), path)
+    return path
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".safetensors", ".parquet"])
+@pytest.mark.parametrize(
+    ("value", "target", "metric"),
+    [
+        (False, "which", "accuracy"),
+        (False, "relevance", "ndcg"),
+        (True, "which", "accuracy"),
+        (True, "number", "r2"),
+        (True, "numbers", "r2"),
+    ],
+)
+def test_every_kind_of_task_from_every_kind_of_file(
+    suffix: str, value: bool, target: str, metric: str, tmp_path: Path
+) -> None:
+    task = read_task(save(tmp_path / f"a{suffix}", arrays(value, target)))
+    assert task.options["metric"] == metric and task.dims == (6, 3)
+    train, validation, test = task.data
+    assert [len(part[0]) for part in (train, validation, test)] == [36, 12, 12]
+    assert len(train) == 3 + value
+
+
+def test_keys_may_be_shared_by_all_rows(tmp_path: Path) -> None:
+    found = arrays()
+    found["key"] = found["key"][0]
+    task = read_task(save(tmp_path / "a.npz", found))
+    assert task.data[0][1].shape == (36, KEYS, 3)
+
+
+def changed(**changes: np.ndarray | None) -> dict[str, np.ndarray]:
+    found = arrays() | changes
+    return {name: x for name, x in found.items() if x is not None}
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (changed(key=None), "has no key; it has query, target"),
+        (changed(key=None, target=None), "has no key and no target"),
+        (changed(target=np.zeros(ROWS, int)), "one class only, 0"),
+        (changed(target=np.full(ROWS, 7)), "one class only, 7"),
+        (changed(target=np.arange(ROWS)), r"which of the 4 keys is right: 0 to 3, but it holds 0 to"),
+        (changed(target=np.zeros(ROWS)), "classes are whole numbers"),
+        (changed(query=np.full((ROWS, 6), np.nan)), "query holds NaN or infinite numbers, 360 of 360"),
+        (changed(query=np.zeros((ROWS, 2, 6))), r"query must be \(rows, dim\)"),
+        (changed(key=np.zeros((ROWS - 1, KEYS, 3))), r"key must be \(60, keys, dim\)"),
+        (changed(key=np.zeros((ROWS, 1, 3))), "nothing to attend to"),
+        (changed(value=np.zeros((ROWS, KEYS + 1, 3))), "4 keys but 5 values"),
+        (changed(target=np.zeros(3, int)), "target must have 60 rows"),
+        (changed(query=np.array(["a"] * ROWS)), "query must be numbers"),
+        ({name: x[:9] for name, x in arrays().items()}, "9 rows are too few"),
+    ],
+)  # fmt: skip
+def test_bad_contents_are_one_clear_error(found, said: str, tmp_path: Path) -> None:
+    with pytest.raises(ChooseError, match=said):
+        read_task(save(tmp_path / "a.npz", found))
+
+
+def test_bad_files_are_one_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a.npz", "a.safetensors", "a.parquet"):
+        (tmp_path / name).write_bytes(b"not what it says")
+        with pytest.raises(ChooseError, match=f"is no good .{name.partition('.')[2]} file"):
+            read_task(tmp_path / name)
+    with pytest.raises(ChooseError, match=r"files are .npz, .safetensors, .parquet"):
+        read_task(tmp_path / "a.csv")
+    ragged = {"query": [[1.0], [1.0, 2.0]], "key": [[1.0]] * 2, "target": [0, 1]}
+    pq.write_table(pa.table(ragged), tmp_path / "ragged.parquet")
+    with pytest.raises(ChooseError, match="rows of different lengths"):
+        read_task(tmp_path / "ragged.parquet")
+    monkeypatch.setattr("regard.measuring.memory.available", lambda device: 100)
+    with pytest.raises(ChooseError, match="too large"):
+        read_task(save(tmp_path / "b.npz", arrays()))
+
+
+def test_objects_in_a_file_are_not_loaded(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", query=np.array([{"a": 1}], dtype=object))
+    with pytest.raises(ChooseError, match=r"is no good \.npz file"):
+        read_task(tmp_path / "a.npz")
+
+
+def test_a_kind_that_does_not_suit_is_named(tmp_path: Path) -> None:
+    path = save(tmp_path / "a.npz", arrays())
+    with pytest.raises(ChooseError, match="regression does not go with its target"):
+        read_task(path, "regression")
+
+
+def test_the_command_on_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From a file to a recommendation, JSON and a report that names the score."""
+    monkeypatch.chdir(tmp_path)
+    draw = torch.Generator().manual_seed(0)
+    query, key = torch.randn(200, 6, generator=draw), torch.randn(200, KEYS, 6, generator=draw)
+    which = (key @ query.unsqueeze(-1)).squeeze(-1).argmax(-1)
+    save_file({"query": query, "key": key, "target": which}, "mine.safetensors")
+    arguments = ["choose", "--data", "mine.safetensors", "--steps", "20", "--seeds", "2"]
+    result = CliRunner().invoke(group, [*arguments, "--jobs", "1"], prog_name="regard")
+    assert result.exit_code == 0, result.output
+    assert (
+        "score = regard." in result.stdout and "Which score for mine.safetensors?" in result.stdout
+    )
+    found = json.loads(Path("regard-choose/choose.json").read_text(encoding="utf-8"))
+    assert found["tasks"][0]["verdict"]["seeds"] == [1, 2]
+    page = Path("regard-choose/choose.html").read_text(encoding="utf-8")
+    assert found["tasks"][0]["verdict"]["code"].split("(")[0] in page
+    assert "<svg" in page and "Claims that explain it" in page and "src=" not in page
+    again = CliRunner().invoke(
+        group, [*arguments, "--jobs", "1", "--resume", "--json", "--report", "r.html"],
+        prog_name="regard",
+    )  # fmt: skip
+    assert again.exit_code == 0, again.output
+    assert json.loads(again.stdout)["tasks"][0]["verdict"]["study"] == "mine.safetensors"
+    assert Path("r.html").stat().st_size > 20000
