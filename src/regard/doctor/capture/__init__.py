@@ -4,5 +4,6 @@ from __future__ import annotations
 
 from regard.doctor.capture.capture import Capture
 from regard.doctor.capture.mode import Mode
+from regard.doctor.capture.rest import Rest
 
-__all__ = ["Capture", "Mode"]
+__all__ = ["Capture", "Mode", "Rest"]

@@ -10,7 +10,8 @@ from __future__ import annotations
 import itertools
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +20,7 @@ from regard.doctor.capture.gradients import SIDES, Reader, tapped
 from regard.doctor.capture.names import Place, hook_modules
 from regard.doctor.capture.operators import RECEIVERS, send
 from regard.doctor.capture.own import seen_of
+from regard.doctor.capture.rest import Rest
 from regard.doctor.capture.shapes import as_heads
 from regard.doctor.capture.softmax import Follower
 from regard.doctor.chart import Chart, Ticket
@@ -51,6 +53,7 @@ class Capture:
         self.stack: list[Place] = []
         self.follower = Follower()
         self.reader = Reader()
+        self.rest: Rest | None = None
         self.own = False  # inside a call of regard's own, whose engine calls torch's functions
         self.fresh = False  # a compiled forward pass has begun and nothing was seen of it yet
         self.token = torch.zeros((), device="cpu")
@@ -82,6 +85,15 @@ class Capture:
         self.follower.clear()
         self.reader.clear()
 
+    @contextmanager
+    def writing_in(self, chart: Chart) -> Iterator[None]:
+        """Measure into another chart: for runs on the side, of which the own one gets no step."""
+        own, self.chart = self.chart, chart
+        try:
+            yield
+        finally:
+            self.chart = own
+
     # What the hooks tell.
 
     def enter(self, place: Place, training: bool) -> None:
@@ -93,6 +105,8 @@ class Capture:
             return
         else:
             if not self.stack:
+                if self.rest is not None:
+                    self.rest.end()
                 self.chart.begin()
                 self.fresh = False
             if place.fused and not training and not torch.is_grad_enabled():
@@ -201,4 +215,4 @@ def with_sides(form: Inner | Pairwise, query: Tensor, key: Tensor) -> Inner | Pa
     """The form with other tensors for query and key."""
     if isinstance(form, Inner):
         return Inner(query, key, form.alpha, form.beta, form.scale)
-    return Pairwise(query, key, form.v, form.activation, form.parameter, form.series)
+    return form.over(query, key, form.v)

@@ -60,7 +60,7 @@ def sdpa(mode: Mode, func: Callable, args: tuple, kwargs: dict) -> Tensor:
     capture = mode.capture
     if not capture.looking():
         return func(*args, **kwargs)
-    given = {**dict(zip(SDPA_ARGUMENTS[: len(args)], args, strict=True)), **kwargs}
+    given = sdpa_arguments(args, kwargs)
     query, key, value = (given[side] for side in SIDES)
     scale, mask = given.get("scale"), given.get("attn_mask")
     mask = None if mask is None else mask.detach()
@@ -82,6 +82,11 @@ def sdpa(mode: Mode, func: Callable, args: tuple, kwargs: dict) -> Tensor:
         return func(*args, **kwargs)
     rest = {name: x for name, x in kwargs.items() if name not in SIDES}
     return func(*tapped(query, key, value, ticket), *args[3:], **rest)
+
+
+def sdpa_arguments(args: tuple, kwargs: dict) -> dict[str, Any]:
+    """What SDPA is given, by name."""
+    return {**dict(zip(SDPA_ARGUMENTS[: len(args)], args, strict=True)), **kwargs}
 
 
 def follow(mode: Mode, func: Callable, args: tuple, kwargs: dict) -> Any:
@@ -134,15 +139,15 @@ def inside(mode: Mode, func: Callable, args: tuple, kwargs: dict) -> Any:
         return multi_head_attention(*args, **kwargs)
 
 
-def checkpointed(mode: Mode, func: Callable, args: tuple, kwargs: dict) -> Any:
-    """A compiler's checkpoint hides what runs inside of it: look on there too."""
+def checkpointed(mode: TorchFunctionMode, func: Callable, args: tuple, kwargs: dict) -> Any:
+    """A compiler's checkpoint hides what runs inside of it: go on there too."""
     run = args[0]
 
-    def seen(*args: Any, **kwargs: Any) -> Any:
+    def inside(*args: Any, **kwargs: Any) -> Any:
         with mode:
             return run(*args, **kwargs)
 
-    return func(seen, *args[1:], **kwargs)
+    return func(inside, *args[1:], **kwargs)
 
 
 def flex(mode: Mode, func: Callable, args: tuple, kwargs: dict) -> Any:

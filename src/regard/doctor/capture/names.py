@@ -101,6 +101,11 @@ def named_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     return walk(model, "")
 
 
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The model inside what compiles or distributes it."""
+    return next((module for _, module in named_modules(model)), model)
+
+
 def hook_modules(
     model: nn.Module, visited: Visited, capture: int, key: int
 ) -> tuple[list[Place], list[Callable[[], object]]]:

@@ -99,5 +99,4 @@ def with_pairwise(seen: Seen, form: Pairwise, temperature: float | Tensor, lead:
         v = v / temperature
     a, b = alike(lead, form.a.detach()), alike(lead, form.b.detach())
     v = alike(lead, v) if v.ndim > 3 else v
-    lowered = Pairwise(a, b, v, form.activation, form.parameter, form.series)
-    return seen._replace(pairwise=lowered)
+    return seen._replace(pairwise=form.over(a, b, v))

@@ -111,13 +111,10 @@ class Follower:
 
     def softmax(self, args: Sequence, kwargs: dict, out: Tensor, depth: int) -> None:
         """Remember the weights."""
-        logits = args[0] if args else kwargs.get("input")
-        dim = args[1] if len(args) > 1 else kwargs.get("dim")
-        if not isinstance(logits, Tensor) or logits.ndim not in (3, 4) or dim is None:
+        given = softmax_input(args, kwargs)
+        if given is None:
             return
-        dim = dim - logits.ndim if dim >= 0 else dim
-        if dim not in (-1, -2):
-            return
+        logits, dim = given
         made = [(x.query, x.key) for x in self.products if same(x.result, logits)]
         sides = made[0] if made else None
         flipped = dim == -2
@@ -196,6 +193,16 @@ class Follower:
             logits = logits[..., entry.start : entry.stop]
         value = None if value is None else value.detach()
         return Found(logits, sink, value, factor, entry.sides)
+
+
+def softmax_input(args: Sequence, kwargs: dict) -> tuple[Tensor, int] | None:
+    """Input and dim, -1 or -2, of a softmax that can be attention; None of any other."""
+    logits = args[0] if args else kwargs.get("input")
+    dim = args[1] if len(args) > 1 else kwargs.get("dim")
+    if not isinstance(logits, Tensor) or logits.ndim not in (3, 4) or dim is None:
+        return None
+    dim = dim - logits.ndim if dim >= 0 else dim
+    return (logits, dim) if dim in (-1, -2) else None
 
 
 def after(entry: Weights, name: str, args: Sequence, kwargs: dict, out: Tensor) -> Weights | None:

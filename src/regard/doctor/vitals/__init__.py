@@ -12,7 +12,6 @@ from torch import Tensor
 from regard.doctor.seen import Seen
 from regard.doctor.vitals.cheap import cheap, kernels_fit
 from regard.doctor.vitals.exact import read_all
-from regard.doctor.vitals.gradients import measure_gradients
 from regard.doctor.vitals.logits import check, query_and_key, size_of
 from regard.doctor.vitals.parts import some_entries
 from regard.doctor.vitals.rows import pick_rows
@@ -29,7 +28,6 @@ __all__ = [
     "Merge",
     "Vital",
     "measure",
-    "measure_gradients",
     "pick_rows",
 ]
 

@@ -11,27 +11,7 @@ import torch
 from torch import Tensor
 
 from regard.doctor.vitals.cheap import per_head
-from regard.doctor.vitals.table import columns
 from regard.precision import working_dtype
-
-
-def measure_gradients(
-    heads: int,
-    *,
-    query: Tensor | None = None,
-    key: Tensor | None = None,
-    value: Tensor | None = None,
-) -> Tensor:
-    """The vitals (H, count) of gradients (B, H or K, T, D); NaN for all that is not given.
-
-    Each may come in a call of its own, as backward hooks do.
-    """
-    given = {"query_grad": query, "key_grad": key, "value_grad": value}
-    found = {name: rms(x, heads) for name, x in given.items() if x is not None}
-    if not found:
-        raise ValueError("measure_gradients needs a gradient of query, key or value")
-    device = next(iter(found.values())).device
-    return columns(found, heads, device)
 
 
 @torch.no_grad()

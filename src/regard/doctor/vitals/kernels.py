@@ -51,7 +51,7 @@ def moments_kernel(
     x += z % count * tl.where(of_query, q_head, k_head)
     dim = tl.arange(0, W)
     gram = tl.zeros([W, W], tl.float32)
-    total = tl.zeros([W], tl.float32)
+    total = tl.zeros([ROWS, W], tl.float32)  # summed over rows at the end: that goes across warps
     squares = tl.zeros([ROWS], tl.float32)
     peak = tl.zeros([ROWS], tl.float32)
     nans = tl.zeros([ROWS], tl.float32)
@@ -66,7 +66,7 @@ def moments_kernel(
             gram += tl.dot(tl.trans(block), block, input_precision="ieee")
         else:  # products of halves are exact in fp32
             gram += tl.dot(tl.trans(given), given)
-        total += tl.sum(block, 0)
+        total += block
         square = tl.sum(block * block, 1)
         squares += square
         peak = larger(peak, square)
@@ -74,7 +74,7 @@ def moments_kernel(
         infs += (square == float("inf")).to(tl.float32)
     out += slot
     tl.store(out + dim[:, None] * W + dim[None, :], gram)
-    tl.store(out + W * W + dim, total)
+    tl.store(out + W * W + dim, tl.sum(total, 0))
     extra = out + W * W + W
     tl.store(extra + SQUARES, tl.sum(squares))
     # tl.max passes over NaN; a part that has one has counted it.
@@ -102,7 +102,7 @@ def side_of(sums, z, PARTS: tl.constexpr, W: tl.constexpr, EXTRA: tl.constexpr):
     peak = tl.zeros([1], tl.float32)
     nans = tl.zeros([1], tl.float32)
     infs = tl.zeros([1], tl.float32)
-    for part in range(PARTS):
+    for part in tl.static_range(PARTS):  # all loads at once
         at = sums + (z * PARTS + part) * SIZE
         gram += tl.load(at + dim[:, None] * W + dim[None, :])
         total += tl.load(at + W * W + dim)
@@ -117,7 +117,8 @@ def side_of(sums, z, PARTS: tl.constexpr, W: tl.constexpr, EXTRA: tl.constexpr):
 @triton.jit
 def finish_kernel(
     sums, scratch, out, scale, softcap, batch, heads, key_heads, queries, keys,
-    PARTS: tl.constexpr, COLUMNS: tl.constexpr, W: tl.constexpr, EXTRA: tl.constexpr,
+    PARTS: tl.constexpr, COLUMNS: tl.constexpr, W: tl.constexpr, CHUNK: tl.constexpr,
+    EXTRA: tl.constexpr,
 ):  # fmt: skip
     """The vitals of one head, of the sums of all batch entries; the formulas are in `cheap.py`."""
     head = tl.program_id(0)
@@ -147,7 +148,7 @@ def finish_kernel(
         mean += tl.sum(mean_query * center)
         variance += larger(zero + tl.sum(here * varied), zero) / queries / keys
         bound = larger(bound, tl.sqrt(q_peak) * tl.sqrt(k_peak))
-    rank, top = concentration(gram, covariance, scratch + head * 2 * W * W, W, 16)
+    rank, top = concentration(gram, covariance, scratch + head * 2 * W * W, W, CHUNK)
     out += head * COLUMNS
     column = tl.arange(0, 128)
     tl.store(out + column, float("nan"), mask=(column >= FUSED) & (column < COLUMNS))
@@ -172,8 +173,10 @@ def finish_kernel(
 def product(x, y, scratch, W: tl.constexpr, CHUNK: tl.constexpr):
     """Matrix product in nearly fp32 on tensor cores.
 
-    By way of memory, in chunks: whole operands of 128 x 128 are more than a program can hold.
+    Where operands are more than a program can hold at once, by way of memory, in chunks.
     """
+    if CHUNK == W:
+        return tl.dot(x, y, input_precision="tf32x3")
     dim, chunk = tl.arange(0, W), tl.arange(0, CHUNK)
     square = dim[:, None] * W + dim[None, :]
     tl.store(scratch + square, x)
@@ -224,6 +227,6 @@ def cheap_row(
     scratch = sums.new_empty(heads, 2, width, width)
     finish_kernel[(heads,)](
         sums, scratch, row, float(scale), float("inf") if softcap is None else float(softcap),
-        batch, heads, key_heads, queries, keys, parts, columns, width, EXTRA, num_warps=warps,
+        batch, heads, key_heads, queries, keys, parts, columns, width, width if width <= 64 else 16, EXTRA, num_warps=8,
     )  # fmt: skip
     return row

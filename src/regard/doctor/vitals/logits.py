@@ -117,17 +117,12 @@ def products(seen: Seen, size: Size, rows: Tensor) -> Tensor:
 def pairwise_scores(a: Tensor, form: Pairwise, rows: Tensor) -> Tensor:
     """Raw scores (B, H, R, L) of a pairwise form for the queries `rows`, whose side is `a`."""
     if form.v.shape[-2] == 1 and form.v.ndim == 3:
-        part = Pairwise(a, form.b, form.v, form.activation, form.parameter, form.series)
-        return plan.scores(Problem(part, form.b))
+        return plan.scores(Problem(form.over(a, form.b, form.v), form.b))
     # A temperature for each query has made v differ by query: no kernel takes that.
     v = form.v if form.v.shape[-2] == 1 else form.v.index_select(-2, rows)
     length = max(1, PAIRWISE_TILE // max(1, a.numel()))
     parts = [
-        raw_scores(
-            Pairwise(a, b, v, form.activation, form.parameter, form.series),
-            working_dtype(a.dtype),
-        )
-        for b in form.b.split(length, -2)
+        raw_scores(form.over(a, b, v), working_dtype(a.dtype)) for b in form.b.split(length, -2)
     ]
     return torch.cat(parts, -1)
 
@@ -168,8 +163,7 @@ def with_one_key(seen: Seen, size: Size, index: Tensor) -> tuple[Seen, Size]:
     if logits is not None:
         logits = last_at(logits, size, index)
     elif form is not None:
-        b = length_at(form.b, size, index)
-        form = Pairwise(form.a, b, form.v, form.activation, form.parameter, form.series)
+        form = form.over(form.a, length_at(form.b, size, index), form.v)
     elif key is not None:
         key = length_at(key, size, index)
     one = Seen(

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from regard.doctor.seen import Seen
 from regard.doctor.vitals.logits import Size
-from regard.forms import Pairwise
 
 # Logits of one part: 2 MiB in fp32. At 8 heads of 64 rows and 4096 keys, that takes a fifth off the
 # time of one pass over all heads, which waits for memory, and for the system to hand it out.
@@ -49,7 +48,7 @@ def some_entries(seen: Seen, size: Size, rows: int, turn: int) -> tuple[Seen, Si
     if form is not None:
         a, b, v = (cut(x, 4) for x in (form.a, form.b, form.v))
         assert a is not None and b is not None and v is not None
-        form = Pairwise(a, b, v, form.activation, form.parameter, form.series)
+        form = form.over(a, b, v)
     some = seen._replace(
         query=cut(seen.query, 4), key=cut(seen.key, 4), value=cut(seen.value, 4),
         bias=cut(seen.bias, 4), visible=cut(seen.visible, 4), logits=cut(seen.logits, 4),
@@ -77,7 +76,7 @@ def part_of(seen: Seen, size: Size, start: int, stop: int) -> tuple[Seen, Size]:
     if form is not None:
         a, b, v = (cut(x, -3) for x in (form.a, form.b, form.v))
         assert a is not None and b is not None and v is not None
-        form = Pairwise(a, b, v, form.activation, form.parameter, form.series)
+        form = form.over(a, b, v)
     query, key, value, bias, visible, logits = (
         cut(x, -3) for x in (seen.query, seen.key, seen.value, seen.bias, seen.visible, seen.logits)
     )

@@ -44,7 +44,8 @@ class Vital(NamedTuple):
         kinds: what has to be seen of a call to measure it.
         merge: how steps are merged.
         meaning: one line for a reader.
-        backward: measured on gradients, by `measure_gradients`.
+        low_is_worse: whether small numbers are the bad ones; else large ones are.
+        backward: measured on gradients, by `rms` of `gradients.py`.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Vital(NamedTuple):
     kinds: frozenset[Kind]
     merge: Merge
     meaning: str
+    low_is_worse: bool = False
     backward: bool = False
 
 
@@ -115,6 +117,7 @@ VITALS: tuple[Vital, ...] = (
         _INNER,
         _MEAN,
         "how many directions carry the logits' variance: (sum of energies)² / sum of energies²",
+        low_is_worse=True,
     ),
     Vital(
         "map_top",
@@ -137,6 +140,7 @@ VITALS: tuple[Vital, ...] = (
         _SIDES,
         _MEAN,
         "root mean square of the gradient that reaches the queries",
+        low_is_worse=True,
         backward=True,
     ),
     Vital(
@@ -146,6 +150,7 @@ VITALS: tuple[Vital, ...] = (
         _SIDES,
         _MEAN,
         "root mean square of the gradient that reaches the keys",
+        low_is_worse=True,
         backward=True,
     ),
     Vital(
@@ -155,6 +160,7 @@ VITALS: tuple[Vital, ...] = (
         _ALL,
         _MEAN,
         "root mean square of the gradient that reaches the values",
+        low_is_worse=True,
         backward=True,
     ),
     Vital("logit_max", "logit", _SAMPLED, _ALL, _MAX, "the largest visible logit, bias included"),
@@ -166,6 +172,7 @@ VITALS: tuple[Vital, ...] = (
         _MEAN,
         "entropy of the weights over the log of the number of visible keys (and a learned sink): "
         "1 uniform, 0 one-hot",
+        low_is_worse=True,
     ),
     Vital("max_weight", "share", _SAMPLED, _ALL, _MEAN, "a query's largest weight"),
     Vital(
@@ -175,9 +182,12 @@ VITALS: tuple[Vital, ...] = (
         _ALL,
         _MEAN,
         "Frobenius norm of the softmax's Jacobian: near 0 no gradient reaches the logits",
+        low_is_worse=True,
     ),
     Vital("masked_rows", "share", _SAMPLED, _ALL, _MEAN, "queries that see no key"),
-    Vital("visible_share", "share", _SAMPLED, _ALL, _MEAN, "keys that a query sees"),
+    Vital(
+        "visible_share", "share", _SAMPLED, _ALL, _MEAN, "keys that a query sees", low_is_worse=True
+    ),
     Vital("nan_logits", "count", _SAMPLED, _ALL, _SUM, "sampled queries with a NaN logit"),
     Vital(
         "inf_logits",
@@ -194,6 +204,7 @@ VITALS: tuple[Vital, ...] = (
         _INNER,
         _MEAN,
         "the factor on its norm at which one key takes over half of half the queries; at most 1000",
+        low_is_worse=True,
     ),
     Vital("first_share", "share", _SAMPLED, _ALL, _MEAN, "weight on the first key, where seen"),
     Vital("own_share", "share", _SAMPLED, _ALL, _MEAN, "weight on the own place, where seen"),
@@ -206,6 +217,7 @@ VITALS: tuple[Vital, ...] = (
         _ALL,
         _MEAN,
         "share of the logits' variance within a query that the distance alone explains",
+        low_is_worse=True,
     ),
     Vital("sink_weight", "share", _SAMPLED, _ALL, _MEAN, "the largest mean weight on one key"),
     Vital(
@@ -239,6 +251,7 @@ VITALS: tuple[Vital, ...] = (
         _ALL,
         _MEAN,
         "how many directions the outputs of the sampled queries vary in",
+        low_is_worse=True,
     ),
     Vital(
         "head_similarity",
@@ -264,7 +277,15 @@ VITALS: tuple[Vital, ...] = (
         _MEAN,
         "weight on a learned sink, an outcome without a value",
     ),
-    Vital("tanh_slope", "slope", _SAMPLED, _PAIRWISE, _MEAN, "mean slope of the sampled tanh"),
+    Vital(
+        "tanh_slope",
+        "slope",
+        _SAMPLED,
+        _PAIRWISE,
+        _MEAN,
+        "mean slope of the sampled tanh",
+        low_is_worse=True,
+    ),
     Vital(
         "place_share",
         "share",
@@ -293,6 +314,8 @@ VITALS: tuple[Vital, ...] = (
 )
 
 INDEX: Mapping[str, int] = {vital.name: place for place, vital in enumerate(VITALS)}
+# What is counted is broken: NaN and Inf in queries, keys and logits.
+BROKEN = tuple(vital.name for vital in VITALS if vital.unit == "count")
 
 
 def columns(found: Mapping[str, Tensor], heads: int, device: torch.device) -> Tensor:
