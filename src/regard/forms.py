@@ -153,6 +153,10 @@ class Pairwise:
         """The activation itself."""
         return ACTIVATIONS[self.activation]
 
+    def over(self, a: Tensor, b: Tensor, v: Tensor) -> Pairwise:
+        """The same function of other tensors."""
+        return Pairwise(a, b, v, self.activation, self.parameter, self.series)
+
     def describe(self) -> str:
         """One line for `explain`."""
         return f"pairwise: sum of v * {self.activation}(a + b) over {self.a.shape[-1]} hidden units"

@@ -19,9 +19,9 @@ from regard.doctor.facts import Facts
 from regard.doctor.findings import DISEASES, signs
 from regard.doctor.findings.evidence import Declared, Evidence
 from regard.doctor.findings.finding import Severity
-from regard.doctor.findings.origin import COUNTS
 from regard.doctor.remedies import REMEDIES
 from regard.doctor.vitals import VITALS, Kind
+from regard.doctor.vitals.table import BROKEN
 
 PAGE = Path(__file__).parents[2] / "docs" / "doctor.md"
 STEPS, HEADS = 24, 4
@@ -116,7 +116,7 @@ def cases() -> Iterator[list[Evidence]]:
     numbers = torch.Generator().manual_seed(0)
     mixed = 0.05 + 0.9 * torch.rand(shape, generator=numbers)
     broken = mixed.clone()
-    broken[..., [names.index(x) for x in COUNTS]] = 1.0
+    broken[..., [names.index(x) for x in BROKEN]] = 1.0
     broken[..., names.index("masked_rows")] = 0.0
     no_side = mixed.clone()
     no_side[..., [names.index("query_grad"), names.index("key_grad")]] = torch.nan

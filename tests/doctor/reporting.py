@@ -71,7 +71,7 @@ def renamed(record: Record, names: tuple[str, ...] = HOSTILE) -> Record:
 def values_record(values: Tensor, findings: tuple[Finding, ...] = ()) -> Record:
     """The record of one site with given values (steps, heads, vitals)."""
     d = watch(Stack(Attention()), window=max(values.shape[0], 1))
-    site = d.chart._site("layers.0", "sdpa")
+    site = d.chart.site_of("layers.0", "sdpa")
     for row in values:
         d.chart.step += 1
         d.chart._put(site, row)

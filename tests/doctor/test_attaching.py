@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import io
 import pickle
 import threading
@@ -123,6 +124,46 @@ def test_copies_and_pickles_are_not_watched():
         model(x)
     assert d.steps == 1
     assert b"regard" not in data and b"nullcontext" in data
+
+
+def test_a_copy_of_a_doctor_has_the_numbers_and_does_not_watch():
+    model, x = Stack(Attention(), Eager()), tokens()
+    d = attach(model, "cheap")
+    model.doctor = d  # as trainers do, which then copy the model for averaged weights
+    model(x)
+    twin = copy.deepcopy(model)
+    assert not twin.doctor.attached and twin.doctor.model is twin and twin.doctor.steps == 1
+    twin.doctor.detach()
+    model(x)
+    assert d.steps == 2 and twin.doctor.steps == 1
+    kept = pickle.loads(pickle.dumps(d))  # noqa: S301
+    assert kept.sites == d.sites and kept.steps == 2 and not kept.attached
+    with twin.doctor:
+        twin(x)
+    assert twin.doctor.steps == 2
+    d.detach()
+    clean(model)
+
+
+def test_a_doctor_that_nobody_holds_stops():
+    model = Stack(Attention())
+    d = attach(model, vitals=Kept().vitals)
+    d = attach(model, vitals=Kept().vitals)  # a cell of a notebook, run again
+    assert len(_get_current_function_mode_stack()) == len(WATCHERS) == 1
+    model(tokens())
+    assert d.steps == 1
+    del d
+    gc.collect()
+    clean(model)
+
+
+def test_the_error_of_a_wrong_call_is_torchs():
+    class Wrong(nn.Module):
+        def forward(self, x):
+            return scaled_dot_product_attention(x, x, x)
+
+    with watch(Wrong()) as d, pytest.raises(RuntimeError, match="at least 2 dim"):
+        d.model(torch.ones(4))
 
 
 def test_another_thread_is_not_seen():

@@ -10,7 +10,18 @@ import pytest
 import torch
 
 from regard.doctor.facts import Facts
-from regard.doctor.findings import DISEASES, Declared, Evidence, Severity, evidence, findings_of
+from regard.doctor.findings import (
+    DISEASES,
+    Advice,
+    Declared,
+    Evidence,
+    Finding,
+    Severity,
+    Signal,
+    evidence,
+    findings_of,
+    merged,
+)
 from regard.doctor.findings.evidence import filled, has_fixed_positions
 from regard.doctor.findings.growing_logits import GROWING
 from regard.doctor.findings.large_logits import LARGE_LOGITS
@@ -175,7 +186,7 @@ def test_only_the_first_broken_site_is_named():
     after = made([1, 2], name="c", nan_keys=late, nan_queries=late, nan_logits=late)
     (finding,) = findings_of([clean, first, after])
     assert (finding.site, finding.since) == ("b", 2)
-    assert "1 later attention call(s)" in finding.explanation
+    assert "1 later attention call is" in finding.explanation
     assert "arose in the projections" in finding.explanation
     # A step earlier counts more than a place earlier.
     early = made([1, 2], name="c", nan_keys=3.0, nan_queries=3.0, nan_logits=3.0)
@@ -255,3 +266,26 @@ def test_names_and_causes():
         assert any(x is disease for x in vars(own).values())
         assert set(disease.causes) <= set(names) - {disease.name}
         assert disease.title and disease.explanation and disease.remedies
+
+
+def test_a_finding_reads_as_a_line_and_is_short_in_a_list():
+    finding = Finding(
+        "large-logits", "large logits", Severity.FAILURE, "h.0", (0, 2), 7,
+        (Signal("logit_max", 1234.0, 100.0, True, "ours"), Signal("entropy", 0.01, 0.1, False, "ours")),
+        0.9, "They are large.", (Advice("qk-norm", "smaller"),),
+    )  # fmt: skip
+    assert str(finding) == (
+        "failure: large logits, at h.0, heads 0, 2, since step 7: logit_max 1.23e+03 (above 100); "
+        "entropy 0.01 (below 0.1); try qk-norm"
+    )
+    assert repr([finding]) == "[Finding('large-logits', 'failure', 'h.0', heads=(0, 2))]"
+
+
+def test_equal_findings_of_one_call_become_one():
+    one = Finding("large-logits", "large logits", Severity.FAILURE, "h.0", (2,), 7, (), 0.5, "", ())
+    two, other = one._replace(heads=(0,), since=3, confidence=0.9), one._replace(site="h.1")
+    assert merged([one, two, other]) == [
+        one._replace(heads=(0, 2), since=3, confidence=0.9), other,
+    ]  # fmt: skip
+    milder = two._replace(severity=Severity.WARNING)
+    assert merged([one, milder]) == [one, milder]

@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import regard
-from regard.doctor.remedies import describe_changes, locate, put_again
+from regard.doctor.remedies import CHANGES, describe_changes, locate, put_again
 from regard.doctor.remedies.intervene import HOLDER, Change, put, take_away
 from regard.doctor.remedies.temperature import Temperature
 from regard.doctor.watch import watch
@@ -128,6 +128,12 @@ def test_state_dict_goes_into_a_fresh_model(name):
     assert torch.equal(fresh(x), model(x)) and describe_changes(fresh) == description
 
 
+def test_every_change_can_be_put_again():
+    ours = [x for x in Change.__subclasses__() if x.__module__.startswith(REMEDIES_FOLDER)]
+    assert {x.__name__ for x in ours} == set(CHANGES)
+
+
+REMEDIES_FOLDER = "regard.doctor.remedies."
 REMEDIES_WITH_CHANGES = ("temperature", "qk-norm", "cosine", "key-clip", "soft-cap", "mask")
 
 

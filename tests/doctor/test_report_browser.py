@@ -203,7 +203,7 @@ def test_edges(small: Record, visit: Callable[..., Page]) -> None:
 def test_a_large_model_is_quick(visit: Callable[..., Page]) -> None:
     d = watch(Stack(), window=2)
     for i in range(96):
-        site = d.chart._site(f"model.layers.{i}.self_attn", "sdpa")
+        site = d.chart.site_of(f"model.layers.{i}.self_attn", "sdpa")
         d.chart.step = 1
         d.chart._put(site, torch.rand(128, len(VITALS)))
     page = visit(record_of(d, []), PHONE)

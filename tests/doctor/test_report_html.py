@@ -89,7 +89,7 @@ def test_little_to_say(record) -> None:
 def test_a_large_model_gives_a_report_of_a_bounded_size() -> None:
     d = watch(Stack(), window=32)
     for i in range(24):
-        site = d.chart._site(f"model.layers.{i}.self_attn", "sdpa")
+        site = d.chart.site_of(f"model.layers.{i}.self_attn", "sdpa")
         for step in range(32):
             d.chart.step = step + 1
             d.chart._put(site, torch.rand(128, len(VITALS)))

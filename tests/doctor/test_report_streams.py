@@ -96,7 +96,7 @@ def test_a_file_cut_in_its_first_line(watched: Doctor, tmp_path: Path) -> None:
 def test_infinite_and_missing_numbers_and_names_survive(tmp_path: Path) -> None:
     d = watch(Stack(), window=4)
     for name in HOSTILE:
-        site = d.chart._site(name, "sdpa")
+        site = d.chart.site_of(name, "sdpa")
         for value in (torch.nan, torch.inf, -torch.inf, 1e-30):
             d.chart.step = site.ring.count + 1 if site.ring else 1
             d.chart._put(site, constant(1, 2, value)[0])

@@ -174,7 +174,7 @@ def test_no_table_in_notebooks(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_many_calls_fit_the_screen() -> None:
     d = watch(Stack(), every=1)
     for i in range(200):
-        site = d.chart._site(f"layer.{i}", "sdpa")
+        site = d.chart.site_of(f"layer.{i}", "sdpa")
         d.chart.step = 1
         d.chart._put(site, torch.full((2, len(d.vitals)), float(i)))
     screen = Live(d, 1.0, None, Terminal())

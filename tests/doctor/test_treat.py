@@ -190,10 +190,12 @@ def test_undone_twice():
 @pytest.mark.parametrize("remedy", ["qk-norm", "soft-cap", "temperature", "qk-clip", "cosine"])
 def test_summaries_fit_the_screen(remedy):
     model, x = case(200.0)
-    made = finding(*LARGE, ("logit_max slope", 1.0, True), ("query_grad", 1e-8, False))
+    over_steps = [("logit_max growth", 1.0, True), ("key_norm growth", 1.0, True)]
+    made = finding(*LARGE, *over_steps, ("query_grad", 1e-8, False))
     text = watch(model).treat(made, remedy, x).summary()
     assert all(len(line) <= 80 for line in text.splitlines()), text
-    assert "logit_max slope takes steps" in text and "query_grad: not measured" in text
+    assert "key_norm growth shows over" in text and "query_grad: not measured" in text
+    assert text.count("logit_max:") == 1 and "logit_max growth" not in text
     narrow = watch(model).treat(made, "temperature", x).summary(60)
     assert all(len(line) <= 60 for line in narrow.splitlines()[1:])
 
@@ -274,3 +276,20 @@ def test_swapped_scores_run_train_and_go_back(name, score):
         assert model.get_parameter(parameter).grad is not None
     treatment.undo()
     assert torch.equal(model(x), output) and list(model.state_dict()) == before
+
+
+def test_a_scale_is_not_put_right_twice():
+    """The first one acts on the queries of each call, which the scale of the call does not show."""
+
+    class Unscaled(nn.Module):
+        def forward(self, x):
+            return scaled_dot_product_attention(x, x.flip(-1), x, scale=1.0)
+
+    model, x = Unscaled(), torch.randn(2, 4, 12, 64)
+    ill = finding(("logit_var", 1.0, True), site="Unscaled", remedies=("scale",))
+    d = watch(model)
+    first = d.treat(ill, "scale", batch=x)
+    with pytest.raises(TreatmentRefused, match="already"):
+        d.treat(ill, "scale", batch=x)
+    first.undo()
+    assert d.treat(ill, "scale", batch=x).better

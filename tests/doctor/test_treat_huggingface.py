@@ -103,3 +103,27 @@ def test_generation_with_a_cache_is_treated_too():
     first = model(input_ids=ids[:, :4], use_cache=True)
     rest = model(input_ids=ids[:, 4:], past_key_values=first.past_key_values).logits
     torch.testing.assert_close(rest, whole[:, 4:], atol=1e-5, rtol=1e-4)
+
+
+class Two(torch.nn.Module):
+    """A model that does not call the attention interface, and one that does."""
+
+    def __init__(self, first: torch.nn.Module, second: torch.nn.Module) -> None:
+        super().__init__()
+        self.first, self.second = first, second
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.first(input_ids=ids).logits + self.second(input_ids=ids).logits
+
+
+def test_a_score_is_swapped_in_the_second_of_two_models():
+    transformers = pytest.importorskip("transformers")
+    first = transformers.GPTJForCausalLM(transformers.GPTJConfig(**KINDS["gptj"][2]))
+    second = transformers.LlamaForCausalLM(transformers.LlamaConfig(**GROUPED))
+    model, ids = Two(first, second).eval(), torch.randint(3, 64, (1, 6))
+    made = finding(*LARGE, site="second.model.layers.1.self_attn", remedies=("swap-score",))
+    before = model(ids)
+    treatment = watch(model).treat(made, "swap-score", ids)
+    assert not torch.equal(model(ids), before)
+    treatment.undo()
+    assert torch.equal(model(ids), before)

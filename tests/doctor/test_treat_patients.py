@@ -28,6 +28,7 @@ AMOUNTS = {
     "MaskedRow": ("mask", "masked_rows", 0.99),
     "InvertedCausal": ("mask", "next_share: visible", 0.99),
     "InvertedPadding": ("mask", "masked_rows", 0.99),
+    "InvertedLongPadding": ("mask", "masked_rows", 0.99),
     "ForgottenMask": ("mask", "visible_share", 0.4),
     "Unregistered": ("mask", "visible_share", 0.4),
 }

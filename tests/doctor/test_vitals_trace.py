@@ -12,7 +12,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import regard
 from regard.doctor.seen import Seen
-from regard.doctor.vitals import Level, measure, measure_gradients, pick_rows
+from regard.doctor.vitals import Level, measure, pick_rows
+from regard.doctor.vitals.gradients import rms
 
 from .vitals_tools import CALLS, HEADS, make
 
@@ -28,7 +29,8 @@ TRACED = [
     "soft cap",
     "logits",
 ]
-QUICK = ["sink and mask", "additive", "logits"]
+SOME = ["sink and mask", "additive", "logits"]
+QUICK = ["additive", "logits"]
 
 
 class NoWaiting(TorchDispatchMode):
@@ -100,7 +102,7 @@ def test_one_graph(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("level", Level)
-@pytest.mark.parametrize("name", QUICK)
+@pytest.mark.parametrize("name", SOME)
 @pytest.mark.skipif(not HAS_COMPILER, reason="Inductor needs a C++ compiler")
 def test_one_graph_of_inductor(name, level):
     check_compiled(logits_alone() if name == "logits" else CALLS[name]().seen, level, "inductor")
@@ -126,7 +128,7 @@ def test_autocast_and_gradients_are_left_aside():
     with torch.autocast("cpu", torch.bfloat16):
         row = measure(seen._replace(query=query), Level.SAMPLED)
     assert torch.equal(row.nan_to_num(), expected.nan_to_num()) and not row.requires_grad
-    assert not measure_gradients(HEADS, query=query).requires_grad
+    assert not rms(query, HEADS).requires_grad
 
 
 def test_dtypes_may_differ():

@@ -224,6 +224,33 @@ def test_examine_leaves_everything_as_it_was():
     assert not d.attached and d.examine({"x": x}).keys() == found.keys() and not d.attached
 
 
+class Counting(nn.Module):
+    """Counts its calls in one buffer in place, in another anew."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+        self.register_buffer("anew", torch.zeros(()))
+
+    def forward(self, x):
+        self.calls += 1
+        self.anew = self.anew + 1
+        return x * self.calls
+
+
+def test_examine_puts_buffers_back():
+    model, x = Stack(Counting(), Attention()), tokens().requires_grad_()
+    with watch(model) as d:
+        model(x)
+        d.examine(x)
+    assert model.layers[0].calls == model.layers[0].anew == 1
+    fixed = Stack(nn.BatchNorm1d(LENGTH).eval(), Attention())
+    with watch(fixed) as d:
+        out = fixed(x)
+        d.examine(x)
+    out.sum().backward()  # the buffers that it holds were not written to
+
+
 def test_vitals_that_fail_do_not_stop_the_model():
     def fail(seen, level, rows, turn):
         raise ValueError("no")

@@ -169,7 +169,7 @@ def legend(figure: Figure, shown: set[str], wide: float) -> None:
     )  # fmt: skip
     for name, text in zip(names, found.get_texts(), strict=True):
         text.set_color(LOOKS[name][0])
-        text.set_weight("bold" if name in OURS else "normal")
+        text.set_fontweight("bold" if name in OURS else "normal")
 
 
 def length(x: float) -> str:

@@ -242,6 +242,8 @@ def check_report(path: Path | None) -> None:
         raise Mistake("--report names no file; for example --report doctor.html")
     if not path.parent.is_dir():
         raise Mistake(f"--report {path}: there is no folder {path.parent}")
+    if path.exists() and not path.is_file():
+        raise Mistake(f"--report {path}: there is something that is no file")
 
 
 def save(checkup: Checkup, findings: list[Finding], path: Path, quiet: bool) -> bool:

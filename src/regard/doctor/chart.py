@@ -9,7 +9,7 @@ Shape legend: W window, H heads, V vitals.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -125,7 +125,12 @@ class Chart:
     """
 
     def __init__(
-        self, vitals: Vitals | None, level: Level, every: int, window: int, rows: int
+        self,
+        vitals: Vitals | None = None,
+        level: Level = Level.CHEAP,
+        every: int = 1,
+        window: int = 1,
+        rows: int = 1,
     ) -> None:
         self.vitals, self.level, self.every, self.window = vitals, level, every, window
         self.rows = rows
@@ -136,6 +141,10 @@ class Chart:
         # Told before each step, when all of the one before is measured, its gradients too.
         self.listeners: list[Callable[[], None]] = []
         self._calls: dict[str, int] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies: who listens, listens to this one."""
+        return {**vars(self), "listeners": []}
 
     def begin(self) -> None:
         """A new step."""
@@ -163,7 +172,7 @@ class Chart:
 
     def record(self, module: str, route: str, seen: Seen) -> Ticket | None:
         """Measure one call; what it returns goes to `record_gradient`, None where nothing does."""
-        site = self._site(module, route)
+        site = self.site_of(module, route)
         if site is None or self.vitals is None:
             return None
         if reason := unmeasurable(seen):
@@ -208,8 +217,8 @@ class Chart:
             raise ValueError(f"{row.shape[0]} heads, where there were {site.heads} before")
         site.ring.put(self.step, row)
 
-    def _site(self, module: str, route: str) -> Site | None:
-        """The site of this call of the module, or None beyond `MOST_CALLS`."""
+    def site_of(self, module: str, route: str) -> Site | None:
+        """Count a call of the module; its site, or None beyond `MOST_CALLS`."""
         call = self._calls[module] = self._calls.get(module, 0) + 1
         if call > MOST_CALLS:
             self.note(f"only the first {MOST_CALLS} attention calls in a step are seen", module)

@@ -11,8 +11,16 @@ import torch
 from torch import Tensor
 
 from regard.describe import describe
-from regard.doctor.patients.data import one_line
-from regard.doctor.patients.patient import Patient, Unusable, check_batch, moved, own_loss
+from regard.doctor.patients.patient import (
+    USERS,
+    Patient,
+    Unusable,
+    check_batch,
+    moved,
+    one_line,
+    own_loss,
+    with_kind,
+)
 from regard.doctor.running import call, undisturbed
 from regard.doctor.watch import Doctor, watch
 
@@ -60,6 +68,8 @@ def prepare(
         device: where.
     """
     place = torch.device(device)
+    if any(x.is_meta for x in patient.model.parameters()):
+        raise Unusable(f"{patient.name} has weights on the meta device, which holds no numbers")
     patient.model.to(place)
     learns = has_loss(patient, place)
     steps = patient.steps if steps is None else steps
@@ -68,6 +78,10 @@ def prepare(
             f"{patient.name} has no loss to train by: the model returns none. Let the function "
             "return (model, batch, loss) with loss(output, batch), or leave --train out"
         )
+    frozen = not any(x.requires_grad for x in patient.model.parameters())
+    if train and frozen:
+        raise Unusable(f"{patient.name} has nothing to train: all its weights are frozen")
+    learns = learns and not frozen
     trained = (learns and steps > 1 and not patient.made_up) if train is None else train
     if learns and steps > 1 and not trained and train is None:
         patient.said.append("made-up data is nothing to learn from: not trained; --train does it")
@@ -118,7 +132,10 @@ def one_step(
     loss = loss_at(patient, run(patient, batch), batch)
     if loss is None:
         return None
-    loss.backward()
+    try:
+        loss.backward()
+    except USERS as error:
+        raise Unusable(f"{patient.name} fails in backward: {with_kind(error)}") from None
     if optimizer is not None:
         optimizer.step()
     patient.model.zero_grad(set_to_none=True)
@@ -130,7 +147,7 @@ def batch_at(patient: Patient, step: int, device: torch.device) -> Any:
     """The batch of a step, checked and on the device."""
     try:
         batch = patient.batch(step)
-    except (TypeError, ValueError, RuntimeError, IndexError, StopIteration) as error:
+    except USERS as error:
         raise Unusable(f"{patient.name} has no batch for step {step}: {one_line(error)}") from None
     check_batch(batch, f"the batch of step {step}")
     return moved(batch, device)
@@ -140,12 +157,10 @@ def run(patient: Patient, batch: Any) -> Any:
     """The model on a batch; what it cannot digest is said in one sentence."""
     try:
         return call(patient.model, batch)
-    except Exception as error:  # the user's code, or data that does not fit it
+    except USERS as error:  # data may not fit the model
         hint = ". The batch was made up: give --data, or return (model, batch)"
-        why = f"{type(error).__name__}: {one_line(error)}"
-        raise Unusable(
-            f"{patient.name} fails on its batch: {why}{hint if patient.made_up else ''}"
-        ) from None
+        hint = hint if patient.made_up else ""
+        raise Unusable(f"{patient.name} fails on its batch: {with_kind(error)}{hint}") from None
 
 
 def loss_at(patient: Patient, output: Any, batch: Any) -> Tensor | None:
@@ -154,9 +169,8 @@ def loss_at(patient: Patient, output: Any, batch: Any) -> Tensor | None:
         return own_loss(output)
     try:
         loss = patient.loss(output, batch)
-    except Exception as error:  # the user's code
-        why = f"{type(error).__name__}: {one_line(error)}"
-        raise Unusable(f"the loss of {patient.name} fails: {why}") from None
+    except USERS as error:
+        raise Unusable(f"the loss of {patient.name} fails: {with_kind(error)}") from None
     if not isinstance(loss, Tensor) or loss.numel() != 1:
         raise Unusable(f"the loss of {patient.name} must be one number, got {describe(loss)}")
     return loss.reshape(()) if loss.requires_grad else None

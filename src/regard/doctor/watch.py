@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import weakref
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Self
 
@@ -12,7 +13,7 @@ from torch.overrides import _get_current_function_mode_stack, _pop_mode, _push_m
 
 from regard.attention import WATCHERS
 from regard.describe import describe
-from regard.doctor.capture import Capture, Mode
+from regard.doctor.capture import Capture, Mode, Rest
 from regard.doctor.chart import Chart, History, Vitals
 from regard.doctor.findings import Finding, diagnose
 from regard.doctor.running import call, undisturbed
@@ -99,10 +100,25 @@ class Doctor:
                 raise ValueError(f"{name} must be a whole number of 1 or more, got {number!r}")
         self.model, self.level = model, as_level(level)
         self.chart = Chart(vitals, self.level, every, window, rows)
-        self.capture = Capture(model, self.chart)
+        self.examined: Any = None
+        self._prepare()
+
+    def _prepare(self) -> None:
+        self.capture = Capture(self.model, self.chart)
         self._undo = ExitStack()
         self.attached = False
-        self.examined: Any = None
+        # Of a doctor that is gone nobody can read: it watches no longer.
+        weakref.finalize(self, self._undo.close)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy or a pickle takes along: a copy that watched would share our hooks."""
+        own = ("capture", "_undo", "attached")
+        return {name: x for name, x in vars(self).items() if name not in own}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """It has what was measured, and does not watch."""
+        vars(self).update(state)
+        self._prepare()
 
     def attach(self) -> Self:
         """Begin to watch."""
@@ -113,6 +129,8 @@ class Doctor:
         mode = Mode(self.capture)
         _push_mode(mode)
         self._undo.callback(forget_mode, mode)
+        self.capture.rest = Rest(mode)
+        self._undo.callback(self.capture.rest.close)
         WATCHERS.append(self.capture)
         self._undo.callback(WATCHERS.remove, self.capture)
         self._undo.enter_context(CHECKPOINTS)
@@ -179,18 +197,16 @@ class Doctor:
 
     def run(self, batch: Any) -> tuple[dict[str, Tensor], Any]:
         """`examine`, and what the model made of the batch; the batch is kept as `examined`."""
-        chart, own = Chart(self.chart.vitals, Level.EXACT, 1, 1, self.chart.rows), self.chart
+        chart = Chart(self.chart.vitals, Level.EXACT, rows=self.chart.rows)
         was_attached = self.attached
         self.__enter__()
-        self.capture.chart = chart
         try:
-            with torch.no_grad(), undisturbed(self.model):
+            with self.capture.writing_in(chart), torch.no_grad(), undisturbed(self.model):
                 output = call(self.model, batch)
         finally:
-            self.capture.chart = own
             for note, places in chart.notes.items():
                 for place in places:
-                    own.note(note, place)
+                    self.chart.note(note, place)
             if not was_attached:
                 self.detach()
         self.examined = batch

@@ -79,6 +79,15 @@ class InvertedPadding(Patient):
         return vectors(step, 4, LENGTH, DIM), padding
 
 
+class InvertedLongPadding(InvertedPadding):
+    """The same where most of the batch is padding, so that much is visible."""
+
+    def batch(self, step: int) -> tuple:
+        lengths = torch.tensor([LENGTH, LENGTH // 2, LENGTH // 3, LENGTH // 4])
+        padding = torch.arange(LENGTH) >= lengths[:, None]
+        return vectors(step, 4, LENGTH, DIM), padding
+
+
 class Inverted(Attention):
     """Takes True for "is padding" and gives it on as "attend"."""
 

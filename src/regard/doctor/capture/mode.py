@@ -62,6 +62,8 @@ def sdpa(mode: Mode, func: Callable, args: tuple, kwargs: dict) -> Tensor:
         return func(*args, **kwargs)
     given = sdpa_arguments(args, kwargs)
     query, key, value = (given[side] for side in SIDES)
+    if min(query.ndim, key.ndim, value.ndim) < 2:  # torch says what is wrong with it
+        return func(*args, **kwargs)
     scale, mask = given.get("scale"), given.get("attn_mask")
     mask = None if mask is None else mask.detach()
     q, k, v, mask = sdpa_tensors(query.detach(), key.detach(), value.detach(), mask)

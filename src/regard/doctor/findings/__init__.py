@@ -83,7 +83,7 @@ def findings_of(sites: Sequence[Evidence]) -> list[Finding]:
     found = [finding for disease in DISEASES for finding in disease.find(disease, sites)]
     order = {e.name: place for place, e in enumerate(sites)}
     return sorted(
-        without_consequences(found),
+        merged(without_consequences(found)),
         key=lambda x: (-x.severity, order[x.site], -x.confidence),
     )
 
@@ -98,6 +98,23 @@ def without_consequences(found: Sequence[Finding]) -> list[Finding]:
         worst = [x.severity for x in found if explains(finding, x)]
         kept.append(finding._replace(severity=max([finding.severity, *worst])))
     return kept
+
+
+def merged(found: Sequence[Finding]) -> list[Finding]:
+    """Findings of one disease at one site that are equally bad become one."""
+    kept: dict[tuple[str, str, Severity], Finding] = {}
+    for finding in found:
+        key = (finding.disease, finding.site, finding.severity)
+        if key not in kept:
+            kept[key] = finding
+            continue
+        first = kept[key]
+        kept[key] = first._replace(
+            heads=tuple(sorted({*first.heads, *finding.heads})),
+            since=min(first.since, finding.since),
+            confidence=max(first.confidence, finding.confidence),
+        )
+    return list(kept.values())
 
 
 def explains(cause: Finding, other: Finding) -> bool:

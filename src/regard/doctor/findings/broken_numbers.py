@@ -8,8 +8,9 @@ import torch
 
 from regard.doctor.findings.evidence import Evidence
 from regard.doctor.findings.finding import Advice, Finding, Severity, Signal
-from regard.doctor.findings.origin import COUNTS, LARGEST, SOURCE, emptied_before, first_broken
+from regard.doctor.findings.origin import LARGEST, SOURCE, emptied_before, first_broken
 from regard.doctor.findings.signs import Disease
+from regard.doctor.vitals.table import BROKEN
 
 
 def find(disease: Disease, sites: Sequence[Evidence]) -> list[Finding]:
@@ -18,7 +19,7 @@ def find(disease: Disease, sites: Sequence[Evidence]) -> list[Finding]:
     if origin is None or emptied_before(sites, origin) is not None:
         return []
     e = sites[origin.site]
-    at = {name: e.of(name)[origin.place] for name in COUNTS}
+    at = {name: e.of(name)[origin.place] for name in BROKEN}
     sick = torch.stack([x > 0 for x in at.values()]).any(0)
     heads = tuple(sick.nonzero().flatten().tolist())
     signals = [
@@ -30,7 +31,7 @@ def find(disease: Disease, sites: Sequence[Evidence]) -> list[Finding]:
     if len(signals) < 2 and not bound.isfinite().all():
         signals.append(Signal("logit_bound", torch.inf, LARGEST, True, SOURCE))
     later = sum(
-        bool(any((other.of(name) > 0).any() for name in COUNTS))
+        bool(any((other.of(name) > 0).any() for name in BROKEN))
         for other in sites[origin.site + 1 :]
     )
     # One count alone, which nothing else confirms, is not what NaN looks like.
@@ -47,21 +48,14 @@ def find(disease: Disease, sites: Sequence[Evidence]) -> list[Finding]:
     lost = origin.place == 0 and e.steps[0] > 1
     if lost:
         where = "Steps before are no longer kept, and it may have begun elsewhere."
-    after = f" {later} later attention call(s) are broken in consequence." if later else ""
-    return [
-        Finding(
-            disease.name,
-            disease.title,
-            severity,
-            e.name,
-            heads,
-            e.steps[origin.place],
-            tuple(signals),
-            0.5 if lost else 1.0,
-            f"{disease.explanation} {where}{after}",
-            disease.remedies,
-        )
-    ]
+    calls = "1 later attention call is" if later == 1 else f"{later} later attention calls are"
+    after = f" {calls} broken in consequence." if later else ""
+    sure = 0.5 if lost else 1.0
+    found = disease.found(e, origin.place, severity, heads, signals, sure, where + after)
+    # No norm helps where queries or keys are broken before it.
+    if any((at[name] > 0).any() for name in BROKEN if not name.endswith("logits")):
+        found = found._replace(remedies=disease.remedies[::-1])
+    return [found]
 
 
 BROKEN_NUMBERS = Disease(

@@ -15,6 +15,7 @@ from regard.doctor.findings.signs import (
     each_site,
     graded,
 )
+from regard.doctor.findings.sinks import FEW, says_something
 
 LOW, LOW_SOURCE = 0.1, "ours; Zhai et al. (arXiv 2303.06296) give no absolute level"
 FELL, FELL_SOURCE = 0.3, "a sharp drop while training (arXiv 2303.06296); 0.3 is ours"
@@ -26,11 +27,8 @@ RANK_SOURCE = (
 ONE_KEY, ONE_KEY_SOURCE = 0.4, "ours: a map of rank one gives half of the queries the same key"
 # A head that learnt to look at one marked key has gaps of 20 to 30 to all others.
 VARIANCE, VARIANCE_SOURCE = 400.0, "ours: heads that learnt to pick one marked key stay below 100"
-# The value of the key that takes the weight is this short: a no-op.
-NO_OP = 0.5
 # Heads that follow the distance are sharp and of low rank by nature.
 BY_DISTANCE = 0.5
-FEW = 8
 
 
 def rule(disease: Disease, e: Evidence) -> list[Finding]:
@@ -47,7 +45,7 @@ def rule(disease: Disease, e: Evidence) -> list[Finding]:
     entropy = filled(e.of("entropy"))
     drop = torch.nan_to_num(entropy, nan=-torch.inf).cummax(0).values - entropy
     fell = Sign("entropy drop", drop, FELL, True, FELL_SOURCE)
-    only = ~(e.now("sink_value") < NO_OP) & ~(e.now("distance_share") > BY_DISTANCE)
+    only = says_something(e) & ~(e.now("distance_share") > BY_DISTANCE)
     return graded(
         disease,
         e,

@@ -15,11 +15,11 @@ from regard.doctor.capture.names import named_modules
 from regard.doctor.facts import Facts
 from regard.nn.position import Sinusoidal
 
-# All but rounding.
-ALL_ALIKE = 1 - 1e-6
-
 if TYPE_CHECKING:
     from regard.doctor.watch import Doctor
+
+# All but rounding.
+ALL_ALIKE = 1 - 1e-6
 
 
 class Declared(NamedTuple):

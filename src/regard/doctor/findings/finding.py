@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import re
 from typing import NamedTuple
 
 
@@ -34,6 +35,11 @@ class Signal(NamedTuple):
     threshold: float
     above: bool
     source: str
+
+    @property
+    def made_of(self) -> str:
+        """The vital that it is, or is made of: "logit_max slope" is made of logit_max."""
+        return re.split(r"[ :]", self.vital, maxsplit=1)[0]
 
 
 class Advice(NamedTuple):
@@ -69,3 +75,22 @@ class Finding(NamedTuple):
     confidence: float
     explanation: str
     remedies: tuple[Advice, ...]
+
+    def __str__(self) -> str:
+        """One line: how bad, what, where, since when, by which number, and what helps first."""
+        heads = f"head{'s' * (len(self.heads) > 1)} {', '.join(map(str, self.heads))}"
+        signs = "; ".join(
+            f"{x.vital} {x.value:.3g} ({'above' if x.above else 'below'} {x.threshold:.3g})"
+            for x in self.signals
+        )
+        first = f"; try {self.remedies[0].remedy}" if self.remedies else ""
+        return (
+            f"{self.severity}: {self.title}, at {self.site}, {heads}, since step {self.since}: "
+            f"{signs}{first}"
+        )
+
+    def __repr__(self) -> str:
+        """Short: in a list there may be many."""
+        return (
+            f"Finding({self.disease!r}, {str(self.severity)!r}, {self.site!r}, heads={self.heads})"
+        )

@@ -24,7 +24,8 @@ VARIANCE_GROWTH = 2.0
 # Increase in the second half of the steps over that in the first: 1 is linear growth.
 PACE, SUPERLINEAR = 0.5, 1.25
 PACE_SOURCE = (
-    "ours: linear or faster growth, which Kimi K2 (arXiv 2507.20534) reports before loss spikes"
+    "ours: growth in the second half of the steps over that in the first; Kimi K2 (arXiv "
+    "2507.20534) reports growth without end before loss spikes"
 )
 # Fresh models grow from 1 to 10 or 20 while they learn, and stop there.
 LEVEL, LEVEL_SOURCE = 50.0, "Gemma 2 caps attention logits at 50 (arXiv 2408.00118)"
@@ -48,7 +49,8 @@ def rule(disease: Disease, e: Evidence) -> list[Finding]:
     growth = Sign(
         f"{vital} growth", constant(e, end / start.clamp(min=1)), GROWTH, True, GROWTH_SOURCE
     )
-    pace = constant(e, (end - middle) / (middle - start).clamp(min=1e-3))
+    # Out of nothing it grows at any pace.
+    pace = constant(e, ((end - middle) / (middle - start).clamp(min=1e-3)).clamp(max=100))
     steady = Sign(f"{vital} pace", pace, PACE, True, PACE_SOURCE)
     faster = Sign(f"{vital} pace", pace, SUPERLINEAR, True, PACE_SOURCE)
     level = above(e, vital, LEVEL * factor, LEVEL_SOURCE)
@@ -81,10 +83,11 @@ GROWING = Disease(
     title="logits grow and do not slow down",
     find=each_site(rule),
     explanation=(
-        "The largest logit of these heads gets larger with every step. Softmax becomes harder and "
-        "harder, until one key takes everything, gradients vanish or numbers overflow, and the loss "
-        "spikes. A learning rate that is too high or a missing norm on queries and keys is the "
-        "usual reason."
+        "The logits of these heads, scores of queries and keys before softmax, get larger and "
+        "larger. Softmax becomes harder and harder, until one key takes everything, gradients "
+        "vanish or numbers overflow, and the loss spikes. The usual reasons are a learning rate "
+        "that is too high or warms up too fast, which is to be looked at first, and a missing norm "
+        "on queries and keys."
     ),
     remedies=(
         Advice("qk-norm", "logits that cannot grow with the weights"),

@@ -25,13 +25,16 @@ def rule(disease: Disease, e: Evidence) -> list[Finding | None]:
     # Sequences without padding see nothing at all, the others see their padding alone.
     whole = e.now("masked_rows") * facts.batch
     only = (whole > 0.5) & ((whole - whole.round()).abs() < 1e-3)
-    only_padding = (
-        above(e, "masked_rows", 0.0, LONGEST),
+    empty = above(e, "masked_rows", 0.0, LONGEST)
+    both_ways = (ahead, seen(e, "previous_share", True))
+    # Padding is mostly at the end: then nobody sees the first token. Else there is little of it.
+    unseen = (
+        seen(e, "first_share", False),
         below(e, "visible_share", 1 / facts.batch, LONGEST),
-        ahead,
-        seen(e, "previous_share", True),
     )
-    return [judge(disease, e, Severity.WARNING, only_padding, only=only, every_head=True)]
+    signs = [(empty, sign, *both_ways) for sign in unseen]
+    found = [judge(disease, e, Severity.WARNING, x, only=only, every_head=True) for x in signs]
+    return [next((x for x in found if x is not None), None)]
 
 
 INVERTED_MASK = Disease(

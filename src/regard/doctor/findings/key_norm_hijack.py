@@ -5,21 +5,15 @@ from __future__ import annotations
 from regard.doctor.findings.evidence import Evidence
 from regard.doctor.findings.finding import Advice, Finding, Severity
 from regard.doctor.findings.signs import Disease, Grade, above, below, each_site, graded
+from regard.doctor.findings.sinks import FEW, MOST, MOST_SOURCE, says_something
 
 # 3 would be met by chance: the farthest of 4096 keys in one direction lies at 4. In 8 dims and more
 # the largest norm is below 2.
 LONG, LONG_SOURCE = 5.0, "ours: below 2 for random keys of 8 dims or more, up to 4 in one direction"
 # Of queries half lie on its side, at most, unless they have a common part.
 TAKES, TAKES_SOURCE = 0.25, "ours: a key 10 times as long takes over half of 25% of the queries"
-# A no-op sink has a long key, or one that all queries like, and a short value.
 ADDS, ADDS_SOURCE = 0.3, "ours: a third of what all other keys add"
-NO_OP = 0.5
-MOST, MOST_SOURCE = (
-    0.5,
-    "one key with more than half of the mean weight (arXiv 2309.17453; rule ours)",
-)
 EASY, EASY_SOURCE = 10.0, "ours: factor on one key's norm that captures half of the queries"
-FEW = 8
 
 
 def rule(disease: Disease, e: Evidence) -> list[Finding]:
@@ -28,14 +22,14 @@ def rule(disease: Disease, e: Evidence) -> list[Finding]:
         return []
     long = above(e, "key_spread", LONG, LONG_SOURCE)
     adds = above(e, "sink_output", ADDS, ADDS_SOURCE)
-    only = ~(e.now("sink_value") < NO_OP)
     also = (below(e, "c50", EASY, EASY_SOURCE),)
     return graded(
         disease,
         e,
         Grade(Severity.FAILURE, (long, above(e, "sink_weight", MOST, MOST_SOURCE), adds), also),
         Grade(Severity.WARNING, (long, above(e, "sink_weight", TAKES, TAKES_SOURCE), adds), also),
-        only=only,
+        # A no-op sink has a long key, or one that all queries like, and a short value.
+        only=says_something(e),
     )
 
 

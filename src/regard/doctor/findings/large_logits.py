@@ -44,9 +44,10 @@ LARGE_LOGITS = Disease(
     title="logits are far too large",
     find=each_site(rule),
     explanation=(
-        "The largest logit of these heads is beyond what training runs recover from, and the logits "
-        "of a query lie far apart. One key takes all the weight, and in half precision the numbers "
-        "are at their end. Queries and keys have become too long, or the scale or temperature is off."
+        "The logits of these heads, scores of queries and keys before softmax, are far larger than "
+        "in healthy models, and those of a query lie far apart. One key takes nearly all the weight, "
+        "little is learnt of the others, and runs get worse or diverge as logits grow on. Queries "
+        "and keys have become too long, or the scale or temperature is off."
     ),
     remedies=(
         Advice("qk-clip", "largest logit back to 100, by shorter weights of query and key"),

@@ -5,13 +5,11 @@ from __future__ import annotations
 from regard.doctor.findings.evidence import Evidence
 from regard.doctor.findings.finding import Advice, Finding, Severity
 from regard.doctor.findings.signs import Disease, above, each_site, judge
+from regard.doctor.findings.sinks import FEW, says_something
 
 ALMOST_ALL, ALMOST_ALL_SOURCE = 0.9, "ours: nine tenths of all weight of the layer"
 MUCH, MUCH_SOURCE = 0.7, "ours: more than twice what all other keys add"
 ALIKE, ALIKE_SOURCE = 0.99, "ours: all queries get the same but for 1%"
-# A shorter value is a no-op.
-SHORT = 0.5
-FEW = 8
 
 
 def rule(disease: Disease, e: Evidence) -> list[Finding | None]:
@@ -27,7 +25,7 @@ def rule(disease: Disease, e: Evidence) -> list[Finding | None]:
         above(e, "output_alike", ALIKE, ALIKE_SOURCE),
     )
     # Where all values are alike every output is.
-    only = ~(e.now("value_alike") > ALIKE) & ~(e.now("sink_value") < SHORT)
+    only = ~(e.now("value_alike") > ALIKE) & says_something(e)
     return [judge(disease, e, Severity.WARNING, needed, only=only, every_head=True)]
 
 

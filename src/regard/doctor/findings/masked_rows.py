@@ -53,18 +53,7 @@ def failure(disease: Disease, e: Evidence, place: int, signs: Sequence[Signal]) 
     for name in GRADIENTS:
         if e.of(name)[place].isposinf().any():
             signals.append(Signal(name, torch.inf, LARGEST, True, SOURCE))
-    return Finding(
-        disease.name,
-        disease.title,
-        Severity.FAILURE,
-        e.name,
-        heads,
-        e.steps[place],
-        tuple(signals),
-        1.0,
-        f"{disease.explanation} {FOLLOWS}",
-        disease.remedies,
-    )
+    return disease.found(e, place, Severity.FAILURE, heads, signals, 1.0, FOLLOWS)
 
 
 MASKED_ROWS = Disease(

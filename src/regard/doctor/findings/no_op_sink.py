@@ -5,15 +5,9 @@ from __future__ import annotations
 from regard.doctor.findings.evidence import Evidence
 from regard.doctor.findings.finding import Advice, Finding, Severity
 from regard.doctor.findings.signs import Disease, above, below, each_site, judge
+from regard.doctor.findings.sinks import FEW, MOST, MOST_SOURCE, SHORT, SHORT_SOURCE
 
-MOST, MOST_SOURCE = (
-    0.5,
-    "one key with more than half of the mean weight (arXiv 2309.17453; rule ours)",
-)
-SHORT, SHORT_SOURCE = 0.5, "ours: half of the length of other values (after arXiv 1906.04341)"
 LITTLE, LITTLE_SOURCE = 0.3, "ours: less than half of what all other keys add"
-# Of few queries or keys one always gets much.
-FEW = 8
 
 
 def rule(disease: Disease, e: Evidence) -> list[Finding | None]:

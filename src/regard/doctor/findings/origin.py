@@ -8,8 +8,8 @@ from typing import NamedTuple
 import torch
 
 from regard.doctor.findings.evidence import Evidence
+from regard.doctor.vitals.table import BROKEN
 
-COUNTS = ("nan_queries", "inf_queries", "nan_keys", "inf_keys", "nan_logits", "inf_logits")
 SOURCE = "ours: no number may be NaN or infinite"
 LARGEST = torch.finfo(torch.float32).max
 
@@ -25,7 +25,7 @@ def first_broken(sites: Sequence[Evidence]) -> Origin | None:
     """Where the earliest step with a broken number has its first, in the order of the forward pass."""
     found = []
     for index, e in enumerate(sites):
-        broken = torch.stack([e.of(name) > 0 for name in COUNTS]).any(0).any(1)
+        broken = torch.stack([e.of(name) > 0 for name in BROKEN]).any(0).any(1)
         if broken.any():
             place = int(broken.nonzero()[0])
             found.append((e.steps[place], index, place))

@@ -66,6 +66,30 @@ class Disease(NamedTuple):
     remedies: tuple[Advice, ...]
     causes: tuple[str, ...] = ()
 
+    def found(
+        self,
+        e: Evidence,
+        place: int,
+        severity: Severity,
+        heads: Sequence[int],
+        signals: Sequence[Signal],
+        confidence: float,
+        more: str = "",
+    ) -> Finding:
+        """A finding at a site since the step at `place`; `more` is said after the explanation."""
+        return Finding(
+            self.name,
+            self.title,
+            severity,
+            e.name,
+            tuple(heads),
+            e.steps[place],
+            tuple(signals),
+            confidence,
+            f"{self.explanation} {more}".rstrip(),
+            self.remedies,
+        )
+
 
 def above(e: Evidence, vital: str, threshold: float, source: str) -> Sign:
     """A vital that is too large."""
@@ -125,19 +149,8 @@ def judge(
     if measured < lasting:
         return None
     confidence = share * (1 - 0.5 ** (1 + measured))
-    signals = tuple(sign.signal(heads) for sign in (*needed, *speaking))
-    return Finding(
-        disease.name,
-        disease.title,
-        severity,
-        e.name,
-        heads,
-        e.steps[start],
-        signals,
-        round(confidence, 3),
-        disease.explanation,
-        disease.remedies,
-    )
+    signals = [sign.signal(heads) for sign in (*needed, *speaking)]
+    return disease.found(e, start, severity, heads, signals, round(confidence, 3))
 
 
 def run_start(holds: Tensor) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -12,7 +11,7 @@ from regard.doctor.patients.data import open_data
 from regard.doctor.patients.folder import open_folder, open_tokenizer
 from regard.doctor.patients.function import open_function
 from regard.doctor.patients.made_up import made_up
-from regard.doctor.patients.patient import Patient, Unusable
+from regard.doctor.patients.patient import Patient, Unusable, no_batch
 
 __all__ = ["EXAMPLES", "Patient", "Unusable", "open_patient"]
 
@@ -48,8 +47,3 @@ def open_patient(name: str, data: Path | None = None, *, seed: int = 0, size: in
         patient.made_up = True
         patient.said.append(f"no data was given: the batches are made up, {words}")
     return patient
-
-
-def no_batch(step: int) -> Any:
-    """Stands where a batch will be."""
-    raise AssertionError("a patient without data")

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.doctor.patients.patient import Patient
+from regard.doctor.patients.patient import Patient, numbers_of
 from regard.nn import MultiheadAttention
 
 PLACES, VALUES, WIDTH, HEADS, LAYERS, SEQUENCES = 24, 16, 64, 4, 2, 32
@@ -94,7 +94,7 @@ def questions(seed: int) -> Callable[[int], dict[str, Tensor]]:
     """Batches of the task, the same for the same seed and step."""
 
     def batch(step: int) -> dict[str, Tensor]:
-        numbers = torch.Generator().manual_seed(seed * 1_000_003 + step)
+        numbers = numbers_of(seed, step)
         shuffled = [torch.randperm(PLACES, generator=numbers) for _ in range(SEQUENCES)]
         shape = (SEQUENCES, PLACES)
         return {

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.doctor.patients.patient import Batch, Unusable, check_batch
-from regard.doctor.patients.signature import parameters_of
+from regard.doctor.patients.patient import Batch, Unusable, check_batch, one_line
+from regard.doctor.signature import parameters_of
 
 NOT_UNPICKLED = "That is not unpickled, because a pickle can run any code"
 KINDS = ".npz, .safetensors, .pt or .txt"
@@ -158,9 +158,3 @@ def fitted(arrays: dict[str, Tensor], model: nn.Module, path: Path) -> Tensor | 
 def is_pickle(error: BaseException) -> bool:
     """Whether torch refused a file because it holds more than tensors."""
     return type(error).__name__ == "UnpicklingError"
-
-
-def one_line(error: BaseException, limit: int = 300) -> str:
-    """The message of an error on one line."""
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= limit else text[: limit - 3] + "..."

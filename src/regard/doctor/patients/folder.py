@@ -7,6 +7,7 @@ brings along is never run, nothing is unpickled, nothing is fetched.
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,8 +15,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from regard.doctor.patients.data import NOT_UNPICKLED, Tokenizer, is_pickle, one_line
-from regard.doctor.patients.patient import Unusable
+from regard.doctor.patients.data import NOT_UNPICKLED, Tokenizer, is_pickle
+from regard.doctor.patients.patient import Unusable, one_line, with_kind
 
 INSTALL = "pip install 'regard[hf]'"
 SAFE, PICKLED = "*.safetensors", "pytorch_model*.bin"
@@ -28,6 +29,7 @@ def open_folder(folder: Path) -> tuple[nn.Module, list[str]]:
     safe = sorted(folder.glob(SAFE))
     if not safe and not sorted(folder.glob(PICKLED)):
         raise Unusable(f"{folder}: there are no weights: neither {SAFE} nor {PICKLED}")
+    check_shards(folder)
     try:
         import transformers  # noqa: F401
     except ImportError:
@@ -48,8 +50,7 @@ def open_folder(folder: Path) -> tuple[nn.Module, list[str]]:
                     f"{folder}: its config names code of its own (auto_map). That code is not run; "
                     "write a function that builds the model, and name it as package.module:function"
                 ) from None
-            why = f"{type(error).__name__}: {one_line(error)}"
-            raise Unusable(f"{folder} cannot be loaded: {why}") from None
+            raise Unusable(f"{folder} cannot be loaded: {with_kind(error)}") from None
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -67,6 +68,19 @@ def read_config(folder: Path) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise Unusable(f"{path} holds no config")
     return config
+
+
+def check_shards(folder: Path) -> None:
+    """Refuse an index of weights that leads out of the folder."""
+    for path in sorted(folder.glob("*.index.json")):
+        try:
+            index = json.loads(path.read_text(encoding="utf-8"))
+            named = set(index["weight_map"].values())
+            strange = [name for name in named if Path(name).name != name]
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            raise Unusable(f"{path} is no index of weights: {with_kind(error)}") from None
+        if strange:
+            raise Unusable(f"{path} names {strange[0]!r}, which is not a file in the folder")
 
 
 def load(folder: Path, config: dict[str, Any], *, safe: bool) -> tuple[nn.Module, list[str]]:
@@ -112,7 +126,9 @@ def quiet() -> Iterator[None]:
     logging.set_verbosity(logging.CRITICAL)
     logging.disable_progress_bar()
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
     finally:
         logging.set_verbosity(level)
         if bars:

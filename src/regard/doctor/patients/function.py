@@ -11,8 +11,14 @@ from typing import Any
 from torch import nn
 
 from regard.describe import describe
-from regard.doctor.patients.data import one_line
-from regard.doctor.patients.patient import Patient, Unusable, check_batch
+from regard.doctor.patients.patient import (
+    USERS,
+    Patient,
+    Unusable,
+    check_batch,
+    no_batch,
+    with_kind,
+)
 
 RETURNS = "a model, (model, batch), or (model, batch, loss)"
 
@@ -28,16 +34,23 @@ def open_function(name: str) -> tuple[Patient, bool]:
         raise Unusable(
             f"the loss that {name} returns is a function (output, batch), got {describe(loss)}"
         )
-    give: Callable[[int], Any] = batch if callable(batch) else lambda step: batch
-    if batch is not None:
+    if batch is None:
+        return Patient(name, model, no_batch, loss), False
+    first = batch
+    if callable(batch):
         try:
-            first = give(0)
-        except Exception as error:  # the user's code
+            first = batch(0)
+        except USERS as error:
             raise Unusable(
                 f"the batch of {name}, a function of the step, fails: {worded(error)}"
             ) from None
-        check_batch(first, f"the batch of {name}")
-    return Patient(name, model, give, loss), batch is not None
+    check_batch(first, f"the batch of {name}")
+
+    def give(step: int) -> Any:
+        # The first is asked for once: the function may take it off a loader.
+        return batch(step) if callable(batch) and step else first
+
+    return Patient(name, model, give, loss), True
 
 
 def build(name: str) -> Any:
@@ -55,7 +68,7 @@ def build(name: str) -> Any:
     except ModuleNotFoundError as error:
         searched = "in the current folder and on the Python path"
         raise Unusable(f"{name}: there is no module {error.name!r} {searched}") from None
-    except Exception as error:  # the user's code
+    except USERS as error:
         raise Unusable(f"{name}: importing {module_name} fails: {worded(error)}") from None
     function: Callable[[], Any] | None = getattr(module, function_name, None)
     if not callable(function):
@@ -64,7 +77,7 @@ def build(name: str) -> Any:
         raise Unusable(f"{name}: the module {module_name} has no function {function_name!r}{there}")
     try:
         return function()
-    except Exception as error:  # the user's code
+    except USERS as error:
         raise Unusable(f"{name}() fails: {worded(error)}") from None
 
 
@@ -86,4 +99,4 @@ def worded(error: BaseException) -> str:
     place = ""
     if trace is not None:
         place = f" ({Path(trace.tb_frame.f_code.co_filename).name}, line {trace.tb_lineno})"
-    return f"{type(error).__name__}: {one_line(error)}{place}"
+    return f"{with_kind(error)}{place}"

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.doctor.patients.patient import Batch, Unusable
-from regard.doctor.patients.signature import parameters_of, required_of
+from regard.doctor.patients.patient import Batch, Unusable, numbers_of
+from regard.doctor.signature import parameters_of, positions_in, required_of, text_config
 
 EXAMPLES, LENGTH, PIXELS, SAMPLES = 4, 64, 32, 16000
 # Of a model that gives its own loss of labels, if these are the tokens themselves.
@@ -29,7 +29,7 @@ def made_up(model: nn.Module, seed: int) -> tuple[Callable[[int], Batch], str]:
     make, words = for_config(model) if hasattr(model, "config") else for_layers(model)
 
     def batch(step: int) -> Batch:
-        return make(torch.Generator().manual_seed(seed * 1_000_003 + step))
+        return make(numbers_of(seed, step))
 
     return batch, words
 
@@ -44,7 +44,7 @@ def for_config(model: nn.Module) -> tuple[Made, str]:
         return lambda numbers: {kind: torch.randn(EXAMPLES, SAMPLES, generator=numbers)}, "sound"
     if kind != "input_ids":
         raise Unusable(f"no random {kind} can be made up for {type(model).__name__}; give --data")
-    return tokens(model, config)
+    return tokens(model)
 
 
 def pictures(config: Any) -> tuple[Made, str]:
@@ -59,15 +59,15 @@ def pictures(config: Any) -> tuple[Made, str]:
     return make, f"pictures {tuple(shape)} of noise"
 
 
-def tokens(model: nn.Module, config: Any) -> tuple[Made, str]:
+def tokens(model: nn.Module) -> tuple[Made, str]:
     """Token ids (B, T) that are never padding, and what a decoder and a loss want besides."""
-    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    text = text_config(model)
     words = getattr(text, "vocab_size", None)
     if type(words) is not int or words < 2:
         raise Unusable(f"the config of {type(model).__name__} names no vocab_size; give --data")
-    most = getattr(text, "max_position_embeddings", None)
+    most = positions_in(model)
     # Half of what it knows: a probe shifts positions, and RoBERTa counts from behind the padding.
-    length = min(LENGTH, most // 2) if type(most) is int and most > 1 else LENGTH
+    length = LENGTH if most is None else min(LENGTH, max(most // 2, 1))
     learns = type(model).__name__.endswith(LANGUAGE_MODELS)
     takes, _ = parameters_of(model)
     padding = getattr(text, "pad_token_id", None)

@@ -14,8 +14,23 @@ from regard.describe import describe
 Batch = Tensor | Mapping[str, Any] | Sequence[Any]
 
 
+# What code of the user's may raise. By sys.exit(0) a check in CI would pass with nothing looked at.
+USERS = (Exception, SystemExit)
+
+
 class Unusable(Exception):
     """A model or data that the user can put right: one sentence that says what and how."""
+
+
+def one_line(error: BaseException, limit: int = 300) -> str:
+    """The message of an error on one line."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def with_kind(error: BaseException) -> str:
+    """The kind of an error and its message on one line."""
+    return f"{type(error).__name__}: {one_line(error)}"
 
 
 def new_adamw(model: nn.Module, rate: float) -> torch.optim.Optimizer:
@@ -48,6 +63,16 @@ class Patient:
     rate: float = 1e-3
     made_up: bool = False
     said: list[str] = field(default_factory=list)
+
+
+def no_batch(step: int) -> Batch:
+    """Stands where a batch will be."""
+    raise AssertionError("a patient without data")
+
+
+def numbers_of(seed: int, step: int) -> torch.Generator:
+    """Random numbers for the batch of a step, the same for the same seed."""
+    return torch.Generator().manual_seed(seed * 1_000_003 + step)
 
 
 def own_loss(output: Any) -> Tensor | None:
@@ -97,6 +122,8 @@ def check_batch(batch: Any, where: str) -> None:
             f"{where}: a batch is a tensor, or a tuple or dict of them, got {describe(batch)}"
         )
     for name, x in tensors.items():
+        if x.is_meta:
+            raise Unusable(f"{where}: {name} is a meta tensor, which holds no numbers")
         if x.numel() == 0:
             raise Unusable(f"{where}: {name} is empty, its shape is {tuple(x.shape)}")
         if x.is_floating_point() and not x.isfinite().all():

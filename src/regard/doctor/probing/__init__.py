@@ -11,12 +11,13 @@ from torch import nn
 from regard.describe import describe
 from regard.doctor.probing.inputs import attack_inputs
 from regard.doctor.probing.keys import KeyAttack, attack_key
-from regard.doctor.probing.looking import look, still
+from regard.doctor.probing.looking import look
 from regard.doctor.probing.planting import key_norm
 from regard.doctor.probing.positions import attack_positions
 from regard.doctor.probing.result import Probe
 from regard.doctor.remedies.intervene import module_at
 from regard.doctor.remedies.locate import Call, locate
+from regard.doctor.running import undisturbed
 
 __all__ = ["Probe", "probe"]
 
@@ -44,7 +45,7 @@ def probe(
         raise TypeError(f"probe takes an nn.Module, got {describe(model)}")
     say = on_step or (lambda label, done, total: None)
     notes: list[str] = []
-    with still(model):
+    with torch.no_grad(), undisturbed(model):
         calls = locate(model, batch)
         total = len(calls) + 2
         output = look(model, batch, lambda seen: None).output

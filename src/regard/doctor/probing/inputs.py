@@ -12,10 +12,12 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from regard.doctor.patients.signature import parameters_of
 from regard.doctor.probing.looking import Look, look
+from regard.doctor.running import mapped
 from regard.doctor.seen import Seen
+from regard.doctor.signature import parameters_of
 from regard.doctor.vitals import INDEX, measure
+from regard.doctor.vitals.table import BROKEN
 
 FACTORS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 ONE = FACTORS.index(1.0)
@@ -23,7 +25,6 @@ ONE = FACTORS.index(1.0)
 HIGHEST_LOGIT = 1e3
 # Ours, as the alarm for collapsed entropy has it.
 LOWEST_ENTROPY = 0.1
-BROKEN = ("nan_queries", "inf_queries", "nan_keys", "inf_keys", "nan_logits", "inf_logits")
 # Arguments by these names are not what the model reads.
 ASIDE = ("mask", "bias", "position", "label", "target", "cache", "past")
 
@@ -151,11 +152,7 @@ def with_floats(batch: Any, names: Mapping[str, Tensor], floats: list[str], fact
     def one(x: Any) -> Any:
         return x * factor if id(x) in chosen else x
 
-    if isinstance(batch, Tensor):
-        return one(batch)
-    if isinstance(batch, Mapping):
-        return {name: one(x) for name, x in batch.items()}
-    return tuple(one(x) for x in batch)
+    return mapped(batch, one)
 
 
 def embeddings_of(model: nn.Module, ids: list[Tensor]) -> Callable[[float], Iterator[Any]]:

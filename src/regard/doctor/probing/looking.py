@@ -5,15 +5,14 @@ Shape legend: B batch, H query heads, R queries read, L keys.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from regard.doctor.chart import Chart, Ticket, anchor, unmeasurable
-from regard.doctor.running import call, undisturbed
+from regard.doctor.running import call
 from regard.doctor.seen import Seen
 from regard.doctor.vitals.logits import HIDDEN, row_logits, shift_at, size_of
 from regard.doctor.vitals.rows import pick_rows
@@ -36,13 +35,13 @@ class Reader(Chart):
     """A chart that keeps what `read` makes of each call, in place of vitals."""
 
     def __init__(self, read: Callable[[Seen], Any], only: str | None) -> None:
-        super().__init__(None, Level.EXACT, 1, 1, 1)
+        super().__init__(level=Level.EXACT)
         self.read, self.only = read, only
         self.found: dict[str, Any] = {}
 
     def record(self, module: str, route: str, seen: Seen) -> Ticket | None:
         """Read the call."""
-        site = self._site(module, route)
+        site = self.site_of(module, route)
         if site is None or unmeasurable(seen) or self.only not in (None, site.name):
             return None
         # Called from our own op a mode is active, and would look at what is computed here.
@@ -54,7 +53,7 @@ class Reader(Chart):
 def look(
     model: nn.Module, batch: Any, read: Callable[[Seen], Found], only: str | None = None
 ) -> Look[Found]:
-    """Run the model once, inside of `still`, from the same random numbers each time.
+    """Run the model once, inside of `undisturbed`, from the same random numbers each time.
 
     Args:
         model: whom to run.
@@ -62,10 +61,9 @@ def look(
         read: what to keep of a call.
         only: the site to read, None for all.
     """
-    doctor = watch(model, vitals=None)
-    reader = doctor.chart = doctor.capture.chart = Reader(read, only)
-    torch.default_generator.manual_seed(0)  # that of the CPU, which `still` puts back
-    with doctor:
+    doctor, reader = watch(model, vitals=None), Reader(read, only)
+    torch.default_generator.manual_seed(0)  # that of the CPU, which `undisturbed` puts back
+    with doctor, doctor.capture.writing_in(reader):
         output = call(model, batch)
     return Look(reader.found, main_output(output))
 
@@ -82,19 +80,6 @@ def main_output(output: Any) -> Tensor:
             if isinstance(x, Tensor) and x.is_floating_point() and x.ndim:
                 return x.detach()
     raise TypeError(f"the model returns no tensor of floats, but {type(output).__name__}")
-
-
-@contextmanager
-def still(model: nn.Module) -> Iterator[None]:
-    """Evaluation without gradients; afterwards everything is as it was, bit for bit."""
-    buffers = [(x, x.clone()) for x in model.buffers()]
-    try:
-        with torch.no_grad(), undisturbed(model):
-            yield
-    finally:
-        with torch.no_grad():
-            for x, before in buffers:
-                x.copy_(before)
 
 
 class Weights(NamedTuple):

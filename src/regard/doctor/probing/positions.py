@@ -16,10 +16,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from regard.doctor.patients.signature import parameters_of
 from regard.doctor.probing.inputs import names_of, readable
 from regard.doctor.probing.looking import look, moved_by, weights_of
+from regard.doctor.running import mapped
 from regard.doctor.seen import Seen
+from regard.doctor.signature import parameters_of, positions_in
 
 SHIFTS = (1, 4, 16)
 # Of longer sequences the weights are not compared.
@@ -142,14 +143,6 @@ def with_positions(batch: Mapping[str, Any], length: int, shift: int) -> dict[st
     return {**batch, "position_ids": own + shift}
 
 
-def positions_in(model: nn.Module) -> int | None:
-    """How many places the model knows, None for any number."""
-    config: Any = getattr(model, "config", None)
-    text = config.get_text_config() if hasattr(config, "get_text_config") else config
-    most = getattr(text, "max_position_embeddings", None)
-    return most if type(most) is int and most > 0 else None
-
-
 def patch_of(model: nn.Module) -> int:
     """The width of a patch of a picture in pixels."""
     patch = getattr(getattr(model, "config", None), "patch_size", 1)
@@ -163,8 +156,4 @@ def rolled(batch: Any, length: int, shift: int, dim: int) -> Any:
         fits = isinstance(x, Tensor) and x.ndim >= 2 and x.shape[dim] == length
         return x.roll(shift, dim) if fits else x
 
-    if isinstance(batch, Tensor):
-        return one(batch)
-    if isinstance(batch, Mapping):
-        return {name: one(x) for name, x in batch.items()}
-    return tuple(one(x) for x in batch)
+    return mapped(batch, one)

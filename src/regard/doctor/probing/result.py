@@ -99,7 +99,7 @@ def key_table(attacks: list[KeyAttack]) -> str:
     lines.append(row("", [*(f"x{c:g}" for c in keys.FACTORS), "half at"]))
     for x in attacks:
         half = f"> {keys.FACTORS[-1]:g}" if math.isinf(x.c50) else f"x{shown(x.c50)}"
-        lines.append(f"{title(x.site)}")
+        lines.append(title(x.site))
         lines.append(row("  queries captured", [*(percent(y) for y in x.captured), half]))
         lines.append(row("  the output moves by", [moved(y) for y in x.moved]))
     return "\n".join(lines)

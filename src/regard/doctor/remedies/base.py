@@ -5,7 +5,6 @@ Shape legend: H query heads, K key heads, V vitals.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -13,7 +12,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from regard.doctor.findings.finding import Finding, Signal
+from regard.doctor.findings.finding import Finding
 from regard.doctor.remedies.change import Change, Place
 from regard.doctor.remedies.intervene import module_at, put, take_away
 from regard.doctor.remedies.locate import Call, locate, sides_of
@@ -156,21 +155,16 @@ class Remedy:
         return f"<remedy {self.name}>"
 
 
-def vital_of(signal: Signal) -> str:
-    """The vital that a signal is made of: "logit_max slope" is made of logit_max."""
-    return re.split(r"[ :]", signal.vital, maxsplit=1)[0]
-
-
 def vitals_of(finding: Finding) -> set[str]:
     """The vitals of its signals."""
-    return {vital_of(signal) for signal in finding.signals}
+    return {signal.made_of for signal in finding.signals}
 
 
 def too_sharp(finding: Finding) -> bool:
     """Whether the complaint is a softmax that is too sharp, and not because of one loud key."""
     if vitals_of(finding) & LOUD:
         return False
-    signs = ((vital_of(x), x.above) for x in finding.signals)
+    signs = ((x.made_of, x.above) for x in finding.signals)
     return any(SHARP.get(vital) is above for vital, above in signs)
 
 

@@ -17,10 +17,12 @@ from torch.overrides import TorchFunctionMode
 
 from regard.attention import attention
 from regard.doctor.capture.gradients import SIDES
-from regard.doctor.capture.mode import SDPA_ARGUMENTS, multi_head_attention
-from regard.doctor.capture.softmax import PRODUCTS
+from regard.doctor.capture.mode import checkpointed, multi_head_attention, sdpa_arguments
+from regard.doctor.capture.shapes import as_heads
+from regard.doctor.capture.softmax import PRODUCTS, softmax_input
 from regard.doctor.remedies.change import Change, by_head
-from regard.doctor.remedies.masking import HIDDEN, masked_call, masked_logits, masked_problem
+from regard.doctor.remedies.masking import masked_call, masked_logits, masked_problem
+from regard.doctor.vitals.logits import HIDDEN_LOGIT
 from regard.forms import Inner, Pairwise
 from regard.mask import Mask
 from regard.problem import Problem
@@ -104,7 +106,7 @@ def sdpa(mode: Changing, func: Callable, args: tuple, kwargs: dict) -> Tensor:
     changes = mode.at("sdpa")
     if not changes:
         return func(*args, **kwargs)
-    given = {**dict(zip(SDPA_ARGUMENTS[: len(args)], args, strict=True)), **kwargs}
+    given = sdpa_arguments(args, kwargs)
     query, key, value = (given.pop(side) for side in SIDES)
     query, key = changed_sides(changes, query, key)
     for change in changes:
@@ -152,27 +154,20 @@ def capped(
 
 
 def softmax(mode: Changing, func: Callable, args: tuple, kwargs: dict) -> Tensor:
-    """A softmax written out: its input is the logits, with bias and mask."""
-    logits = args[0] if args else kwargs.get("input")
-    dim = args[1] if len(args) > 1 else kwargs.get("dim")
-    if not is_candidate(logits, dim):
+    """A softmax written out: its input is the logits, with bias and mask.
+
+    All that can be attention are counted.
+    """
+    given = softmax_input(args, kwargs)
+    changes = [] if given is None else mode.at("softmax")
+    if given is None or not changes:
         return func(*args, **kwargs)
-    changes = mode.at("softmax")
-    if not changes:
-        return func(*args, **kwargs)
-    assert isinstance(logits, Tensor)
+    logits, _ = given
     for change in changes:
         logits = changed_logits(change, logits)
     if args:
         return func(logits, *args[1:], **kwargs)
     return func(**{**kwargs, "input": logits})
-
-
-def is_candidate(logits: Any, dim: Any) -> bool:
-    """Whether a softmax can be attention; those are counted."""
-    if not isinstance(logits, Tensor) or logits.ndim not in (3, 4) or dim is None:
-        return False
-    return dim in (-1, -2, logits.ndim - 1, logits.ndim - 2)
 
 
 def changed_logits(change: Change, logits: Tensor) -> Tensor:
@@ -182,12 +177,12 @@ def changed_logits(change: Change, logits: Tensor) -> Tensor:
     rate = change.rate() if change.place.product is None else None
     if rate is None and change.softcap is None:
         return logits
-    heads = with_heads(logits, change.place.heads)
+    heads = as_heads(logits, change.place.heads)
     if rate is not None:
         heads = heads * by_head(rate, heads)
     if change.softcap is not None:
         heads = change.softcap * torch.tanh(heads / change.softcap)
-    return torch.where(logits < HIDDEN, logits, heads.reshape(logits.shape))
+    return torch.where(logits < HIDDEN_LOGIT, logits, heads.reshape(logits.shape))
 
 
 def product(mode: Changing, func: Callable, args: tuple, kwargs: dict) -> Any:
@@ -225,17 +220,6 @@ class Inside(Changing):
         return self.changes if index == 0 else []
 
 
-def checkpointed(mode: Changing, func: Callable, args: tuple, kwargs: dict) -> Any:
-    """A compiler's checkpoint hides what runs inside of it: go in."""
-    run = args[0]
-
-    def changed(*args: Any, **kwargs: Any) -> Any:
-        with mode:
-            return run(*args, **kwargs)
-
-    return func(changed, *args[1:], **kwargs)
-
-
 def unflatten(mode: Changing, func: Callable, args: tuple, kwargs: dict) -> Any:
     """The compiler cannot trace the method under a mode, but the function it can."""
     return torch.unflatten(*args, **kwargs)
@@ -262,7 +246,7 @@ def changed_sides(
     heads = key_heads = changes[0].place.heads
     if query.ndim == key.ndim == 3 and query.shape[0]:  # heads are part of the first dim
         key_heads = max(key.shape[0] * heads // query.shape[0], 1)
-    q, k = with_heads(query, heads), with_heads(key, key_heads)
+    q, k = as_heads(query, heads), as_heads(key, key_heads)
     for change in changes:
         if before == 1.0 or change.rate() is not None:
             q, k = change.change_sides(q, k)
@@ -271,15 +255,6 @@ def changed_sides(
         changed, k = change.change_sides(larger, k)
         q = q if changed is larger else changed / before
     return q.reshape(query.shape), k.reshape(key.shape)
-
-
-def with_heads(x: Tensor, heads: int) -> Tensor:
-    """(..., h, T, D), (B * h, T, D), (B, T, D) or (T, D) with a dim for the heads before T."""
-    if x.ndim >= 4:
-        return x
-    if x.ndim == 3 and heads > 1 and x.shape[0] % heads == 0:
-        return x.unflatten(0, (-1, heads))
-    return x.unsqueeze(-3)
 
 
 def softcap_of(changes: list[Change]) -> float | None:
@@ -292,12 +267,11 @@ def change_problem(problem: Problem, change: Change) -> None:
     """A call of regard's own: the lowered form, the temperature and the soft cap."""
     form, rate = problem.form, change.rate()
     if isinstance(form, Pairwise) and change.pairwise:
-        a, b = change.change_sides(form.a, form.b)
-        problem.form = Pairwise(a, b, form.v, *_rest(form))
+        problem.form = form.over(*change.change_sides(form.a, form.b), form.v)
     elif isinstance(form, Pairwise):
         if rate is not None:
             v = form.v * rate.to(form.v.dtype).view(-1, 1, 1)
-            problem.form = Pairwise(form.a, form.b, v, *_rest(form))
+            problem.form = form.over(form.a, form.b, v)
     elif form.alpha is None and form.beta is None:
         query, key = change.change_sides(form.phi, form.psi)
         problem.form = Inner(query, key, None, None, form.scale)
@@ -309,7 +283,3 @@ def change_problem(problem: Problem, change: Change) -> None:
         problem.softcap = change.softcap
     if change.mask is not None:
         masked_problem(change.mask, problem)
-
-
-def _rest(form: Pairwise) -> tuple[str, float, str]:
-    return form.activation, form.parameter, form.series

@@ -6,7 +6,7 @@ Shape legend: B batch, H query heads, K key heads, Q queries, L keys, D width of
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,14 +18,21 @@ from regard.doctor.capture.capture import Capture
 from regard.doctor.capture.mode import Mode
 from regard.doctor.capture.names import Place as Named
 from regard.doctor.capture.shapes import as_heads
-from regard.doctor.capture.softmax import PRODUCTS, Follower, Found, Product, Weights
+from regard.doctor.capture.softmax import (
+    PRODUCTS,
+    Follower,
+    Found,
+    Product,
+    Weights,
+    same,
+    softmax_input,
+)
 from regard.doctor.chart import Chart
 from regard.doctor.remedies.change import Place
-from regard.doctor.remedies.changing import LOCATORS, is_candidate
-from regard.doctor.remedies.masking import HIDDEN
+from regard.doctor.remedies.changing import LOCATORS
 from regard.doctor.running import call, undisturbed
 from regard.doctor.seen import Seen
-from regard.doctor.vitals.table import Level
+from regard.doctor.vitals.logits import HIDDEN_LOGIT
 from regard.forms import Inner
 
 Counts = dict[str, int]
@@ -79,14 +86,11 @@ def locate(model: nn.Module, batch: Any, site: str | None = None) -> dict[str, C
 @contextmanager
 def unseen() -> Iterator[None]:
     """Doctors that are watching get no step of this."""
-    charts = [(x, x.chart) for x in WATCHERS if isinstance(x, Capture)]
-    for capture, _ in charts:
-        capture.chart = Chart(None, Level.CHEAP, 1, 1, 1)
-    try:
+    with ExitStack() as undo:
+        for watcher in WATCHERS:
+            if isinstance(watcher, Capture):
+                undo.enter_context(watcher.writing_in(Chart()))
         yield
-    finally:
-        for capture, chart in charts:
-            capture.chart = chart
 
 
 class Counting(Mode):
@@ -109,9 +113,7 @@ class Counting(Mode):
             given = kwargs or {}
             kind = KINDS.get(name)
             if name == "softmax":
-                logits = args[0] if args else given.get("input")
-                dim = args[1] if len(args) > 1 else given.get("dim")
-                kind = "softmax" if is_candidate(logits, dim) else None
+                kind = None if softmax_input(args, given) is None else "softmax"
             if kind is not None:
                 capture.count(kind)
         return super().__torch_function__(func, types, args, kwargs)
@@ -121,7 +123,7 @@ class Locator(Capture):
     """A capture that notes where each call is, and measures nothing."""
 
     def __init__(self, model: nn.Module, site: str | None) -> None:
-        super().__init__(model, Chart(None, Level.CHEAP, 1, 1, 1))
+        super().__init__(model, Chart())
         self.site = site
         self.counts: Counts = dict.fromkeys(("sdpa", "softmax", "regard", "torch", "product"), 0)
         self.running: list[str] = []  # routes of calls that are made of others: the first counts
@@ -168,7 +170,7 @@ class Locator(Capture):
     ) -> None:
         """Note the call."""
         running = self.stack[-1]
-        site = self.chart._site(running.name, route)
+        site = self.chart.site_of(running.name, route)
         if site is None:
             return
         here, product = self.here(), None
@@ -224,8 +226,10 @@ class Noting(Follower):
 
     def softmax(self, args: Sequence, kwargs: dict, out: Tensor, depth: int) -> None:
         """Note its index, and how many products lead to it."""
-        logits = args[0] if args else kwargs.get("input")
-        leading = {id(x.query) for x in self.products if x.result() is logits}
+        given = softmax_input(args, kwargs)
+        if given is None:
+            return
+        leading = {id(x.query) for x in self.products if same(x.result, given[0])}
         before = len(self.weights), self.weights[-1] if self.weights else None
         super().softmax(args, kwargs, out, depth)
         if self.weights and (len(self.weights), self.weights[-1]) != before:
@@ -237,7 +241,7 @@ class Noting(Follower):
     ) -> Found | None:
         """Note its index."""
         found = super().product(name, args, kwargs, out, depth)
-        if found is None and self.products and self.products[-1].result() is out:
+        if found is None and self.products and same(self.products[-1].result, out):
             entry: Product = self.products[-1]
             self.made.append((entry.query, entry.key, self.locator.here()["product"]))
         return found
@@ -248,10 +252,10 @@ class Noting(Follower):
         product, sides = None, None
         if entry.sides is not None and leading == 1 and not entry.flipped:
             query, key = entry.sides
-            same = [i for q, k, i in self.made if q is query and k is key]
+            indices = [i for q, k, i in self.made if q is query and k is key]
             # Columns that were joined to the logits, as sinks are, have no key.
-            if same and key.shape[-1] == entry.logits.shape[-1]:
-                product, sides = same[-1], entry.sides
+            if indices and key.shape[-1] == entry.logits.shape[-1]:
+                product, sides = indices[-1], entry.sides
         self.last = (index, product, sides)
         return super()._found(entry, value, factor)
 
@@ -294,7 +298,7 @@ def with_sides(seen: Seen, query: Tensor, key: Tensor, heads: int) -> Seen:
     if q.shape[:2] != logits.shape[:2] or k.shape[-2] != logits.shape[-1]:
         return seen
     raw = (q @ k.transpose(-1, -2)).double()
-    visible = (logits > HIDDEN) & logits.isfinite()
+    visible = (logits > HIDDEN_LOGIT) & logits.isfinite()
     weight = visible.double() / visible.sum(-1, keepdim=True).clamp(min=1)
     made = torch.where(visible, logits, 0).double()
     raw = raw - (raw * weight).sum(-1, keepdim=True)

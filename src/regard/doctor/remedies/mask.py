@@ -8,7 +8,8 @@ from regard.arguments import check_one_of
 from regard.doctor.findings.finding import Finding
 from regard.doctor.remedies.base import Applied, Case, NotApplicable, Remedy, put_change
 from regard.doctor.remedies.change import Change
-from regard.doctor.remedies.masking import HIDDEN, KINDS
+from regard.doctor.remedies.masking import KINDS
+from regard.doctor.vitals.logits import HIDDEN_LOGIT
 
 # What each disease of masks asks for.
 FOR = {"missing-mask": "causal", "inverted-mask": "invert", "masked-rows": "fill"}
@@ -86,7 +87,7 @@ def out_of_reach(case: Case, kind: str) -> str | None:
     if (
         kind == "invert"
         and seen.bias is not None
-        and bool(((seen.bias > HIDDEN) & (seen.bias != 0)).any())
+        and bool(((seen.bias > HIDDEN_LOGIT) & (seen.bias != 0)).any())
     ):
         return f"the mask of {case.site} holds a bias too, which cannot be turned round"
     if kind == "invert" and seen.logits is not None:

@@ -15,14 +15,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard.doctor.vitals.logits import HIDDEN_LOGIT
 from regard.mask import Mask
 from regard.problem import Problem
 
 KINDS = ("causal", "invert", "fill", "level")
 # Twenty times the weight of the median key, by bias alone.
 LIFT = 3.0
-# Models that write attention out hide keys by adding -1e4, -1e9 or the lowest number of the dtype.
-HIDDEN = -5e3
 
 
 def masked_call(kind: str, query: Tensor, key: Tensor, given: dict[str, Any]) -> dict[str, Any]:
@@ -43,7 +42,7 @@ def masked_call(kind: str, query: Tensor, key: Tensor, given: dict[str, Any]) ->
     if mask.dtype == torch.bool:
         turned = ~mask if kind == "invert" else mask | ~mask.any(-1, keepdim=True)
     elif kind == "invert":
-        turned = hide(torch.zeros_like(mask), mask >= HIDDEN)
+        turned = hide(torch.zeros_like(mask), mask >= HIDDEN_LOGIT)
     else:
         turned = filled(mask)
     return {**given, "attn_mask": turned}
@@ -72,7 +71,7 @@ def masked_problem(kind: str, problem: Problem) -> None:
 
 def levelled(bias: Tensor) -> Tensor:
     """A bias (..., Q, L) at most `LIFT` above its median over the keys that a query sees."""
-    seen = torch.where(bias > HIDDEN, bias, torch.nan)
+    seen = torch.where(bias > HIDDEN_LOGIT, bias, torch.nan)
     middle = seen.nanmedian(-1, keepdim=True).values.nan_to_num()
     return torch.minimum(bias, middle + LIFT)
 
@@ -89,5 +88,5 @@ def hide(logits: Tensor, hidden: Tensor) -> Tensor:
 
 def filled(logits: Tensor) -> Tensor:
     """Rows in which all is hidden as zeros."""
-    empty = (logits < HIDDEN).all(-1, keepdim=True)
+    empty = (logits < HIDDEN_LOGIT).all(-1, keepdim=True)
     return torch.where(empty, 0.0, logits)

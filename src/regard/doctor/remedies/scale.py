@@ -20,6 +20,7 @@ from regard.doctor.remedies.base import (
     put_change,
 )
 from regard.doctor.remedies.change import Change
+from regard.doctor.remedies.intervene import changes_in
 
 
 class Scaled(Change):
@@ -74,6 +75,10 @@ class Scale(Remedy):
     def apply(self, case: Case, *, to: float | None = None, **_: Any) -> Applied:
         """Into the weights, or else onto the queries."""
         width, was = case.sides()[0].shape[-1], case.call.seen.scale
+        # The call is located as it was before an earlier treatment.
+        for _name, change in changes_in(case.model):
+            if isinstance(change, Scaled) and change.place == case.place:
+                was *= change.number
         now = width**-0.5 if to is None else to
         check_positive(to=now)
         factor = now / was

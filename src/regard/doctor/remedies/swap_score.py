@@ -141,8 +141,8 @@ def hugging_face_layer(case: Case) -> tuple[PreTrainedModel, str] | None:
             continue
         try:
             layers = attention_layers(part)
-        except ValueError:
-            return None
+        except ValueError:  # it has none that call the interface; a part of it may
+            continue
         for layer in layers:
             if layer.module is case.module:
                 return part, layer.name

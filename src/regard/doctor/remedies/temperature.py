@@ -79,5 +79,4 @@ class LearnedTemperature(Remedy):
 
 def dead(finding: Finding) -> bool:
     """Whether no gradient comes through the softmax, which a temperature would need to learn."""
-    signs = {signal.vital.split()[0] for signal in finding.signals if not signal.above}
-    return "jacobian" in signs
+    return any(x.made_of == "jacobian" and not x.above for x in finding.signals)

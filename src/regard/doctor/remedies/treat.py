@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 from regard.describe import describe
 from regard.doctor.findings.finding import Finding, Signal
 from regard.doctor.remedies import REMEDIES
-from regard.doctor.remedies.base import Applied, Case, NotApplicable, Remedy, vital_of
+from regard.doctor.remedies.base import Applied, Case, NotApplicable, Remedy
 from regard.doctor.remedies.locate import locate
 from regard.doctor.vitals import INDEX
 
@@ -136,13 +136,15 @@ class Treatment:
         """What was done and what it did, in lines of `width`."""
         title = f"{self.remedy.name} for {self.finding.disease} at {self.finding.site}"
         lines = [title, f"done: {self.applied.what}"]
-        lines += [f"  {line_of(effect)}" for effect in self.effects]
+        lines += [f"  {line}" for line in dict.fromkeys(map(line_of, self.shown_effects()))]
         lines.append(f"result: {self.verdict()}")
         share = self.moved / self.largest if self.largest else 0.0
         moved = f"moved by {self.moved:.3g} at most, {share:.2g} of the largest number"
         lines.append(f"function: {'kept' if self.kept else 'changed'}, output {moved}")
         lines.append(
-            f"  kept {self.applied.keeps}" if self._says_how() else f"  {self.applied.keeps}"
+            f"  the remedy keeps it {self.applied.keeps}"
+            if self._says_how()
+            else f"  {self.applied.keeps}"
         )
         if self.applied.parameters:
             lines.append(f"new parameters: {', '.join(self.applied.parameters)}")
@@ -170,6 +172,11 @@ class Treatment:
             return "nothing is better yet: the function was kept, it has to be trained"
         return "it made nothing better on this batch; treatment.undo() takes it back"
 
+    def shown_effects(self) -> list[Effect]:
+        """Without what is made of a vital that is among them itself: on one batch it is the same."""
+        shown = {effect.signal.vital for effect in self.effects if effect.direct}
+        return [x for x in self.effects if x.direct or x.signal.made_of not in shown]
+
     def _says_how(self) -> bool:
         return self.applied.keeps.startswith(("exactly", "as far", "for "))
 
@@ -181,14 +188,15 @@ class Treatment:
 def line_of(effect: Effect) -> str:
     """A signal before and after, and what is healthy."""
     signal = effect.signal
-    name = signal.vital if effect.direct else vital_of(signal)
+    name = signal.vital if effect.direct else signal.made_of
     bound = f"{'at most' if signal.above else 'at least'} {signal.threshold:.4g}"
     if effect.gone:
         return f"{name}: {effect.before:.4g} -> none, the score has no such number"
     if not effect.measured:
         return f"{signal.vital}: not measured on one batch; watch on ({bound})"
     if not effect.direct:
-        return f"{name}: {effect.before:.4g} -> {effect.after:.4g} ({signal.vital} takes steps)"
+        later = f"{signal.vital} shows over steps alone"
+        return f"{name}: {effect.before:.4g} -> {effect.after:.4g} ({later})"
     return f"{name}: {effect.before:.4g} -> {effect.after:.4g} ({bound})"
 
 
@@ -286,7 +294,7 @@ def effects_of(
     """Each signal before and after, of the worst of the sick heads."""
 
     def worst(values: Tensor, signal: Signal) -> float:
-        place = INDEX.get(vital_of(signal))
+        place = INDEX.get(signal.made_of)
         column = torch.full((1,), torch.nan) if place is None else values[heads, place]
         if signal.vital.endswith(VISIBLE):
             return float((~column.isnan()).any())

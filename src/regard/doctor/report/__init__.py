@@ -65,6 +65,9 @@ def write_report(
     path = Path(path)
     record = record_of(doctor, findings, name=name)
     try:
+        if path.exists() and not path.is_file():
+            # The move into place would put a file where a device such as /dev/null was.
+            raise OSError("there is something that is no file")
         if path.suffix == ".json":
             write_atomic(path, record.to_text().encode() + b"\n")
         else:

@@ -13,9 +13,9 @@ import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from torch import nn
 
 import regard
+from regard.doctor.capture.names import unwrapped
 from regard.doctor.findings.finding import Finding
 from regard.doctor.report.courses import Budget, Course, courses_of, last_values
 from regard.doctor.report.entries import facts_entry, finding_entry, vital_entry
@@ -136,13 +136,3 @@ def record_of(
         notes=doctor.notes,
         left_out=budget.left_out,
     )
-
-
-def unwrapped(model: nn.Module) -> nn.Module:
-    """The model inside what compiles or distributes it."""
-    while type(model).__module__.partition(".")[0] == "torch":
-        inner = getattr(model, "_orig_mod", None) or getattr(model, "module", None)
-        if not isinstance(inner, nn.Module):
-            break
-        model = inner
-    return model

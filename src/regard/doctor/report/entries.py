@@ -8,10 +8,7 @@ from regard.doctor.chart import Site
 from regard.doctor.findings.finding import Advice, Finding
 from regard.doctor.remedies import REMEDIES
 from regard.doctor.report.numbers import plain
-from regard.doctor.report.reading import LOW_IS_WORSE
-from regard.doctor.vitals.table import VITALS
-
-KNOWN = {vital.name: vital for vital in VITALS}
+from regard.doctor.vitals.table import INDEX, VITALS
 
 
 def facts_entry(site: Site) -> dict[str, Any]:
@@ -25,20 +22,24 @@ def facts_entry(site: Site) -> dict[str, Any]:
 
 def vital_entry(name: str) -> dict[str, Any]:
     """What a reader should know of a vital."""
-    known = KNOWN.get(name)
+    if name not in INDEX:  # one of the user's own
+        return {"name": name, "unit": "", "level": "", "meaning": "", "low_is_worse": False}
+    vital = VITALS[INDEX[name]]
     return {
         "name": name,
-        "unit": known.unit if known else "",
-        "level": "gradient" if known and known.backward else known.level.value if known else "",
-        "meaning": known.meaning if known else "",
-        "low_is_worse": name in LOW_IS_WORSE,
+        "unit": vital.unit,
+        "level": "gradient" if vital.backward else vital.level.value,
+        "meaning": vital.meaning,
+        "low_is_worse": vital.low_is_worse,
     }
 
 
 def finding_entry(finding: Finding) -> dict[str, Any]:
     """A finding in JSON."""
     signals = [
-        signal._asdict() | {"value": plain(signal.value), "threshold": plain(signal.threshold)}
+        signal._asdict()
+        | {"value": plain(signal.value), "threshold": plain(signal.threshold)}
+        | {"made_of": signal.made_of}
         for signal in finding.signals
     ]
     return finding._asdict() | {

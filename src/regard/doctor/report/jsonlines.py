@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import torch
 
+from regard.doctor.capture.names import unwrapped
 from regard.doctor.chart import History
-from regard.doctor.report.data import unwrapped
 from regard.doctor.report.listening import Listener
 from regard.doctor.report.numbers import plain, real
 

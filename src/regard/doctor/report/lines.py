@@ -30,6 +30,7 @@ STYLES = {
 }
 BLOCKS = "▁▂▃▄▅▆▇█"
 WIDEST = 110
+LEAST_RANGE = 0.2  # of a sparkline, as a share of its largest number
 
 
 def plain_text(lines: Iterable[Line]) -> str:
@@ -57,6 +58,8 @@ def has_rich() -> bool:
 def put(lines: list[Line], file: IO[str] | None = None) -> None:
     """Print, with colours where the file is a terminal that wants them."""
     file = sys.stdout if file is None else file
+    if file is None:  # Python's word for a standard output that was closed
+        return
     if has_rich() and file.isatty() and not os.environ.get("NO_COLOR"):
         from rich.console import Console
 
@@ -72,7 +75,9 @@ def put(lines: list[Line], file: IO[str] | None = None) -> None:
 def width_of(file: IO[str] | None = None) -> int:
     """Of the terminal; 80 where there is none."""
     file = sys.stdout if file is None else file
-    return min(shutil.get_terminal_size((80, 24)).columns, WIDEST) if file.isatty() else 80
+    if file is None or not file.isatty():
+        return 80
+    return min(shutil.get_terminal_size((80, 24)).columns, WIDEST)
 
 
 def wrapped(text: str, width: int, first: str = "", rest: str = "", style: str = "") -> list[Line]:
@@ -103,6 +108,10 @@ def sparkline(values: list[float], width: int) -> str:
     there = [x for x in values if x == x][-width:]
     finite = [x for x in there if abs(x) != float("inf")]
     low, high = min(finite, default=0.0), max(finite, default=0.0)
+    # Noise of a few percent is no mountain range.
+    lacking = LEAST_RANGE * max(abs(low), abs(high)) - (high - low)
+    if lacking > 0:
+        low, high = low - lacking / 2, high + lacking / 2
     return "".join(_blocks(there, low, high)).rjust(width)
 
 

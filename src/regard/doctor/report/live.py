@@ -19,16 +19,25 @@ from regard.doctor.report.lines import (
     width_of,
 )
 from regard.doctor.report.listening import Listener
-from regard.doctor.report.numbers import counted, harmless, ranges, shortened, shown
+from regard.doctor.report.numbers import (
+    cells,
+    counted,
+    fitting,
+    harmless,
+    ranges,
+    shortened,
+    shown,
+)
 from regard.doctor.report.reading import LOW_IS_WORSE, Glance, glance
 from regard.doctor.report.terminal import SIGNS
+from regard.doctor.vitals.table import Level
 from regard.measuring.words import duration, listed
 
 if TYPE_CHECKING:
     from regard.doctor.watch import Doctor
 
 SHOWN = ("logit_max", "entropy")
-FALLBACK = "logit_bound"  # what the cheap level has in place of logit_max
+SHOWN_CHEAP = ("logit_bound", "entropy")  # the cheap level has no logit_max
 SPARK, NUMBER = 14, 8
 MOST_FINDINGS = 6
 QUIET_SECONDS = 30.0  # between two lines where there is no terminal
@@ -66,8 +75,8 @@ class Live(Listener):
     ) -> None:
         super().__init__(doctor, seconds=every_seconds)
         self.file = file
-        first = SHOWN[0] if "logit_max" in doctor.vitals and doctor.level.value != "cheap" else None
-        self.vitals = [v for v in (first or FALLBACK, SHOWN[1]) if v in doctor.vitals]
+        sampled = SHOWN[0] in doctor.vitals and doctor.level is not Level.CHEAP
+        self.vitals = [v for v in (SHOWN if sampled else SHOWN_CHEAP) if v in doctor.vitals]
         self.last_step = None if total is None else doctor.steps + total
         self.mark: tuple[float, int] | None = None  # time and step of the first look
         self.findings: list[Finding] = []
@@ -193,10 +202,14 @@ def finding_line(finding: Finding, width: int) -> Line:
     heads = f" head{'' if len(finding.heads) == 1 else 's'} {ranges(finding.heads)}"
     heads = heads if finding.heads else ""
     tail = f"{heads}, since step {finding.since}"
-    title = f"{SIGNS[severity]} {severity}: {harmless(finding.title)} at "
-    room = max(width - len(title) - len(tail), 12)
-    line = title + shortened(harmless(finding.site), room) + tail
-    return [(shortened(line, width), severity)]
+    site, title = harmless(finding.site), f"{harmless(finding.title)} at "
+    sign = f"{SIGNS[severity]} {severity}: "
+    if cells(sign + title + site + tail) > width:  # the colour and the sign say it too
+        sign = f"{SIGNS[severity]} "
+    room = max(width - cells(sign + title + tail), 12)
+    line = sign + title + shortened(site, room) + tail
+    line = line if cells(line) <= width else f"{fitting(line, width - 1)}…"
+    return [(line, severity)]
 
 
 def overall(glances: dict[str, Glance], column: int, vital: str) -> float:

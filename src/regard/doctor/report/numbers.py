@@ -8,6 +8,7 @@ import unicodedata
 # What JSON can hold of a float: NaN is null, an infinity is "inf" or "-inf".
 Number = float | str | None
 DIGITS = 4  # significant ones in reports
+LETTERS = (1000, 3, 1)  # of each part of a path, the first of which that fits
 
 
 def plain(x: float, digits: int = DIGITS) -> Number:
@@ -64,16 +65,28 @@ def shortened(text: str, width: int) -> str:
 
     Numbers and the last part stay as long as they can: they tell layers apart.
     """
-    for letters in (3, 1):
+    for letters in LETTERS:
+        text = abbreviated(text, letters)
         if cells(text) <= width:
             return text
-        *parts, last = text.split(".")
-        text = ".".join([*(part if part.isdigit() else part[:letters] for part in parts), last])
-    if cells(text) <= width:
-        return text
     head = fitting(text, (width - 1) // 3)
     tail = fitting(text[::-1], width - 1 - cells(head))[::-1]
     return f"{head}…{tail}"
+
+
+def shortened_alike(texts: list[str], width: int) -> list[str]:
+    """The same for names below one another: all as far as the longest needs it, where that does."""
+    for letters in LETTERS:
+        found = [abbreviated(text, letters) for text in texts]
+        if all(cells(text) <= width for text in found):
+            return found
+    return [shortened(text, width) for text in texts]
+
+
+def abbreviated(path: str, letters: int) -> str:
+    """A module's path with so many letters of each part but the last; numbers stay."""
+    *parts, last = path.split(".")
+    return ".".join([*(part if part.isdigit() else part[:letters] for part in parts), last])
 
 
 def fitting(text: str, width: int) -> str:

@@ -13,14 +13,12 @@ import torch
 from torch import Tensor
 
 from regard.doctor.chart import Site
+from regard.doctor.vitals.table import VITALS
 
 if TYPE_CHECKING:
     from regard.doctor.watch import Doctor
 
-# Vitals of which a small number is the bad one; of all others it is the large one.
-LOW_IS_WORSE = frozenset({"map_rank", "query_grad", "key_grad", "value_grad", "entropy", "jacobian",
-                          "visible_share", "c50", "output_rank", "tanh_slope",
-                          "distance_share"})  # fmt: skip
+LOW_IS_WORSE = frozenset(vital.name for vital in VITALS if vital.low_is_worse)
 # What a small table shows, the most telling first.
 KEY_VITALS = ("logit_max", "entropy", "max_weight", "key_spread", "c50", "logit_bound", "query_grad",
               "key_grad", "sink_weight", "head_similarity", "tanh_saturated", "masked_rows",
@@ -31,12 +29,10 @@ class Glance(NamedTuple):
     """A site in short, on the host.
 
     Attributes:
-        steps: of the course.
         newest: (H, C), the last value that was measured for each head.
         course: (W, C), the worst head in each step; NaN where nothing was measured.
     """
 
-    steps: list[int]
     newest: Tensor
     course: Tensor
 
@@ -57,10 +53,7 @@ def glance(doctor: Doctor, vitals: Sequence[str]) -> dict[str, Glance]:
     with torch._C.DisableTorchFunction(), torch.no_grad():
         parts = [part for site in sites for part in summary(site, places)]
         parts = fetched(parts)
-    return {
-        site.name: Glance(steps_of(site), parts[2 * i], parts[2 * i + 1])
-        for i, site in enumerate(sites)
-    }
+    return {site.name: Glance(parts[2 * i], parts[2 * i + 1]) for i, site in enumerate(sites)}
 
 
 def summary(site: Site, places: Sequence[tuple[str, int]]) -> tuple[Tensor, Tensor]:
@@ -106,15 +99,6 @@ def fetched(parts: list[Tensor]) -> list[Tensor]:
         pieces = flat.split([parts[i].numel() for i in here])
         found |= {i: x.reshape(parts[i].shape) for i, x in zip(here, pieces, strict=True)}
     return [found[i] for i in range(len(parts))]
-
-
-def steps_of(site: Site) -> list[int]:
-    """The steps that a site keeps, oldest first; needs no device."""
-    assert site.ring is not None
-    steps, count = site.ring.steps, site.ring.count
-    if count <= len(steps):
-        return steps[:count]
-    return steps[count % len(steps) :] + steps[: count % len(steps)]
 
 
 def measured(doctor: Doctor, vitals: Sequence[str] | None = None) -> list[str]:

@@ -9,7 +9,7 @@ import torch
 
 from regard.doctor.report.data import Record, SiteRecord
 from regard.doctor.report.lines import Line, bar, padded, plain_text, put, width_of, wrapped
-from regard.doctor.report.numbers import harmless, real, shortened, shown
+from regard.doctor.report.numbers import harmless, real, shortened, shortened_alike, shown
 from regard.doctor.report.reading import KEY_VITALS, worst
 from regard.doctor.report.words import circumstances, comparison, headline, where
 
@@ -61,9 +61,7 @@ def finding_lines(finding: dict[str, Any], heads: int, width: int, said: set[str
     if finding["explanation"] not in said:
         said.add(finding["explanation"])
         lines += wrapped(harmless(finding["explanation"]), width, "  ", "  ")
-    for signal in finding["signals"]:
-        text = f"{comparison(signal)} ({signal['source']})"
-        lines += wrapped(harmless(text), width, "    = ", "      ")
+    lines += signal_lines(finding["signals"], width, said)
     remedies = [f"{advice['remedy']}: {advice['expected']}" for advice in finding["remedies"]]
     if remedies and repr(remedies) in said:
         return [*lines, [("    the same helps as above", "dim")]]
@@ -71,6 +69,17 @@ def finding_lines(finding: dict[str, Any], heads: int, width: int, said: set[str
     for number, text in enumerate(remedies, start=1):
         lines += wrapped(harmless(text), width, f"    {number}. ", "       ")
     return lines
+
+
+def signal_lines(signals: list[dict[str, Any]], width: int, said: set[str]) -> list[Line]:
+    """Each number with its source; where all sources were `said` before, the numbers alone."""
+    sources = {signal["source"] for signal in signals}
+    if sources <= said:
+        text = "; ".join(comparison(signal) for signal in signals)
+        return wrapped(harmless(text), width, "    = ", "      ")
+    said |= sources
+    texts = [f"{comparison(signal)} ({signal['source']})" for signal in signals]
+    return [x for text in texts for x in wrapped(harmless(text), width, "    = ", "      ")]
 
 
 def table(record: Record, width: int) -> list[Line]:
@@ -83,11 +92,13 @@ def table(record: Record, width: int) -> list[Line]:
     site_width = width - HEADS - bars - len(columns) * (NUMBER + 2)
     most = max((finite(worst_of(site, BARRED)) for site in record.sites), default=0.0)
     alarms = alarms_of(record)
-    head = padded("worst head of each call", site_width) + padded("heads", HEADS, right=True)
-    head += "".join(padded(shortened(v, NUMBER + 1), NUMBER + 2, right=True) for v in columns)
+    head = padded("worst head of", site_width) + padded("heads", HEADS, right=True)
+    for vital in columns:
+        head += padded(shortened(vital, NUMBER + 1), NUMBER + 2, right=True)
+        head += " " * bars if vital == BARRED else ""
     lines: list[Line] = [[(head, "dim")]]
-    for site in record.sites:
-        name = shortened(harmless(site.name), site_width - 1)
+    names = shortened_alike([harmless(site.name) for site in record.sites], site_width - 1)
+    for site, name in zip(record.sites, names, strict=True):
         mark = min((alarms[site.name, v] for v in columns if (site.name, v) in alarms),
                    key=list(SIGNS).index, default="")  # fmt: skip
         line: Line = [(padded(name, site_width), mark or "site")]
@@ -95,9 +106,9 @@ def table(record: Record, width: int) -> list[Line]:
         for vital in columns:
             text = shown(worst_of(site, vital))
             line.append((padded(text, NUMBER + 2, right=True), alarms.get((site.name, vital), "")))
-        if bars:
-            style = alarms.get((site.name, BARRED), "note")
-            line.append((" " + bar(worst_of(site, BARRED), most, BAR), style))
+            if vital == BARRED:
+                style = alarms.get((site.name, BARRED), "note")
+                line.append((" " + bar(worst_of(site, BARRED), most, BAR), style))
         lines.append(line)
     return lines
 
@@ -107,8 +118,7 @@ def alarms_of(record: Record) -> dict[tuple[str, str], str]:
     found: dict[tuple[str, str], str] = {}
     for finding in reversed(record.findings):  # the worst first, and here last
         for signal in finding["signals"]:
-            vital = signal["vital"].partition(" ")[0]
-            found[finding["site"], vital] = finding["severity"]
+            found[finding["site"], signal["made_of"]] = finding["severity"]
     return found
 
 

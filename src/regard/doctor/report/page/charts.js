@@ -57,7 +57,7 @@ function drawCourse(record, state) {
   }
   const about = site.heads > 1 ? `band: all ${site.heads} heads, thin line: their mean` : "its only head";
   const rest = state.head < 0 ? "" : line ? `, thick line: head ${state.head}` : `; head ${state.head} has no course of its own`;
-  readout.textContent = about + rest + (limits.length ? ", dashed: threshold" : "");
+  readout.textContent = about + rest + (limits.length ? ", dashed: threshold" : "") + (limits.some((limit) => limit.since > first) ? ", dotted: since when" : "");
   plot.setAttribute("aria-label", `${state.vital} of ${site.name} over steps ${first} to ${last}`);
   hover(plot, steps, X, Y, course, line, bottom);
 }

@@ -1,12 +1,13 @@
 // Findings as cards, and the board of attention calls above them.
-function findingCard(finding, state) {
+// Of one disease at many places, what helps is written out once.
+function findingCard(finding, state, again) {
   const site = state.site(finding.site);
   const heads = finding.heads;
   const which = !heads.length || !site ? null
     : heads.length === site.heads ? (site.heads === 1 ? "its only head" : `all ${site.heads} heads`)
     : `${heads.length === 1 ? "head" : "heads"} ${ranges(heads)} of ${site.heads}`;
   const facts = [which, `since step ${finding.since}`, `${Math.round(100 * real(finding.confidence))}% sure`];
-  const vital = finding.signals.map((s) => s.vital.split(" ")[0]).find((v) => state.vitals.has(v));
+  const vital = finding.signals.map((s) => s.made_of).find((v) => state.vitals.has(v));
   const open = site && vital && el("button", {
     type: "button", class: "plain",
     on: { click: () => { state.choose({ vital, site: site.name, head: heads[0] ?? -1 }); $("#vitals").scrollIntoView(); $("#pick-vital").focus({ preventScroll: true }); } },
@@ -17,7 +18,7 @@ function findingCard(finding, state) {
     el("p", { class: "place" }, el("code", null, name(finding.site)), el("span", { class: "facts" }, facts.filter(Boolean).join(" · "))),
     el("p", { class: "explanation" }, finding.explanation),
     el("div", { class: "signals" }, finding.signals.map(signalRow)),
-    finding.remedies.length ? remedies(finding) : null,
+    finding.remedies.length ? remedies(finding, again) : null,
     open);
 }
 
@@ -48,9 +49,10 @@ function gauge(value, threshold, above) {
     el("span", { class: "dot", style: { left: `${Number.isNaN(to) ? 0 : to}%` } }));
 }
 
-function remedies(finding) {
+function remedies(finding, again) {
   const hint = finding.remedies.some((remedy) => remedy.code) && el("p", { class: "hint" }, "In the code ", el("code", null, "d"), " is the doctor that watches the model, ", el("code", null, "batch"), " an input of it, and ", el("code", null, "finding"), " this one; what is copied finds it first.");
-  return el("div", { class: "remedies" }, el("h4", null, "What helps"), el("ol", null, finding.remedies.map((remedy) => el("li", null,
+  const title = again ? el("summary", null, el("b", null, "What helps, as above: "), finding.remedies.map((remedy) => remedy.remedy).join(", ")) : el("h4", null, "What helps");
+  return el(again ? "details" : "div", { class: "remedies" }, title, el("ol", null, finding.remedies.map((remedy) => el("li", null,
     el("p", null, el("b", null, remedy.remedy), ` ${remedy.expected}`),
     remedy.by_hand ? el("p", { class: "by-hand" }, remedy.by_hand) : null,
     remedy.code ? el("div", { class: "code" }, el("pre", { tabindex: "0" }, el("code", null, remedy.code)), copyButton(`${finding.code}\n${remedy.code}`)) : null))),
@@ -91,7 +93,8 @@ function drawFindings(record, state) {
   const more = el("button", { type: "button", class: "more", on: { click: () => { most += MOST_CARDS; show(); } } }, "Show more findings");
   const show = () => {
     const fits = record.findings.filter((f) => !wanted || f.severity === wanted);
-    cards.replaceChildren(...fits.slice(0, most).map((f) => findingCard(f, state)));
+    const said = new Set();
+    cards.replaceChildren(...fits.slice(0, most).map((f) => findingCard(f, state, said.has(f.disease) || !said.add(f.disease))));
     if (fits.length > most) cards.append(more);
   };
   const kinds = SEVERITIES.filter((s) => record.findings.some((f) => f.severity === s));

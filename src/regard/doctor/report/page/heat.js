@@ -33,11 +33,11 @@ class HeatMap {
     const wide = box > 520;
     this.row = sites <= 16 ? 30 : sites <= 40 ? 20 : 13;
     if (root.classList.contains("printing")) this.row = Math.min(this.row, Math.max(Math.floor(SHEET / sites), 4));
-    this.labels = Math.min(longest * 7.2 + 14, wide ? 210 : 104);
+    this.labels = Math.min(longest * 7.4 + 14, wide ? Math.max(210, box - 2 - 84 * this.mostHeads) : 104);
     const room = (box - this.labels - 2) / this.mostHeads;
     this.cell = room < 3 ? 3 : Math.min(room, sites <= TALL ? 84 : 58);
     this.gap = this.cell > 9 ? 2 : this.cell > 5 ? 1 : 0;
-    const signs = Math.max(Math.floor((this.labels - 14) / (this.row < 18 ? 6 : 7.2)), 6);
+    const signs = Math.max(Math.floor((this.labels - 14) / (this.row < 18 ? 6 : 7.4) + 0.01), 6); // or rounding takes one
     $(".heat-labels").replaceChildren(...this.record.sites.map((site) => {
       const kind = this.state.severity(site.name);
       return el("div", { class: kind || "", style: { height: `${this.row}px` } }, name(site.name, signs));

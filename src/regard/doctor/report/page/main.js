@@ -8,7 +8,7 @@ class State {
     this.alarms = new Map();
     for (const finding of [...record.findings].reverse()) { // the worst first, and here last
       this.severities.set(finding.site, finding.severity);
-      for (const signal of finding.signals) this.alarms.set(JSON.stringify([finding.site, signal.vital.split(" ")[0]]), finding);
+      for (const signal of finding.signals) this.alarms.set(JSON.stringify([finding.site, signal.made_of]), finding);
     }
     const first = record.findings.find((f) => this.sites.has(f.site) && f.signals.some((s) => this.vitals.has(s.vital)));
     this.vital = first ? first.signals.find((s) => this.vitals.has(s.vital)).vital

@@ -12,7 +12,7 @@ class NumberTable {
     $("#rows").addEventListener("change", () => this.again());
     $("#numbers .more").addEventListener("click", () => { this.most += PAGE; this.draw(); });
     const named = (text, key, about) => el("th", { scope: "col", "aria-sort": "none" }, el("button", { type: "button", title: about, on: { click: () => this.sort(key) } }, text, el("span", { class: "dir", "aria-hidden": "true" })));
-    this.heads = [named("attention call", "site", "its module's path"), named("head", "head", "its number"), ...this.vitals.map((vital) => named(vital.name, vital.name, vital.meaning))];
+    this.heads = [named("attention call", "site", "its module's path"), named("head", "head", "its number, or how many there are"), ...this.vitals.map((vital) => named(vital.name, vital.name, vital.meaning))];
     $("#table thead").append(el("tr", null, this.heads));
     this.again();
   }
@@ -35,6 +35,7 @@ class NumberTable {
   }
 
   draw() {
+    this.heads[1].querySelector("button").firstChild.textContent = $("#rows").value === "heads" ? "head" : "heads";
     const rows = this.rows(), { by, down } = this.sorted, entry = this.vitals.find((vital) => vital.name === by);
     const key = by === "site" ? (row) => row.order : by === "head" ? (row) => row.head ?? row.site.heads : entry && ((row) => row.value(entry));
     if (key) {
