@@ -33,6 +33,7 @@ from regard.scores import (
 )
 
 if TYPE_CHECKING:
+    from regard import doctor, plot
     from regard.choosing.api import choose
 
 __version__ = "0.1.0"
@@ -59,14 +60,18 @@ __all__ = [
     "attend",
     "attention",
     "choose",
+    "doctor",
     "explain",
     "nn",
+    "plot",
     "score",
 ]
 
 
 def __getattr__(name: str) -> object:
-    """`choose` is loaded when it is first asked for."""
+    """What takes longer to load than torch's own needs is loaded when it is first asked for."""
+    if name in ("doctor", "plot"):
+        return importlib.import_module(f"regard.{name}")
     if name == "choose":
         from regard.choosing.api import choose
 

@@ -1,0 +1,146 @@
+"""What the site needs beyond docs/: the README as its home page, and files that pages link to.
+
+The pages are written for a reader of the repository. Here their links to files outside docs/ are led to
+copies in the site; a link that leads nowhere stays as it is, and the strict build stops at it.
+"""
+
+from __future__ import annotations
+
+import ast
+import posixpath
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).parent
+HOME = {"README.md": "index.md", "README.zh-CN.md": "index.zh.md", "examples": "examples.md"}
+PROJECT = ("CONTRIBUTING.md", "CHANGELOG.md")
+# The theme would fetch this for search in pages opened from disk; ours does the same.
+FETCHED = "https://unpkg.com/iframe-worker/shim"
+OURS = "assets/worker-from-disk.js"
+LANGUAGES = {"en": "English", "zh": "中文"}
+FENCE = re.compile(r"^( *)(```+|~~~+).*?^\1\2[ \t]*$\n?", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"(\]\()([^)\s#][^)\s#]*)((?:#[^)\s]*)?\))")
+ITEM = re.compile(r"^(?:[-*+]|\d+\.) ")
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Put the pages of folders that the nav names in their place; a folder without pages is left out."""
+    docs = Path(config.docs_dir)
+    entries = []
+    for entry in config.nav or []:
+        match entry:
+            case dict() if str(next(iter(entry.values()))).endswith("/"):
+                (title, folder), *_ = entry.items()
+                if pages := listed(docs, docs / folder):
+                    entries.append({title: pages})
+            case _:
+                entries.append(entry)
+    if (ROOT / "README.zh-CN.md").exists():
+        entries.insert(1, {"中文": "index.zh.md"})
+    config.nav = entries
+    return config
+
+
+def listed(docs: Path, folder: Path) -> list:
+    """The pages of a folder, its index first, then its folders with theirs."""
+    paths = sorted(folder.glob("*.md"), key=lambda path: (path.stem != "index", path.name))
+    pages: list = [path.relative_to(docs).as_posix() for path in paths]
+    for inner in sorted(path for path in folder.glob("*") if path.is_dir()):
+        if any(inner.rglob("*.md")):
+            pages.append({LANGUAGES.get(inner.name, inner.name): listed(docs, inner)})
+    return pages
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages that stand at the root, and what pages link to outside docs/."""
+    for name in (*HOME, *PROJECT):
+        path = ROOT / name
+        if path.is_file():
+            files.append(
+                File.generated(config, HOME.get(name, name), content=path.read_text("utf-8"))
+            )
+    files.append(File.generated(config, HOME["examples"], content=examples()))
+    for page in list(files.documentation_pages()):
+        for target in outside(page):
+            path = ROOT / target
+            if files.get_file_from_path(target) is None and path.is_file():
+                files.append(File.generated(config, target, abs_src_path=str(path)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Lead links to where the site has them, and write lists as this Markdown wants them."""
+    here = posixpath.dirname(page.file.src_uri)
+
+    def lead(match: re.Match[str]) -> str:
+        target = repository_path(page.file, match[2])
+        found = HOME.get(target) or target.removeprefix("docs/")
+        if "://" in match[2] or files.get_file_from_path(found) is None:
+            return match[0]
+        return match[1] + posixpath.relpath(found, here or ".") + match[3]
+
+    if 'class="wide"' in markdown:  # a table that needs the room
+        page.meta["hide"] = ["toc"]
+    text = "\n".join(nested(markdown.split("\n")))
+    return beside_fences(text, lambda part: LINK.sub(lead, part))
+
+
+def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
+    """Nothing is fetched from the network."""
+    return output.replace(FETCHED, posixpath.relpath(OURS, posixpath.dirname(page.url) or "."))
+
+
+def repository_path(file: File, target: str) -> str:
+    """Where a link in a page leads in the repository; "examples" is led to from the README."""
+    at_root = {HOME.get(name, name) for name in (*HOME, *PROJECT)}
+    folder = (
+        "" if file.src_uri in at_root else posixpath.join("docs", posixpath.dirname(file.src_uri))
+    )
+    return posixpath.normpath(posixpath.join(folder, target))
+
+
+def outside(file: File) -> Iterator[str]:
+    """The paths from the root that a page links to and that are not in docs/."""
+    text = FENCE.sub("", file.content_string)
+    for match in LINK.finditer(text):
+        target = repository_path(file, match[2])
+        if "://" not in match[2] and not target.startswith(("docs/", "..")) and target not in HOME:
+            yield target
+
+
+def beside_fences(text: str, change: Callable[[str], str]) -> str:
+    """Change the text, and leave blocks of code as they are."""
+    parts, end = [], 0
+    for fence in FENCE.finditer(text):
+        parts += [change(text[end : fence.start()]), fence[0]]
+        end = fence.end()
+    return "".join([*parts, change(text[end:])])
+
+
+def nested(lines: list[str]) -> Iterator[str]:
+    """What belongs to an item of a list: four spaces, where GitHub is content with two or three."""
+    depth, code = 0, False  # of the text of the item we are in, 0 outside of lists
+    for line in lines:
+        if line.startswith("```"):
+            code = not code
+        if item := None if code else ITEM.match(line):
+            depth = item.end()
+        elif line.strip() and not line.startswith(" "):
+            depth = 0
+        yield " " * 4 + line[depth:] if 0 < depth < 4 and line[:depth].isspace() else line
+
+
+def examples() -> str:
+    """A page of all examples: what each does, and its code."""
+    parts = ["# Examples\n\nScripts of at most 60 lines that check what they say."]
+    for path in sorted((ROOT / "examples").glob("*.py")):
+        text = path.read_text("utf-8")
+        says = ast.get_docstring(ast.parse(text)) or ""
+        code = text.split('"""\n', 1)[1].strip()
+        parts.append(f"## {path.name}\n\n{says}\n\n```python\n{code}\n```")
+    return "\n\n".join(parts) + "\n"

@@ -1,0 +1,187 @@
+"""How the pictures look: colours, letters, sizes in inches, tokens as labels."""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+    from matplotlib.colors import Colormap
+    from matplotlib.figure import Figure
+    from torch import Tensor
+
+# Letters that DejaVu lacks come from the first of these that the machine has.
+FURTHER_FONTS = (
+    "Noto Sans CJK SC", "Noto Sans SC", "Source Han Sans SC", "WenQuanYi Zen Hei", "PingFang SC",
+    "Hiragino Sans", "Microsoft YaHei", "Yu Gothic", "Malgun Gothic", "Arial Unicode MS",
+)  # fmt: skip
+PALE = "#9CCBE8"
+SMALL = 7.5  # points of the notes around a picture
+EM = 0.125  # inches: the height of a label's letters, 9 points
+CLOSEST = 0.14  # inches between two labels that can still be read
+LONGEST = 20  # columns of a label; a longer token loses its middle
+READABLE = 0.2  # inches of a square that a number can be read in
+INVISIBLE = {"\n": "↵", "\r": "↵", "\t": "⇥"}
+
+
+@contextmanager
+def blank() -> Iterator[Figure]:
+    """An empty figure in our style; what is drawn on it inside keeps the style.
+
+    Raises:
+        ImportError: where matplotlib is missing.
+    """
+    try:
+        import matplotlib as mpl
+        from matplotlib import font_manager
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise ImportError("regard.plot draws with matplotlib: pip install matplotlib") from None
+    from regard.measuring.figure import STYLE
+
+    known = {font.name for font in font_manager.fontManager.ttflist}
+    fonts = ["DejaVu Sans", *(name for name in FURTHER_FONTS if name in known)]
+    with mpl.rc_context(STYLE | {"font.family": fonts}):
+        # "compressed" is the layout for panels whose shape is fixed.
+        yield Figure(layout="compressed", facecolor="white")
+
+
+def colors() -> Colormap:
+    """White for 0, through blue, to nearly black: ordered in grey too. Grey where there is nothing."""
+    from matplotlib.colors import LinearSegmentedColormap
+
+    from regard.measuring.figure import OURS
+
+    made = LinearSegmentedColormap.from_list("regard", ["#FFFFFF", PALE, OURS, "#06283D"])
+    return made.with_extremes(bad="#E4E4E4")
+
+
+def columns(text: str) -> int:
+    """How wide it is in columns of a terminal: Chinese letters take two."""
+    return sum(2 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in text)
+
+
+def shown(token: str) -> str:
+    """A token as a label: white space can be seen, and the middle of a long one is left out."""
+    if not token.strip():
+        return "".join(INVISIBLE.get(letter, "␣") for letter in token[:4]) or "∅"
+    text = "".join(INVISIBLE.get(letter, letter) for letter in token)
+    text = "".join(letter if letter.isprintable() else "�" for letter in text)
+    if columns(text) <= LONGEST:
+        return text
+    head, tail = text, text[::-1]
+    while columns(head) > LONGEST - 7:
+        head = head[:-1]
+    while columns(tail) > 6:
+        tail = tail[:-1]
+    return f"{head}…{tail[::-1]}"
+
+
+def length(tokens: Sequence[str]) -> float:
+    """Inches that the longest of these labels takes."""
+    return max(columns(shown(token)) for token in tokens) * 0.56 * EM
+
+
+def cell(rows: int, across: int, values: bool, room: float) -> float:
+    """Inches of one square of a matrix, such that the longer side fits the room."""
+    return max(min(0.44 if values else 0.3, room / max(rows, across)), 0.02)
+
+
+def label(axis: Axis, tokens: Sequence[str], inches: float, **look: Any) -> None:
+    """Write tokens at the places of an axis, as many as can be read at so many inches a place."""
+    places = range(0, len(tokens), every(inches))
+    axis.set_ticks(places, [shown(tokens[place]) for place in places], **look)
+    for text in axis.get_ticklabels():
+        text.set_parse_math(False)  # a token may be a dollar sign
+    axis.set_tick_params(length=0, pad=2)
+
+
+def every(inches: float) -> int:
+    """How far it is from one named place to the next: 1, or the first of 2, 5, 10 ... with room."""
+    if inches >= CLOSEST:
+        return 1
+    least = 2 * CLOSEST / inches
+    unit = 10 ** math.floor(math.log10(least))
+    return next(step * unit for step in (1, 2, 5, 10) if step * unit >= least)
+
+
+def turned(tokens: Sequence[str], inches: float, top: bool) -> dict[str, Any]:
+    """How labels above (or under) columns stand: level where they fit, else slanted, else upright."""
+    room = inches * every(inches)
+    if length(tokens) <= 0.95 * room:
+        return {}
+    if inches < 0.2:
+        return {"rotation": 90}
+    return {"rotation": 50, "ha": "left" if top else "right", "rotation_mode": "anchor"}
+
+
+def matrix(axes: Axes, weights: Tensor, largest: float, thin: bool) -> Any:
+    """Squares in the colours of their weights, (rows, columns), with pale lines between them."""
+    rows, across = weights.shape
+    image = axes.imshow(
+        weights.numpy(),
+        cmap=colors(),
+        vmin=0,
+        vmax=largest,
+        aspect="equal",
+        interpolation="nearest",
+    )
+    if not thin:
+        axes.set_xticks([place - 0.5 for place in range(1, across)], minor=True)
+        axes.set_yticks([place - 0.5 for place in range(1, rows)], minor=True)
+        axes.grid(which="minor", color="#F1F1F1", lw=0.8)
+        axes.tick_params(which="minor", length=0)
+    for spine in axes.spines.values():
+        spine.set(color="#BBBBBB", lw=0.6)
+    return image
+
+
+def largest_of(weights: Tensor) -> float:
+    """The top of the colours; 1 where all weights are 0."""
+    return weights.max().item() or 1.0
+
+
+def write_values(axes: Axes, weights: Tensor, largest: float, inches: float) -> None:
+    """The weight in each square, two digits; those below 0.005 stay empty."""
+    from regard.measuring.figure import INK
+
+    for row, line in enumerate(weights.tolist()):
+        for column, weight in enumerate(line):
+            if weight >= 0.005:
+                ink = "white" if weight > 0.45 * largest else INK
+                text = f"{weight:.2f}".removeprefix("0")
+                size = min(8.0, 72 * inches / 3.6)
+                axes.text(column, row, text, ha="center", va="center", color=ink, fontsize=size)
+
+
+def scale(
+    figure: Figure, image: Any, axes: list[Axes], largest: float, name: str, high: float
+) -> None:
+    """The colours from 0 to the largest, beside panels that are so many inches high."""
+    shrink = 0.6 if high > 2 else 1
+    bar = figure.colorbar(image, ax=axes, fraction=0.05, shrink=shrink, aspect=18, pad=0.02)
+    bar.set_ticks([0, largest / 2, largest], labels=[f"{x:.2g}" for x in (0, largest / 2, largest)])
+    bar.ax.tick_params(length=0, labelsize=SMALL)
+    bar.set_label(name, fontsize=SMALL)
+    bar.outline.set_visible(False)
+
+
+def bars_beside(axes: Axes, lengths: Tensor, inches: float, name: str) -> None:
+    """A bar for each row of the matrix to the left, which is so many inches a row; one inch wide."""
+    count = len(lengths)
+    axes.barh(range(count), lengths.numpy(), height=0.7 if inches >= 0.08 else 1.0, color=PALE)
+    axes.set_box_aspect(inches * count)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.tick_params(axis="y", which="both", length=0, labelleft=False)
+    axes.set_title(name, fontsize=SMALL, loc="left")
+
+
+def head_line(figure: Figure, title: str | None) -> None:
+    """What the whole picture shows."""
+    if title:
+        figure.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold", parse_math=False)

@@ -1,0 +1,196 @@
+"""The documentation as a site: every page in its place, no dead link, nothing from the network."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+AT_ROOT = [
+    ROOT / name for name in ("README.md", "README.zh-CN.md", "CONTRIBUTING.md", "CHANGELOG.md")
+]
+PAGES = [*sorted(DOCS.rglob("*.md")), *(path for path in AT_ROOT if path.exists())]
+CODE = re.compile(r"^( *)(```+).*?^\1\2[ \t]*$|`[^`\n]*`", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+
+def headings(page: Path) -> set[str]:
+    """The anchors of a page, as GitHub and the site make them."""
+    found = set()
+    text = re.sub(r"^( *)```.*?^\1```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    for title in re.findall(r"^#+ (.+)$", text, re.MULTILINE):
+        kept = re.sub(r"[^\w\- ]", "", title.strip().lower())
+        found.add(kept.replace(" ", "-"))
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_relative_links_resolve(page):
+    dead = []
+    for target in LINK.findall(CODE.sub("", page.read_text())):
+        address = urlsplit(target)
+        if address.scheme:
+            continue
+        path = (page.parent / unquote(address.path)).resolve() if address.path else page
+        anchored = path.suffix == ".md" and address.fragment
+        if not path.exists() or (anchored and unquote(address.fragment) not in headings(path)):
+            dead.append(target)
+    assert not dead
+
+
+def test_nav_names_every_page():
+    config = pytest.importorskip("mkdocs.config", reason="the site is built with regard[docs]")
+    sys.path.insert(0, str(ROOT))
+    try:
+        loaded = config.load_config(str(ROOT / "mkdocs.yml"))
+        nav = loaded.plugins.on_config(loaded).nav
+    finally:
+        sys.path.remove(str(ROOT))
+    named = list(leaves(nav))
+    assert len(named) == len(set(named))
+    pages = {page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")}
+    made = {"index.md", "index.zh.md", "examples.md", "CONTRIBUTING.md", "CHANGELOG.md"}
+    assert pages == set(named) - made
+
+
+def test_lists_are_written_as_the_site_wants_them():
+    pytest.importorskip("mkdocs", reason="the site is built with regard[docs]")
+    spec = importlib.util.spec_from_file_location("mkdocs_hooks", ROOT / "mkdocs_hooks.py")
+    hooks = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(hooks)
+    github = (
+        "- one\n  more\n\n  ```python\n  x = 1\n  ```\n\n- two\n\nend\n\n```\n- no\n  list\n```"
+    )
+    site = "- one\n    more\n\n    ```python\n    x = 1\n    ```\n\n- two\n\nend\n\n```\n- no\n  list\n```"
+    assert "\n".join(hooks.nested(github.split("\n"))) == site
+    assert list(hooks.nested(["1. one", "   more"])) == ["1. one", "    more"]
+    changed = hooks.beside_fences("a\n```\na\n```\na", lambda text: text.replace("a", "b"))
+    assert changed == "b\n```\na\n```\nb"
+
+
+def leaves(nav: object) -> Iterator[str]:
+    match nav:
+        case str():
+            yield nav
+        case dict():
+            for value in nav.values():
+                yield from leaves(value)
+        case list():
+            for value in nav:
+                yield from leaves(value)
+
+
+class Seen(HTMLParser):
+    """What a built page leads to, what it loads, and its anchors."""
+
+    def __init__(self, page: Path) -> None:
+        super().__init__()
+        self.leads, self.loads, self.ids = [], [], set()
+        self.feed(page.read_text())
+
+    def handle_starttag(self, tag, attrs):
+        given = dict(attrs)
+        self.ids.add(given.get("id"))
+        if tag == "a" and given.get("href"):
+            self.leads.append(given["href"])
+        for name in ("src", "href"):
+            if tag in ("script", "img", "link", "iframe", "source") and given.get(name):
+                self.loads.append(given[name])
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory) -> Path:
+    pytest.importorskip("mkdocstrings", reason="the site is built with regard[docs]")
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "-d", str(folder)]
+    quiet = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=quiet, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and not done.stderr.strip(), done.stdout + done.stderr
+    return folder
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_warnings_dead_links_or_network(site):
+    seen = {page: Seen(page) for page in site.rglob("*.html")}
+    assert len(seen) > 40
+    wrong = []
+    for page, found in seen.items():
+        if page.name == "404.html":
+            continue  # served from any address, so that its links begin at the root
+        wrong += [f"{page.name} loads {x}" for x in found.loads if urlsplit(x).scheme != ""]
+        for target in [*found.leads, *found.loads]:
+            address = urlsplit(target)
+            if address.scheme:
+                continue
+            path = (page.parent / unquote(address.path)).resolve() if address.path else page
+            if not path.is_file():
+                wrong.append(f"{page.name} leads to {target}")
+            elif address.fragment and path in seen:
+                ids = seen[path].ids
+                if unquote(address.fragment) not in ids and not address.fragment.startswith("__"):
+                    wrong.append(f"{page.name} leads to {target}")
+    styles = "".join(path.read_text() for path in site.rglob("*.css"))
+    wrong += re.findall(r"(?:url\(|@import )[\"']?https?:[^)\s]*", styles)
+    assert not wrong
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    from regard.testing import browser as browsers
+
+    driver = pytest.importorskip("playwright.sync_api")
+    try:
+        program = browsers.provide()
+    except browsers.NoBrowser as error:
+        if os.environ.get("CI") == "true":
+            pytest.fail(str(error))
+        pytest.skip(str(error))
+    with driver.sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield opened
+        opened.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_pages_open_from_disk_and_fit_a_phone(site, browser, scheme):
+    context = browser.new_context(color_scheme=scheme, viewport={"width": 390, "height": 844})
+    page, wrong = context.new_page(), []
+    page.on("console", lambda m: m.type in ("error", "warning") and wrong.append(m.text))
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on("request", lambda r: r.url.startswith(("file:", "data:")) or wrong.append(r.url))
+    for path in sorted(site.rglob("*.html")):
+        if path.name == "404.html":
+            continue
+        page.goto(path.as_uri())
+        sideways = page.evaluate("document.documentElement.scrollWidth - innerWidth")
+        if sideways > 0:
+            wrong.append(f"{path.name} is {sideways} px too wide")
+    assert page.evaluate("document.body.dataset.mdColorScheme") == {
+        "light": "default",
+        "dark": "slate",
+    }.get(scheme)
+    context.close()
+    assert not wrong
+
+
+@pytest.mark.slow
+def test_search_works_from_disk(site, browser):
+    page = browser.new_page()
+    page.goto((site / "index.html").as_uri())
+    page.click("input[name=query]")
+    page.keyboard.type("alignment")
+    page.wait_for_selector(".md-search-result__item")
+    assert "alignment" in page.inner_text(".md-search-result__list").lower()
+    page.close()
