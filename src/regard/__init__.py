@@ -8,6 +8,7 @@ out = regard.attention(q, k, v, mask=regard.Mask.causal())
 ```
 """
 
+import importlib
 from typing import TYPE_CHECKING
 
 from regard import nn
