@@ -17,6 +17,8 @@ import hypothesis
 import pytest
 import torch
 
+from .slow import is_slow
+
 STARTED = pytest.StashKey[float]()
 OUTCOMES = ("passed", "failed", "error", "skipped", "xfailed", "xpassed")
 SLOWEST = 25
@@ -62,6 +64,7 @@ def pytest_configure(config: pytest.Config) -> None:
         torch.set_num_threads(1)
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest itself looks at markers
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     from regard.engines.gpu import HAS_TRITON  # late: the library reads TRITON_INTERPRET
 
@@ -71,6 +74,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     elif os.environ.get("TRITON_INTERPRET") != "1":
         why["interpreted"] = "Triton compiles for the GPU here"
     for item in items:
+        if is_slow(item.nodeid):
+            item.add_marker("slow")
         for marker, reason in why.items():
             if reason and item.get_closest_marker(marker):
                 item.add_marker(pytest.mark.skip(reason=reason))

@@ -14,6 +14,8 @@ import pytest
 
 import regard
 
+from .slow import unused
+
 ROOT = Path(__file__).parents[1]
 SRC = ROOT / "src" / "regard"
 SOURCES = sorted(SRC.rglob("*.py"))
@@ -181,3 +183,11 @@ def test_import_brings_torch_and_the_standard_library_alone(blocked: list[str]) 
     brought = set(json.loads(result.stdout))
     assert "regard" in brought
     assert brought - sys.stdlib_module_names - {"regard", "torch", "torchgen", "functorch"} == set()
+
+
+@pytest.mark.slow
+def test_every_pattern_of_slow_tests_still_names_one():
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"]
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    names = [line for line in found.stdout.splitlines() if "::" in line]
+    assert unused(names) == []

@@ -210,6 +210,16 @@ def test_a_file_is_whole_or_as_it_was(tmp_path: Path, monkeypatch: pytest.Monkey
     assert [p.name for p in tmp_path.iterdir()] == ["choose.json"]
 
 
+def test_a_link_is_followed_and_what_is_no_file_stays(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "there")
+    write_atomic(tmp_path / "link", b"new")
+    assert (tmp_path / "there").read_bytes() == b"new" and (tmp_path / "link").is_symlink()
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(FileExistsError, match="no file"):
+        write_atomic(tmp_path / "pipe", b"new")
+    assert (tmp_path / "pipe").is_fifo()
+
+
 def test_files_can_be_read_by_others_as_the_umask_says(tmp_path: Path) -> None:
     before = os.umask(0o022)
     try:

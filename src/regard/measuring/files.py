@@ -20,7 +20,13 @@ NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
 
 
 def write_atomic(path: Path, data: bytes) -> None:
-    """Write beside the target, then move into place: a reader never sees half a file."""
+    """Write beside the target, then move into place: a reader never sees half a file.
+
+    A link is followed. What is there and no file, a device above all, is not replaced.
+    """
+    path = path.resolve()
+    if path.exists() and not path.is_file():
+        raise FileExistsError(errno.EEXIST, "there is something that is no file", str(path))
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:

@@ -1,0 +1,71 @@
+"""Tests that `make test` leaves to `make test-full`: what they try, a quicker one beside them tries too.
+
+`make test` has eight minutes on two cores. What is slow by itself is marked where it stands; here are
+variants of tests, by patterns of their names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+
+# Options of scores whose plain form stays; they differ in a line or two.
+VARIANTS = (
+    "additive bias norm", "cosine fixed", "gatv2 bias", "gaussian fixed", "projected scaled_dot",
+    "rms normalised bilinear", "soft capped dot", "tempered additive", "tempered gaussian",
+    "unit keys dot",
+)  # fmt: skip
+# In every dtype stay dot, bilinear and additive, which all others are lowered like.
+IN_FP32 = (
+    "bilinear unequal", "clipped keys scaled_dot", "cosine", "gat", "gatv2", "gaussian",
+    "layer normalised scaled_dot", "low_rank", "projected additive", "soft capped gatv2",
+)  # fmt: skip
+SLOW = (
+    *(f"tests/contract/test_contract.py::*({name}-*" for name in VARIANTS),
+    *(
+        f"tests/contract/test_contract.py::test_contract({name}-{dtype})"
+        for name in IN_FP32
+        for dtype in ("fp16", "bf16", "fp64")
+    ),
+    "tests/triton/test_contract.py::test_contract(scaled_dot, fp32*",
+    "tests/triton/test_contract.py::test_contract(gaussian*",
+    "tests/triton/test_contract.py::test_contract(soft capped*",
+    "tests/triton/test_contract.py::test_contract(additive bias norm*",
+    "tests/triton/test_nan.py::test_hidden_garbage_is_not_read(gatv2*",
+    "tests/triton/test_nan.py::test_gradients_where_something_is_nan(*fixed order)",
+    "tests/sine/test_gpu_operator.py::test_output_and_gradients(8*",
+    "tests/sine/test_gpu_operator.py::test_values_of_any_size(8*",
+    "tests/sine/test_gpu_operator.py::test_small_gradients_do_not_vanish(8*",
+    "tests/compile/test_compile.py::test_fullgraph_on_triton*",
+    "tests/compile/test_compile.py::test_fullgraph_with_dynamic_lengths(temperatures)",
+    "tests/compile/test_compile.py::test_fullgraph_with_dynamic_lengths(projected)",
+    "tests/compile/test_compile.py::test_fullgraph_with_dynamic_lengths(statistics)",
+    "tests/compile/test_compile.py::test_fullgraph_with_dynamic_lengths(inner on cpu)",
+    "tests/compile/test_compile.py::test_grouped_heads(pairwise*",
+    "tests/nn/test_blocks_torch.py::test_training_and_steps_compile_in_one_graph(dot)",
+    "tests/test_examples.py::test_example(bahdanau_translation)",
+    "tests/test_examples.py::test_example(huggingface_additive)",
+    "tests/test_examples.py::test_example(tiny_decoder)",
+    "tests/bench/test_command.py::test_it_runs_with_torch_alone",
+    "tests/claims/test_report_browser.py::test_the_committed_results*",
+    "tests/claims/test_runner.py::test_processes_side_by_side",
+    "tests/choose/test_choose_run.py::test_two_processes_share_one_study",
+    "tests/play/test_page.py::test_dark_and_reduced_motion*",
+)  # fmt: skip
+
+
+def is_slow(name: str) -> bool:
+    """Whether a test, by its full name, is left to `make test-full`."""
+    plain = bracketed(name)
+    return any(fnmatchcase(plain, pattern) for pattern in SLOW)
+
+
+def unused(names: Iterable[str]) -> list[str]:
+    """Patterns that no test answers to any more."""
+    plain = [bracketed(name) for name in names]
+    return [pattern for pattern in SLOW if not any(fnmatchcase(x, pattern) for x in plain)]
+
+
+def bracketed(name: str) -> str:
+    """With round brackets: square ones mean something in patterns."""
+    return name.replace("[", "(").replace("]", ")")
