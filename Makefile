@@ -60,7 +60,7 @@ types: .venv/.stamp ## pyrefly: check the types of src
 	.venv/bin/pyrefly check --python-interpreter-path .venv/bin/python
 
 unit: .venv/.stamp ## the quick tests alone
-	.venv/bin/python -m pytest -n $(WORKERS) -m "not gpu and not slow"
+	.venv/bin/python -m pytest -n $(WORKERS) --dist worksteal -m "not gpu and not slow"
 
 # The environment stands beside the sources and not in the system's temporary folder, which can be
 # too small to hold torch.
@@ -83,7 +83,7 @@ bench: .venv/.stamp ## time ours and every peer on this machine: tables, charts,
 
 floor-test: .venv-floor/.stamp ## the quick tests on the oldest torch we promise; writes reports/floor.txt
 	@mkdir -p reports
-	.venv-floor/bin/python -m pytest -n $(WORKERS) -m "not gpu and not slow" --report=reports/floor.txt
+	.venv-floor/bin/python -m pytest -n $(WORKERS) --dist worksteal -m "not gpu and not slow" --report=reports/floor.txt
 
 accuracy: .venv/.stamp ## measure every score, engine and dtype against fp64; writes docs/accuracy.md
 	.venv/bin/python -m regard.testing.accuracy docs/accuracy.md

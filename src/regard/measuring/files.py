@@ -25,7 +25,7 @@ def write_atomic(path: Path, data: bytes) -> None:
     A link is followed. What is there and no file, a device above all, is not replaced.
     """
     path = path.resolve()
-    if path.exists() and not path.is_file():
+    if path.exists() and not (path.is_file() or path.is_dir()):  # a folder says so itself
         raise FileExistsError(errno.EEXIST, "there is something that is no file", str(path))
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
