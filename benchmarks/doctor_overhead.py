@@ -20,6 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+import torch._dynamo.testing
 from torch import Tensor, nn
 from torch.nn import functional as F
 

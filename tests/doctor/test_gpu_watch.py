@@ -6,6 +6,7 @@ import copy
 
 import pytest
 import torch
+import torch._dynamo.testing
 from torch import Tensor, nn
 from torch.nn import functional as F
 
