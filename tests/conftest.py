@@ -11,7 +11,9 @@ import time
 import warnings
 import zlib
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -79,6 +81,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for marker, reason in why.items():
             if reason and item.get_closest_marker(marker):
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """A real browser, one for all tests: its driver cannot be started twice in a process."""
+    reason = "playwright drives the browser: pip install playwright"
+    driver = pytest.importorskip("playwright.sync_api", reason=reason)
+    from regard.testing import browser as browsers
+
+    try:
+        program = browsers.provide()
+    except browsers.NoBrowser as error:
+        if os.environ.get("CI") == "true":
+            pytest.fail(str(error))
+        pytest.skip(str(error))
+    with driver.sync_playwright() as playwright:
+        # Chromium has no sandbox for root.
+        found = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield found
+        found.close()
 
 
 @pytest.fixture(scope="session", autouse=True)

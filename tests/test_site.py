@@ -10,7 +10,6 @@ import sys
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
@@ -143,23 +142,6 @@ def test_the_site_builds_without_warnings_dead_links_or_network(site):
     styles = "".join(path.read_text() for path in site.rglob("*.css"))
     wrong += re.findall(r"(?:url\(|@import )[\"']?https?:[^)\s]*", styles)
     assert not wrong
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    from regard.testing import browser as browsers
-
-    driver = pytest.importorskip("playwright.sync_api")
-    try:
-        program = browsers.provide()
-    except browsers.NoBrowser as error:
-        if os.environ.get("CI") == "true":
-            pytest.fail(str(error))
-        pytest.skip(str(error))
-    with driver.sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        yield opened
-        opened.close()
 
 
 @pytest.mark.slow

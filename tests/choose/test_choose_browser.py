@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,32 +25,23 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
-def test_the_report_in_a_browser(page: Path, width: int, scheme: str, tmp_path: Path) -> None:
-    playwright = pytest.importorskip("playwright.sync_api")
-    from regard.testing.browser import NoBrowser, provide
-
-    try:
-        program = provide()
-    except NoBrowser as error:
-        pytest.skip(str(error))
-    with playwright.sync_playwright() as play:
-        browser = play.chromium.launch(executable_path=str(program), args=["--no-sandbox"])
-        try:
-            said: list[str] = []
-            tab = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
-            tab.on("console", lambda message: said.append(message.text))
-            tab.on("pageerror", lambda error: said.append(str(error)))
-            tab.goto(page.as_uri())
-            assert tab.title() == "Which attention score?"
-            assert tab.locator("article").count() == 2
-            assert tab.locator("article svg").count() == 2
-            assert "score = regard." in tab.locator(".rerun code").first.inner_text()
-            tab.locator(".theme").click()
-            expected = {"light": "dark", "dark": "light"}[scheme]
-            assert tab.locator("html").get_attribute("data-theme") == expected
-            room = tab.evaluate("document.documentElement.scrollWidth")
-            assert room <= width, "the page must not scroll sideways"
-            tab.screenshot(path=tmp_path / "report.png", full_page=True)
-            assert said == []
-        finally:
-            browser.close()
+def test_the_report_in_a_browser(
+    browser: Any, page: Path, width: int, scheme: str, tmp_path: Path
+) -> None:
+    said: list[str] = []
+    tab = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    tab.on("console", lambda message: said.append(message.text))
+    tab.on("pageerror", lambda error: said.append(str(error)))
+    tab.goto(page.as_uri())
+    assert tab.title() == "Which attention score?"
+    assert tab.locator("article").count() == 2
+    assert tab.locator("article svg").count() == 2
+    assert "score = regard." in tab.locator(".rerun code").first.inner_text()
+    tab.locator(".theme").click()
+    expected = {"light": "dark", "dark": "light"}[scheme]
+    assert tab.locator("html").get_attribute("data-theme") == expected
+    room = tab.evaluate("document.documentElement.scrollWidth")
+    assert room <= width, "the page must not scroll sideways"
+    tab.screenshot(path=tmp_path / "report.png", full_page=True)
+    assert said == []
+    tab.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,14 +9,13 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("playwright", reason="playwright drives the browser: pip install playwright")
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page
 
 from regard.claims import Claim, all_claims, canvas
 from regard.claims.report import compose, write_report
 from regard.claims.report.words import VERDICTS, WORDS, key_of
 from regard.claims.running.store import Result, load_results
 from regard.claims.text import LANGUAGES, Language
-from regard.testing import browser as browsers
 
 LARGEST = 10_000_000  # bytes
 PHONE, DESK = 375, 1440
@@ -47,21 +45,6 @@ class Visit:
     def shown(self) -> list[str]:
         """Ids of the claims that can be seen."""
         return self.page.locator(".claim:visible").evaluate_all("all => all.map(x => x.id)")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    try:
-        path = browsers.provide()
-    except browsers.NoBrowser as error:
-        if os.environ.get("CI") == "true":
-            pytest.fail(str(error))
-        pytest.skip(str(error))
-    with sync_playwright() as playwright:
-        # Chromium has no sandbox for root.
-        found = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        yield found
-        found.close()
 
 
 @pytest.fixture(scope="module")

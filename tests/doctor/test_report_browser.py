@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,14 +9,13 @@ import pytest
 import torch
 
 pytest.importorskip("playwright", reason="playwright drives the browser: pip install playwright")
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page
 
 from regard.doctor.findings.finding import Severity
 from regard.doctor.report import Record, record_of
 from regard.doctor.report.html import write_html
 from regard.doctor.vitals import VITALS
 from regard.doctor.watch import watch
-from regard.testing import browser as browsers
 
 from .reporting import HOSTILE, constant, examined, finding, renamed, values_record
 from .watching import Stack
@@ -28,21 +26,6 @@ DRAWING = "document.querySelector('.heat-grid canvas').toDataURL()"
 # The colour at a place of the heat map.
 PIXEL = """([x, y]) => [...document.querySelector(".heat-grid canvas").getContext("2d")
     .getImageData(x * devicePixelRatio, y * devicePixelRatio, 1, 1).data]"""
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    try:
-        path = browsers.provide()
-    except browsers.NoBrowser as error:
-        if os.environ.get("CI") == "true":
-            pytest.fail(str(error))
-        pytest.skip(str(error))
-    with sync_playwright() as playwright:
-        # Chromium has no sandbox for root.
-        found = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        yield found
-        found.close()
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,6 @@ from typing import Any
 import pytest
 
 from regard.play import write_page
-from regard.testing import browser as browsers
 
 DRAWN = "new Promise(done => requestAnimationFrame(() => setTimeout(done)))"  # a frame has passed
 
@@ -43,24 +41,6 @@ class Visit:
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page on disk."""
     return write_page(tmp_path_factory.mktemp("play") / "playground.html")
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Any]:
-    """A real browser."""
-    reason = "playwright drives the browser: pip install playwright"
-    driver = pytest.importorskip("playwright.sync_api", reason=reason)
-    try:
-        program = browsers.provide()
-    except browsers.NoBrowser as error:
-        if os.environ.get("CI") == "true":
-            pytest.fail(str(error))
-        pytest.skip(str(error))
-    with driver.sync_playwright() as playwright:
-        # Chromium has no sandbox for root.
-        found = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        yield found
-        found.close()
 
 
 @pytest.fixture
