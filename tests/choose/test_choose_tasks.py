@@ -43,7 +43,9 @@ def test_every_candidate_runs_on_every_task(name: str) -> None:
 def test_tasks_of_the_data_folder() -> None:
     if not os.environ.get(FOLDER):
         pytest.skip(f"{FOLDER} names no folder")
-    for task in folder_tasks():
+    tasks = folder_tasks()
+    assert tasks, f"{FOLDER} names a folder without a set that is known"
+    for task in tasks:
         every_candidate(task)
 
 
