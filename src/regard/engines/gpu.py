@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import importlib.util
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 
@@ -34,3 +38,21 @@ def generation(index: int | None) -> int:
 
 # What torch.compiler.assume_constant_result says, which would import all of the compiler here.
 generation._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def device_current(device: torch.device) -> AbstractContextManager:
+    """Triton launches on the current device, wherever the tensors are: in this, that is `device`."""
+    if device.type != "cuda" or device.index == torch.cuda.current_device():
+        return nullcontext()
+    return torch.cuda.device(device)
+
+
+def launching(run: Callable) -> Callable:
+    """An operator's kernels, which are launched on the device of its first tensor."""
+
+    @functools.wraps(run)
+    def launch(first: torch.Tensor, *others: Any) -> Any:
+        with device_current(first.device):
+            return run(first, *others)
+
+    return launch

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from regard.engines.gpu import launching
 from regard.engines.sine.launch import Features
 from regard.engines.sine.parts import PARTS, Exact
 from regard.engines.sine.widths import Widths, lay_out
@@ -203,8 +204,8 @@ def run(x: Inputs) -> Tensor:
 
 # On the CPU the kernels run in Triton's interpreter, with other parts: that is how they are tested.
 for device in ("CUDA", "CPU"):
-    LIBRARY.impl("sine_attend", attend, device)
-    LIBRARY.impl("sine_attend_backward", attend_backward, device)
+    LIBRARY.impl("sine_attend", launching(attend), device)
+    LIBRARY.impl("sine_attend_backward", launching(attend_backward), device)
 LIBRARY.impl("sine_attend", with_autograd, "Autograd")
 torch.library.register_fake("regard::sine_attend", fake_attend, lib=LIBRARY)
 torch.library.register_fake("regard::sine_attend_backward", fake_attend_backward, lib=LIBRARY)

@@ -16,6 +16,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from regard.engines.gpu import launching
 from regard.precision import working_dtype
 
 Rows = tuple[Tensor, Tensor, Tensor, Tensor]
@@ -152,7 +153,7 @@ class Operators:
         for kernel, signature in SIGNATURES.items():
             LIBRARY.define(f"{name}_{kernel}{signature}")
             for device in devices:
-                run = with_arguments(getattr(kernels, kernel))
+                run = launching(with_arguments(getattr(kernels, kernel)))
                 LIBRARY.impl(f"{name}_{kernel}", run, device)
             fake = with_arguments(FAKES[kernel])
             torch.library.register_fake(f"regard::{name}_{kernel}", fake, lib=LIBRARY)
