@@ -16,8 +16,10 @@ from torch import Tensor
 
 from regard.doctor.facts import Facts, facts_of
 from regard.doctor.seen import Seen
+from regard.doctor.vitals.cheap import kernels_fit
 from regard.doctor.vitals.rows import pick_rows
 from regard.doctor.vitals.table import Level
+from regard.doctor.vitals.waiting import Waiting, squares_fit
 
 # A module called in a loop (a recurrent decoder) makes a site for each turn, up to this many.
 MOST_CALLS = 64
@@ -31,12 +33,14 @@ class Vitals(NamedTuple):
         measure: `(seen, level, rows, turn) -> (H, V)`, NaN for what the level does not measure.
         gradient: `(gradient (B, K, T, D), heads) -> (H,)`.
         gradient_columns: the columns for gradients of "query", "key" and "value".
+        can_wait: whether kernels that measure the same are to be used where they fit (`Waiting`).
     """
 
     names: tuple[str, ...]
     measure: Callable[[Seen, Level, Tensor | None, int], Tensor]
     gradient: Callable[[Tensor, int], Tensor]
     gradient_columns: Mapping[str, int]
+    can_wait: bool = False
 
 
 class History(NamedTuple):
@@ -47,32 +51,47 @@ class History(NamedTuple):
 
 
 class Ring:
-    """The last W rows (H, V), on the device, allocated once and overwritten in place."""
+    """The last W rows (H, V), on the device, allocated once and overwritten in place.
 
-    def __init__(self, window: int, heads: int, vitals: int, device: torch.device) -> None:
+    Args:
+        size: (W, H, V).
+        device: where.
+        finish: called before anything is read: rows may be written later than they are put.
+    """
+
+    def __init__(
+        self, size: tuple[int, int, int], device: torch.device, finish: Callable[[], None]
+    ) -> None:
         # Born in inference mode it could not be written to outside of it.
         with torch.inference_mode(False):
-            self.values = torch.full((window, heads, vitals), torch.nan, device=device)
-        self.steps: list[int] = [0] * window
+            self._values = torch.full(size, torch.nan, device=device)
+        self.steps: list[int] = [0] * size[0]
         self.count = 0
+        self._finish = finish
 
-    def put(self, step: int, row: Tensor) -> None:
-        """Write the row of a new step over the oldest one."""
-        if row.device != self.values.device:  # the model was moved
-            self.values = self.values.to(row.device)
+    @property
+    def values(self) -> Tensor:
+        """(W, H, V)."""
+        self._finish()
+        return self._values
+
+    def put(self, step: int, device: torch.device) -> Tensor:
+        """Where to write the row (H, V) of a new step: over the oldest one."""
+        if device != self._values.device:  # the model was moved
+            self._values = self.values.to(device)
         place = self.count % len(self.steps)
-        self.values[place].copy_(row)
         self.steps[place] = step
         self.count += 1
+        return self._values[place]
 
-    def amend(self, step: int, column: int, values: Tensor) -> None:
-        """Write values (H,) of a step that was put before; too late for one that has left."""
+    def amend(self, step: int, column: int) -> Tensor | None:
+        """Where to write values (H,) of a step that was put before; None if it has left."""
         place = (self.count - 1) % len(self.steps)
         if self.steps[place] != step:
             if step not in self.steps:
-                return
+                return None
             place = self.steps.index(step)
-        self.values[place, :, column].copy_(values)
+        return self._values[place, :, column]
 
     def read(self, after: int = 0) -> History:
         """A copy on the host of what came after a step, oldest first."""
@@ -141,13 +160,16 @@ class Chart:
         # Told before each step, when all of the one before is measured, its gradients too.
         self.listeners: list[Callable[[], None]] = []
         self._calls: dict[str, int] = {}
+        self._waiting: dict[torch.device, Waiting] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         """For copies: who listens, listens to this one."""
-        return {**vars(self), "listeners": []}
+        self.finish()
+        return {**vars(self), "listeners": [], "_waiting": {}}
 
     def begin(self) -> None:
         """A new step."""
+        self.finish()
         for tell in tuple(self.listeners):
             tell()
         self.step += 1
@@ -181,8 +203,13 @@ class Chart:
         level = self.current_level
         try:
             with torch.no_grad():
-                row = self.vitals.measure(seen, level, self._rows(seen, level), self._turn)
-                self._put(site, row)
+                if self.vitals.can_wait and level is Level.CHEAP and kernels_fit(seen):
+                    query = anchor(seen)
+                    out = self._place(site, query.shape[1], query.device)
+                    self._waiting_on(query.device).add(seen, out)
+                else:
+                    row = self.vitals.measure(seen, level, self._rows(seen, level), self._turn)
+                    self._put(site, row)
                 site.facts = facts_of(seen)
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
             # The patient goes on, whatever happens to the thermometer.
@@ -202,20 +229,43 @@ class Chart:
         site, step = ticket
         if self.vitals is None or site.ring is None or unmeasurable(Seen(query=gradient)):
             return
+        out = site.ring.amend(step, self.vitals.gradient_columns[side])
+        if out is None:
+            return
         try:
             with torch.no_grad():
-                value = self.vitals.gradient(gradient, site.heads).nan_to_num(nan=torch.inf)
-                site.ring.amend(step, self.vitals.gradient_columns[side], value)
+                if self.vitals.can_wait and squares_fit(gradient, site.heads):
+                    self._waiting_on(gradient.device).add_gradient(gradient, out)
+                else:
+                    self.finish()  # a row that is written later would write over it
+                    out.copy_(
+                        self.vitals.gradient(gradient, site.heads).nan_to_num(torch.inf, torch.inf)
+                    )
         except (RuntimeError, ValueError) as error:
             self.note(f"gradient not measured: {type(error).__name__}: {error}", site.name)
 
+    def finish(self) -> None:
+        """Write what waits: to be called before anything is read."""
+        for waiting in self._waiting.values():
+            waiting.finish()
+
+    def _waiting_on(self, device: torch.device) -> Waiting:
+        if device not in self._waiting:
+            self._waiting[device] = Waiting(device)
+        return self._waiting[device]
+
     def _put(self, site: Site, row: Tensor) -> None:
+        self._place(site, row.shape[0], row.device).copy_(row)
+
+    def _place(self, site: Site, heads: int, device: torch.device) -> Tensor:
+        """Where the row of this step is to be written."""
+        assert self.vitals is not None
         if site.ring is None:
-            site.heads = row.shape[0]
-            site.ring = Ring(self.window, row.shape[0], row.shape[1], row.device)
-        if row.shape[0] != site.heads:
-            raise ValueError(f"{row.shape[0]} heads, where there were {site.heads} before")
-        site.ring.put(self.step, row)
+            size = (self.window, heads, len(self.vitals.names))
+            site.heads, site.ring = heads, Ring(size, device, self.finish)
+        if heads != site.heads:
+            raise ValueError(f"{heads} heads, where there were {site.heads} before")
+        return site.ring.put(self.step, device)
 
     def site_of(self, module: str, route: str) -> Site | None:
         """Count a call of the module; its site, or None beyond `MOST_CALLS`."""

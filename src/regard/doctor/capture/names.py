@@ -1,7 +1,8 @@
 """Which module a call is in, by the path that a user knows.
 
 Two hooks on each module keep a stack of modules that are running. Layers of `torch.nn` without
-children (Linear, Dropout, Softmax) get none: a softmax there belongs to the module around it.
+children (Linear, Dropout, Softmax) get none, and neither does a Sequential of nothing but those: a
+softmax there belongs to the module around it.
 """
 
 from __future__ import annotations
@@ -106,6 +107,13 @@ def unwrapped(model: nn.Module) -> nn.Module:
     return next((module for _, module in named_modules(model)), model)
 
 
+def plain(module: nn.Module) -> bool:
+    """Whether a module is a layer of torch without children, or a sequence of such."""
+    of_torch = type(module).__module__.startswith("torch.nn.modules.")
+    alone = not module._modules or type(module) is nn.Sequential
+    return of_torch and alone and all(plain(x) for x in module.children())
+
+
 def hook_modules(
     model: nn.Module, visited: Visited, capture: int, key: int
 ) -> tuple[list[Place], list[Callable[[], object]]]:
@@ -117,8 +125,7 @@ def hook_modules(
     places: list[Place] = []
     undo: list[Callable[[], object]] = []
     for name, module in named_modules(model):
-        of_torch = type(module).__module__.startswith("torch.nn.modules.")
-        if of_torch and not module._modules:
+        if places and plain(module):
             continue
         place = Place(name or type(module).__name__, module, capture, len(places))
         places.append(place)

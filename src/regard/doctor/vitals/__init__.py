@@ -18,6 +18,7 @@ from regard.doctor.vitals.rows import pick_rows
 from regard.doctor.vitals.sampled import summarise
 from regard.doctor.vitals.table import INDEX, VITALS, Kind, Level, Merge, Vital, columns
 from regard.doctor.vitals.weights import read_rows
+from regard.engines.gpu import device_current
 
 __all__ = [
     "DEFAULT_ROWS",
@@ -50,6 +51,8 @@ def measure(seen: Seen, level: Level | str, rows: Tensor | None = None, turn: in
     check(seen)
     size = size_of(seen)
     source = seen.logits if seen.logits is not None else query_and_key(seen)[0]
+    if level is not Level.CHEAP and seen.flex is not None and seen.flex.rows is not None:
+        level, rows = Level.SAMPLED, seen.flex.rows
     with torch.no_grad(), torch.autocast(source.device.type, enabled=False):
         if 0 in size:
             return columns({}, size.heads, source.device)
@@ -57,7 +60,8 @@ def measure(seen: Seen, level: Level | str, rows: Tensor | None = None, turn: in
             from regard.doctor.vitals.kernels import cheap_row
 
             assert seen.query is not None and seen.key is not None
-            return cheap_row(seen.query, seen.key, seen.scale, seen.softcap, len(VITALS))
+            with device_current(seen.query.device):
+                return cheap_row(seen.query, seen.key, seen.scale, seen.softcap, len(VITALS))
         seen = widen(seen, with_value=level is not Level.CHEAP)
         found = cheap(seen, size.heads)
         if level is Level.SAMPLED:

@@ -55,6 +55,11 @@ def kernels_fit(seen: Seen) -> bool:
         and key is not None
         and query.is_cuda
         and HAS_TRITON
+        and query.ndim == key.ndim == 4
+        and query.shape[0] == key.shape[0]
+        and 0 not in query.shape
+        and 0 not in key.shape
+        and query.shape[1] % key.shape[1] == 0
         and seen.shift is None
         and query.dtype == key.dtype
         and query.dtype in (torch.float16, torch.bfloat16, torch.float32)

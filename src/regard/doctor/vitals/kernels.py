@@ -1,12 +1,18 @@
 """The cheap level in two kernels, for a GPU, where its eighty small operations would wait for launches.
 
 `moments_kernel` reads queries and keys once and sums what all vitals need; `finish_kernel` makes the
-vitals of each head of those sums, and reads nothing of the model, so that it may run beside it.
+vitals of each head of those sums, and reads nothing of the model, so that it can be put off: it would
+keep a few programs busy for as long as the first one keeps the whole machine, and does many calls in
+the time of one (`waiting.py`). `squares_kernel` is for gradients.
 
 Shape legend: B batch, H query heads, K key heads, T length, D dims (W: up to a power of two).
 """
 
 from __future__ import annotations
+
+import functools
+import math
+from typing import NamedTuple
 
 import torch
 import triton.language as tl
@@ -16,7 +22,10 @@ import triton
 
 INTERPRETED = triton.knobs.runtime.interpret
 ROWS = 64  # rows that a program reads at once
-PROGRAMS = 512  # about so many share the work
+PROGRAMS = 256  # about so many share the work
+PROGRAMS_OF_SQUARES = 1024
+# Of the moments, by whether a head has 64 dims at most.
+LAUNCH = {True: {"num_warps": 4, "num_stages": 5}, False: {"num_warps": 8, "num_stages": 2}}
 # After the Gram matrix and the sum of a side come these.
 EXTRA = 4
 SQUARES, PEAK, NANS, INFS = (tl.constexpr(i) for i in range(EXTRA))
@@ -120,8 +129,12 @@ def finish_kernel(
     PARTS: tl.constexpr, COLUMNS: tl.constexpr, W: tl.constexpr, CHUNK: tl.constexpr,
     EXTRA: tl.constexpr,
 ):  # fmt: skip
-    """The vitals of one head, of the sums of all batch entries; the formulas are in `cheap.py`."""
+    """The vitals of one head of one call, of the sums of all batch entries; formulas in `cheap.py`."""
     head = tl.program_id(0)
+    call = tl.program_id(1).to(tl.int64)
+    sums += call * batch * (heads + key_heads) * PARTS * (W * W + W + EXTRA)
+    scratch += call * heads * 2 * W * W
+    out += call * heads * COLUMNS
     gram = tl.zeros([W, W], tl.float32)
     covariance = tl.zeros([W, W], tl.float32)
     zero = tl.zeros([1], tl.float32)
@@ -205,28 +218,122 @@ def concentration(gram, covariance, scratch, W: tl.constexpr, CHUNK: tl.constexp
     return 1 / tl.sum(share * tl.trans(share)), top
 
 
+@triton.jit
+def squares_kernel(
+    x, out, length, by_batch, by_head, by_row, heads, D: tl.constexpr, W: tl.constexpr,
+    ROWS: tl.constexpr,
+):  # fmt: skip
+    """The sum of squares over the rows of one head that fall to one of all programs."""
+    z = tl.program_id(1).to(tl.int64)
+    x += z // heads * by_batch + z % heads * by_head
+    dim = tl.arange(0, W)
+    squares = tl.zeros([ROWS, W], tl.float32)
+    for start in range(tl.program_id(0) * ROWS, length, tl.num_programs(0) * ROWS):
+        row = start + tl.arange(0, ROWS)
+        inside = (row < length)[:, None] & (dim < D)[None, :]
+        at = row[:, None].to(tl.int64) * by_row + dim[None, :]
+        block = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
+        squares += block * block
+    tl.store(out + z * tl.num_programs(0) + tl.program_id(0), tl.sum(squares))
+
+
+class Layout(NamedTuple):
+    """How calls of one size are summed.
+
+    Attributes:
+        width: W.
+        parts: how many programs share a head: a power of two, since each number is another kernel.
+        sides: heads of queries and keys, of all batch entries.
+        numbers: how many the sums of one call are.
+    """
+
+    width: int
+    parts: int
+    sides: int
+    numbers: int
+
+
+@functools.lru_cache(maxsize=256)
+def layout_of(batch: int, heads: int, key_heads: int, longest: int, dims: int) -> Layout:
+    """Kept, since a call costs the host more than its kernel: Triton's own helpers are slow there."""
+    width = max(16, triton.next_power_of_2(dims))
+    sides = batch * (heads + key_heads)
+    blocks = triton.cdiv(longest, ROWS)
+    parts = triton.next_power_of_2(max(1, min(PROGRAMS // sides, blocks)))
+    return Layout(width, parts, sides, sides * parts * (width * width + width + EXTRA))
+
+
+class Sizes(NamedTuple):
+    """What calls that are finished together have in common."""
+
+    batch: int
+    heads: int
+    key_heads: int
+    queries: int
+    keys: int
+    dims: int
+    scale: float
+    softcap: float
+    layout: Layout
+
+
+def sizes_of(query: Tensor, key: Tensor, scale: float, softcap: float | None) -> Sizes:
+    """Of query (B, H, Q, D) and key (B, K, L, D)."""
+    (batch, heads, queries, dims), (_, key_heads, keys, _) = query.shape, key.shape
+    cap = math.inf if softcap is None else float(softcap)
+    layout = layout_of(batch, heads, key_heads, max(queries, keys), dims)
+    return Sizes(batch, heads, key_heads, queries, keys, dims, float(scale), cap, layout)
+
+
+def add_up(query: Tensor, key: Tensor, sizes: Sizes, sums: Tensor) -> None:
+    """Write the sums of one call, of which there are `layout.numbers`."""
+    if INTERPRETED:
+        query, key = query.float(), key.float()  # NumPy has no bf16
+    width, parts, sides, _ = sizes.layout
+    moments_kernel[(parts, sides)](
+        query, key, sums, sizes.queries, sizes.keys, *query.stride()[:3], *key.stride()[:3],
+        sizes.batch, sizes.heads, sizes.key_heads, parts, sizes.dims, width, ROWS, EXTRA,
+        query.dtype == torch.float32, **LAUNCH[width <= 64],
+    )  # fmt: skip
+
+
+def finish(sums: Tensor, calls: int, sizes: Sizes, columns: int) -> Tensor:
+    """Vitals (calls, H, columns) of sums that lie one after the other; NaN from the 13th on."""
+    heads, (width, parts, *_) = sizes.heads, sizes.layout
+    rows = sums.new_empty(calls, heads, columns)
+    by_memory = width > 64
+    scratch = sums.new_empty(calls, heads, 2, width, width) if by_memory else rows
+    finish_kernel[(heads, calls)](
+        sums, scratch, rows, sizes.scale, sizes.softcap, sizes.batch, heads, sizes.key_heads,
+        sizes.queries, sizes.keys, parts, columns, width, 16 if by_memory else width, EXTRA,
+        num_warps=8,
+    )  # fmt: skip
+    return rows
+
+
 def cheap_row(
     query: Tensor, key: Tensor, scale: float, softcap: float | None, columns: int
 ) -> Tensor:
-    """Vitals (H, columns) of query (B, H, Q, D) and key (B, K, L, D); NaN from the 13th on."""
-    (batch, heads, queries, dims), (_, key_heads, keys, _) = query.shape, key.shape
-    width = max(16, triton.next_power_of_2(dims))
-    sides = batch * (heads + key_heads)
-    blocks = triton.cdiv(max(queries, keys), ROWS)
-    # A power of two, since each number is another kernel.
-    parts = triton.next_power_of_2(max(1, min(PROGRAMS // sides, blocks)))
-    sums = query.new_empty(sides, parts, width * width + width + EXTRA, dtype=torch.float32)
+    """Vitals (H, columns) of one call by itself."""
+    sizes = sizes_of(query, key, scale, softcap)
+    sums = query.new_empty(sizes.layout.numbers, dtype=torch.float32)
+    add_up(query, key, sizes, sums)
+    return finish(sums, 1, sizes, columns)[0]
+
+
+@functools.lru_cache(maxsize=256)
+def layout_of_squares(batch: int, heads: int, length: int, dims: int) -> tuple[int, int]:
+    """W, and how many programs share a head."""
+    parts = max(1, min(PROGRAMS_OF_SQUARES // (batch * heads), triton.cdiv(length, ROWS)))
+    return max(16, triton.next_power_of_2(dims)), parts
+
+
+def add_up_squares(gradient: Tensor, sums: Tensor) -> None:
+    """Write B * K * parts sums of squares of a gradient (B, K, T, D)."""
     if INTERPRETED:
-        query, key = query.float(), key.float()  # NumPy has no bf16
-    warps = 4 if width <= 64 else 8
-    moments_kernel[(parts, sides)](
-        query, key, sums, queries, keys, *query.stride()[:3], *key.stride()[:3], batch, heads,
-        key_heads, parts, dims, width, ROWS, EXTRA, query.dtype == torch.float32, num_warps=warps,
-    )  # fmt: skip
-    row = sums.new_empty(heads, columns)
-    scratch = sums.new_empty(heads, 2, width, width)
-    finish_kernel[(heads,)](
-        sums, scratch, row, float(scale), float("inf") if softcap is None else float(softcap),
-        batch, heads, key_heads, queries, keys, parts, columns, width, width if width <= 64 else 16, EXTRA, num_warps=8,
-    )  # fmt: skip
-    return row
+        gradient = gradient.float()
+    batch, heads, length, dims = gradient.shape
+    width, parts = layout_of_squares(batch, heads, length, dims)
+    squares_kernel[(parts, batch * heads)](
+        gradient, sums, length, *gradient.stride()[:3], heads, dims, width, ROWS, num_warps=4
+    )

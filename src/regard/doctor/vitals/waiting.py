@@ -1,0 +1,169 @@
+"""Calls that wait for each other, on a GPU, and are finished together.
+
+What the cheap level computes of the sums of a call (`kernels.py`) is a few small products for each
+head: most of the machine would idle while it runs, after every attention call of a model. So the sums
+of a call, and those of its gradients, wait in a workspace, and are finished when that is full, when
+the next step begins, or when somebody wants to read.
+
+Shape legend: B batch, H query heads, K key heads, T length, D dims, V vitals.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+from regard.doctor.seen import Seen
+from regard.doctor.vitals.cheap import MOST_DIMS, per_head
+from regard.engines.gpu import HAS_TRITON, device_current
+
+if TYPE_CHECKING:
+    from regard.doctor.vitals.kernels import Sizes
+
+# Numbers in the workspace of a device (32 MiB): those of a call of 8 x 8 heads of 64 dims are 4 MiB.
+WORKSPACE = 2**23
+# Kernels load four numbers at once.
+ALIGNED = 4
+
+
+class Call(NamedTuple):
+    """One attention call: where its sums are, and where (H, V) is to be written."""
+
+    start: int
+    sizes: Sizes
+    out: Tensor
+
+
+class Gradient(NamedTuple):
+    """One gradient: where its sums of squares are, their shape (B, K, parts), and where (H,) goes."""
+
+    start: int
+    shape: tuple[int, int, int]
+    entries: int
+    out: Tensor
+
+
+class Waiting:
+    """What waits on one device."""
+
+    def __init__(self, device: torch.device) -> None:
+        # Born in inference mode it could not be read outside of it.
+        with torch.inference_mode(False):
+            self.sums = torch.empty(WORKSPACE, device=device)
+        self.used = 0
+        self.calls: list[Call] = []
+        self.gradients: list[Gradient] = []
+        self.stream: torch.cuda.Stream | None = None  # on which all that waits was summed
+
+    def add(self, seen: Seen, out: Tensor) -> None:
+        """Sum up a call that `kernels_fit`; its vitals are written into `out` (H, V) later."""
+        from regard.doctor.vitals.kernels import add_up, sizes_of
+
+        assert seen.query is not None and seen.key is not None
+        sizes = sizes_of(seen.query, seen.key, seen.scale, seen.softcap)
+        start = self._take(sizes.layout.numbers)
+        with device_current(seen.query.device):
+            add_up(seen.query, seen.key, sizes, self.sums[start:])
+        self.calls.append(Call(start, sizes, out))
+
+    def add_gradient(self, gradient: Tensor, out: Tensor) -> None:
+        """Sum up a gradient that `squares_fit`; its root mean square is written into `out` (H,)."""
+        from regard.doctor.vitals.kernels import add_up_squares, layout_of_squares
+
+        batch, heads, length, dims = gradient.shape
+        _, parts = layout_of_squares(batch, heads, length, dims)
+        start = self._take(batch * heads * parts)
+        with device_current(gradient.device):
+            add_up_squares(gradient, self.sums[start:])
+        entries = batch * length * dims
+        self.gradients.append(Gradient(start, (batch, heads, parts), entries, out))
+
+    def finish(self) -> None:
+        """Write what waits to where it belongs: calls first, since they write whole rows."""
+        calls, gradients, self.calls, self.gradients = self.calls, self.gradients, [], []
+        self.used = 0
+        if not calls and not gradients:
+            return
+        # Our own functions are none of the model's.
+        with torch._C.DisableTorchFunction(), device_current(self.sums.device), torch.no_grad():
+            here, there = current_stream(self.sums.device), self.stream
+            elsewhere = here is not None and there is not None and here != there
+            if elsewhere:
+                here.wait_stream(there)
+            self._finish_calls(calls)
+            self._finish_gradients(gradients)
+            if elsewhere:  # only now may the workspace be written to again
+                there.wait_stream(here)
+
+    def _take(self, numbers: int) -> int:
+        """Where so many numbers have room."""
+        numbers = -(-numbers // ALIGNED) * ALIGNED
+        stream = current_stream(self.sums.device)
+        if self.used + numbers > self.sums.numel() or stream != self.stream:
+            self.finish()
+            self.stream = stream
+        if numbers > self.sums.numel():
+            self.sums = self.sums.new_empty(numbers)
+        start, self.used = self.used, self.used + numbers
+        return start
+
+    def _finish_calls(self, calls: list[Call]) -> None:
+        from regard.doctor.vitals.kernels import finish
+
+        for alike in neighbours(calls):
+            first = alike[0]
+            rows = finish(self.sums[first.start :], len(alike), first.sizes, first.out.shape[1])
+            torch._foreach_copy_([call.out for call in alike], list(rows.unbind()))
+
+    def _finish_gradients(self, gradients: list[Gradient]) -> None:
+        kinds: dict[object, list[Gradient]] = {}
+        for gradient in gradients:
+            kinds.setdefault((gradient.shape, gradient.entries), []).append(gradient)
+        for alike in kinds.values():
+            shape, entries = alike[0].shape, alike[0].entries
+            sums = [self.sums[x.start : x.start + math.prod(shape)] for x in alike]
+            squares = torch.stack(sums).unflatten(1, shape).sum((1, 3))
+            sizes = (squares / entries).sqrt().nan_to_num(torch.inf, torch.inf)
+            means = [
+                per_head(y, x.out.shape[0], 0) for x, y in zip(alike, sizes.unbind(), strict=True)
+            ]
+            torch._foreach_copy_([x.out for x in alike], means)
+
+
+def neighbours(calls: list[Call]) -> Iterator[list[Call]]:
+    """The calls that one kernel can finish: of one size, and one after the other in the workspace."""
+    run: list[Call] = []
+    for call in calls:
+        if run and (
+            call.sizes != run[0].sizes
+            or call.out.shape != run[0].out.shape
+            or call.start != run[-1].start + call.sizes.layout.numbers
+        ):
+            yield run
+            run = []
+        run.append(call)
+    if run:
+        yield run
+
+
+def squares_fit(gradient: Tensor, heads: int) -> bool:
+    """Whether a kernel sums the squares of a gradient (B, K, T, D), of calls with so many heads."""
+    return (
+        gradient.is_cuda
+        and gradient.ndim == 4
+        and heads % max(gradient.shape[1], 1) == 0
+        and HAS_TRITON
+        and gradient.dtype in (torch.float16, torch.bfloat16, torch.float32)
+        and 0 < gradient.shape[-1] <= MOST_DIMS
+        and gradient.numel() > 0
+        and gradient.stride(-1) == 1
+    )
+
+
+def current_stream(device: torch.device) -> torch.cuda.Stream | None:
+    """Whose work a kernel would follow; None on the CPU."""
+    return torch.cuda.current_stream(device) if device.type == "cuda" else None
