@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
@@ -48,6 +48,9 @@ class Watcher(Protocol):
 
 # Those who watch now: `regard.doctor` adds itself here while it does.
 WATCHERS: list[Watcher] = []
+# Give every call other keys, of the same shape, before its score lowers them: the doctor's attack
+# plants a long key there.
+KEY_CHANGES: list[Callable[[Tensor], Tensor]] = []
 
 
 def attention(
@@ -253,7 +256,7 @@ def _prepare(
         bias = None if bias is None else check_bias(bias, query, key, value, ndim)
         query, key, value, real = hide_padding(query, key, value, mask, bias)
     lead = broadcast_lead(query, key, value)
-    form = _lower(chosen, query, key, lowered, real)
+    form = _lower(chosen, query, _changed(key), lowered, real)
     problem = Problem(
         form, value, mask, bias, softcap=softcap, dropout=dropout, want=want, lead=lead
     )
@@ -279,6 +282,13 @@ def _unwrap(key: Tensor | KeySide) -> tuple[Tensor, KeySide | None]:
     if isinstance(key, (InnerKey, PairwiseKey)):
         return key_tensor(key), key
     return key, None
+
+
+def _changed(key: Tensor) -> Tensor:
+    """The keys of one call after all `KEY_CHANGES`."""
+    for change in KEY_CHANGES:
+        key = change(key)
+    return key
 
 
 def _lower(

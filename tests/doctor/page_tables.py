@@ -1,14 +1,17 @@
 """The tables of docs/doctor.md, made from the code: `python -m tests.doctor.page_tables` writes them.
 
+That of the patients is measured, which takes half a minute; all others are read off the code.
+
 Thresholds are read off the rules themselves: each disease is asked about numbers of every kind
 while the function that judges signs notes which ones it is given.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from unittest import mock
@@ -23,7 +26,12 @@ from regard.doctor.remedies import REMEDIES
 from regard.doctor.vitals import VITALS, Kind
 from regard.doctor.vitals.table import BROKEN
 
+from .patients import PLANTED
+from .patients.treated import REFUSED, diagnosed, first_remedy
+
 PAGE = Path(__file__).parents[2] / "docs" / "doctor.md"
+RESULTS = PAGE.parents[1] / "benchmarks" / "results"
+MACHINES = {"2 CPU cores": "doctor_cpu.json", "one NVIDIA H200": "doctor_h200.json"}
 STEPS, HEADS = 24, 4
 # By vital and direction: the source by threshold and severity.
 Signs = dict[tuple[str, bool], dict[tuple[float, Severity], str]]
@@ -141,12 +149,57 @@ def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in cells)
 
 
+def patients_table() -> str:
+    """Every planted patient, treated: what its first remedy did to the number that counts."""
+    rows = []
+    for patient in PLANTED:
+        case = diagnosed(patient)
+        name, disease = f"`{patient.name}`", f"`{patient.disease}`"
+        if patient.name in REFUSED:
+            rows.append((name, disease, "none can be applied", "refused with the reason"))
+            continue
+        treatment, effect = first_remedy(patient, case)
+        shown = effect.signal.vital if effect.direct else effect.signal.made_of
+        numbers = f"{shown} {effect.before:.3g} -> {effect.after:.3g}"
+        result = "healthy" if treatment.healed else "better"
+        rows.append((name, disease, f"`{treatment.remedy.name}`", f"{numbers} ({result})"))
+    return table(("patient", "disease", "first remedy", "before -> after, same batch"), rows)
+
+
+def costs_table() -> str:
+    """What each level adds, out of the committed results of benchmarks/doctor_overhead.py."""
+    rows = []
+    for machine, file in MACHINES.items():
+        found = json.loads((RESULTS / file).read_text(encoding="utf-8"))
+        for case, row in found["costs"].items():
+            batch, mask, step, level = case.split(", ")
+            shown = (f"{100 * row[x]:+.1f}" for x in ("low", "high"))
+            cost = f"{100 * row['cost']:+.1f}% ({' to '.join(shown)})"
+            if "host_ms" in row:
+                host = f"{row['host_ms']:.1f} and {row['watched_host_ms']:.1f} ms"
+            else:
+                host = ""
+            cells = (f"{machine}, {batch}", f"{step}, {mask}", f"`{level}`", cost)
+            rows.append((*cells, f"{row['unwatched_ms']:.1f} ms", host))
+    head = (
+        "where",
+        "what",
+        "level",
+        "adds (half of the rounds)",
+        "to",
+        "of it the host, without and with",
+    )
+    return table(head, rows)
+
+
 TABLES = {
+    "costs": costs_table,
     "vitals": vitals_table,
     "diseases": diseases_table,
     "thresholds": thresholds_table,
     "remedies": remedies_table,
 }
+MEASURED = {"patients": patients_table}
 
 
 def between(name: str) -> re.Pattern[str]:
@@ -154,9 +207,9 @@ def between(name: str) -> re.Pattern[str]:
     return re.compile(f"(<!-- {name} -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
-def written(page: str) -> str:
-    """The page with all tables made anew."""
-    for name, make in TABLES.items():
+def written(page: str, tables: Mapping[str, Callable[[], str]] = TABLES) -> str:
+    """The page with these tables made anew."""
+    for name, make in tables.items():
         found = make()
         page, count = between(name).subn(lambda m, text=found: f"{m[1]}{text}\n{m[2]}", page)
         assert count == 1, f"the page has {count} places for the table of {name}"
@@ -164,4 +217,5 @@ def written(page: str) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(written(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    page = PAGE.read_text(encoding="utf-8")
+    PAGE.write_text(written(page, {**TABLES, **MEASURED}), encoding="utf-8")

@@ -192,10 +192,10 @@ def test_undone_twice():
 def test_summaries_fit_the_screen(remedy):
     model, x = case(200.0)
     over_steps = [("logit_max growth", 1.0, True), ("key_norm growth", 1.0, True)]
-    made = finding(*LARGE, *over_steps, ("query_grad", 1e-8, False))
+    made = finding(*LARGE, *over_steps, ("tanh_slope", 0.25, False))
     text = watch(model).treat(made, remedy, x).summary()
     assert all(len(line) <= 80 for line in text.splitlines()), text
-    assert "key_norm growth shows over" in text and "query_grad: not measured" in text
+    assert "key_norm growth shows over" in text and "tanh_slope: not measured" in text
     assert text.count("logit_max:") == 1 and "logit_max growth" not in text
     narrow = watch(model).treat(made, "temperature", x).summary(60)
     assert all(len(line) <= 60 for line in narrow.splitlines()[1:])

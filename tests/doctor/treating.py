@@ -11,6 +11,8 @@ from regard.doctor.watch import watch
 
 from .watching import DIM, HEADS, Attention, Eager, Stack
 
+ALIKE = (("value_alike", 0.99, True), ("output_alike", 0.99, True))
+BROKEN = (("nan_queries", 0.0, True), ("nan_keys", 0.0, True))
 SITE = "layers.1"
 LARGE = (("logit_max", 1.0, True), ("logit_var", 1.0, True))
 LOUD = (("key_spread", 3.0, True), ("c50", 10.0, False))
@@ -98,3 +100,11 @@ def sides(model: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
 
 def treat(model: nn.Module, x, remedy: str, made: Finding | None = None, **options):
     return watch(model).treat(made or finding(remedies=(remedy,)), remedy, x, **options)
+
+
+def collapsed(site: str, remedy: str = "residual") -> Finding:
+    return finding(*ALIKE, site=site, disease="rank-collapse", remedies=(remedy,))
+
+
+def broken_at(site: str) -> Finding:
+    return finding(*BROKEN, site=site, disease="broken-numbers", remedies=("finite",))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from . import fresh, huggingface, trained
-from .gradients import DeadGradient, NoGradient, TiedSides
+from .gradients import CutByData, CutOutside, DeadGradient, DeadHead, NoGradient, TiedSides
 from .heads import (
     CapturedLayer,
     CollapsedEntropy,
@@ -23,6 +23,7 @@ from .logits import (
 )
 from .masks import (
     BrokenNorm,
+    BrokenWeights,
     ForgottenMask,
     InvertedCausal,
     InvertedLongPadding,
@@ -57,7 +58,10 @@ PLANTED: tuple[Patient, ...] = tuple(
         SwampedEncoder,
         TiedSides,
         DeadGradient,
+        DeadHead,
         NoGradient,
+        CutOutside,
+        CutByData,
         MaskedRow,
         InvertedCausal,
         InvertedLongPadding,
@@ -65,6 +69,7 @@ PLANTED: tuple[Patient, ...] = tuple(
         ForgottenMask,
         Unregistered,
         BrokenNorm,
+        BrokenWeights,
         Overflow,
     )
 )
@@ -101,6 +106,7 @@ HEALTHY: tuple[Patient, ...] = tuple(
         huggingface.Gemma2,
         huggingface.GptOss,
         huggingface.Deberta,
+        huggingface.Whisper,
         trained.Copying,
         trained.Induction,
         trained.Previous,

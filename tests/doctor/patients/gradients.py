@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from .logits import Words
-from .models import LENGTH, Attention, Block, Model, at
+from .models import LENGTH, Attention, Block, Model, at, head_rows
 from .patient import Patient, vectors
 
 
@@ -49,6 +49,50 @@ class Cut(Attention):
         return q, k, self.split(self.v(x))
 
 
+class CutOutside(Words):
+    """The same in the module around the one that attends."""
+
+    disease, sites = "no-gradient", (f"{at(1)}.core",)
+
+    def build(self) -> nn.Module:
+        return Model(Attention(), Outer())
+
+
+class Outer(Cut):
+    """Projections here, attention in a module of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.core = Core()
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return self.core(q, k, v)
+
+
+class Core(nn.Module):
+    """Attention without a weight."""
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return nn.functional.scaled_dot_product_attention(q, k, v)
+
+
+class CutByData(Words):
+    """Queries and keys are read as `.data`, which nobody can pass over from outside."""
+
+    disease, sites = "no-gradient", (at(1),)
+
+    def build(self) -> nn.Module:
+        return Model(Attention(), Data())
+
+
+class Data(Attention):
+    """Query and key without their history."""
+
+    def sides(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        q, k, v = super().sides(x)
+        return q.data, k.data, v
+
+
 class TiedSides(Patient):
     """Query and key share their projection, and vectors are long: every token sees itself alone.
 
@@ -73,3 +117,23 @@ class Tied(Attention):
     def sides(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         q = self.split(self.q(x))
         return q, q.clone(), self.split(self.v(x))
+
+
+class DeadHead(TiedSides):
+    """The same in one of two heads, and the layer as a whole goes on learning."""
+
+    disease, heads = "dead-gradient", (0,)
+
+    def build(self) -> nn.Module:
+        model = nn.Sequential(Block(Attention(128, 2), 128), Block(TiedHead(128, 2), 128))
+        with torch.no_grad():
+            nn.init.normal_(model[1].attention.q.weight[head_rows(0, 128, 2)], std=2.2 * 128**-0.5)
+        return model
+
+
+class TiedHead(Attention):
+    """Queries that are the keys, in the first head."""
+
+    def sides(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        q, k, v = super().sides(x)
+        return q, torch.cat([q[:, :1], k[:, 1:]], 1), v

@@ -149,3 +149,30 @@ class Deberta(HuggingFace):
         "pos_att_type": ["p2c", "c2p"],
         "position_buckets": 8,
     }
+
+
+class Whisper(HuggingFace):
+    """Whisper: sinusoids of amplitude 1 beside sound whose fresh convolutions say next to nothing."""
+
+    kind = "WhisperForConditionalGeneration"
+    options: ClassVar[dict[str, Any]] = {
+        "vocab_size": WORDS,
+        "d_model": 64,
+        "encoder_layers": 2,
+        "decoder_layers": 2,
+        "encoder_attention_heads": 4,
+        "decoder_attention_heads": 4,
+        "encoder_ffn_dim": 96,
+        "decoder_ffn_dim": 96,
+        "num_mel_bins": 20,
+        "max_source_positions": LENGTH,
+        "max_target_positions": LENGTH,
+        "pad_token_id": 0,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "decoder_start_token_id": 1,
+    }
+
+    def batch(self, step: int) -> dict[str, Any]:
+        sound = vectors(step, 4, 20, 2 * LENGTH)
+        return {"input_features": sound, "labels": tokens(step, WORDS, (4, LENGTH // 2), 3)}

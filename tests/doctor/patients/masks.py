@@ -169,6 +169,18 @@ class Unsafe(nn.Module):
         return (x - x.mean(-1, keepdim=True)) / x.std(-1, keepdim=True)
 
 
+class BrokenWeights(Words):
+    """One weight of a projection is NaN, as after a step with an infinite loss."""
+
+    disease, sites = "broken-numbers", (at(1),)
+
+    def build(self) -> nn.Module:
+        model = Model(*attentions(3))
+        with torch.no_grad():
+            model.blocks[1].before.weight[3] = torch.nan
+        return model
+
+
 class Overflow(Words):
     """Half precision ends at 65504: keys of one head beyond it are infinite."""
 

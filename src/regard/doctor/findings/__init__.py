@@ -95,9 +95,21 @@ def without_consequences(found: Sequence[Finding]) -> list[Finding]:
         causes = [x for x in found if explains(x, finding)]
         if set(finding.heads) <= {head for x in causes for head in x.heads}:
             continue
-        worst = [x.severity for x in found if explains(finding, x)]
-        kept.append(finding._replace(severity=max([finding.severity, *worst])))
+        kept.append(raised(finding, [x for x in found if explains(finding, x)]))
     return kept
+
+
+def raised(finding: Finding, consequences: Sequence[Finding]) -> Finding:
+    """As bad as the worst that follows from it, with the numbers that say so."""
+    worst = max(consequences, key=lambda x: x.severity, default=finding)
+    if worst.severity <= finding.severity:
+        return finding
+    signals = {x.vital: x for x in (*finding.signals, *worst.signals)}
+    return finding._replace(
+        severity=worst.severity,
+        signals=tuple(signals.values()),
+        explanation=f"{finding.explanation} It is this severe for what follows: {worst.title}.",
+    )
 
 
 def merged(found: Sequence[Finding]) -> list[Finding]:

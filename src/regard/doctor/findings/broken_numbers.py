@@ -54,7 +54,7 @@ def find(disease: Disease, sites: Sequence[Evidence]) -> list[Finding]:
     found = disease.found(e, origin.place, severity, heads, signals, sure, where + after)
     # No norm helps where queries or keys are broken before it.
     if any((at[name] > 0).any() for name in BROKEN if not name.endswith("logits")):
-        found = found._replace(remedies=disease.remedies[::-1])
+        found = found._replace(remedies=disease.remedies[1:])
     return [found]
 
 
@@ -65,6 +65,7 @@ BROKEN_NUMBERS = Disease(
     explanation="Queries, keys or logits hold NaN or Inf here, and nowhere before.",
     remedies=(
         Advice("qk-norm", "queries and keys that no longer leave the range of the dtype"),
+        Advice("finite", "broken numbers that go no further than the module that makes them"),
         Advice("numbers", "find the division by zero, log of zero or overflow before this layer"),
     ),
 )

@@ -11,6 +11,13 @@ from regard.doctor.findings.signs import Disease, above, judge
 SWAMPED = 0.95
 SWAMPED_SOURCE = "ours: never both above 0.6 in healthy models, fresh and trained"
 
+# Sinusoids of amplitude 1 have 0.7. Beside them a fresh Whisper, whose convolutions start at 0.02, has
+# next to no content, and learns to have some.
+USUAL = 1.0
+FRESH = (
+    "Here they are no larger than usual: in a model that is not trained yet it passes as it learns."
+)
+
 
 def find(disease: Disease, sites: Sequence[Evidence]) -> list[Finding]:
     """From the input on, in all heads: single ones learn to follow places.
@@ -26,9 +33,13 @@ def find(disease: Disease, sites: Sequence[Evidence]) -> list[Finding]:
             above(e, "place_share", SWAMPED, SWAMPED_SOURCE),
             above(e, "value_place", SWAMPED, SWAMPED_SOURCE),
         )
-        finding = judge(disease, e, Severity.WARNING, needed, every_head=True)
+        size = e.declared.position_size
+        usual = size is not None and size <= USUAL
+        severity = Severity.NOTE if usual else Severity.WARNING
+        finding = judge(disease, e, severity, needed, every_head=True)
         if finding is not None:
-            found.append(finding)
+            more = f"{finding.explanation} {FRESH}" if usual else finding.explanation
+            found.append(finding._replace(explanation=more))
         elif e is sites[0]:
             return []
     return found

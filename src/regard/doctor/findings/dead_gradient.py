@@ -6,7 +6,12 @@ from collections.abc import Sequence
 
 import torch
 
-from regard.doctor.findings.evidence import Evidence, tokens_differ
+from regard.doctor.findings.evidence import (
+    GRADIENT_SHARE,
+    Evidence,
+    gradient_share,
+    tokens_differ,
+)
 from regard.doctor.findings.finding import Advice, Finding, Severity
 from regard.doctor.findings.signs import Disease, Grade, Sign, graded
 
@@ -14,6 +19,8 @@ from regard.doctor.findings.signs import Disease, Grade, Sign, graded
 EPSILON = 1e-8
 NEAR, WORTSMAN = 100 * EPSILON, "AdamW's epsilon of 1e-8 (arXiv 2309.14322); 100 times it is ours"
 REACHES, REACHES_SOURCE = 1e-4, "ours: 0.007 to 50 in healthy models, fresh and trained"
+# Values that differ by less than a tenth of what they have in common.
+ALIKE = 0.99
 # Values that start at zero, as some initialisations have it, give no gradient in the first step.
 LASTING = 2
 
@@ -30,12 +37,10 @@ def dead_at(disease: Disease, e: Evidence) -> list[Finding]:
     """
     largest = torch.maximum(e.of("query_grad"), e.of("key_grad"))
     largest = largest.masked_fill(largest.isinf(), torch.nan)
-    ratio = Sign(
-        "query_grad / value_grad", largest / e.of("value_grad"), REACHES, False, REACHES_SOURCE
-    )
+    ratio = Sign(GRADIENT_SHARE, gradient_share(e.of), REACHES, False, REACHES_SOURCE)
     count = 1 if e.facts is None else e.facts.batch * e.facts.queries
     of_weights = largest * count**0.5
-    return graded(
+    found = graded(
         disease,
         e,
         Grade(
@@ -48,8 +53,19 @@ def dead_at(disease: Disease, e: Evidence) -> list[Finding]:
         ),
         lasting=LASTING,
     )
+    # Through a softmax that is not saturated nothing comes where all values say the same.
+    alike = e.now("value_alike")
+    return [
+        x._replace(remedies=OF_VALUES) if bool((alike[list(x.heads)] > ALIKE).all()) else x
+        for x in found
+    ]
 
 
+EPSILON_ADVICE = Advice("epsilon", "1e-15 in place of 1e-8 lets Adam take small gradients in full")
+OF_VALUES = (
+    Advice("contrast", "values that differ by as much as they have in common"),
+    EPSILON_ADVICE,
+)
 DEAD_GRADIENT = Disease(
     name="dead-gradient",
     title="hardly any gradient reaches queries and keys",
@@ -63,6 +79,6 @@ DEAD_GRADIENT = Disease(
     remedies=(
         Advice("qk-norm", "logits of unit size, through which gradients come"),
         Advice("temperature", "the same, with a learned factor"),
-        Advice("epsilon", "1e-15 in place of 1e-8 lets Adam take small gradients in full"),
+        *OF_VALUES,
     ),
 )

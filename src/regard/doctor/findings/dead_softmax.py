@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import torch
-
-from regard.doctor.findings.evidence import Evidence
+from regard.doctor.findings.evidence import GRADIENT_SHARE, Evidence, gradient_share
 from regard.doctor.findings.finding import Advice, Finding, Severity
 from regard.doctor.findings.signs import Disease, Sign, above, below, each_site, judge
 
@@ -20,11 +18,10 @@ def rule(disease: Disease, e: Evidence) -> list[Finding | None]:
     """The whole layer; single heads that are this hard have mostly learnt to be."""
     if e.facts is not None and e.facts.keys < 2:
         return []
-    gradient = torch.maximum(e.of("query_grad"), e.of("key_grad")) / e.of("value_grad")
     needed = (
         below(e, "jacobian", SLOPE, SLOPE_SOURCE),
         above(e, "max_weight", ONE, ONE_SOURCE),
-        Sign("query_grad / value_grad", gradient, REACHES, False, REACHES_SOURCE),
+        Sign(GRADIENT_SHARE, gradient_share(e.of), REACHES, False, REACHES_SOURCE),
     )
     found = judge(disease, e, Severity.WARNING, needed, every_head=True, lasting=LASTING)
     return [found or judge(disease, e, Severity.NOTE, needed)]

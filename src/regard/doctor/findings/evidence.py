@@ -5,7 +5,8 @@ Shape legend: S steps, H heads, V vitals.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -18,6 +19,10 @@ from regard.nn.position import Sinusoidal
 if TYPE_CHECKING:
     from regard.doctor.watch import Doctor
 
+# Names of positions: "pe", "wpe", "pos_embed", "embed_positions", but not "post_norm".
+POSITIONS = re.compile(r"(^|_)(w?pe|pos|posit[a-z]*)(_|$)")
+# What reaches queries and keys over what reaches the values.
+GRADIENT_SHARE = "query_grad / value_grad"
 # All but rounding.
 ALL_ALIKE = 1 - 1e-6
 
@@ -29,11 +34,13 @@ class Declared(NamedTuple):
         causal: the attribute `is_causal` of the module, as Hugging Face's have it; None without.
         frozen: whether parameters of the module are kept from learning.
         fixed_positions: whether positions that cannot learn are added to the model's input.
+        position_size: root mean square of its largest table of positions, None without one.
     """
 
     causal: bool | None = None
     frozen: bool = False
     fixed_positions: bool = False
+    position_size: float | None = None
 
 
 class Evidence(NamedTuple):
@@ -87,6 +94,12 @@ def filled(values: Tensor) -> Tensor:
     return values.gather(0, last)
 
 
+def gradient_share(of: Callable[[str], Tensor]) -> Tensor:
+    """`GRADIENT_SHARE` of vitals by name: that of the side that gets more."""
+    largest = torch.maximum(of("query_grad"), of("key_grad"))
+    return largest.masked_fill(largest.isinf(), torch.nan) / of("value_grad")
+
+
 def tokens_differ(sites: Sequence[Evidence]) -> bool:
     """Whether the input has anything to tell apart, as far as the first site shows.
 
@@ -110,13 +123,13 @@ def evidence(doctor: Doctor) -> list[Evidence]:
     modules = {
         name or type(module).__name__: module for name, module in named_modules(doctor.model)
     }
-    fixed = has_fixed_positions(doctor.model)
+    fixed, size = has_fixed_positions(doctor.model), position_size(doctor.model)
     found = []
     for site in doctor.chart.order:
         steps, values = doctor.history(site.name)
         if not steps or not site.heads:
             continue
-        declared = declared_by(modules.get(site.module), fixed)
+        declared = declared_by(modules.get(site.module), fixed, size)
         found.append(
             Evidence(
                 site.name,
@@ -132,25 +145,40 @@ def evidence(doctor: Doctor) -> list[Evidence]:
     return found
 
 
-def declared_by(module: nn.Module | None, fixed_positions: bool) -> Declared:
+def declared_by(
+    module: nn.Module | None, fixed_positions: bool, position_size: float | None
+) -> Declared:
     """What a module says of itself."""
     causal = getattr(module, "is_causal", None)
     parameters = [] if module is None else list(module.parameters())
     frozen = not all(x.requires_grad for x in parameters)
-    return Declared(causal if isinstance(causal, bool) else None, frozen, fixed_positions)
+    causal = causal if isinstance(causal, bool) else None
+    return Declared(causal, frozen, fixed_positions, position_size)
 
 
-def has_fixed_positions(model: nn.Module) -> bool:
-    """Whether the model holds sinusoids, or a table of positions that does not learn.
+def position_tables(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Parameters and buffers that hold positions, by their names.
 
     A table has two dims or more: frequencies of rotary positions have one.
     """
+    for name, x in (*model.named_buffers(), *model.named_parameters()):
+        named = any(POSITIONS.search(word) for word in name.lower().split(".")[-2:])
+        if named and x.is_floating_point() and x.ndim > 1:
+            yield name, x
+
+
+def has_fixed_positions(model: nn.Module) -> bool:
+    """Whether the model holds sinusoids, or a table of positions that does not learn."""
     if any(isinstance(x, Sinusoidal) and not list(x.parameters()) for x in model.modules()):
         return True
-    frozen = [(name, x) for name, x in model.named_parameters() if not x.requires_grad]
-    for name, x in (*model.named_buffers(), *frozen):
-        words = name.lower().split(".")
-        named = any(word == "pe" or word.startswith("pos") for word in words[-2:])
-        if named and x.is_floating_point() and x.ndim > 1:
-            return True
-    return False
+    return any(not x.requires_grad for _, x in position_tables(model))
+
+
+def position_size(model: nn.Module) -> float | None:
+    """Root mean square of the largest table, None without one."""
+    found = [float(x.detach().float().square().mean().sqrt()) for _, x in position_tables(model)]
+    for module in model.modules():
+        if isinstance(module, Sinusoidal):
+            # A sine of amplitude a has the root mean square a / sqrt(2).
+            found.append(abs(float(module.amplitude)) / 2**0.5)
+    return max(found, default=None)

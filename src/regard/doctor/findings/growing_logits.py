@@ -38,6 +38,8 @@ def rule(disease: Disease, e: Evidence) -> list[Finding]:
     """From the courses of the largest logit, or its bound without that, and of the variance."""
     vital, factor, seen = "logit_max", 1.0, measured(e, "logit_max")
     if len(seen) < LEAST_STEPS:
+        if e.facts is not None and e.facts.rescored:  # no norms bound what a function makes of it
+            return []
         vital, factor, seen = "logit_bound", BOUND, measured(e, "logit_bound")
     varied = measured(e, "logit_var")
     if min(len(seen), len(varied)) < LEAST_STEPS:

@@ -28,6 +28,8 @@ def rule(disease: Disease, e: Evidence) -> list[Finding]:
             Grade(Severity.FAILURE, (above(e, "logit_max", DIVERGED, WORTSMAN), varied), (sharp,)),
             Grade(Severity.WARNING, (above(e, "logit_max", LARGE, KIMI), varied), (sharp,)),
         )
+    if e.facts is not None and e.facts.rescored:  # no norms bound what a function makes of products
+        return []
     size = TYPICAL * e.of("logit_var").sqrt()
     name = "3 * sqrt(logit_var)"
     bounds = [above(e, "logit_bound", limit, WORTSMAN) for limit in (10 * DIVERGED, DIVERGED)]

@@ -7,7 +7,7 @@ from regard.doctor.findings.finding import Advice, Finding, Severity
 from regard.doctor.findings.signs import Disease, Sign, constant, each_site, judge
 
 # They read gradients of all three sides, or of none.
-ROUTES = ("sdpa", "regard")
+ROUTES = ("sdpa", "flex", "regard")
 SOURCE = "ours: the values get one in every step"
 
 
@@ -22,7 +22,13 @@ def rule(disease: Disease, e: Evidence) -> list[Finding | None]:
         count = constant(e, (~e.of(side).isnan()).sum(0).to(e.values.dtype))
         needed.append(Sign(f"steps with {side}", count, 0.5, False, SOURCE))
     severity = Severity.NOTE if e.declared.frozen else Severity.WARNING
-    return [judge(disease, e, severity, needed)]
+    found = judge(disease, e, severity, needed)
+    if found is not None and e.declared.frozen:
+        found = found._replace(remedies=(disease.remedies[1], disease.remedies[0], BY_HAND))
+    return [found]
+
+
+BY_HAND = Advice("gradient", "take what cuts them off out of the code")
 
 
 NO_GRADIENT = Disease(
@@ -32,7 +38,12 @@ NO_GRADIENT = Disease(
     explanation=(
         "In backward a gradient arrives at the values of this layer and none at its queries and "
         "keys. Where it looks will never be learnt. A detach or no_grad in the forward pass does "
-        "that, or weights that were frozen."
+        "that, or weights that were frozen. A .data or inference_mode does it too: no remedy reaches "
+        "those, they are to be taken out of the code."
     ),
-    remedies=(Advice("gradient", "take the detach or no_grad out, or unfreeze the projections"),),
+    remedies=(
+        Advice("reconnect", "a gradient in spite of a detach or no_grad in this module"),
+        Advice("thaw", "a gradient where weights of this module were frozen"),
+        BY_HAND,
+    ),
 )

@@ -48,7 +48,7 @@ RANK_COLLAPSE = Disease(
     ),
     remedies=(
         Advice("residual", "a residual connection around attention, or larger weights on it"),
-        Advice("temperature", "sharper weights average less"),
+        Advice("contrast", "what is left of the differences, made larger"),
     ),
     causes=("dead-gradient",),
 )

@@ -53,7 +53,7 @@ def rule(disease: Disease, e: Evidence) -> list[Finding]:
             return []
         found = judge(disease, e, Severity.WARNING, (share, least, entropy), every_head=True)
         return [] if found is None else [found]
-    if facts.scale is None:
+    if facts.scale is None or facts.rescored:
         return []
     times = constant(e, abs(facts.scale) * facts.dims**0.5)
     scale = Sign("scale * sqrt(dims)", times, TIMES_USUAL, True, VASWANI)

@@ -9,14 +9,14 @@ Shape legend: `...` leading dims, L keys, D width.
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
 
+from regard.attention import KEY_CHANGES
 from regard.doctor.remedies.intervene import HOLDER, Change, Place, module_at, put, take_away
 
 # What models call their norm on keys.
@@ -89,8 +89,6 @@ def before_norm(keys: int, place: int, factor: float, module: nn.Module, args: t
 @contextmanager
 def before_lowering(module: nn.Module, index: int, place: int, factor: float) -> Iterator[None]:
     """At the call of `regard.attention` number `index` within a forward of the module."""
-    source: Any = importlib.import_module("regard.attention")
-    lower: Callable = source._lower
     inside, calls = False, 0
 
     def begin(module: nn.Module, args: Any) -> None:
@@ -101,21 +99,21 @@ def before_lowering(module: nn.Module, index: int, place: int, factor: float) ->
         nonlocal inside
         inside = False
 
-    def louder(score: Any, query: Tensor, key: Tensor, *rest: Any) -> Any:
+    def louder(key: Tensor) -> Tensor:
         nonlocal calls
-        if inside:
-            key = lengthened(key, place, factor) if calls == index else key
-            calls += 1
-        return lower(score, query, key, *rest)
+        if not inside:
+            return key
+        calls += 1
+        return lengthened(key, place, factor) if calls == index + 1 else key
 
     hooks = (
         module.register_forward_pre_hook(begin),
         module.register_forward_hook(end, always_call=True),
     )
-    source._lower = louder
+    KEY_CHANGES.append(louder)
     try:
         yield
     finally:
-        source._lower = lower
+        KEY_CHANGES.remove(louder)
         for hook in hooks:
             hook.remove()

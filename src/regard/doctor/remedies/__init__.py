@@ -15,26 +15,26 @@ from torch import nn
 from regard.doctor.remedies.base import Applied, Case, Remedy
 from regard.doctor.remedies.bias_clip import BiasClip
 from regard.doctor.remedies.change import Change, Place
+from regard.doctor.remedies.contrast import Contrast, Contrasted
 from regard.doctor.remedies.cosine import CosineScore, CosineSides
+from regard.doctor.remedies.finite import Finite, FiniteModule, FiniteSides
 from regard.doctor.remedies.heads import RedrawHeads
 from regard.doctor.remedies.intervene import describe_changes, put
 from regard.doctor.remedies.key_clip import ClippedKeySides, KeyClip
 from regard.doctor.remedies.locate import Call, locate
 from regard.doctor.remedies.mask import Masked, MaskRemedy
 from regard.doctor.remedies.norms import NormedSides, QKNorm
+from regard.doctor.remedies.positions import Positions
 from regard.doctor.remedies.qk_clip import QKClip
+from regard.doctor.remedies.reconnect import Reconnect, Reconnected
+from regard.doctor.remedies.residual import Residual, WayAround
 from regard.doctor.remedies.scale import Scale, Scaled
 from regard.doctor.remedies.shrink_tanh import ShrinkTanh, ShrunkSides
 from regard.doctor.remedies.soft_cap import Capped, SoftCap
 from regard.doctor.remedies.swap_score import SwapScore
 from regard.doctor.remedies.temperature import LearnedTemperature, Temperature
-from regard.doctor.remedies.texts import (
-    EpsilonAdvice,
-    GradientAdvice,
-    NumbersAdvice,
-    PositionAdvice,
-    ResidualAdvice,
-)
+from regard.doctor.remedies.texts import EpsilonAdvice, GradientAdvice, NumbersAdvice
+from regard.doctor.remedies.thaw import Thaw
 
 __all__ = [
     "REMEDIES",
@@ -63,11 +63,15 @@ REMEDIES: Mapping[str, Remedy] = {
         ShrinkTanh(),
         BiasClip(),
         MaskRemedy(),
-        PositionAdvice(),
+        Positions(),
         RedrawHeads(),
+        Residual(),
+        Contrast(),
+        Thaw(),
+        Reconnect(),
+        Finite(),
         EpsilonAdvice(),
         GradientAdvice(),
-        ResidualAdvice(),
         NumbersAdvice(),
     )
 }
@@ -83,6 +87,11 @@ CHANGES: Mapping[str, type[Change]] = {
         Capped,
         ShrunkSides,
         Masked,
+        Contrasted,
+        WayAround,
+        Reconnected,
+        FiniteModule,
+        FiniteSides,
     )
 }
 

@@ -5,6 +5,7 @@ Shape legend: H query heads, K key heads, V vitals.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.doctor.findings.finding import Finding
-from regard.doctor.remedies.change import Change, Place
+from regard.doctor.remedies.change import ROUTES, Change, Place
 from regard.doctor.remedies.intervene import module_at, put, take_away
 from regard.doctor.remedies.locate import Call, locate, sides_of
 from regard.doctor.remedies.projections import scale_rows
@@ -79,7 +80,11 @@ class Case:
 
     def look(self) -> tuple[Tensor, Tensor]:
         """The same as the model has them now."""
-        return sides_of(locate(self.model, self.batch, self.site)[self.site])
+        return sides_of(self.again())
+
+    def again(self) -> Call:
+        """The call as the model makes it now."""
+        return locate(self.model, self.batch, self.site)[self.site]
 
     def like(self) -> dict[str, Any]:
         """Device and dtype for a new parameter of the module."""
@@ -121,7 +126,6 @@ class Remedy:
         source: where it comes from.
         moves: the vitals that it is for.
         applies: whether it is code; else it is a text, and a person has to do it.
-        options: what `treat` may be given for it, by name with its default.
     """
 
     name: ClassVar[str]
@@ -129,7 +133,12 @@ class Remedy:
     source: ClassVar[str]
     moves: ClassVar[frozenset[str]] = frozenset()
     applies: ClassVar[bool] = True
-    options: ClassVar[dict[str, Any]] = {}
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What `treat` may be given for it, by name with its default: what `apply` takes."""
+        taken = inspect.signature(self.apply).parameters.values()
+        return {x.name: x.default for x in taken if x.kind is x.KEYWORD_ONLY}
 
     def refuse(self, finding: Finding) -> str | None:
         """Why it is no answer to this disease, or None."""
@@ -195,19 +204,28 @@ def named(heads: list[int]) -> str:
     return f"head{'s' if len(heads) > 1 else ''} {', '.join(map(str, heads))}"
 
 
-def put_change(case: Case, name: str, change: Change) -> tuple[Callable[[], None], tuple[str, ...]]:
-    """Put a change at the call; gives what undoes it and the names of its parameters."""
+def put_change(
+    case: Case, name: str, change: Change, place: Place | None = None
+) -> tuple[Callable[[], None], tuple[str, ...]]:
+    """Put a change at the call, or at `place`; gives what undoes it and its parameters' names."""
+    place = case.place if place is None else place
+    if place.route not in ROUTES:
+        raise NotApplicable(f"{case.site} is a call of {place.route}, which cannot be changed")
+    if place.route == "flex" and not (change.softcap is None and change.mask is None):
+        raise NotApplicable(
+            f"{case.site} is FlexAttention, whose logits and mask are functions of the model's own: "
+            "write cap * tanh(score / cap) into its score_mod, or the mask into its mask_mod"
+        )
     parallel = isinstance(case.model, nn.parallel.DistributedDataParallel)
     if parallel and any(True for _ in change.parameters()):
         raise NotApplicable(
             "DistributedDataParallel does not hear of new parameters: treat the model inside, "
             "model.module, and wrap it anew"
         )
-    key = put(case.model, case.place, name, change)
+    key = put(case.model, place, name, change)
     own = {id(x) for x in change.parameters()}
     names = tuple(name for name, x in case.model.named_parameters() if id(x) in own)
-    path = case.place.module
-    return lambda: take_away(case.model, path, key), names
+    return lambda: take_away(case.model, place.module, key), names
 
 
 def fold(case: Case, on_query: Tensor, on_key: Tensor) -> Callable[[], None] | None:

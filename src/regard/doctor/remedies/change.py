@@ -1,6 +1,7 @@
-"""What is done to one attention call, and which call it is.
+"""What is done to one attention call, or to one module around it, and which one it is.
 
-Shape legend: `...` leading dims, H query heads, K key heads, Q queries, L keys, D width of a head.
+Shape legend: `...` leading dims, H query heads, K key heads, Q queries, L keys, D and V width of a
+head and of its values.
 """
 
 from __future__ import annotations
@@ -10,6 +11,11 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
+# The route of a change to a whole module.
+WHOLE = "module"
+# Those at which something can be changed.
+ROUTES = ("sdpa", "flex", "softmax", "regard", "torch", WHOLE)
+
 
 @dataclass(frozen=True)
 class Place:
@@ -17,8 +23,8 @@ class Place:
 
     Attributes:
         module: the path of the module that makes it; "" for the model itself.
-        route: "sdpa", "softmax", "regard", or "torch" for `nn.MultiheadAttention`, which goes one
-            way or another as it is asked for weights.
+        route: "sdpa", "flex", "softmax", "regard", or "torch" for `nn.MultiheadAttention`, which goes one
+            way or another as it is asked for weights; `WHOLE` for the forward of any module.
         index: the how manieth call of this route in one forward of the module, from 0.
         product: for "softmax", the how manieth product of two tensors makes its logits; None where
             that is not known, and so neither are query and key.
@@ -34,6 +40,11 @@ class Place:
     key_heads: int
 
 
+def whole(module: str) -> Place:
+    """The forward of the module of this path."""
+    return Place(module, WHOLE, 0, None, 0, 0)
+
+
 def by_head(values: Tensor, x: Tensor) -> Tensor:
     """(h,) for the heads of x (..., H, T, D): each several times where x repeats its heads."""
     heads = x.shape[-3]
@@ -43,17 +54,19 @@ def by_head(values: Tensor, x: Tensor) -> Tensor:
 
 
 class Change(nn.Module):
-    """What is done to one attention call. Subclasses override what they need.
+    """What is done to one attention call, or one module. Subclasses override what they need.
 
     Attributes:
-        place: which call, set by `put`.
+        place: which call or module, set by `put`.
         softcap: bounds the logits to `softcap * tanh(logits / softcap)`, None for no bound.
         mask: what is done to its mask, by name: see `masking.py`; None for nothing.
         pairwise: whether `change_sides` is for a and b of a pairwise score of regard's.
+        reconnects: whether `detach` and `no_grad` are passed over while the module runs.
     """
 
     place: Place
     pairwise: ClassVar[bool] = False
+    reconnects: ClassVar[bool] = False
     softcap: float | None = None
     mask: str | None = None
 
@@ -67,6 +80,18 @@ class Change(nn.Module):
     def rate(self) -> Tensor | None:
         """(H,) or (1,): what logits are multiplied with; None where that is not all it does."""
         return None
+
+    def change_value(self, value: Tensor) -> Tensor:
+        """Value (..., K, L, V) in place of the one given."""
+        return value
+
+    def before(self, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+        """What the whole module is given in place of these arguments."""
+        return args, kwargs
+
+    def after(self, output: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """What the whole module gives in place of this output, which it made of these arguments."""
+        return output
 
     def arguments(self) -> dict[str, Any]:
         """Plain data that builds it again, before its parameters are loaded."""

@@ -16,11 +16,12 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from regard.attention import attention
+from regard.doctor.capture.flex import passes_by
 from regard.doctor.capture.gradients import SIDES
 from regard.doctor.capture.mode import checkpointed, multi_head_attention, sdpa_arguments
 from regard.doctor.capture.shapes import as_heads
 from regard.doctor.capture.softmax import PRODUCTS, softmax_input
-from regard.doctor.remedies.change import Change, by_head
+from regard.doctor.remedies.change import ROUTES, Change, by_head
 from regard.doctor.remedies.masking import masked_call, masked_logits, masked_problem
 from regard.doctor.vitals.logits import HIDDEN_LOGIT
 from regard.forms import Inner, Pairwise
@@ -48,7 +49,8 @@ class Changing(TorchFunctionMode):
     def __init__(self, changes: list[Change]) -> None:
         super().__init__()
         self.changes = changes
-        self.counts = {"sdpa": 0, "softmax": 0, "regard": 0, "torch": 0, "product": 0}
+        self.counts = dict.fromkeys((*ROUTES, "product"), 0)
+        self.reconnects = any(change.reconnects for change in changes)
         self.acted = 0
         self.own = 0  # depth of calls of regard's own, whose engine calls torch's functions
 
@@ -109,6 +111,7 @@ def sdpa(mode: Changing, func: Callable, args: tuple, kwargs: dict) -> Tensor:
     given = sdpa_arguments(args, kwargs)
     query, key, value = (given.pop(side) for side in SIDES)
     query, key = changed_sides(changes, query, key)
+    value = changed_value(changes, value)
     for change in changes:
         if change.mask is not None:
             given = masked_call(change.mask, query, key, given)
@@ -153,6 +156,16 @@ def capped(
     return attention(query, key, value, **options)
 
 
+def flex(mode: Changing, func: Callable, args: tuple, kwargs: dict) -> Any:
+    """The operator behind torch's `flex_attention`, which is given its tensors first."""
+    changes = [] if passes_by() else mode.at("flex")
+    if not changes:
+        return func(*args, **kwargs)
+    query, key, value, *rest = args
+    query, key = changed_sides(changes, query, key)
+    return func(query, key, changed_value(changes, value), *rest, **kwargs)
+
+
 def softmax(mode: Changing, func: Callable, args: tuple, kwargs: dict) -> Tensor:
     """A softmax written out: its input is the logits, with bias and mask.
 
@@ -186,17 +199,24 @@ def changed_logits(change: Change, logits: Tensor) -> Tensor:
 
 
 def product(mode: Changing, func: Callable, args: tuple, kwargs: dict) -> Any:
-    """A product of two tensors: of queries (..., Q, D) and keys (..., D, L), where it is meant."""
+    """A product of two tensors: of queries (..., Q, D) and keys (..., D, L), where it is meant.
+
+    In torch's multi-head attention the next one is of weights and values (..., L, V).
+    """
     changes = mode.at("product")
     if not changes:
         return func(*args, **kwargs)
     names = [name for name, x in kwargs.items() if isinstance(x, Tensor)]
     factors = [*args, *(kwargs[name] for name in names)]
-    query, key = factors[-2], factors[-1].transpose(-1, -2)
-    # torch scales its queries before the product: a change gets them as it does elsewhere.
-    before = query.shape[-1] ** 0.5 if changes[0].place.route == "torch" else 1.0
-    query, key = changed_sides(changes, query, key, before)
-    factors[-2:] = query, key.transpose(-1, -2)
+    of_torch = changes[0].place.route == "torch"
+    if of_torch and mode.counts["product"] > 1:
+        factors[-1] = changed_value(changes, factors[-1])
+    else:
+        query, key = factors[-2], factors[-1].transpose(-1, -2)
+        # torch scales its queries before the product: a change gets them as it does elsewhere.
+        before = query.shape[-1] ** 0.5 if of_torch else 1.0
+        query, key = changed_sides(changes, query, key, before)
+        factors[-2:] = query, key.transpose(-1, -2)
     named = dict(zip(names, factors[len(args) :], strict=True))
     return func(*factors[: len(args)], **{**kwargs, **named})
 
@@ -211,13 +231,24 @@ def inside(mode: Changing, func: Callable, args: tuple, kwargs: dict) -> Any:
 
 
 class Inside(Changing):
-    """Inside `multi_head_attention_forward`: its only SDPA, or its first product and its softmax."""
+    """Inside `multi_head_attention_forward`: its only SDPA, or its two products and its softmax."""
 
     def at(self, kind: str) -> list[Change]:
-        """All changes are meant, once."""
+        """All changes are meant: once, and at both products."""
         index = self.counts[kind]
         self.counts[kind] = index + 1
-        return self.changes if index == 0 else []
+        return self.changes if index < (2 if kind == "product" else 1) else []
+
+
+def detach(mode: Changing, func: Callable, args: tuple, kwargs: dict) -> Any:
+    """What cuts a tensor off from the loss, unless that is passed over."""
+    return args[0] if mode.reconnects else func(*args, **kwargs)
+
+
+def set_grad_enabled(mode: Changing, func: Callable, args: tuple, kwargs: dict) -> Any:
+    """What `no_grad` calls: switching on is let by, as that is how the state before comes back."""
+    off = not (args or tuple(kwargs.values()))[0]
+    return None if mode.reconnects and off else func(*args, **kwargs)
 
 
 def unflatten(mode: Changing, func: Callable, args: tuple, kwargs: dict) -> Any:
@@ -228,8 +259,11 @@ def unflatten(mode: Changing, func: Callable, args: tuple, kwargs: dict) -> Any:
 HANDLERS: dict[str, Callable[[Changing, Callable, tuple, dict], Any]] = {
     **dict.fromkeys(PRODUCTS, product),
     "scaled_dot_product_attention": sdpa,
+    "flex_attention": flex,
     "softmax": softmax,
     "unflatten": unflatten,
+    "detach": detach,
+    "_set_grad_enabled": set_grad_enabled,
     "multi_head_attention_forward": inside,
     "checkpoint": checkpointed,
     "tag_activation_checkpoint": checkpointed,
@@ -257,6 +291,14 @@ def changed_sides(
     return q.reshape(query.shape), k.reshape(key.shape)
 
 
+def changed_value(changes: list[Change], value: Tensor) -> Tensor:
+    """All changes to the values, in their own shape again."""
+    v = as_heads(value, changes[0].place.key_heads)
+    for change in changes:
+        v = change.change_value(v)
+    return v.reshape(value.shape)
+
+
 def softcap_of(changes: list[Change]) -> float | None:
     """The bound on the logits: the last one given."""
     caps = [x.softcap for x in changes if x.softcap is not None]
@@ -279,6 +321,7 @@ def change_problem(problem: Problem, change: Change) -> None:
         given = problem.temperature
         base = given if isinstance(given, Tensor) else form.phi.new_tensor(given)
         problem.temperature = base / rate.to(form.phi.dtype).view(-1, 1)
+    problem.value = change.change_value(problem.value)
     if change.softcap is not None:
         problem.softcap = change.softcap
     if change.mask is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 
@@ -22,7 +22,6 @@ class RedrawHeads(Remedy):
     )
     source = "Michel et al. 2019 (arXiv 1905.10650); Voita et al. 2019 (arXiv 1905.09418)"
     moves = frozenset({"head_similarity"})
-    options: ClassVar[dict[str, Any]] = {"seed": 0}
 
     def refuse(self, finding: Finding) -> str | None:
         """For copies alone."""

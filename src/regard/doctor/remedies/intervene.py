@@ -1,4 +1,4 @@
-"""Change the query, key, logits or mask of one attention call of a live model, whatever it is.
+"""Change one attention call of a live model, or one module around it, whatever they are.
 
 `put(model, place, name, change)` registers a `Change`, a module, below the module that attends: its
 parameters move, cast, train and save with the model. The module's class becomes a subclass of
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import copyreg
 import functools
+import sys
 import warnings
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -23,7 +24,7 @@ from torch import nn
 
 from regard.attention import WATCHERS
 from regard.doctor.capture.names import named_modules
-from regard.doctor.remedies.change import Change, Place
+from regard.doctor.remedies.change import WHOLE, Change, Place
 from regard.doctor.remedies.changing import Changing
 
 __all__ = [
@@ -53,13 +54,21 @@ def treated_forward(base: type[nn.Module], module: nn.Module, args: tuple, kwarg
     if held is None:
         return base.forward(module, *args, **kwargs)
     mode = Changing(list(held.values()))
+    around = mode.at(WHOLE)
+    for change in around:
+        args, kwargs = change.before(args, kwargs)
+    forward = base.forward
+    if mode.reconnects and "torch._dynamo" in sys.modules:  # no_grad is part of compiled code
+        forward = torch.compiler.disable(forward)
     # First of all: who else watches sees what becomes of the call.
     WATCHERS.insert(0, mode)
     try:
         with mode:
-            output = base.forward(module, *args, **kwargs)
+            output = forward(module, *args, **kwargs)
     finally:
         WATCHERS.remove(mode)
+    for change in around:
+        output = change.after(output, args, kwargs)
     if not torch.compiler.is_compiling() and mode.acted < len(mode.changes):
         idle = [name for name, x in held.items() if mode.counts[x.place.route] <= x.place.index]
         warnings.warn(NOT_MADE.format(", ".join(idle), base.__name__), stacklevel=3)

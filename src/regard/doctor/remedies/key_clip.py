@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -50,7 +50,6 @@ class KeyClip(Remedy):
     )
     source = "ours: at ten times the norm a key keeps 1% of the queries in place of 25% (d=64)"
     moves = frozenset({"key_spread", "c50", "key_norm", "logit_bound"})
-    options: ClassVar[dict[str, Any]] = {"times": TIMES}
 
     def cannot(self, case: Case) -> str | None:
         """Query and key must be within reach."""

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from regard.attention import WATCHERS
 from regard.doctor.capture.capture import Capture
+from regard.doctor.capture.flex import passes_by
 from regard.doctor.capture.mode import Mode
 from regard.doctor.capture.names import Place as Named
 from regard.doctor.capture.shapes import as_heads
@@ -28,7 +29,7 @@ from regard.doctor.capture.softmax import (
     softmax_input,
 )
 from regard.doctor.chart import Chart
-from regard.doctor.remedies.change import Place
+from regard.doctor.remedies.change import ROUTES, Place
 from regard.doctor.remedies.changing import LOCATORS
 from regard.doctor.running import call, undisturbed
 from regard.doctor.seen import Seen
@@ -36,7 +37,11 @@ from regard.doctor.vitals.logits import HIDDEN_LOGIT
 from regard.forms import Inner
 
 Counts = dict[str, int]
-KINDS = {"scaled_dot_product_attention": "sdpa", **dict.fromkeys(PRODUCTS, "product")}
+KINDS = {
+    "scaled_dot_product_attention": "sdpa",
+    "flex_attention": "flex",
+    **dict.fromkeys(PRODUCTS, "product"),
+}
 
 
 @dataclass(frozen=True)
@@ -65,12 +70,22 @@ def locate(model: nn.Module, batch: Any, site: str | None = None) -> dict[str, C
         batch: a tensor, or a tuple or dict of all arguments.
         site: keep the tensors of this call alone; None for all.
     """
+    # With gradients: what is computed of parameters is told from constants by them.
+    try:
+        with torch.enable_grad():
+            return located(model, batch, site)
+    except NotImplementedError:  # FlexAttention has no backward on a CPU, and refuses to run
+        with torch.no_grad():
+            return located(model, batch, site)
+
+
+def located(model: nn.Module, batch: Any, site: str | None) -> dict[str, Call]:
+    """The same, with gradients or without."""
     locator = Locator(model, site)
     mode = Counting(locator)
     locator.hook()
     try:
-        # With gradients: what is computed of parameters is told from constants by them.
-        with torch.enable_grad(), undisturbed(model), unseen(), mode:
+        with undisturbed(model), unseen(), mode:
             WATCHERS.insert(0, locator)
             LOCATORS.append(locator)
             try:
@@ -114,6 +129,8 @@ class Counting(Mode):
             kind = KINDS.get(name)
             if name == "softmax":
                 kind = None if softmax_input(args, given) is None else "softmax"
+            elif kind == "flex" and passes_by():
+                kind = None
             if kind is not None:
                 capture.count(kind)
         return super().__torch_function__(func, types, args, kwargs)
@@ -125,7 +142,7 @@ class Locator(Capture):
     def __init__(self, model: nn.Module, site: str | None) -> None:
         super().__init__(model, Chart())
         self.site = site
-        self.counts: Counts = dict.fromkeys(("sdpa", "softmax", "regard", "torch", "product"), 0)
+        self.counts: Counts = dict.fromkeys((*ROUTES, "product"), 0)
         self.running: list[str] = []  # routes of calls that are made of others: the first counts
         self.before: list[Counts] = []  # counts at the begin of each running module
         self.follower = Noting(self)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 from regard.arguments import check_one_of
 from regard.doctor.findings.finding import Finding
 from regard.doctor.remedies.base import Applied, Case, NotApplicable, Remedy, put_change
 from regard.doctor.remedies.change import Change
+from regard.doctor.remedies.intervene import module_at
+from regard.doctor.remedies.locate import locate
 from regard.doctor.remedies.masking import KINDS
 from regard.doctor.vitals.logits import HIDDEN_LOGIT
 
@@ -45,7 +47,6 @@ class MaskRemedy(Remedy):
     )
     source = "torch's documentation; transformers PR 45811; measured: outputs move by 0.35"
     moves = frozenset({"masked_rows", "visible_share", "next_share", "previous_share"})
-    options: ClassVar[dict[str, Any]] = {"kind": None}
 
     def refuse(self, finding: Finding) -> str | None:
         """For masks alone."""
@@ -64,17 +65,39 @@ class MaskRemedy(Remedy):
         reason = out_of_reach(case, kind)
         if reason is not None:
             raise NotApplicable(reason)
+        if kind == "fill":
+            return fill(case)
         undo, names = put_change(case, "mask", Masked(kind))
         keeps = "changed on purpose: other keys are seen"
-        if kind == "fill":
-            keeps = "exactly for queries that see a key"
         return Applied(f"{DONE[kind]}, at every call", keeps, undo, names)
+
+
+def fill(case: Case) -> Applied:
+    """Here and at all later calls of this kind: layers are given the same mask.
+
+    Whether they have such queries too is not asked: NaN that came before hides it.
+    """
+    calls = locate(case.model, case.batch, case.site)
+    later = [calls[site].place for site in list(calls)[list(calls).index(case.site) :]]
+    kind = case.place.route, type(case.module)
+    places = dict.fromkeys(
+        x for x in later if (x.route, type(module_at(case.model, x.module))) == kind
+    )
+    undos = [put_change(case, "mask", Masked("fill"), place)[0] for place in places]
+
+    def undo() -> None:
+        for one in reversed(undos):
+            one()
+
+    later_ones = len(places) - 1
+    more = f", here and at {later_ones} later call{'s' * (later_ones > 1)}" if later_ones else ""
+    return Applied(f"{DONE['fill']}{more}", "exactly for queries that see a key", undo)
 
 
 def out_of_reach(case: Case, kind: str) -> str | None:
     """Why this cannot be done to the mask of the call, or None."""
     seen, route = case.call.seen, case.place.route
-    if kind == "causal":
+    if kind == "causal" or route == "flex":
         return None
     if route == "regard":
         return f"{case.site} is regard's own: turn its Mask round where it is made"

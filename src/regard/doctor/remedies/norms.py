@@ -8,7 +8,7 @@ gain for each dim would bend.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -85,7 +85,6 @@ class QKNorm(Remedy):
             "key_grad",
         }
     )
-    options: ClassVar[dict[str, Any]] = {"norm": "rms", "keep": False}
 
     def cannot(self, case: Case) -> str | None:
         """Query and key must be within reach."""

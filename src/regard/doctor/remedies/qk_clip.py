@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,7 +33,6 @@ class QKClip(Remedy):
     )
     source = "Kimi K2 (arXiv 2507.20534): tau = 100"
     moves = frozenset({"logit_max", "logit_var", "logit_bound", "query_norm", "key_norm"})
-    options: ClassVar[dict[str, Any]] = {"tau": TAU}
 
     def refuse(self, finding: Finding) -> str | None:
         """It shrinks all keys alike."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+import math
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,8 +21,11 @@ from regard.doctor.remedies.base import (
     needs_sides,
     put_change,
 )
-from regard.doctor.remedies.change import Change
+from regard.doctor.remedies.change import Change, Place
 from regard.doctor.remedies.intervene import changes_in
+
+# Under this name a module remembers what went into its weights, by the call that is scaled.
+FOLDED = "_regard_folded_scales"
 
 
 class Scaled(Change):
@@ -56,7 +61,6 @@ class Scale(Remedy):
     moves = frozenset(
         {"logit_var", "logit_max", "logit_bound", "entropy", "max_weight", "jacobian", "query_grad"}
     )
-    options: ClassVar[dict[str, Any]] = {"to": None}
 
     def refuse(self, finding: Finding) -> str | None:
         """A loud key stays the loudest."""
@@ -74,11 +78,8 @@ class Scale(Remedy):
 
     def apply(self, case: Case, *, to: float | None = None, **_: Any) -> Applied:
         """Into the weights, or else onto the queries."""
-        width, was = case.sides()[0].shape[-1], case.call.seen.scale
-        # The call is located as it was before an earlier treatment.
-        for _name, change in changes_in(case.model):
-            if isinstance(change, Scaled) and change.place == case.place:
-                was *= change.number
+        width = case.sides()[0].shape[-1]
+        was = case.call.seen.scale * scaled_before(case)
         now = width**-0.5 if to is None else to
         check_positive(to=now)
         factor = now / was
@@ -87,7 +88,9 @@ class Scale(Remedy):
         heads, key_heads = case.place.heads, case.place.key_heads
         undo = fold(case, torch.full((heads,), factor, dtype=torch.float64), torch.ones(key_heads))
         where, names = "into the weights that make the queries", ()
-        if undo is None:
+        if undo is not None:
+            undo = remembered(case, factor, undo)
+        else:
             where = "onto the queries of each call"
             undo, names = put_change(case, "scale", Scaled(factor).to(**case.like()))
         return Applied(
@@ -96,3 +99,27 @@ class Scale(Remedy):
             undo,
             names,
         )
+
+
+def scaled_before(case: Case) -> float:
+    """What earlier treatments multiplied the logits with, which the call itself does not show."""
+    factor = math.prod(getattr(case.module, FOLDED, {}).get(case.place, ()))
+    for _name, change in changes_in(case.model):
+        if isinstance(change, Scaled) and change.place == case.place:
+            factor *= change.number
+    return factor
+
+
+def remembered(case: Case, factor: float, undo: Callable[[], None]) -> Callable[[], None]:
+    """Let the module remember a factor in its weights until `undo`, which is called then."""
+    module = case.module
+    folded: dict[Place, list[float]] = module.__dict__.setdefault(FOLDED, {})
+    folded.setdefault(case.place, []).append(factor)
+
+    def forget() -> None:
+        undo()
+        folded[case.place].remove(factor)
+        if not any(folded.values()):
+            module.__dict__.pop(FOLDED, None)
+
+    return forget

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -47,7 +47,6 @@ class ShrinkTanh(Remedy):
     )
     source = "ours: a sum of size 1 leaves 7% of the units with less than a tenth of the slope"
     moves = frozenset({"tanh_saturated", "tanh_slope"})
-    options: ClassVar[dict[str, Any]] = {"size": SIZE}
 
     def refuse(self, finding: Finding) -> str | None:
         """For tanh alone."""

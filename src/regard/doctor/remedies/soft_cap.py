@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from typing import Any
 
 from regard.arguments import check_positive
 from regard.doctor.findings.finding import Finding
@@ -38,7 +38,6 @@ class SoftCap(Remedy):
     )
     source = "Gemma 2 (arXiv 2408.00118): 50"
     moves = frozenset({"logit_max", "logit_var", "logit_bound"})
-    options: ClassVar[dict[str, Any]] = {"cap": GEMMA}
 
     def refuse(self, finding: Finding) -> str | None:
         """It does not stop a loud key."""

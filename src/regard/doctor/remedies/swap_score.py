@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
@@ -47,7 +47,6 @@ class SwapScore(Remedy):
             "jacobian",
         }
     )
-    options: ClassVar[dict[str, Any]] = {"score": None}
 
     def cannot(self, case: Case) -> str | None:
         """Only in modules that it knows."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from regard.arguments import check_positive
+from regard.doctor.findings.dead_softmax import ONE, SLOPE
 from regard.doctor.findings.finding import Finding
 from regard.doctor.remedies.base import Applied, Case, Remedy, for_heads, loud_key, put_change
 from regard.doctor.remedies.change import Change
@@ -40,7 +41,6 @@ class LearnedTemperature(Remedy):
     )
     source = "QKNorm's learned g, Henry et al. 2020 (arXiv 2010.04245); Swin V2 (arXiv 2111.09883)"
     moves = frozenset({"logit_var", "logit_max", "entropy", "max_weight", "jacobian", "query_grad"})
-    options: ClassVar[dict[str, Any]] = {"start": None}
 
     def refuse(self, finding: Finding) -> str | None:
         """A loud key stays the loudest."""
@@ -61,7 +61,7 @@ class LearnedTemperature(Remedy):
         heads = case.place.heads
         if start is not None:
             begin = torch.full((heads,), start)
-        elif dead(case.finding):
+        elif dead(case):
             begin = case.vital("logit_var").nan_to_num(1.0).sqrt().clamp(min=1.0)
         else:
             begin = torch.ones(heads)
@@ -77,6 +77,9 @@ class LearnedTemperature(Remedy):
         return Applied(what, keeps, undo, names)
 
 
-def dead(finding: Finding) -> bool:
+def dead(case: Case) -> bool:
     """Whether no gradient comes through the softmax, which a temperature would need to learn."""
-    return any(x.made_of == "jacobian" and not x.above for x in finding.signals)
+    if any(x.made_of == "jacobian" and not x.above for x in case.finding.signals):
+        return True
+    slope, largest = (case.vital(name)[case.heads] for name in ("jacobian", "max_weight"))
+    return bool(((slope < SLOPE) & (largest > ONE)).any())

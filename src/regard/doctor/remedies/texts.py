@@ -26,19 +26,6 @@ class Told(Remedy):
         raise NotImplementedError(self.cannot(case))
 
 
-class PositionAdvice(Told):
-    """Positions."""
-
-    name = "positions"
-    does = (
-        "Bring positions and content to one size where they are added: sinusoids have amplitude 1, "
-        "so embeddings should have about unit variance, or be scaled by sqrt(d) if they were "
-        "initialised with variance 1/d. Or tell positions apart from content: rotary or a relative "
-        "bias in each layer."
-    )
-    source = "Vaswani et al. 2017, 3.4 and 3.5 (arXiv 1706.03762); RoFormer (arXiv 2104.09864)"
-
-
 class EpsilonAdvice(Told):
     """AdamW's epsilon."""
 
@@ -60,18 +47,6 @@ class GradientAdvice(Told):
         "that was made before they were."
     )
     source = "torch's documentation of autograd"
-
-
-class ResidualAdvice(Told):
-    """Tokens that become one."""
-
-    name = "residual"
-    does = (
-        "Attention averages tokens, and without a way around it they become one token layer by "
-        "layer: put a residual connection around attention and a network after it, or give the "
-        "residual more weight."
-    )
-    source = "Dong et al. 2021 (arXiv 2103.03404)"
 
 
 class NumbersAdvice(Told):

@@ -13,10 +13,13 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from regard.describe import describe
+from regard.doctor.capture.gradients import SIDES
+from regard.doctor.findings.evidence import GRADIENT_SHARE, gradient_share
 from regard.doctor.findings.finding import Finding, Signal
 from regard.doctor.remedies import REMEDIES
 from regard.doctor.remedies.base import Applied, Case, NotApplicable, Remedy
 from regard.doctor.remedies.locate import locate
+from regard.doctor.remedies.reaching import gradients_at
 from regard.doctor.vitals import INDEX
 
 if TYPE_CHECKING:
@@ -24,8 +27,9 @@ if TYPE_CHECKING:
 
 # A signal that moves by less than this share has not moved.
 LEAST = 0.01
-# Signals that ask whether anybody sees a place, 1 or 0.
-VISIBLE = ": visible"
+# Signals that ask whether anybody sees a place, or gets a gradient: 1 or 0.
+VISIBLE, GETS = ": visible", "steps with "
+GRADIENTS = tuple(f"{side}_grad" for side in SIDES)
 
 
 class TreatmentRefused(ValueError):
@@ -48,7 +52,8 @@ class Effect(NamedTuple):
     @property
     def direct(self) -> bool:
         """Whether it is a vital itself, and not made of one over several steps."""
-        return self.signal.vital in INDEX or self.signal.vital.endswith(VISIBLE)
+        vital = self.signal.vital
+        return vital in (*INDEX, GRADIENT_SHARE) or vital.endswith(VISIBLE) or is_gradient(vital)
 
     @property
     def gone(self) -> bool:
@@ -91,7 +96,7 @@ class Treatment:
         after: the same with the remedy.
         moved: the largest absolute difference that it made to the model's output on the batch.
         largest: the largest absolute number of that output before.
-        effects: one for each signal of the finding.
+        effects: one for each signal of the finding; that values learn is a signal, but no complaint.
         passed_over: remedies that were advised before this one, with the reason.
         also: other attention calls that it acts on, because they are the same module run again.
     """
@@ -122,7 +127,9 @@ class Treatment:
     @property
     def healed(self) -> bool:
         """Whether all signals that one batch can tell are healthy now."""
-        measured = [effect for effect in self.effects if effect.measured and effect.direct]
+        # Who sees whom, and did so before, tells one disease of masks from another.
+        same = [x for x in self.effects if x.signal.vital.endswith(VISIBLE) and x.gain == 0]
+        measured = [x for x in self.effects if x.measured and x.direct and x not in same]
         return bool(measured) and all(effect.healthy for effect in measured)
 
     def undo(self) -> None:
@@ -140,6 +147,8 @@ class Treatment:
         lines.append(f"result: {self.verdict()}")
         share = self.moved / self.largest if self.largest else 0.0
         moved = f"moved by {self.moved:.3g} at most, {share:.2g} of the largest number"
+        if math.isinf(self.moved):
+            moved = "was not finite, or is not any more"
         lines.append(f"function: {'kept' if self.kept else 'changed'}, output {moved}")
         lines.append(
             f"  the remedy keeps it {self.applied.keeps}"
@@ -194,6 +203,10 @@ def line_of(effect: Effect) -> str:
         return f"{name}: {effect.before:.4g} -> none, the score has no such number"
     if not effect.measured:
         return f"{signal.vital}: not measured on one batch; watch on ({bound})"
+    if signal.made_of in GRADIENTS and not effect.direct:
+        return (
+            f"{name}: {effect.before:.4g} -> {effect.after:.4g} (of a loss that stands for yours)"
+        )
     if not effect.direct:
         later = f"{signal.vital} shows over steps alone"
         return f"{name}: {effect.before:.4g} -> {effect.after:.4g} ({later})"
@@ -225,7 +238,7 @@ def treat(
         )
     calls = locate(doctor.model, batch, finding.site)
     call = calls[finding.site]
-    before = vitals[finding.site]
+    before = with_gradients(doctor, finding, batch, vitals[finding.site])
     case = Case(doctor.model, finding.site, call, finding, before, batch)
     used, applied, passed = apply_first(case, chosen, named=remedy is not None, options=options)
     after, output_after = doctor.run(batch)
@@ -234,6 +247,7 @@ def treat(
         raise TreatmentRefused(
             f"{used.name} was taken back: with it {finding.site} could no longer be measured"
         )
+    measured = with_gradients(doctor, finding, batch, after[finding.site])
     moved, largest = difference(output, output_after)
     also = [name for name, x in calls.items() if x.place == call.place and name != finding.site]
     return Treatment(
@@ -241,10 +255,10 @@ def treat(
         used,
         applied,
         before,
-        after[finding.site],
+        measured,
         moved,
         largest,
-        effects_of(finding, case.heads, before, after[finding.site]),
+        effects_of(finding, case.heads, before, measured),
         passed,
         tuple(also),
     )
@@ -288,22 +302,45 @@ def apply_first(
     )
 
 
+def with_gradients(doctor: Doctor, finding: Finding, batch: Any, vitals: Tensor) -> Tensor:
+    """The vitals of the site, with those of a backward pass where the finding speaks of them."""
+    if not any(name in x.vital for x in finding.signals for name in GRADIENTS):
+        return vitals
+    columns = [INDEX[name] for name in GRADIENTS]
+    found = vitals.clone()
+    found[:, columns] = gradients_at(doctor.model, batch, finding.site)[:, columns].to(found)
+    return found
+
+
 def effects_of(
     finding: Finding, heads: list[int], before: Tensor, after: Tensor
 ) -> tuple[Effect, ...]:
     """Each signal before and after, of the worst of the sick heads."""
+    complaints = (x for x in finding.signals if not (is_gradient(x.vital) and x.above))
+    return tuple(Effect(x, worst(before[heads], x), worst(after[heads], x)) for x in complaints)
 
-    def worst(values: Tensor, signal: Signal) -> float:
-        place = INDEX.get(signal.made_of)
-        column = torch.full((1,), torch.nan) if place is None else values[heads, place]
-        if signal.vital.endswith(VISIBLE):
-            return float((~column.isnan()).any())
-        column = column[~column.isnan()]
-        if not column.numel():
-            return math.nan
-        return float(column.max() if signal.above else column.min())
 
-    return tuple(Effect(x, worst(before, x), worst(after, x)) for x in finding.signals)
+def worst(values: Tensor, signal: Signal) -> float:
+    """What a signal is in the worst of these heads (heads, vitals); NaN where it is unknown."""
+
+    def of(name: str) -> Tensor:
+        unknown = values.new_full(values.shape[:1], torch.nan)
+        return values[:, INDEX[name]] if name in INDEX else unknown
+
+    if signal.vital.endswith(VISIBLE):
+        return float((~of(signal.made_of).isnan()).any())
+    if is_gradient(signal.vital):
+        return float((~of(signal.vital.removeprefix(GETS)).isnan()).any())
+    column = gradient_share(of) if signal.vital == GRADIENT_SHARE else of(signal.made_of)
+    column = column[~column.isnan()]
+    if not column.numel():
+        return math.nan
+    return float(column.max() if signal.above else column.min())
+
+
+def is_gradient(vital: str) -> bool:
+    """Whether a signal asks in how many steps a side gets a gradient."""
+    return vital.startswith(GETS)
 
 
 def difference(before: Any, after: Any) -> tuple[float, float]:

@@ -1,0 +1,64 @@
+"""What gradient reaches the queries, keys and values of an attention call, on one batch.
+
+Nobody knows the loss of a model here. Where its output has none of its own, a fixed random one
+stands for it: each number of the output times a normal one. Sizes mean little then; which side gets
+a gradient, and how large it is beside another, does not depend on it.
+
+Shape legend: H query heads, V vitals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from regard.doctor.remedies.locate import unseen
+from regard.doctor.running import call, undisturbed
+from regard.doctor.vitals import Level
+from regard.doctor.watch import watch
+
+
+def gradients_at(model: nn.Module, batch: Any, site: str) -> Tensor:
+    """(H, V) of a call with the vitals of its gradients; NaN for what gets none.
+
+    The model, its gradients and all doctors are as before afterwards.
+    """
+    with unseen(), undisturbed(model), watch(model, Level.CHEAP) as doctor:
+        learned(model, batch)
+    return doctor.history(site).values[-1]
+
+
+def broken_gradients(model: nn.Module, batch: Any) -> list[str]:
+    """The parameters whose gradients hold NaN or Inf."""
+    with unseen(), undisturbed(model):
+        found = learned(model, batch)
+    return [name for name, x in found.items() if not x.isfinite().all()]
+
+
+def learned(model: nn.Module, batch: Any) -> dict[str, Tensor]:
+    """The gradients of the parameters by name."""
+    with torch.enable_grad():
+        loss = loss_of(call(model, batch))
+        named = {name: x for name, x in model.named_parameters() if x.requires_grad}
+        if loss is None or not named:
+            return {}
+        found = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
+    return {name: x for name, x in zip(named, found, strict=True) if x is not None}
+
+
+def loss_of(output: Any) -> Tensor | None:
+    """The loss in an output, else a random one; None where nothing of it can be learnt from."""
+    given = output.get("loss") if isinstance(output, Mapping) else None
+    if isinstance(given, Tensor) and given.requires_grad:
+        return given.sum()
+    numbers = torch.Generator().manual_seed(0)
+    parts = [
+        (x * torch.randn(x.shape, generator=numbers).to(x)).sum() / x.numel()
+        for x in tree_leaves(dict(output) if isinstance(output, Mapping) else output)
+        if isinstance(x, Tensor) and x.is_floating_point() and x.requires_grad and x.numel()
+    ]
+    return torch.stack([x.double() for x in parts]).sum() if parts else None

@@ -1,0 +1,61 @@
+"""Thaw: let frozen weights learn."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from regard.doctor.remedies.base import Applied, Case, NotApplicable, Remedy
+from regard.doctor.remedies.reaching import gradients_at
+from regard.doctor.vitals import INDEX
+
+
+class Thaw(Remedy):
+    """Set `requires_grad`."""
+
+    name = "thaw"
+    does = (
+        "Sets requires_grad on the frozen parameters of the module that attends, so that queries "
+        "and keys learn. An optimizer that was made before does not have them: make it anew."
+    )
+    source = "torch's documentation of autograd"
+    moves = frozenset({"query_grad", "key_grad"})
+
+    def cannot(self, case: Case) -> str | None:
+        """There must be frozen ones."""
+        if not frozen_in(case.module):
+            return f"no parameter of {case.place.module or 'the model'} is frozen: thaw nothing"
+        return None
+
+    def apply(self, case: Case, **_: Any) -> Applied:
+        """All of the module, if queries and keys then get a gradient."""
+        frozen = frozen_in(case.module)
+        for x in frozen.values():
+            x.requires_grad_(True)
+
+        def undo() -> None:
+            for x in frozen.values():
+                x.requires_grad_(False)
+
+        if not learns(case):
+            undo()
+            raise NotApplicable(f"they are not what keeps the gradient from {case.site}")
+        names = ", ".join(frozen)
+        return Applied(f"thawed {names}", "exactly: no number changes until it is trained", undo)
+
+
+def frozen_in(module: nn.Module) -> dict[str, nn.Parameter]:
+    """Parameters that are kept from learning, by name; whole numbers cannot learn."""
+    return {
+        name: x
+        for name, x in module.named_parameters()
+        if not x.requires_grad and x.is_floating_point()
+    }
+
+
+def learns(case: Case) -> bool:
+    """Whether queries or keys of the call get a gradient as the model is now."""
+    found = gradients_at(case.model, case.batch, case.site)
+    sides = found[:, [INDEX["query_grad"], INDEX["key_grad"]]]
+    return not bool(sides.isnan().all())
