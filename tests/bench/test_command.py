@@ -11,7 +11,8 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from regard.bench import command
+from regard.bench import command, main
+from regard.bench.options import parser
 from regard.bench.results import Measured
 from regard.bench.runner import Effort, Runner
 from regard.bench.settings import SUITES, suite
@@ -43,7 +44,7 @@ def bench(tmp_path: Path, monkeypatch, capsys):
     monkeypatch.setitem(command.QUICK, "cpu", Effort(0.01, longest=5.0, least=2))
 
     def run(*arguments: str) -> tuple[int, str, str]:
-        code = command.main([*arguments, "--device", "cpu"])
+        code = main([*arguments, "--device", "cpu"])
         return code, *capsys.readouterr()
 
     return run
@@ -111,6 +112,14 @@ def test_an_interrupt_keeps_what_there_is(bench, pretended, monkeypatch) -> None
     assert "square 16, hidden 4" in out and "Saved in regard-bench" in out
 
 
+def test_json_is_what_the_file_holds(bench, pretended, tmp_path: Path) -> None:
+    code, out, err = bench(*TINY, "--json")
+    found = json.loads(out)
+    assert code == 0 and len(found["settings"]) == 2 and "Saved in regard-bench" in err
+    assert found == json.loads((tmp_path / "regard-bench" / "cpu.json").read_text())
+    assert set(json.loads(bench("--list", "--json")[1])) == {"suites", "candidates", "settings"}
+
+
 def test_a_budget_stops_before_what_would_not_fit(bench, pretended) -> None:
     code, _, err = bench(*TINY, "--budget", "1e-9")
     assert code == 0 and len(pretended) == 1
@@ -157,7 +166,7 @@ def test_a_setting_that_breaks_does_not_stop_the_run_and_is_tried_again(
 
 def names_of(*arguments: str) -> dict[str, list[str]]:
     """Who is measured on a GPU, by setting."""
-    options = command.parser().parse_args([*arguments])
+    options = parser().parse_args([*arguments])
     jobs = command.chosen_jobs(options, "cuda")
     return {job.setting.name: [c.name for c in job.candidates] for job in jobs}
 
@@ -231,7 +240,7 @@ def test_mistakes_that_argparse_sees(bench, capsys, arguments: list[str], messag
 
 def test_no_gpu_is_one_sentence(capsys, monkeypatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    assert command.main(["--device", "cuda", "--list"]) == 2
+    assert main(["--device", "cuda", "--list"]) == 2
     assert "--device cuda: torch sees no GPU here" in capsys.readouterr().err
 
 

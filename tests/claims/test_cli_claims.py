@@ -97,6 +97,14 @@ def test_the_list_as_json(cli) -> None:
     assert first["statement"] == "据说有一个数大于零。" and second["verdict"] is None
 
 
+def test_a_run_as_json(cli) -> None:
+    result = cli("run", "A1", "B1", "--json")
+    assert result.exit_code == 0, result.output
+    found = {one["id"]: one["verdict"] for one in json.loads(result.stdout)}
+    assert found == {"A1": "holds", "B1": "does not hold here"}
+    assert "Report: regard-claims/report.html" in result.stderr
+
+
 def test_a_run_says_verdicts_and_writes_everything(cli, ran) -> None:
     result = cli("run", "--lang", "zh")
     assert result.exit_code == 0, result.output

@@ -211,6 +211,18 @@ def test_probe_prints_what_is_withstood(doctor, healthy):
     assert len(record["probe"]["keys"]) == 2
 
 
+def test_a_report_has_what_the_probe_found(doctor, healthy):
+    arguments = ["hijacked-key", "--steps", "1", "--probe", "--report"]
+    assert doctor(*arguments, "out.json").exit_code == 0
+    found = json.loads(Path("out.json").read_text())["probe"]
+    assert [attack["site"] for attack in found["keys"]] == [
+        "blocks.0.attention",
+        "blocks.1.attention",
+    ]
+    doctor(*arguments, "out.html")
+    assert "One key gets longer. A query is captured when" in Path("out.html").read_text()
+
+
 def test_a_model_that_does_not_survive_the_probe_loses_only_that(doctor, healthy):
     result = doctor(":fragile", "--probe", "--json")
     assert result.exit_code == 0 and json.loads(result.stdout)["probe"] is None

@@ -7,10 +7,13 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
 from click.testing import CliRunner, Result
 from torch import nn
 
 from regard.cli.app import group
+from regard.doctor.patients import Unusable
+from regard.doctor.patients.sizes import check_sizes
 from regard.doctor.report import ReportError, write_report
 from regard.doctor.report.lines import put, width_of
 from regard.doctor.watch import watch
@@ -119,3 +122,59 @@ def test_an_index_of_shards_that_leads_out_of_the_folder(tmp_path: Path, shard):
     index.write_text(json.dumps({"weight_map": {"weight": shard}}))
     result = CliRunner().invoke(group, ["doctor", str(tmp_path)])
     assert result.exit_code == 2 and index.name in result.output, result.output
+
+
+@pytest.fixture
+def bert(tmp_path: Path):
+    """A small folder of transformers with another config."""
+    transformers = pytest.importorskip("transformers")
+    small = transformers.BertConfig(
+        vocab_size=99, hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
+        intermediate_size=32, max_position_embeddings=32,
+    )  # fmt: skip
+
+    def saved(safe: bool = True, **changes: int) -> Path:
+        model = transformers.BertModel(small)
+        model.save_pretrained(tmp_path)
+        if not safe:
+            (tmp_path / "model.safetensors").unlink()
+            torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
+        config = json.loads((tmp_path / "config.json").read_text())
+        (tmp_path / "config.json").write_text(json.dumps(config | changes))
+        return tmp_path
+
+    return saved
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"num_hidden_layers": 10**4}, "num_hidden_layers = 10,000"),
+        ({"num_hidden_layers": 10**4, "safe": False}, "num_hidden_layers = 10,000"),
+        ({"hidden_size": 10**9}, "hidden_size = 1,000,000,000"),
+        ({"max_position_embeddings": 10**11}, "max_position_embeddings = 100,000,000,000"),
+        ({"hidden_size": 2**20, "intermediate_size": 2**22}, "TiB, with"),
+    ],
+)
+def test_sizes_that_no_weights_have_are_refused_before_anything_is_built(
+    bert, monkeypatch: pytest.MonkeyPatch, changes: dict, words: str
+):
+    folder = bert(**changes)
+    monkeypatch.setattr("transformers.PreTrainedModel.from_pretrained", None)  # would build it
+    result = CliRunner().invoke(group, ["doctor", str(folder)])
+    assert result.exit_code == 2 and words in result.stderr, result.output
+    assert result.stderr.count("\n") == 1
+
+
+def test_sizes_that_the_weights_have_are_believed(bert):
+    result = CliRunner().invoke(group, ["doctor", str(bert(max_position_embeddings=32))])
+    assert result.exit_code == 0, result.output
+
+
+def test_a_config_inside_of_a_config_is_looked_at_too(tmp_path: Path):
+    transformers = pytest.importorskip("transformers")
+    save = pytest.importorskip("safetensors.torch").save_file
+    save({"weight": torch.zeros(2)}, tmp_path / "model.safetensors")
+    deep = transformers.CLIPConfig(vision_config={"num_hidden_layers": 5000})
+    with pytest.raises(Unusable, match="num_hidden_layers = 5,000"):
+        check_sizes(tmp_path, deep, [tmp_path / "model.safetensors"])

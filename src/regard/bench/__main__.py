@@ -2,6 +2,6 @@
 
 import sys
 
-from regard.bench.command import main
+from regard.bench import main
 
 sys.exit(main())

@@ -1,8 +1,4 @@
-"""The command: options, the loop over settings, and what is written and printed.
-
-argparse, since `python -m regard.bench` must run where only torch is installed; `regard bench` hands
-its arguments on to it.
-"""
+"""The command: the loop over settings, and what is written and printed."""
 
 from __future__ import annotations
 
@@ -12,7 +8,6 @@ import re
 import sys
 import textwrap
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,19 +16,19 @@ import torch
 from regard.bench import present
 from regard.bench.bars import DETERMINISTIC, needed, outcomes
 from regard.bench.candidate import FORWARD, Candidate
+from regard.bench.options import RESULTS
 from regard.bench.ours import OURS
 from regard.bench.peers import DOTS, PEERS
 from regard.bench.progress import Progress, progress
 from regard.bench.runner import Effort, Runner, broken
 from regard.bench.settings import SUITES, Setting, suite
 from regard.bench.store import Results, Store, StoreError
+from regard.measuring.files import json_bytes
 from regard.measuring.machine import calm_threads, machine
 from regard.measuring.words import duration
 
 CANDIDATES: tuple[Candidate, ...] = (*OURS, *PEERS)
-RESULTS = Path("benchmarks/results")
 INTERRUPTED = 130
-MOST_THREADS = 4096
 EFFORT = {
     "cuda": Effort(seconds=3.0, longest=0.3, most=15, heads=4),
     "cpu": Effort(seconds=20.0, longest=5.0),
@@ -44,81 +39,26 @@ QUICK = {
 }
 
 
-ABOUT = """\
-Measure additive attention on this machine: ours and every peer, in turns in one
-run, as ratios, with the error against fp64 beside every time. Writes JSON, CSV
-and charts."""
-EPILOG = """\
-Examples:
-  regard bench --suite bars            the ratios that the engines must reach
-  regard bench --suite shapes --quick  decoders, speech: a first look
-  regard bench --suite square --lengths 1024,4096 --hidden 16,64
-  regard bench --budget 600 --resume   ten minutes more of an earlier run
-  regard bench --list                  what there is, without measuring
-
-Exit codes: 0 done or stopped by --budget, 1 one of ours failed its error check
-or a file could not be written, 2 a mistake in the arguments, 130 interrupted.
-What was measured is kept; --resume goes on."""
-
-
-def parser() -> argparse.ArgumentParser:
-    """All options."""
-    found = argparse.ArgumentParser(
-        prog="regard bench",
-        description=ABOUT,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add = found.add_argument
-    add("--suite", action="append", choices=list(SUITES), help="may be repeated (default: all)")
-    add("--device", choices=["auto", "cpu", "cuda"], default="auto", help="where to run")
-    add("--quick", action="store_true", help="fewer sizes and rounds")
-    add("--lengths", type=sizes, metavar="N,N", help="lengths of the suite square")
-    add("--hidden", type=sizes, metavar="N,N", help="hidden widths of the suite square")
-    add(
-        "--peers",
-        metavar="NAME,NAME",
-        help="these peers alone, in every setting; 'none' for ours and dot (default: what each suite "
-        "needs; on a GPU dot through cuDNN alone)",
-    )
-    add(
-        "--budget",
-        type=positive,
-        metavar="SECONDS",
-        help="stop before a setting that would not fit",
-    )
-    add("--resume", action="store_true", help="go on with what is in the results")
-    add(
-        "--out",
-        type=folder,
-        metavar="DIR",
-        help=f"folder (default: {RESULTS} if there, else regard-bench)",
-    )
-    add("--name", type=file_name, help="of the files (default: from the device, as h200 or cpu)")
-    add("--seed", type=seed, default=0, help="of the inputs (default: 0)")
-    add("--threads", type=count, metavar="N", help="CPU threads (default: as many as are free)")
-    add("--list", action="store_true", help="list suites, settings and candidates, measure nothing")
-    return found
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
+def carry_out(options: argparse.Namespace) -> int:
     """Run the command; the exit code."""
-    options = parser().parse_args(arguments)
     try:
         device = pick_device(options.device)
         jobs = chosen_jobs(options, device.type)
         if options.list:
-            show_list(jobs)
+            show_list(jobs, as_json=options.json)
             return 0
         return run(options, device, jobs)
     except (StoreError, UsageError) as error:
-        print(f"regard bench: {error}", file=sys.stderr)
+        print(f"Error: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:  # before the first setting; `run` keeps what was measured
+        print("Interrupted: nothing was measured yet.", file=sys.stderr)
+        return INTERRUPTED
     except BrokenPipeError:  # as by `head`; the files are written by then
         sys.stdout = None  # type: ignore[assignment] # or Python complains at its end
         return 1
     except OSError as error:
-        print(f"regard bench: the results were not saved: {error}", file=sys.stderr)
+        print(f"Error: the results were not saved: {error}", file=sys.stderr)
         return 1
 
 
@@ -154,9 +94,15 @@ def run(options: argparse.Namespace, device: torch.device, jobs: list[Job]) -> i
         say("interrupted: --resume goes on")
     names = written(store, results) if results.measured else []
     asked = {job.setting.key for job in jobs}
-    show(Results(about, options.seed, {k: m for k, m in results.measured.items() if k in asked}))
-    if names:
-        print(f"\n{textwrap.fill(f'Saved in {out}: ' + ', '.join(names), 80)}")
+    found = Results(about, options.seed, {k: m for k, m in results.measured.items() if k in asked})
+    saved = textwrap.fill(f"Saved in {out}: {', '.join(names)}", 80) if names else ""
+    if options.json:
+        print(json_bytes(found.as_dict()).decode(), end="")
+        say(saved)
+    else:
+        show(found)
+        if saved:
+            print(f"\n{saved}")
     if interrupted:
         return INTERRUPTED
     return 1 if ours_failed(results, asked) else 0
@@ -280,9 +226,17 @@ def chosen_candidates(peers: str | None, device: str) -> list[Candidate]:
     return [c for c in CANDIDATES if c in always or c.name.lower() in wanted]
 
 
-def show_list(jobs: list[Job]) -> None:
+def show_list(jobs: list[Job], *, as_json: bool) -> None:
     """What there is."""
     candidates = [c for c in CANDIDATES if any(c in job.candidates for job in jobs)]
+    if as_json:
+        found = {
+            "suites": SUITES,
+            "candidates": {candidate.name: candidate.what for candidate in candidates},
+            "settings": [setting.as_dict() for setting, _ in jobs],
+        }
+        print(json_bytes(found).decode(), end="")
+        return
     print("Suites")
     for name, meaning in SUITES.items():
         print(
@@ -327,57 +281,6 @@ def pick_device(name: str) -> torch.device:
         raise UsageError("--device cuda: torch sees no GPU here. Use --device cpu")
     seen = "cuda" if torch.cuda.is_available() else "cpu"
     return torch.device(seen if name == "auto" else name)
-
-
-def sizes(text: str) -> tuple[int, ...]:
-    """`512,1024` as numbers."""
-    try:
-        found = tuple(int(part) for part in text.split(","))
-    except ValueError:
-        found = ()
-    if not found or min(found) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no list of sizes, as 512,1024 is")
-    return found
-
-
-def count(text: str) -> int:
-    """A number of threads."""
-    if not text.isdecimal() or not 1 <= int(text) <= MOST_THREADS:
-        raise argparse.ArgumentTypeError(f"{text!r} is no count from 1 to {MOST_THREADS}")
-    return int(text)
-
-
-def seed(text: str) -> int:
-    """A seed that torch takes."""
-    if not text.isdecimal() or int(text) >= 2**63:
-        raise argparse.ArgumentTypeError(f"{text!r} is no seed: a whole number below 2**63 is one")
-    return int(text)
-
-
-def folder(text: str) -> Path:
-    """A folder, or a place where one can be made."""
-    path = Path(text)
-    if path.exists() and not path.is_dir():
-        raise argparse.ArgumentTypeError(f"{text!r} is a file; name a folder")
-    return path
-
-
-def positive(text: str) -> float:
-    """A number of seconds."""
-    try:
-        found = float(text)
-    except ValueError:
-        found = 0.0
-    if not found > 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is no positive number of seconds")
-    return found
-
-
-def file_name(text: str) -> str:
-    """A name that stays in its folder."""
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no file name: use letters, digits, - and _")
-    return text
 
 
 def say(text: str) -> None:

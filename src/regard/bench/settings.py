@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 DOT_DIM = 64
 LENGTHS = {"cuda": (512, 1024, 2048, 4096, 8192, 16384, 32768), "cpu": (256, 512, 1024, 2048)}
@@ -46,6 +47,8 @@ class Setting:
     @property
     def torch_dtype(self) -> torch.dtype:
         """The dtype by torch's own name."""
+        import torch  # late: options are read before it is loaded
+
         return getattr(torch, self.dtype)
 
     @property

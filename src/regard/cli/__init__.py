@@ -6,9 +6,11 @@ to install the rest where it is missing.
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import sys
 from typing import TYPE_CHECKING
+
+from regard.cli.streams import outlive_readers
 
 if TYPE_CHECKING:
     import click
@@ -21,20 +23,18 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command line; the entry point of `regard`."""
     try:
         group = load()
-    except KeyboardInterrupt:  # loading torch takes a second
+    except KeyboardInterrupt:
         raise SystemExit(130) from None
+    outlive_readers()
     group.main(args=arguments, prog_name="regard")
 
 
 def load() -> click.Group:
     """The root of all commands, or one sentence about the package that it lacks."""
-    try:
-        for package in NEEDS:
-            importlib.import_module(package)
-    except ImportError as error:
-        missing = error.name or "a package"
-        print(f"regard: the command line needs {missing}: {INSTALL}", file=sys.stderr)
-        raise SystemExit(1) from None
+    for package in NEEDS:
+        if importlib.util.find_spec(package) is None:
+            print(f"regard: the command line needs {package}: {INSTALL}", file=sys.stderr)
+            raise SystemExit(1)
     from regard.cli.app import group
 
     return group

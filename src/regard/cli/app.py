@@ -1,45 +1,117 @@
-"""The group of commands. A new verb is one file beside this one, added at the end."""
+"""The group of commands: a table of verbs, and how all of them end.
+
+A new verb is one row of `VERBS` and one file beside this one, with a command of the same name.
+"""
 
 from __future__ import annotations
 
+import importlib
+from typing import Any, NamedTuple
+
 import click
-import torch
 
-import regard
-from regard.cli.bench import bench
-from regard.cli.choose import choose
-from regard.cli.claims import claims
-from regard.cli.doctor import doctor
-from regard.cli.explain import explain
-from regard.cli.play import play
+from regard.cli.common import INTERRUPTED
 
-HELP = """Attention for PyTorch: which score to use, what it costs, what runs.
+
+class Verb(NamedTuple):
+    """A command: its name and that of its file, what it is for, and an example."""
+
+    name: str
+    about: str
+    example: str
+
+
+VERBS = (
+    Verb("choose", "Which score for your data, and what it costs.", "choose --data my.npz"),
+    Verb(
+        "explain",
+        "Which engine would run a score, and why.",
+        "explain --shape d_q=64,len=512,heads=8 --score additive",
+    ),
+    Verb("bench", "Additive attention: ours and every peer, timed here.", "bench --quick"),
+    Verb("claims", "Statements about attention, proved or refuted here.", "claims run --quick"),
+    Verb("doctor", "Is the attention in a model healthy?", "doctor growing-logits"),
+    Verb("play", "Drag vectors, and watch every score answer.", "play"),
+    Verb("completion", "Completion by Tab for your shell.", "completion bash"),
+)
+EXAMPLES = "\n".join(f"  regard {verb.example}" for verb in VERBS)
+HELP = f"""Attention for PyTorch: which score to use, what it costs, what runs.
 
 \b
 Examples:
-  regard choose --data my.npz
-  regard choose --shape d_q=256,d_k=128,len=1024,heads=8
-  regard explain --shape d_q=64,len=512,heads=8 --score additive
-  regard bench --quick
-  regard claims run --quick
-  regard doctor growing-logits
-  regard play
+{EXAMPLES}
+
+Exit codes of every command: 0 done, 1 the answer is bad news or could not be saved, 2 a mistake in
+the arguments or the data, 130 interrupted. `regard COMMAND --help` says it more closely.
 """
 
 
-@click.group(help=HELP, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(
-    regard.__version__,
-    prog_name="regard",
-    message=f"%(prog)s %(version)s, torch {torch.__version__}",
+class Commands(click.Group):
+    """Loads a command when it is asked for, and says every mistake in one line."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """In the order of the table."""
+        return [verb.name for verb in VERBS]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command in the file of that name."""
+        for verb in VERBS:
+            if verb.name == cmd_name:
+                found = getattr(importlib.import_module(f"regard.cli.{cmd_name}"), cmd_name)
+                found.short_help = verb.about
+                return found
+        return None
+
+    def main(self, *arguments: Any, **options: Any) -> Any:
+        """As click does it, but a mistake is one line, and Ctrl-C has its own status."""
+        options["standalone_mode"] = False
+        try:
+            status = super().main(*arguments, **options)
+        except click.ClickException as error:
+            click.echo(f"Error: {sentence(error)}", err=True)
+            status = error.exit_code
+        except click.Abort:  # Ctrl-C, where a command has nothing to keep
+            click.echo("Interrupted.", err=True)
+            status = INTERRUPTED
+        raise SystemExit(status if isinstance(status, int) else 0)
+
+
+def sentence(error: click.ClickException) -> str:
+    """What is wrong, on one line; where a usage error happened, also where to look."""
+    text = " ".join(error.format_message().split())
+    if not isinstance(error, click.UsageError) or error.ctx is None:
+        return text
+    stop = "" if text.endswith((".", "?", "?)")) else "."
+    return f"{text}{stop} See {error.ctx.command_path} --help"
+
+
+def say_version(ctx: click.Context, param: click.Parameter, wanted: bool) -> None:
+    """The versions that decide what is measured."""
+    if wanted and not ctx.resilient_parsing:
+        import torch
+
+        import regard
+
+        click.echo(f"regard {regard.__version__}, torch {torch.__version__}")
+        ctx.exit()
+
+
+@click.group(
+    cls=Commands,
+    help=HELP,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
-def group() -> None:
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=say_version,
+    help="Show the versions of regard and torch.",
+)
+@click.pass_context
+def group(ctx: click.Context) -> None:
     """The root of all commands; its help text is above."""
-
-
-group.add_command(choose)
-group.add_command(explain)
-group.add_command(bench)
-group.add_command(claims)
-group.add_command(doctor)
-group.add_command(play)
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())

@@ -2,15 +2,47 @@
 
 from __future__ import annotations
 
+import argparse
+from typing import Any
+
 import click
 
-# `--help` is the other parser's, which knows the options.
-PASSED_ON = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
+
+class Bench(click.Command):
+    """A command whose options another parser reads; click knows them for completion alone."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Hand all of them on, `--help` too."""
+        if ctx.resilient_parsing:
+            return super().parse_args(ctx, args)
+        ctx.args = list(args)
+        return []
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """The options of the other parser."""
+        from regard.bench.options import parser
+
+        return [as_click(action) for action in parser()._actions]
 
 
-@click.command(
-    context_settings=PASSED_ON, short_help="Additive attention: ours and every peer, timed here."
-)
+def as_click(action: argparse.Action) -> click.Option:
+    """An option of argparse as completion needs it."""
+    kind: Any = None
+    if action.choices is not None:
+        kind = click.Choice([str(choice) for choice in action.choices])
+    elif action.metavar == "DIR":
+        kind = click.Path(file_okay=False)
+    return click.Option(
+        list(action.option_strings),
+        is_flag=action.nargs == 0,
+        multiple=isinstance(action, argparse._AppendAction),
+        type=kind,
+        metavar=action.metavar if isinstance(action.metavar, str) else None,
+        help=action.help,
+    )
+
+
+@click.command(cls=Bench)
 @click.pass_context
 def bench(ctx: click.Context) -> None:
     """Measure ours and every peer on this machine."""

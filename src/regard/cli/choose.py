@@ -8,28 +8,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-import torch
-from rich.console import Console
 
-from regard.choosing.cost import files
-from regard.choosing.cost.measurement import measure
-from regard.choosing.cost.present import show_report
-from regard.choosing.cost.results import Report
 from regard.choosing.cost.shape import Shape, ShapeError
 from regard.cli.common import (
     INTERRUPTED,
+    Amount,
     Mistake,
     ShapeType,
+    console,
     device_option,
+    json_option,
     keys_help,
+    offering_files,
     pick_device,
     seed_option,
 )
-from regard.cli.progress import progress
-from regard.measuring.files import json_bytes, write_atomic
-from regard.measuring.machine import calm_threads
 
 if TYPE_CHECKING:
+    import torch
+
+    from regard.choosing.cost import Report
     from regard.choosing.suite import Suite
     from regard.choosing.tasks.task import Task
 
@@ -71,7 +69,7 @@ def choose_options(command: Any) -> Any:
         click.option("--kind", type=click.Choice(["auto", "classification", "regression", "ranking"]),
                      default="auto", show_default=True, help="What the target of --data is."),
         click.option("--tasks", metavar="NAME,...", help="Only these of the tasks that come with it."),
-        click.option("--minutes", type=click.FloatRange(0.05, 10000), metavar="M",
+        click.option("--minutes", type=Amount(0.05, 10000), metavar="M",
                      help="For the trainings.  [default: 6 at most; with --data 5]"),
         click.option("--seeds", type=click.IntRange(1, 1000), default=5, show_default=True,
                      metavar="N", help="For the final comparison."),
@@ -79,21 +77,22 @@ def choose_options(command: Any) -> Any:
                      help="Of one training.  [default: the task's own, or what fits]"),
         click.option("--jobs", type=click.IntRange(1, 1024), metavar="N",
                      help="Processes.  [default: one for each core, 1 on a GPU]"),
-        click.option("--storage", metavar="URL|FILE",
+        click.option("--storage", metavar="URL|FILE", shell_complete=offering_files,
                      help="Where trainings are kept.  [default: study.journal in --out]"),
         click.option("--resume", is_flag=True,
                      help="Go on with the last run, or join one from another machine."),
         click.option("--shape", type=ShapeType(), metavar="KEY=N,...",
                      help="Compare costs at these sizes: see the keys above."),
-        click.option("--seconds", metavar="S", type=click.FloatRange(min=0.1, max=86400), default=30,
+        click.option("--seconds", metavar="S", type=Amount(0.1, 86400), default=30,
                      show_default=True, help="With --shape: for the timing rounds together."),
         click.option("--threads", metavar="N", type=click.IntRange(1, 1024), default=None,
                      help="With --shape: CPU threads; by default as many as are free."),
-        click.option("--out", type=click.Path(path_type=Path), default=Path("regard-choose"),
-                     show_default=True, metavar="DIR", help="Folder for what is written."),
-        click.option("--report", type=click.Path(path_type=Path), metavar="FILE",
+        click.option("--out", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
+                     default=Path("regard-choose"), show_default=True,
+                     help="Folder for what is written."),
+        click.option("--report", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
                      help="The HTML report.  [default: choose.html in --out]"),
-        click.option("--json", "as_json", is_flag=True, help="Print JSON in place of the table."),
+        json_option,
         device_option,
         seed_option,
     ]  # fmt: skip
@@ -120,25 +119,30 @@ def by_training(data: Path | None, where: torch.device, options: dict[str, Any])
     missing = [name for name in NEEDS if importlib.util.find_spec(name) is None]
     if missing:
         raise Mistake(f"training needs {', '.join(missing)}: {INSTALL}. --shape does without")
+    import torch
+
     from regard.choosing.present import line, show_first_look, show_suite
     from regard.choosing.suite import first_look, run_suite
     from regard.choosing.training.show import shown
+    from regard.measuring.files import json_bytes
+    from regard.measuring.machine import calm_threads
 
     tasks = pick_tasks(data, options["kind"], options["tasks"])
     as_json, out = options["as_json"], options["out"]
-    console = Console(highlight=False, stderr=as_json)
-    headline = None
+    storage = options["storage"] or out / "study.journal"
+    check_storage(storage)
+    screen, headline = console(stderr=as_json), None
     if data is None:
         if where.type == "cpu":
             torch.set_num_threads(calm_threads())
         headline = first_look(where)
-        show_first_look(headline, console)
+        show_first_look(headline, screen)
     more = {} if options["steps"] is None else {"steps": options["steps"]}
     with shown(True) as tell:
         suite = run_suite(
             tasks,
             minutes=options["minutes"] or (DEMO_MINUTES if data is None else DATA_MINUTES),
-            storage=options["storage"] or out / "study.journal",
+            storage=storage,
             tell=tell,
             on_answer=lambda answer: click.echo(line(answer), err=True),
             seeds=options["seeds"],
@@ -155,10 +159,11 @@ def by_training(data: Path | None, where: torch.device, options: dict[str, Any])
         if as_json:
             click.echo(json_bytes(suite.as_dict()).decode(), nl=False)
         else:
-            show_suite(suite, console)
+            show_suite(suite, screen)
     finally:  # a pipe that was closed, as by `head`, must not cost the files
         saved = save_suite(suite, out, options["report"], quiet=as_json)
     if suite.interrupted:
+        click.echo("Interrupted: the same command with --resume goes on.", err=True)
         raise SystemExit(INTERRUPTED)
     if suite.failed or not saved:
         raise SystemExit(1)
@@ -188,6 +193,18 @@ def pick_tasks(data: Path | None, kind: str, names: str | None) -> list[Task]:
     return [known[name] for name in wanted]
 
 
+def check_storage(place: str | Path) -> None:
+    """Refuse what trainings cannot be kept in, before the first of them."""
+    from regard.choosing.training.errors import ChooseError
+    from regard.choosing.training.storage import opened
+
+    try:
+        with opened(place):
+            pass
+    except ChooseError as error:
+        raise Mistake(str(error)) from None
+
+
 def default_jobs(where: torch.device) -> int:
     """One for each core that this process may use; a GPU is not shared."""
     if where.type == "cuda":
@@ -199,6 +216,7 @@ def default_jobs(where: torch.device) -> int:
 def save_suite(suite: Suite, out: Path, report: Path | None, quiet: bool) -> bool:
     """Write choose.json and the report; a folder that cannot be written loses only the files."""
     from regard.choosing.report import write_report
+    from regard.measuring.files import json_bytes, write_atomic
 
     path = report or out / "choose.html"
     try:
@@ -220,10 +238,17 @@ def unsaved(out: Path, error: OSError) -> bool:
 
 def by_cost(shape: Shape, where: torch.device, options: dict[str, Any]) -> None:
     """Measure every score at a shape."""
+    import torch
+
+    from regard.choosing.cost import files, measure
+    from regard.choosing.cost.present import show_report
+    from regard.cli.progress import progress
+    from regard.measuring.machine import calm_threads
+
     as_json = options["as_json"]
     if where.type == "cpu":
         torch.set_num_threads(options["threads"] or calm_threads())
-    with progress(Console(stderr=True)) as step:
+    with progress(console(stderr=True)) as step:
         try:
             report = measure(
                 shape,
@@ -239,7 +264,7 @@ def by_cost(shape: Shape, where: torch.device, options: dict[str, Any]) -> None:
         if as_json:
             click.echo(files.to_json(report), nl=False)
         else:
-            show_report(report, Console(highlight=False))
+            show_report(report, console())
     finally:  # a pipe that was closed, as by `head`, must not cost the files
         saved = save(report, options["out"], quiet=as_json)
     if report.interrupted:
@@ -250,6 +275,8 @@ def by_cost(shape: Shape, where: torch.device, options: dict[str, Any]) -> None:
 
 def save(report: Report, out: Path, quiet: bool) -> bool:
     """Write the files and say where; a folder that cannot be written loses only the files."""
+    from regard.choosing.cost import files
+
     try:
         written = files.save(report, out)
     except OSError as error:

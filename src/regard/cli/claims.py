@@ -6,21 +6,30 @@ import errno
 import importlib.util
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-from rich.console import Console
 
-from regard.claims.claim import Claim
-from regard.claims.registry import Survey, UnknownClaim, find, survey
-from regard.claims.running.progress import progress
-from regard.claims.running.runner import Order, Runner, default_jobs
-from regard.claims.running.store import REPORT, Store, StoreError, load_results
-from regard.claims.text import LANGUAGES, Language
-from regard.cli.common import INTERRUPTED, Mistake, pick_device, seed_option
+from regard.cli import names
+from regard.cli.common import (
+    INTERRUPTED,
+    Mistake,
+    console,
+    json_option,
+    offering,
+    pick_device,
+    seed_option,
+)
+
+if TYPE_CHECKING:
+    from regard.claims.claim import Claim
+    from regard.claims.registry import Survey
+    from regard.claims.running.runner import Order, Runner
+    from regard.claims.running.store import Store
+    from regard.claims.text import Language
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 NEEDS = ("scipy", "statsmodels", "jinja2")
@@ -38,6 +47,9 @@ Examples:
   regard claims run C1 E --full --seed 1
   regard claims show C1
   regard claims report --lang zh
+  regard claims --json
+
+Exit codes: 0 done, 2 a mistake in the arguments or a folder that cannot be read, 130 interrupted.
 """
 RUN_HELP = """Run claims: those of the IDS (C1) or groups (C) named, else all.
 
@@ -50,6 +62,7 @@ Examples:
   regard claims run
   regard claims run C1 c2 E --seed 1
   regard claims run --full --jobs 8 --out full
+  regard claims run C --json
 
 Exit codes: 0 done, 1 a claim failed (ID.log in the folder says why), 2 a mistake in the arguments or
 a folder that cannot be written, 130 interrupted. The same command goes on where a run ended.
@@ -60,6 +73,8 @@ SHOW_HELP = """One claim: what it says, what decides, the verdict and what it me
 Examples:
   regard claims show C1
   regard claims show b2 --lang zh --out full
+
+Exit codes: 0 done, 2 there is no such claim, or its folder cannot be read.
 """
 REPORT_HELP = """Write the report of the results on disk as one HTML file; nothing is run.
 
@@ -67,6 +82,8 @@ REPORT_HELP = """Write the report of the results on disk as one HTML file; nothi
 Examples:
   regard claims report
   regard claims report --lang zh --to claims-zh.html
+
+Exit codes: 0 done, 2 there are no results, or the report cannot be written.
 """
 
 
@@ -91,6 +108,9 @@ def careful(command: Command) -> Command:
         for package in NEEDS:
             if importlib.util.find_spec(package) is None:
                 raise click.ClickException(f"regard claims needs {package}: {INSTALL}")
+        from regard.claims.registry import UnknownClaim
+        from regard.claims.running.store import StoreError
+
         # A statement has letters that not every terminal can show.
         for stream in (sys.stdout, sys.stderr):
             if hasattr(stream, "reconfigure"):
@@ -129,18 +149,16 @@ out_option = click.option(
 language_option = click.option(
     "--lang",
     "language",
-    type=click.Choice(LANGUAGES),
+    type=click.Choice(names.LANGUAGES),
     default="en",
     show_default=True,
     help="Of statements, verdicts and figures.",
 )
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 @click.group(
     cls=Verbs,
     help=LIST_HELP,
-    short_help="Statements about attention, proved or refuted here.",
     invoke_without_command=True,
 )
 @json_option
@@ -153,7 +171,7 @@ def claims(ctx: click.Context, as_json: bool, out: Path, language: Language) -> 
         list_all(as_json, out, language)
         return
     if as_json:
-        raise Mistake("--json belongs behind the command, and only show has it")
+        raise Mistake("--json belongs behind the command; run and show have it")
     # What stands before the command counts for it too.
     ctx.default_map = {name: {"out": out, "language": language} for name in claims.commands}
 
@@ -162,18 +180,29 @@ def claims(ctx: click.Context, as_json: bool, out: Path, language: Language) -> 
 def list_all(as_json: bool, out: Path, language: Language) -> None:
     """Every claim with its last verdict."""
     from regard.claims.report import present
+    from regard.claims.running.store import load_results
 
     known = load().claims
-    results = load_results(out, known)
     if as_json:
-        found = [present.as_json(c, results.get(c.id), language) for c in known.values()]
-        click.echo(json.dumps(found, indent=2, ensure_ascii=False))
+        print_json(known.values(), out, language)
     else:
-        present.show_list(list(known.values()), results, language, Console(highlight=False))
+        results = load_results(out, known)
+        present.show_list(list(known.values()), results, language, console())
+
+
+def print_json(claims: Iterable[Claim], out: Path, language: Language) -> None:
+    """Claims with their last results, as a list."""
+    from regard.claims.report import present
+    from regard.claims.running.store import load_results
+
+    known = {claim.id: claim for claim in claims}
+    results = load_results(out, known)
+    found = [present.as_json(claim, results.get(name), language) for name, claim in known.items()]
+    click.echo(json.dumps(found, indent=2, ensure_ascii=False))
 
 
 @claims.command(help=RUN_HELP, short_help="Run claims and write the report.")
-@click.argument("ids", nargs=-1)
+@click.argument("ids", nargs=-1, shell_complete=offering(names.claims_and_groups))
 @click.option("--quick", is_flag=True, help="Small sizes: minutes for all. [default]")
 @click.option("--full", is_flag=True, help="Full sizes: up to an hour for all.")
 @seed_option
@@ -196,6 +225,7 @@ def list_all(as_json: bool, out: Path, language: Language) -> None:
 )
 @language_option
 @click.option("--no-report", is_flag=True, help="Write no report at the end.")
+@json_option
 @careful
 def run(
     ids: tuple[str, ...],
@@ -208,9 +238,13 @@ def run(
     device: str,
     language: Language,
     no_report: bool,
+    as_json: bool,
 ) -> None:
     """Run claims; the help text is above."""
+    from regard.claims.registry import find
     from regard.claims.report import present
+    from regard.claims.running.runner import Order, default_jobs
+    from regard.claims.running.store import Store
 
     if quick and full:
         raise Mistake("--quick and --full: choose one")
@@ -221,10 +255,13 @@ def run(
     with Store(out).opened() as store:
         runner = carry_out(chosen, store, order)
         try:
-            present.show_run(runner, language, Console(highlight=False))
+            if as_json:
+                print_json(chosen, out, language)
+            else:
+                present.show_run(runner, language, console())
         finally:  # a pipe that was closed, as by `head`, must not cost the report
             if not no_report and (runner.ran or runner.kept):
-                write(out, language, out / REPORT)
+                write(out, language, out / names.REPORT, quiet=as_json)
     for name in runner.failed:
         click.echo(f"{name} failed: {store.path(name, 'log')} says why at length", err=True)
     if runner.failed or known.broken:
@@ -233,6 +270,9 @@ def run(
 
 def carry_out(chosen: list[Claim], store: Store, order: Order) -> Runner:
     """Run them with bars; Ctrl-C says how far it came."""
+    from regard.claims.running.progress import progress
+    from regard.claims.running.runner import Runner
+
     runner = Runner(chosen, store, order)
     for sentence in runner.said:
         click.echo(sentence, err=True)
@@ -251,14 +291,16 @@ def carry_out(chosen: list[Claim], store: Store, order: Order) -> Runner:
 
 
 @claims.command(help=SHOW_HELP, short_help="One claim and its last result.")
-@click.argument("name", metavar="ID")
+@click.argument("name", metavar="ID", shell_complete=offering(names.claims))
 @json_option
 @out_option
 @language_option
 @careful
 def show(name: str, as_json: bool, out: Path, language: Language) -> None:
     """Show one claim; the help text is above."""
+    from regard.claims.registry import find
     from regard.claims.report import present
+    from regard.claims.running.store import load_results
 
     chosen = find([name], load().claims)
     if len(chosen) > 1:
@@ -269,7 +311,7 @@ def show(name: str, as_json: bool, out: Path, language: Language) -> None:
         found = present.as_json(claim, result, language)
         click.echo(json.dumps(found, indent=2, ensure_ascii=False))
     else:
-        present.show_claim(claim, result, language, Console(highlight=False))
+        present.show_claim(claim, result, language, console())
 
 
 @claims.command(help=REPORT_HELP, short_help="Write the report again.")
@@ -280,17 +322,19 @@ def show(name: str, as_json: bool, out: Path, language: Language) -> None:
     type=click.Path(path_type=Path, dir_okay=False),
     default=None,
     metavar="FILE",
-    help=f"The HTML file; by default {REPORT} in the folder.",
+    help=f"The HTML file; by default {names.REPORT} in the folder.",
 )
 @careful
 def report(out: Path, language: Language, to: Path | None) -> None:
     """Write the report; the help text is above."""
+    from regard.claims.running.store import load_results
+
     if not load_results(out, load().claims):
         raise Mistake(f"there are no results in {out}: `regard claims run` makes them")
-    write(out, language, to or out / REPORT)
+    write(out, language, to or out / names.REPORT)
 
 
-def write(folder: Path, language: Language, path: Path) -> None:
+def write(folder: Path, language: Language, path: Path, *, quiet: bool = False) -> None:
     """Write the report and say where it is."""
     from regard.claims.report import write_report
 
@@ -300,7 +344,14 @@ def write(folder: Path, language: Language, path: Path) -> None:
         raise Mistake(
             f"the report {path} could not be written: {error.strerror or error}"
         ) from None
-    click.echo(f"Report: {written}")
+    click.echo(f"Report: {written}", err=quiet)
+
+
+def survey() -> Survey:
+    """Every claim; a name of this file, so that tests can put others in."""
+    from regard.claims import registry
+
+    return registry.survey()
 
 
 def load() -> Survey:

@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import json
-import math
 import sys
 from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-import torch
+from click.shell_completion import CompletionItem
 
-from regard.cli.common import INTERRUPTED, Mistake, device_option, pick_device, seed_option
+from regard.cli import names
+from regard.cli.common import (
+    INTERRUPTED,
+    Amount,
+    Mistake,
+    console,
+    device_option,
+    json_option,
+    offering,
+    pick_device,
+    seed_option,
+)
 
 if TYPE_CHECKING:
+    import torch
+
     from regard.doctor.checkup import Checkup
     from regard.doctor.findings import Finding
     from regard.doctor.probing import Probe
@@ -43,8 +55,14 @@ warning), the loss is no number, or the report could not be written; 2 a mistake
 """
 
 
-@click.command(help=HELP, short_help="Is the attention in a model healthy?")
-@click.argument("model", required=False)
+def patients(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Completes a bundled example or a folder."""
+    bundled = offering(lambda: names.PATIENTS)(ctx, param, incomplete)
+    return [*bundled, CompletionItem(incomplete, type="dir")]
+
+
+@click.command(help=HELP)
+@click.argument("model", required=False, shell_complete=patients)
 @click.option("--list", "list_them", is_flag=True, help="List the bundled examples.")
 @click.option(
     "--data",
@@ -67,7 +85,7 @@ warning), the loss is no number, or the report could not be written; 2 a mistake
 @click.option(
     "--rate",
     metavar="R",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Amount(min=0, min_open=True),
     help="Learning rate, of AdamW. [default: 0.001; examples have their own]",
 )
 @click.option(
@@ -93,7 +111,7 @@ warning), the loss is no number, or the report could not be written; 2 a mistake
     metavar="FILE",
     help="Write a report: HTML, or JSON where the name ends in .json.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON in place of the table.")
+@json_option
 @click.option("--strict", is_flag=True, help="Warnings count as failures.")
 @device_option
 @seed_option
@@ -124,8 +142,6 @@ def doctor(
     if model is None:
         raise Mistake("MODEL is missing. Example: regard doctor healthy; --list names the others")
     check_report(report)
-    if rate is not None and not math.isfinite(rate):
-        raise Mistake(f"--rate {rate}: it must be a finite number above 0")
     where = pick_device(device)
     try:
         # What the user's own code prints is no part of the JSON.
@@ -142,11 +158,11 @@ def doctor(
         click.echo("Interrupted.", err=True)
         raise SystemExit(INTERRUPTED) from None
     findings = checkup.doctor.findings()
-    record = record_of(checkup.doctor, findings, name=model)
+    record = record_of(checkup.doctor, findings, name=model, probe=probe)
     try:
         show(checkup, record, probe, seed, as_json)
     finally:  # a pipe that was closed, as by `head`, must not cost the report
-        saved = report is None or save(checkup, findings, report, quiet=as_json)
+        saved = report is None or save(checkup, findings, probe, report, quiet=as_json)
     if checkup.interrupted:
         raise SystemExit(INTERRUPTED)
     bad = ("failure", "warning") if strict else ("failure",)
@@ -175,15 +191,13 @@ def examine(checkup: Checkup, steps: int, where: torch.device) -> None:
 
 def attack_it(checkup: Checkup, where: torch.device) -> Probe | None:
     """Probe the patient on its first batch, with a bar where stderr is a terminal."""
-    from rich.console import Console
-
     from regard.cli.progress import progress
     from regard.doctor.checkup import batch_at
     from regard.doctor.patients.function import worded
     from regard.doctor.probing import probe
 
     batch = batch_at(checkup.patient, 0, where)
-    with progress(Console(stderr=True)) as step:
+    with progress(console(stderr=True)) as step:
         try:
             return probe(checkup.patient.model, batch, step)
         except Exception as error:  # the user's code, on inputs that it was not made for
@@ -205,7 +219,6 @@ def show(checkup: Checkup, record: Record, probe: Probe | None, seed: int, as_js
             "losses": [plain(loss) for loss in losses],
             "stopped": checkup.stopped,
             "said": checkup.patient.said,
-            "probe": None if probe is None else probe.as_dict(),
         }
         click.echo(json.dumps(found, indent=2, allow_nan=False))
         return
@@ -246,12 +259,14 @@ def check_report(path: Path | None) -> None:
         raise Mistake(f"--report {path}: there is something that is no file")
 
 
-def save(checkup: Checkup, findings: list[Finding], path: Path, quiet: bool) -> bool:
+def save(
+    checkup: Checkup, findings: list[Finding], probe: Probe | None, path: Path, quiet: bool
+) -> bool:
     """Write the report and say where it is."""
     from regard.doctor.report import ReportError, write_report
 
     try:
-        write_report(checkup.doctor, path, findings, name=checkup.patient.name)
+        write_report(checkup.doctor, path, findings, name=checkup.patient.name, probe=probe)
     except ReportError as error:
         click.echo(f"Error: --report: {error}", err=True)
         return False

@@ -9,8 +9,6 @@ from pathlib import Path
 import click
 
 from regard.cli.common import Mistake
-from regard.play.build import write_page
-from regard.play.serve import Server
 
 PORT = 8737
 CHAPTERS = 8
@@ -30,7 +28,7 @@ Exit codes: 0 done, by Ctrl-C too; 2 a mistake in the arguments.
 """
 
 
-@click.command(help=HELP, short_help="Drag vectors, and watch every score answer.")
+@click.command(help=HELP)
 @click.option(
     "--port",
     metavar="N",
@@ -72,6 +70,8 @@ def play(
 
 def save_page(path: Path) -> None:
     """Write the page and say where it is."""
+    from regard.play.build import write_page
+
     try:
         written = write_page(path)
     except OSError as error:
@@ -81,6 +81,8 @@ def save_page(path: Path) -> None:
 
 def serve(port: int, link: str, no_browser: bool) -> None:
     """Serve until Ctrl-C."""
+    from regard.play.serve import Server
+
     try:
         server = Server(port)
     except OSError as error:

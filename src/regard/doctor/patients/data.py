@@ -6,6 +6,7 @@ Shape legend: N examples, which the first dim of every array counts.
 from __future__ import annotations
 
 import warnings
+import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -102,9 +103,9 @@ def read_npz(path: Path) -> dict[str, Tensor]:
     """Arrays of NumPy."""
     import numpy
 
+    if not zipfile.is_zipfile(path):  # numpy would take it for a pickle
+        raise ValueError("it is no .npz archive")
     with numpy.load(path, allow_pickle=False) as file:
-        if not hasattr(file, "files"):
-            raise ValueError("it is no .npz archive")
         return {name: as_tensor(file[name], name) for name in file.files}
 
 

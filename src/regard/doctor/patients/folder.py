@@ -10,6 +10,7 @@ import json
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 
 from regard.doctor.patients.data import NOT_UNPICKLED, Tokenizer, is_pickle
 from regard.doctor.patients.patient import Unusable, one_line, with_kind
+from regard.doctor.patients.sizes import check_memory, check_sizes
 
 INSTALL = "pip install 'regard[hf]'"
 SAFE, PICKLED = "*.safetensors", "pytorch_model*.bin"
@@ -91,16 +93,20 @@ def load(folder: Path, config: dict[str, Any], *, safe: bool) -> tuple[nn.Module
     from regard.integrations.transformers import load_pretrained
     from regard.integrations.transformers.attach import DESCRIPTIONS
 
-    if DESCRIPTIONS in config:
-        return load_pretrained(folder, local_files_only=True).eval(), []
     local: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     found = AutoConfig.from_pretrained(folder, **local)
+    check_sizes(folder, found, sorted(folder.glob(SAFE if safe else PICKLED)))
+    if DESCRIPTIONS in config:
+        return load_pretrained(folder, local_files_only=True).eval(), []
     # A folder may ask for kernels to be fetched; without a word the model takes its usual ones.
     found._attn_implementation = None
     named = found.architectures[0] if found.architectures else None
     known = getattr(transformers, named, None) if isinstance(named, str) else None
     is_model = isinstance(known, type) and issubclass(known, PreTrainedModel)
     reader: Any = known if is_model else AutoModel
+    if "quantization_config" not in config:  # packed weights take less than their skeleton
+        build = reader._from_config if is_model else AutoModel.from_config
+        check_memory(folder, partial(build, found))
     model, info = reader.from_pretrained(
         folder,
         config=found,

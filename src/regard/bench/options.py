@@ -1,0 +1,138 @@
+"""The options of `regard bench`. Nothing here loads torch: help, mistakes and completion are quick.
+
+argparse, since `python -m regard.bench` must run where only torch is installed; `regard bench` hands
+its arguments on to it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from pathlib import Path
+from typing import NoReturn
+
+from regard.bench.settings import SUITES
+
+RESULTS = Path("benchmarks/results")
+MOST_THREADS = 4096
+ABOUT = """\
+Measure additive attention on this machine: ours and every peer, in turns in one
+run, as ratios, with the error against fp64 beside every time. Writes JSON, CSV
+and charts."""
+EPILOG = """\
+Examples:
+  regard bench --suite bars            the ratios that the engines must reach
+  regard bench --suite shapes --quick  decoders, speech: a first look
+  regard bench --suite square --lengths 1024,4096 --hidden 16,64
+  regard bench --budget 600 --resume   ten minutes more of an earlier run
+  regard bench --quick --json          the results for a program
+  regard bench --list                  what there is, without measuring
+
+Exit codes: 0 done or stopped by --budget, 1 one of ours failed its error check
+or a file could not be written, 2 a mistake in the arguments, 130 interrupted.
+What was measured is kept; --resume goes on."""
+
+
+class OneLine(argparse.ArgumentParser):
+    """Says a mistake in one line, as all commands do."""
+
+    def error(self, message: str) -> NoReturn:
+        """Without the usage, which is longer than a screen."""
+        self.exit(2, f"Error: {message}. See {self.prog} --help\n")
+
+
+def parser() -> argparse.ArgumentParser:
+    """All options."""
+    found = OneLine(
+        prog="regard bench",
+        description=ABOUT,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = found.add_argument
+    add("--suite", action="append", choices=list(SUITES), help="may be repeated (default: all)")
+    add("--device", choices=["auto", "cpu", "cuda"], default="auto", help="where to run")
+    add("--quick", action="store_true", help="fewer sizes and rounds")
+    add("--lengths", type=sizes, metavar="N,N", help="lengths of the suite square")
+    add("--hidden", type=sizes, metavar="N,N", help="hidden widths of the suite square")
+    add(
+        "--peers",
+        metavar="NAME,NAME",
+        help="these peers alone, in every setting; 'none' for ours and dot (default: what each suite "
+        "needs; on a GPU dot through cuDNN alone)",
+    )
+    add(
+        "--budget",
+        type=positive,
+        metavar="SECONDS",
+        help="stop before a setting that would not fit",
+    )
+    add("--resume", action="store_true", help="go on with what is in the results")
+    add(
+        "--out",
+        type=folder,
+        metavar="DIR",
+        help=f"folder (default: {RESULTS} if there, else regard-bench)",
+    )
+    add(
+        "--name",
+        type=file_name,
+        metavar="NAME",
+        help="of the files (default: from the device, as h200 or cpu)",
+    )
+    add("--seed", type=seed, default=0, metavar="N", help="of the inputs (default: 0)")
+    add("--threads", type=count, metavar="N", help="CPU threads (default: as many as are free)")
+    add("--list", action="store_true", help="list suites, settings and candidates, measure nothing")
+    add("--json", action="store_true", help="print JSON in place of the tables")
+    return found
+
+
+def sizes(text: str) -> tuple[int, ...]:
+    """`512,1024` as numbers."""
+    try:
+        found = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        found = ()
+    if not found or min(found) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of sizes, as 512,1024 is")
+    return found
+
+
+def count(text: str) -> int:
+    """A number of threads."""
+    if not text.isdecimal() or not 1 <= int(text) <= MOST_THREADS:
+        raise argparse.ArgumentTypeError(f"{text!r} is no count from 1 to {MOST_THREADS}")
+    return int(text)
+
+
+def seed(text: str) -> int:
+    """A seed that torch takes."""
+    if not text.isdecimal() or int(text) >= 2**63:
+        raise argparse.ArgumentTypeError(f"{text!r} is no seed: a whole number below 2**63 is one")
+    return int(text)
+
+
+def folder(text: str) -> Path:
+    """A folder, or a place where one can be made."""
+    path = Path(text)
+    if path.exists() and not path.is_dir():
+        raise argparse.ArgumentTypeError(f"{text!r} is a file; name a folder")
+    return path
+
+
+def positive(text: str) -> float:
+    """A number of seconds."""
+    try:
+        found = float(text)
+    except ValueError:
+        found = 0.0
+    if not found > 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no positive number of seconds")
+    return found
+
+
+def file_name(text: str) -> str:
+    """A name that stays in its folder."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no file name: use letters, digits, - and _")
+    return text

@@ -1,0 +1,181 @@
+"""`regard completion`: the script that makes Tab complete commands, options and values.
+
+The script knows no options. At every Tab it runs `tab.py` of the regard that is installed then, which
+asks the commands themselves, so that an upgrade needs no new script. click does the asking.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+
+import click
+from click.shell_completion import (
+    BashComplete,
+    CompletionItem,
+    FishComplete,
+    ShellComplete,
+    ZshComplete,
+    add_completion_class,
+    split_arg_string,
+)
+
+NAME, VARIABLE = "regard", "_REGARD_COMPLETE"
+# Found by its package and not by its path: an upgrade of Python in the same place moves the latter.
+FIND = (
+    "import importlib.util, runpy; "
+    'found = importlib.util.find_spec("regard").submodule_search_locations[0]; '
+    'runpy.run_path(found + "/cli/tab.py", run_name="__main__")'
+)
+HELP = """Print a script that completes regard's commands, options and values by Tab.
+
+Completes commands, options and their values, files, keys of --shape, names of scores, claims and
+bundled patients. A Tab takes about a tenth of a second: torch is not loaded. After an upgrade the same
+script completes what is new.
+
+\b
+Examples:
+  regard completion bash > ~/.local/share/bash-completion/completions/regard
+  regard completion zsh > ~/.zfunc/_regard
+  regard completion fish > ~/.config/fish/completions/regard.fish
+  source <(regard completion bash)
+
+bash must be 4.4 or newer, with bash-completion for the first line. For zsh, ~/.zfunc must be on the
+fpath before compinit. docs/cli.md has it line by line.
+
+Exit codes: 0 done, 2 a shell that there is no script for.
+"""
+BASH = r"""# Completion of regard for bash 4.4 and newer. Made by: regard completion bash
+%(complete_func)s() {
+    local IFS=$'\n' line="${COMP_LINE:0:COMP_POINT}" breaks="${COMP_WORDBREAKS//[^=:]/}"
+    local completion type value prefix="" word="${line##*[[:space:]]}"
+    # bash completes what stands behind the last = or :, and the answers are whole words.
+    if [[ -n $breaks ]]; then prefix="${word%%"${word##*[$breaks]}"}"; fi
+    COMPREPLY=()
+    for completion in $(COMP_WORDS="$line" %(complete_var)s=bash_complete %(command)s 2>/dev/null); do
+        type="${completion%%%%,*}" value="${completion#*,}"
+        case $type in
+            dir) compopt -o plusdirs ;;
+            file) compopt -o default ;;
+            plain)
+                COMPREPLY+=("${value#"$prefix"}")
+                if [[ $value == *= ]]; then compopt -o nospace; fi ;;
+        esac
+    done
+}
+complete -o nosort -F %(complete_func)s %(prog_name)s
+"""
+ZSH = r"""#compdef %(prog_name)s
+# Completion of regard for zsh. Made by: regard completion zsh
+%(complete_func)s() {
+    local type key descr
+    local -a response plain described open
+    response=("${(@f)$(COMP_WORDS="${words[*]}" COMP_CWORD=$((CURRENT-1)) \
+%(complete_var)s=zsh_complete %(command)s 2>/dev/null)}")
+    for type key descr in ${response}; do
+        case $type in
+            dir|file)
+                [[ $PREFIX == --*=* ]] && compset -P 1 '*='
+                if [[ $type == dir ]]; then _path_files -/; else _path_files -f; fi ;;
+            plain)
+                if [[ $key == *= ]]; then open+=("$key")
+                elif [[ $descr == _ ]]; then plain+=("$key")
+                else described+=("$key:$descr"); fi ;;
+        esac
+    done
+    (( $#described )) && _describe -V unsorted described -U
+    (( $#plain )) && compadd -U -V unsorted -a plain
+    (( $#open )) && compadd -U -V unsorted -S '' -a open
+    return 0
+}
+if [[ $zsh_eval_context[-1] == loadautofunc ]]; then
+    %(complete_func)s "$@"
+else
+    compdef %(complete_func)s %(prog_name)s
+fi
+"""
+FISH = r"""# Completion of regard for fish. Made by: regard completion fish
+function %(complete_func)s
+    set -l response (env %(complete_var)s=fish_complete COMP_WORDS=(commandline -cp) \
+COMP_CWORD=(commandline -t) %(command)s 2>/dev/null)
+    set -l option (string match -r -- '^--[^=]+=' (commandline -t))
+    for completion in $response
+        set -l parts (string split -m 1 "," -- $completion)
+        switch $parts[1]
+            case dir
+                string replace -r -- '^' "$option" (__fish_complete_directories $parts[2])
+            case file
+                string replace -r -- '^' "$option" (__fish_complete_path $parts[2])
+            case plain
+                echo $parts[2]
+        end
+    end
+end
+complete --no-files --command %(prog_name)s --arguments "(%(complete_func)s)"
+"""
+
+
+class WholeWords(ShellComplete):
+    """Answers `--device=c` with `--device=cpu`, where click says `cpu`: shells replace whole words."""
+
+    def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem]:
+        """As click finds them, with the option that stands before the value."""
+        found = super().get_completions(args, incomplete)
+        option, equals, _ = incomplete.partition("=")
+        if equals and option.startswith("--"):
+            for item in found:
+                # Files are completed by the shell, which knows where their names begin.
+                item.value = f"{option}={item.value}" if item.type == "plain" else item.value
+        return found
+
+
+class Bash(WholeWords, BashComplete):
+    """Told the line itself: bash's own words are cut at `=` and `:`."""
+
+    source_template = BASH
+
+    def get_completion_args(self) -> tuple[list[str], str]:
+        """The words before the last, and the last, which may be empty."""
+        line = os.environ["COMP_WORDS"]
+        words = split_arg_string(line)[1:]
+        if line[-1:].isspace() or not words:
+            return words, ""
+        return words[:-1], words[-1]
+
+
+class Zsh(WholeWords, ZshComplete):
+    """As click does it, by our script."""
+
+    source_template = ZSH
+
+
+class Fish(WholeWords, FishComplete):
+    """As click does it, by our script."""
+
+    source_template = FISH
+
+
+SHELLS: dict[str, type[ShellComplete]] = {"bash": Bash, "zsh": Zsh, "fish": Fish}
+
+
+def register() -> None:
+    """Let click use these in place of its own."""
+    for name, shell in SHELLS.items():
+        add_completion_class(shell, name)
+
+
+def script(shell: str) -> str:
+    """The script for a shell. -P: nothing is imported from the folder that the user is in."""
+    from regard.cli.app import group
+
+    found = SHELLS[shell](group, {}, NAME, VARIABLE)
+    command = shlex.join([sys.executable, "-P", "-c", FIND])
+    return found.source_template % {**found.source_vars(), "command": command}
+
+
+@click.command(help=HELP)
+@click.argument("shell", metavar="SHELL", type=click.Choice(list(SHELLS)))
+def completion(shell: str) -> None:
+    """Print the script; the help text is above."""
+    click.echo(script(shell), nl=False)

@@ -1,0 +1,45 @@
+"""Standard streams whose reader may leave: `regard claims | head -1` is no mistake.
+
+What nobody reads any more is dropped, and the command goes on: its files are written, and its status
+says how the work went.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from typing import Any
+
+
+class Lasting(io.FileIO):
+    """A file that does not mind when the other end of its pipe is closed."""
+
+    def write(self, data: Any, /) -> int:
+        """All of it counts as written when nobody reads."""
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self.fileno())
+            os.close(nowhere)
+            return len(data)
+
+
+def outlive_readers() -> None:
+    """Replace the standard streams, where they are Python's own."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        buffer = getattr(stream, "buffer", None)
+        raw = getattr(buffer, "raw", buffer)  # with PYTHONUNBUFFERED there is no buffer between
+        if type(raw) is io.FileIO:
+            stream.flush()
+            file = Lasting(raw.fileno(), "w", closefd=False)
+            again = io.TextIOWrapper(
+                file if raw is buffer else io.BufferedWriter(file),
+                encoding=stream.encoding,
+                errors=stream.errors,
+                line_buffering=stream.line_buffering,
+                write_through=stream.write_through,
+            )
+            setattr(sys, name, again)
