@@ -1,7 +1,8 @@
 """What the site needs beyond docs/: the README as its home page, and files that pages link to.
 
 The pages are written for a reader of the repository. Here their links to files outside docs/ are led to
-copies in the site; a link that leads nowhere stays as it is, and the strict build stops at it.
+copies in the site; a link that leads nowhere stays as it is, and the strict build stops at it. Links to
+the playground that `regard play` serves are led to the same page in the site.
 """
 
 from __future__ import annotations
@@ -16,12 +17,16 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
+from regard.cli.play import PORT
+from regard.play.build import build
+
 ROOT = Path(__file__).parent
 HOME = {"README.md": "index.md", "README.zh-CN.md": "index.zh.md", "examples": "examples.md"}
 PROJECT = ("CONTRIBUTING.md", "CHANGELOG.md")
 # The theme would fetch this for search in pages opened from disk; ours does the same.
 FETCHED = "https://unpkg.com/iframe-worker/shim"
 OURS = "assets/worker-from-disk.js"
+SERVED, PLAYGROUND = f"http://127.0.0.1:{PORT}/", "playground.html"
 LANGUAGES = {"en": "English", "zh": "中文"}
 FENCE = re.compile(r"^( *)(```+|~~~+).*?^\1\2[ \t]*$\n?", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(\]\()([^)\s#][^)\s#]*)((?:#[^)\s]*)?\))")
@@ -65,6 +70,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
                 File.generated(config, HOME.get(name, name), content=path.read_text("utf-8"))
             )
     files.append(File.generated(config, HOME["examples"], content=examples()))
+    files.append(File.generated(config, PLAYGROUND, content=build()))
     for page in list(files.documentation_pages()):
         for target in outside(page):
             path = ROOT / target
@@ -80,7 +86,9 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     def lead(match: re.Match[str]) -> str:
         target = repository_path(page.file, match[2])
         found = HOME.get(target) or target.removeprefix("docs/")
-        if "://" in match[2] or files.get_file_from_path(found) is None:
+        if match[2] == SERVED:
+            found = PLAYGROUND
+        elif "://" in match[2] or files.get_file_from_path(found) is None:
             return match[0]
         return match[1] + posixpath.relpath(found, here or ".") + match[3]
 

@@ -1,8 +1,9 @@
 """Writes the verdicts in docs/choosing.md from committed results: `python benchmarks/choosing.py`.
 
 A link to a claim gets the mark of its verdict, `[G1 ◐](claims.md#g1)`, and a table between
-`<!-- claims: G1 G2 -->` and `<!-- /claims -->` is made of what was found. With --check nothing is
-written, and the exit status says whether the page is up to date.
+`<!-- claims: G1 G2 -->` and `<!-- /claims -->` is made of what was found. The row of measured costs comes
+from a run of `regard choose --shape`. With --check nothing is written, and the exit status says whether
+the page is up to date.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ MARKS = {
 }
 LINK = re.compile(r"\[([A-Z]\d+)(?: [^\]]*)?\]\(claims\.md#\w+\)")
 TABLE = re.compile(r"<!-- claims: ([^>]*?) -->\n.*?<!-- /claims -->", re.DOTALL)
+SCORES = re.compile(r"^\| \|(?: \*\*[^|]+<br>`\w+` \|)+$", re.MULTILINE)
+COSTS = re.compile(r"^\| \*\*measured cost\*\* \|.*$", re.MULTILINE)
 
 
 def result(name: str) -> dict:
@@ -44,9 +47,25 @@ def table(names: list[str]) -> str:
     return "\n".join(rows)
 
 
+def costs(header: str) -> str:
+    """Time of a training step over that of scaled dot and its memory, for each score of the header."""
+    found = json.loads((ROOT / "benchmarks" / "results" / "choose-shape.json").read_text())
+    measured = {row["name"]: row for row in found["results"] if row["status"] == "measured"}
+    cells = []
+    for name in re.findall(r"`(\w+)`", header):
+        row = measured.get(re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower())
+        cells.append(
+            f"{row['forward_backward_ratio']:.1f}x, {row['forward_backward_peak_bytes'] / 2**20:.0f} MiB"
+            if row
+            else "not measured"
+        )
+    return f"| **measured cost** | {' | '.join(cells)} |"
+
+
 def written(page: str) -> str:
     """The page with every mark and every table as the results say."""
     page = LINK.sub(lambda match: link(match[1]), page)
+    page = COSTS.sub(costs(SCORES.search(page)[0]), page, count=1)
     return TABLE.sub(
         lambda m: f"<!-- claims: {m[1]} -->\n{table(m[1].split())}\n<!-- /claims -->", page
     )

@@ -57,10 +57,10 @@ def test_marks_are_explained(writer):
     assert known <= set(writer.MARKS)
 
 
-def test_every_score_has_a_row_with_every_property():
-    table = PAGE[PAGE.index("| | idea") : PAGE.index("</div>")].strip().splitlines()
-    assert {line.count("|") for line in table} == {9}
-    named = {re.search(r"<br>`(\w+)`", line)[1] for line in table[2:]}
+def test_every_score_has_a_column_with_every_property():
+    table = PAGE[PAGE.index("| | **scaled dot**") : PAGE.index("</div>")].strip()
+    head, _, *rows = [re.split(r"(?<!\\)\|", line)[1:-1] for line in table.splitlines()]
+    named = {re.search(r"<br>`(\w+)`", cell)[1] for cell in head[1:]}
     not_bare = {"Score", "InnerScore", "PairwiseScore", "Projected"}
     scores = {
         name
@@ -68,7 +68,23 @@ def test_every_score_has_a_row_with_every_property():
         if isinstance(value, type) and issubclass(value, regard.Score) and name not in not_bare
     }
     assert named == scores
-    assert all(all(cell.strip() for cell in line.split("|")[2:-1]) for line in table[2:])
+    assert all(len(row) == len(head) and all(cell.strip() for cell in row) for row in rows)
+    properties = {
+        "idea", "formula", "cost of a pair", "measured cost", "parameters", "query dim = key dim?",
+        "does well", "does badly", "typical models",
+    }  # fmt: skip
+    assert {row[0].strip().strip("*") for row in rows} == properties
+    # GAT has none: what is said of it follows from its formula.
+    for name, *cells in list(zip(head, *rows, strict=True))[1:]:
+        assert ("`GAT`" in name) != any(LINK.search(cell) for cell in cells)
+
+
+def test_costs_are_those_that_were_measured(writer):
+    found = json.loads((ROOT / "benchmarks" / "results" / "choose-shape.json").read_text())
+    times = {row["name"]: row["forward_backward_ratio"] for row in found["results"]}
+    row = writer.costs("`ScaledDot` | `LowRank` | `GATv2` | `GAT`").split("|")[2:-1]
+    told = [f"{times[name]:.1f}x" for name in ("scaled_dot", "low_rank", "gatv2")]
+    assert [cell.split(",")[0].strip() for cell in row] == [*told, "not measured"]
 
 
 def test_every_claim_that_a_rule_of_the_chooser_rests_on_is_here():

@@ -22,6 +22,7 @@ AT_ROOT = [
 PAGES = [*sorted(DOCS.rglob("*.md")), *(path for path in AT_ROOT if path.exists())]
 CODE = re.compile(r"^( *)(```+).*?^\1\2[ \t]*$|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
+STATE = r"(v=1&chapter=[1-8]&lang=(en|zh))?"  # of the playground
 
 
 def headings(page: Path) -> set[str]:
@@ -127,14 +128,21 @@ def test_the_site_builds_without_warnings_dead_links_or_network(site):
     for page, found in seen.items():
         if page.name == "404.html":
             continue  # served from any address, so that its links begin at the root
-        wrong += [f"{page.name} loads {x}" for x in found.loads if urlsplit(x).scheme != ""]
+        wrong += [
+            f"{page.name} loads {x}" for x in found.loads if urlsplit(x).scheme not in ("", "data")
+        ]
         for target in [*found.leads, *found.loads]:
             address = urlsplit(target)
+            if address.hostname == "127.0.0.1":
+                wrong.append(f"{page.name} leads to a server: {target}")
             if address.scheme:
                 continue
             path = (page.parent / unquote(address.path)).resolve() if address.path else page
             if not path.is_file():
                 wrong.append(f"{page.name} leads to {target}")
+            elif path.name == "playground.html" != page.name:
+                if not re.fullmatch(STATE, address.fragment):
+                    wrong.append(f"{page.name} leads to {target}")
             elif address.fragment and path in seen:
                 ids = seen[path].ids
                 if unquote(address.fragment) not in ids and not address.fragment.startswith("__"):
@@ -176,3 +184,20 @@ def test_search_works_from_disk(site, browser):
     page.wait_for_selector(".md-search-result__item")
     assert "alignment" in page.inner_text(".md-search-result__list").lower()
     page.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("language", "chapter"), [("en", 3), ("zh", 7)])
+def test_a_chapter_leads_to_its_state_of_the_playground(site, browser, language, chapter):
+    (path,) = (site / "learn" / language).glob(f"{chapter}-*.html")
+    page, wrong = browser.new_page(), []
+    page.on("console", lambda m: m.type in ("error", "warning") and wrong.append(m.text))
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.goto(path.as_uri())
+    page.click("a[href*='playground.html']")
+    page.wait_for_function("window.regard !== undefined")
+    state = page.evaluate("regard.state()")
+    assert page.evaluate("location.protocol") == "file:"
+    assert (state["chapter"], state["lang"]) == (chapter, language)
+    page.close()
+    assert not wrong

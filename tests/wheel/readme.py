@@ -3,7 +3,9 @@
     python -I readme.py README.md
 
 Each block runs in a namespace of its own, as a reader would paste it. A block fenced as
-`python continue` goes on in the namespace of the block before it. Warnings are errors.
+`python continue` goes on in the namespace of the block before it. A block behind the comment
+`<!-- needs regard[choose] -->` must stop at an import here, where the extra is missing; the tests of the
+documentation run it. Warnings are errors.
 """
 
 from __future__ import annotations
@@ -22,18 +24,20 @@ from pathlib import Path
 
 NAME = "README.md"
 FENCE = re.compile(
+    r"^(?P<needs><!-- needs regard\[\w+\] -->\n)?"
     r"^(?P<indent> *)```python\b(?P<flags>[^\n]*)\n(?P<code>.*?)^(?P=indent)```\s*$",
     re.MULTILINE | re.DOTALL,
 )
 
 
-def blocks(text: str) -> list[tuple[int, str, bool]]:
-    """(line of the first statement, code, whether it continues the block before)."""
+def blocks(text: str) -> list[tuple[int, str, bool, bool]]:
+    """(line of the first statement, code, whether it continues the block before, needs an extra)."""
     return [
         (
             text.count("\n", 0, match.start("code")) + 1,
             textwrap.dedent(match["code"]),
             "continue" in match["flags"],
+            match["needs"] is not None,
         )
         for match in FENCE.finditer(text)
     ]
@@ -64,7 +68,9 @@ def check_import() -> None:
             raise SystemExit(f"{extra} is installed: this environment is not empty")
 
 
-def run_block(number: int, line: int, code: str, namespace: dict[str, object]) -> bool:
+def run_block(
+    number: int, line: int, code: str, namespace: dict[str, object], *, needs_extra: bool
+) -> bool:
     """Run one block; on failure say which block and which line of the README."""
     try:
         # Empty lines in front make the traceback count as the README does.
@@ -72,14 +78,24 @@ def run_block(number: int, line: int, code: str, namespace: dict[str, object]) -
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             exec(program, namespace)
+        if needs_extra:
+            raise SystemExit("this block runs with torch alone: it needs no extra")
+    except ImportError as error:
+        if not needs_extra:
+            return failed_block(number, line, error)
     except (Exception, SystemExit) as error:
-        frames = traceback.extract_tb(error.__traceback__)
-        lines = [frame.lineno for frame in frames if frame.filename == NAME]
-        at = lines[0] if lines else getattr(error, "lineno", line)
-        print(f"\nFAILED: block {number}, {NAME} line {at}", file=sys.stderr)
-        traceback.print_exception(error)
-        return False
+        return failed_block(number, line, error)
     return True
+
+
+def failed_block(number: int, line: int, error: BaseException) -> bool:
+    """Say where it went wrong; always False."""
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if frame.filename == NAME]
+    at = lines[0] if lines else getattr(error, "lineno", line)
+    print(f"\nFAILED: block {number}, {NAME} line {at}", file=sys.stderr)
+    traceback.print_exception(error)
+    return False
 
 
 def main(readme: str) -> int:
@@ -95,11 +111,15 @@ def main(readme: str) -> int:
     failed = 0
     namespace: dict[str, object] = {}
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
-        for number, (line, code, continues) in enumerate(found, start=1):
+        for number, (line, code, continues, needs) in enumerate(found, start=1):
             if not continues:
                 namespace = {"__name__": "__main__"}
-            failed += not run_block(number, line, code, namespace)
-    print(f"{NAME}: {len(found) - failed} of {len(found)} examples passed")
+            failed += not run_block(number, line, code, namespace, needs_extra=needs)
+    extra = sum(needs for *_, needs in found)
+    print(
+        f"{NAME}: {len(found) - failed} of {len(found)} examples passed, "
+        f"{extra} of them by asking for an extra"
+    )
     return failed
 
 
