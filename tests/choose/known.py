@@ -40,25 +40,25 @@ KNOWN: dict[str, tuple[Any, Any, dict[str, Any]]] = {
         Views(shared=4, query_dim=16, key_dim=16, noise=0.3, shown="folded"),
         Match,
         {"dims": 16, "width": 16, "hidden": (64,), "scores": ("additive",),
-         "stabilizers": ("none",), "steps": 200},
+         "stabilizers": ("none",), "steps": 120},
     ),
     "hijack norms": (
         Volumes(latent=8, query_dim=16, key_dim=16, keys=8, spread=2.0),
         Match,
         {"dims": 16, "width": 16, "scores": ("cosine",), "stabilizers": ("none", "clipped_keys"),
-         "steps": 200},
+         "steps": 120},
     ),
     "plain data": (
         LargestProduct(dim=8, keys=8),
         Match,
         {"dims": 8, "width": 8, "hidden": (8,), "scores": ("cosine", "additive"),
-         "stabilizers": ("none",), "steps": 300, "rates": (1e-2, 3e-2)},
+         "stabilizers": ("none",), "steps": 200, "rates": (1e-2, 3e-2)},
     ),
     "two criteria": (
         Criteria(spaces=2, dim=4, keys=8, labels=4),
         partial(Read, value_dim=4, outputs=4, answers=2),
         {"dims": 8, "width": 8, "hidden": (8,), "heads": (1, 2), "scores": ("additive",),
-         "stabilizers": ("none",), "steps": 300},
+         "stabilizers": ("none",), "steps": 300, "finalists": 2},
     ),
     "no difference": (
         # Both are bilinear forms, and so is the relation.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -93,12 +94,50 @@ def changed(**changes: np.ndarray | None) -> dict[str, np.ndarray]:
         (changed(value=np.zeros((ROWS, KEYS + 1, 3))), "4 keys but 5 values"),
         (changed(target=np.zeros(3, int)), "target must have 60 rows"),
         (changed(query=np.array(["a"] * ROWS)), "query must be numbers"),
+        (changed(query=np.ones((ROWS, 6)) + 1j), "query must be numbers, got complex128"),
+        (changed(query=np.full((ROWS, 6), 1e300)), r"360 of 360 \(in fp32\)"),
+        (changed(query=np.zeros((ROWS, 0))), r"query is empty: its shape is \(60, 0\)"),
+        (changed(key=np.zeros((ROWS, KEYS, 0))), "key is empty"),
+        (changed(target=np.full(ROWS, 2**63, np.uint64)), "beyond 64 bits with a sign"),
         ({name: x[:9] for name, x in arrays().items()}, "9 rows are too few"),
     ],
 )  # fmt: skip
 def test_bad_contents_are_one_clear_error(found, said: str, tmp_path: Path) -> None:
     with pytest.raises(ChooseError, match=said):
         read_task(save(tmp_path / "a.npz", found))
+
+
+def test_numbers_of_any_width_and_order_of_bytes(tmp_path: Path) -> None:
+    found = changed(
+        query=arrays()["query"].astype(">f8"), key=arrays()["key"].astype(np.longdouble)
+    )
+    found["target"] = found["target"].astype(">u2")
+    task = read_task(save(tmp_path / "a.npz", found))
+    plain = read_task(save(tmp_path / "b.npz", arrays()))
+    for part, same in zip(task.data, plain.data, strict=True):
+        assert all(torch.equal(x, y) for x, y in zip(part, same, strict=True))
+
+
+def test_what_is_no_file_is_named_and_not_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "folder.parquet").mkdir()
+    with pytest.raises(ChooseError, match="is a folder; give a file"):
+        read_task(tmp_path / "folder.parquet")
+    os.mkfifo(tmp_path / "pipe.npz")
+    with pytest.raises(ChooseError, match="is no file; give a file"):
+        read_task(tmp_path / "pipe.npz")
+
+
+def test_a_small_file_that_unpacks_to_a_large_one_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("regard.measuring.memory.available", lambda device: 4 * 10**6)
+    np.savez_compressed(tmp_path / "a.npz", **changed(query=np.zeros((10**5, 6))))
+    rows = {name: [[0.0] * 6] * 10**5 for name in ("query", "key")} | {"target": [0] * 10**5}
+    pq.write_table(pa.table(rows), tmp_path / "a.parquet", use_dictionary=False)
+    for name in ("a.npz", "a.parquet"):
+        assert (tmp_path / name).stat().st_size < 8 * 10**5
+        with pytest.raises(ChooseError, match="too large"):
+            read_task(tmp_path / name)
 
 
 def test_bad_files_are_one_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,7 +185,12 @@ def test_the_command_on_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert found["tasks"][0]["verdict"]["seeds"] == [1, 2]
     page = Path("regard-choose/choose.html").read_text(encoding="utf-8")
     assert found["tasks"][0]["verdict"]["code"].split("(")[0] in page
-    assert "<svg" in page and "Claims that explain it" in page and "src=" not in page
+    assert (
+        "<svg" in page
+        and "Claims that explain it" in page
+        and "src=" not in page
+        and "解释这一结果的论断" in page
+    )
     again = CliRunner().invoke(
         group, [*arguments, "--jobs", "1", "--resume", "--json", "--report", "r.html"],
         prog_name="regard",

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -21,8 +22,10 @@ from regard.choosing.tasks.models import Match
 from regard.choosing.training.verdict import Outcome
 from regard.claims.tools.tasks.largest_product import LargestProduct
 
+from .conftest import OPTIONS, Finished, again
 from .known import Worlds, small, trials
 
+NAMES, RATES = ("scaled_dot", "additive h=4", "additive h=8", "cosine"), OPTIONS["rates"]
 SCRIPT = """
 import sys, time
 sys.path.insert(0, sys.argv[1])
@@ -37,38 +40,28 @@ small(sys.argv[2], build=build, jobs=int(sys.argv[3]), resume=True, seeds=3)
 """
 
 
-def test_a_verdict_says_everything(tmp_path: Path) -> None:
-    verdict = small(tmp_path / "a.journal", vitals=True, hidden=(4, 8))
+def test_a_verdict_says_everything(finished: Finished) -> None:
+    verdict = finished.verdict
     assert verdict.outcome in Outcome and verdict.seeds == [1, 2]
-    assert {row.candidate.name for row in verdict.rows} == {
-        "scaled_dot",
-        "additive h=4",
-        "additive h=8",
-    }
+    assert {row.candidate.name for row in verdict.rows} == set(NAMES)
     winner = verdict.row(verdict.winner)
     assert winner.cost is not None and winner.cost.seconds > 0 and winner.cost.memory > 0
-    assert winner.rate in (1e-2, 3e-2) and len(winner.curve) == 8
-    assert winner.vitals["vitals"]["entropy"] >= 0
+    assert winner.rate in RATES and len(winner.curve) == 8
+    for row in verdict.rows:
+        assert row.status == "final" and row.vitals["vitals"]["entropy"] >= 0
     assert isinstance(verdict.make(), regard.Score)
     found = json.loads(json.dumps(verdict.as_dict(), allow_nan=False))
-    assert found["winner"] == verdict.winner and len(found["candidates"]) == 3
+    assert found["winner"] == verdict.winner and len(found["candidates"]) == len(NAMES)
     assert verdict.code in str(verdict) and "scaled dot" in str(verdict)
 
 
-def test_equal_budget_for_every_candidate(tmp_path: Path) -> None:
+def test_equal_budget_for_every_candidate(finished: Finished) -> None:
     """Each candidate tries every rate, and halving looks at all at the same steps."""
-    place = tmp_path / "a.journal"
-    small(place, scores=("additive", "cosine"), rates=(3e-3, 1e-2, 3e-2))
-    cells = [(t.user_attrs["cell"]["candidate"], t.params["rate"]) for t in trials(place, "choose/search")]  # fmt: skip
-    assert sorted(cells) == sorted(
-        (name, rate)
-        for name in ("scaled_dot", "additive h=8", "cosine")
-        for rate in (3e-3, 1e-2, 3e-2)
-    )
-    looks = {step for t in trials(place, "choose/search") for step in t.intermediate_values}
-    assert looks <= {5, 10, 15, 20}
-    states = {t.state.name for t in trials(place, "choose/search")}
-    assert states == {"COMPLETE", "PRUNED"}
+    searched = trials(finished.place, "choose/search")
+    cells = [(t.user_attrs["cell"]["candidate"], t.params["rate"]) for t in searched]
+    assert sorted(cells) == sorted(product(NAMES, RATES))
+    assert {step for t in searched for step in t.intermediate_values} <= {5, 10, 15, 20}
+    assert {t.state.name for t in searched} == {"COMPLETE", "PRUNED"}
 
 
 def test_loaders_and_own_metrics(tmp_path: Path) -> None:
@@ -141,6 +134,9 @@ def test_all_failing_is_one_error(build, said: str, tmp_path: Path) -> None:
         ({"scores": {"mine": regard.Dot()}}, TypeError, "a function that builds a fresh score"),
         ({"metric": "f1"}, ValueError, "unknown metric 'f1'"),
         ({"metric": lambda a, b: 0.0}, ValueError, "needs loss="),
+        ({"scores": "additive"}, ValueError, r"scores must be a list, as \['additive'\]"),
+        ({"rates": 0.01}, ValueError, r"rates must be a list, as \[0.01\]"),
+        ({"dims": (8, 8, 8)}, ValueError, "dims must be a number, or two"),
         ({"seeds": 0}, ValueError, "seeds"),
         ({"minutes": 0}, ValueError, "minutes"),
         ({"rates": ()}, ValueError, "rates"),
@@ -164,6 +160,24 @@ def test_mistakes_are_named(options, error, said: str, tmp_path: Path) -> None:
 def rename(options: dict) -> dict:
     """`small` calls the storage `folder`."""
     return {{"storage": "folder"}.get(key, key): value for key, value in options.items()}
+
+
+def test_a_model_that_gives_nan_has_no_quality(tmp_path: Path) -> None:
+    """The largest of NaNs is the first: accuracy alone would not tell."""
+
+    class Broken(Match):
+        def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+            bad = self.score.name == "cosine" or broken
+            return super().forward(*inputs) * (torch.nan if bad else 1.0)
+
+    broken = False
+    verdict = small(tmp_path / "a.journal", build=Broken, scores=("cosine",), rates=(1e-2,))
+    row = verdict.row("cosine")
+    assert row.status == "failed" and "no number at seed 1, 2" in row.reason
+    assert verdict.winner == "scaled_dot" and verdict.runner_up is None
+    broken = True
+    with pytest.raises(ChooseError, match="scaled_dot the first: it diverged"):
+        small(tmp_path / "b.journal", build=Broken, rates=(1e-2,))
 
 
 def test_too_little_time_is_one_error_and_resumes(tmp_path: Path) -> None:
@@ -193,22 +207,21 @@ def test_steps_fit_the_time(tmp_path: Path) -> None:
     assert verdict.facts["settings"]["steps"] >= 20
 
 
-def test_another_comparison_is_not_resumed(tmp_path: Path) -> None:
-    place = tmp_path / "a.journal"
-    small(place)
+def test_another_comparison_is_not_resumed(finished: Finished, tmp_path: Path) -> None:
+    place = finished.copy(tmp_path)
     with pytest.raises(ChooseError, match="it differs in rates, seeds"):
-        small(place, resume=True, rates=(1e-2,), seeds=1)
-    assert small(place).facts["study"] == "choose-2"
+        again(place, resume=True, rates=(1e-2,), seeds=1)
+    new = small(place, scores=(), rates=(1e-2,))
+    assert new.facts["study"] == "choose-2" and new.outcome is Outcome.SAME
 
 
-def test_resuming_a_finished_comparison_trains_nothing(tmp_path: Path) -> None:
-    place = tmp_path / "a.journal"
-    first = small(place)
+def test_resuming_a_finished_comparison_trains_nothing(finished: Finished, tmp_path: Path) -> None:
+    place = finished.copy(tmp_path)
     count = len(trials(place, "choose/final"))
-    again = small(place, resume=True)
+    verdict = again(place, resume=True)
     assert len(trials(place, "choose/final")) == count
-    assert again.winner == first.winner
-    assert [row.quality for row in again.rows] == [row.quality for row in first.rows]
+    assert verdict.winner == finished.verdict.winner
+    assert [x.quality for x in verdict.rows] == [x.quality for x in finished.verdict.rows]
 
 
 def test_two_jobs_give_what_one_gives(tmp_path: Path) -> None:

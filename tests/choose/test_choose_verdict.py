@@ -124,4 +124,4 @@ def test_every_rule_names_claims_and_scores_that_exist() -> None:
         assert rule.claims and set(rule.claims) <= set(known), rule
         assert rule.score in IN_SHORT
     for topic in ("scarce", "modalities", "hostile norms", "small device", "differ in width"):
-        assert any(topic in rule.condition for rule in RULES)
+        assert any(topic in rule.condition.en for rule in RULES)

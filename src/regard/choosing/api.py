@@ -110,7 +110,10 @@ def choose(
 
     if not callable(build_model):
         raise TypeError(f"build_model must be a function of a score, got {describe(build_model)}")
-    pair = (dims, dims) if isinstance(dims, int) else tuple(dims)
+    check_lists(scores=scores, stabilizers=stabilizers, hidden=hidden, rates=rates)
+    pair = (dims, dims) if isinstance(dims, int) else dims
+    if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+        raise ValueError(f"dims must be a number, or two of query and key, got {describe(dims)}")
     counts = (heads,) if isinstance(heads, int) else tuple(heads)
     check_sizes(query_dim=pair[0], key_dim=pair[1], seeds=seeds, steps=steps, batch=batch)
     check_sizes(finalists=finalists, jobs=jobs, width=width)
@@ -128,6 +131,13 @@ def choose(
             jobs, torch.device(device), vitals, tell,
         )  # fmt: skip
         return run(order)
+
+
+def check_lists(**given: Any) -> None:
+    """Raise for one name or number where several are asked for."""
+    for name, value in given.items():
+        if isinstance(value, (str, int, float)):
+            raise ValueError(f"{name} must be a list, as [{value!r}], got {describe(value)}")
 
 
 def need() -> None:

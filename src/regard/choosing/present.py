@@ -11,10 +11,10 @@ from regard.choosing.cost import Report
 from regard.choosing.cost.answer import busy, times
 from regard.choosing.cost.present import TITLE, bullet
 from regard.choosing.suite import SHAPE, Answer, Suite
-from regard.choosing.training.verdict import Outcome, Row, Verdict
-from regard.choosing.training.words import as_text, plural, spread
+from regard.choosing.training.verdict import Outcome
+from regard.choosing.training.words import as_text, margin, plural, price
 from regard.measuring.memory import show
-from regard.measuring.words import duration, number, seconds
+from regard.measuring.words import duration, seconds
 
 LONGEST_NAME = 18
 
@@ -71,33 +71,12 @@ def answer_table(answers: list[Answer]) -> Table:
     for answer in answers:
         verdict = answer.verdict
         if verdict is None:
-            table.add_row(answer.task.prop, "-", "no verdict", "-")
+            table.add_row(answer.task.prop.en, "-", "no verdict", "-")
             continue
         row = verdict.row(verdict.winner)
-        table.add_row(answer.task.prop, row.candidate.label, margin(verdict), price(verdict, row))
+        cells = (row.candidate.label.en, margin(verdict).en, price(verdict, row))
+        table.add_row(answer.task.prop.en, *cells)
     return table
-
-
-def margin(verdict: Verdict) -> str:
-    """How the winner stands to scaled dot."""
-    if verdict.over_null is None or verdict.margin is None or verdict.runner_up is None:
-        return "nothing to compare with"
-    if verdict.outcome is Outcome.ALTERNATIVE:
-        return f"+{spread(verdict, verdict.over_null)}"
-    if verdict.outcome is Outcome.NULL:
-        return f"the best other is {spread(verdict, verdict.margin)} behind"
-    said = "no difference that matters" if verdict.outcome is Outcome.SAME else "not decided"
-    return f"{said}: best other {spread(verdict, verdict.over_null)}"
-
-
-def price(verdict: Verdict, row: Row) -> str:
-    """The time of a step, and times that of scaled dot."""
-    null = verdict.null_row()
-    if row.cost is None or null is None or null.cost is None:
-        return "-"
-    if row is null:
-        return seconds(row.cost.seconds)
-    return f"{seconds(row.cost.seconds)} ({number(row.cost.seconds / null.cost.seconds)}x)"
 
 
 def note(answers: list[Answer]) -> str:
@@ -115,6 +94,6 @@ def line(answer: Answer) -> str:
     """One finished task, while others run."""
     if answer.verdict is None:
         return f"{answer.task.name}: {answer.reason}"
-    label = answer.verdict.row(answer.verdict.winner).candidate.label
+    label = answer.verdict.row(answer.verdict.winner).candidate.label.en
     took = duration(answer.verdict.facts["seconds"])
-    return f"{answer.task.name.ljust(LONGEST_NAME)} {label} ({margin(answer.verdict)}; {took})"
+    return f"{answer.task.name.ljust(LONGEST_NAME)} {label} ({margin(answer.verdict).en}; {took})"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
+from regard.claims.text import Text
+
 
 class Rule(NamedTuple):
     """A rule of thumb.
@@ -11,84 +13,120 @@ class Rule(NamedTuple):
     Attributes:
         condition: of the data, the task or the machine.
         score: what is said to be right then, a name of a score.
-        remedy: what stands around the score, a name of a stabiliser or words; "" for nothing.
+        remedy: what stands around the score; empty for nothing.
         borne: whether the claims bear it out.
         because: what they found, in one sentence.
         claims: ids; docs/claims.md has them all.
     """
 
-    condition: str
+    condition: Text
     score: str
-    remedy: str
+    remedy: Text
     borne: Literal["yes", "in part", "no"]
-    because: str
+    because: Text
     claims: tuple[str, ...]
 
 
+PLAIN = Text("", "")
 RULES = (
     Rule(
-        "nothing else is known: equal widths or projections in front, data enough", "scaled_dot", "",
-        "yes", "it is the cheapest, and an alternative has to beat it by more than noise",
+        Text("nothing else is known: equal widths or projections in front, data enough",
+             "别无所知：宽度相同或前面有投影，数据够多"),
+        "scaled_dot", PLAIN, "yes",
+        Text("it is the cheapest, and an alternative has to beat it by more than noise",
+             "它最便宜，替代者必须以超出噪声的幅度胜过它"),
         ("E1", "C2", "C10"),
     ),
     Rule(
-        "no matrix relates query and key", "additive", "a bias inside tanh",
-        "yes", "additive by 21 points on 64 examples and by 60 on 32768; without the bias it is odd "
-        "in (q, k) and explains nothing of even relations", ("B3", "B4", "B5", "E5"),
+        Text("no matrix relates query and key", "没有矩阵能联系查询与键"),
+        "additive", Text("a bias inside tanh", "tanh 内加偏置"), "yes",
+        Text("additive by 21 points on 64 examples and by 60 on 32768; without the bias it is odd in "
+             "(q, k) and explains nothing of even relations",
+             "64 个样本时加性领先 21 个百分点，32768 个时领先 60 个；没有偏置时它是 (q, k) 的奇函数，解释不了偶关系"),
+        ("B3", "B4", "B5", "E5"),
     ),
     Rule(
-        "query and key differ in width", "bilinear", "or projections, or additive",
-        "yes", "dot refuses; the others reach 80% of what is possible down to keys an eighth as wide, "
-        "and none is ahead for that alone", ("E3",),
+        Text("query and key differ in width", "查询与键宽度不同"),
+        "bilinear", Text("or projections, or additive", "或投影，或加性"), "yes",
+        Text("dot refuses; the others reach 80% of what is possible down to keys an eighth as wide, and "
+             "none is ahead for that alone",
+             "点积无法使用；键窄到八分之一时其余的仍达到可能值的 80%，没有谁仅凭这一点领先"),
+        ("E3",),
     ),
     Rule(
-        "a small device, or a cache of shrunk keys", "low_rank", "",
-        "in part", "it matches the full matrix while its rank reaches that of the relation, and loses "
-        "41 points where it does not", ("E2",),
+        Text("a small device, or a cache of shrunk keys", "小设备，或缓存缩短的键"),
+        "low_rank", PLAIN, "in part",
+        Text("it matches the full matrix while its rank reaches that of the relation, and loses 41 points "
+             "where it does not",
+             "秩达到关系的秩时与完整矩阵相当，达不到时损失 41 个百分点"),
+        ("E2",),
     ),
     Rule(
-        "data is scarce", "additive", "",
-        "no", "on 64 examples related by a matrix dot is 57 points ahead; what helps is fewer "
-        "parameters", ("E5", "E6"),
+        Text("data is scarce", "数据很少"), "additive", PLAIN, "no",
+        Text("on 64 examples related by a matrix dot is 57 points ahead; what helps is fewer parameters",
+             "由矩阵联系的 64 个样本上点积领先 57 个百分点；有用的是参数少"),
+        ("E5", "E6"),
     ),
     Rule(
-        "unequal modalities", "additive", "separate projections",
-        "in part", "ahead of dot only where the volumes of one side swing and no LayerNorm stands in "
-        "front; with LayerNorm nowhere", ("G3",),
+        Text("unequal modalities", "两边模态不同"),
+        "additive", Text("separate projections", "各自的投影"), "in part",
+        Text("ahead of dot only where the volumes of one side swing and no LayerNorm stands in front; with "
+             "LayerNorm nowhere",
+             "只有一边音量摇摆且前面没有 LayerNorm 时才胜过点积；有 LayerNorm 时从不"),
+        ("G3",),
     ),
     Rule(
-        "hostile norms: a few keys are far longer than the rest", "cosine", "or clipped keys, LayerNorm",
-        "yes", "a key 4 times as long takes a quarter of the queries of scaled dot; a soft cap keeps "
-        "the order of the logits and does not help", ("G1", "G2", "C9"),
+        Text("hostile norms: a few keys are far longer than the rest", "恶意的长度：少数键比其余的长得多"),
+        "cosine", Text("or clipped keys, LayerNorm", "或截短的键、LayerNorm"), "yes",
+        Text("a key 4 times as long takes a quarter of the queries of scaled dot; a soft cap keeps the "
+             "order of the logits and does not help",
+             "长 4 倍的一个键夺走缩放点积四分之一的查询；软上限不改变 logit 的次序，没有帮助"),
+        ("G1", "G2", "C9"),
     ),
     Rule(
-        "hostile norms", "additive", "",
-        "in part", "it is ahead of dot at a moderate spread that it was trained on; LayerNorm before "
-        "dot helps far more", ("G2",),
+        Text("hostile norms", "恶意的长度"), "additive", PLAIN, "in part",
+        Text("it is ahead of dot at a moderate spread that it was trained on; LayerNorm before dot helps "
+             "far more",
+             "在训练过的中等离散度上胜过点积；点积之前加 LayerNorm 有用得多"),
+        ("G2",),
     ),
     Rule(
-        "the scale of the inputs is unknown or changes", "scaled_dot", "LayerNorm in front",
-        "in part", "flat from an input scale of 0.03 on; it harms where lengths tell", ("C6",),
+        Text("the scale of the inputs is unknown or changes", "输入的尺度未知或会变"),
+        "scaled_dot", Text("LayerNorm in front", "前面加 LayerNorm"), "in part",
+        Text("flat from an input scale of 0.03 on; it harms where lengths tell",
+             "输入尺度从 0.03 起结果平稳；长度有意义时它有害"),
+        ("C6",),
     ),
     Rule(
-        "the length of a vector means something, as in retrieval", "dot", "",
-        "yes", "the score grows in proportion to the norms; but its variance grows with the width, and "
-        "unscaled softmax saturates", ("B1", "C1", "C3"),
+        Text("the length of a vector means something, as in retrieval", "向量的长度有意义，如检索"),
+        "dot", PLAIN, "yes",
+        Text("the score grows in proportion to the norms; but its variance grows with the width, and "
+             "unscaled softmax saturates",
+             "得分与长度成正比；但方差随宽度增大，不缩放的 softmax 会饱和"),
+        ("B1", "C1", "C3"),
     ),
     Rule(
-        "near means alike: positions, coordinates, measured values", "gaussian", "",
-        "yes", "on the unit sphere scaled dot is this very smoothing; a learned bandwidth for each "
-        "query lowers the error by 31%", ("D1", "D2"),
+        Text("near means alike: positions, coordinates, measured values", "近即相似：位置、坐标、测量值"),
+        "gaussian", PLAIN, "yes",
+        Text("on the unit sphere scaled dot is this very smoothing; a learned bandwidth for each query "
+             "lowers the error by 31%",
+             "在单位球面上缩放点积就是这种平滑；为每个查询学一个带宽，误差降低 31%"),
+        ("D1", "D2"),
     ),
     Rule(
-        "a query asks for several things at once", "scaled_dot", "several heads",
-        "yes", "one head can answer one of two questions; 4 heads of the same size in all gain 47 "
-        "points", ("F1", "F2"),
+        Text("a query asks for several things at once", "一个查询同时问几件事"),
+        "scaled_dot", Text("several heads", "多个头"), "yes",
+        Text("one head can answer one of two questions; 4 heads of the same size in all gain 47 points",
+             "一个头只能答两个问题之一；总大小相同的 4 个头多得 47 个百分点"),
+        ("F1", "F2"),
     ),
     Rule(
-        "small sets and graphs, an activation that does not saturate", "gatv2", "",
-        "in part", "tanh does stop hearing queries that grow; a learned temperature or LayerNorm "
-        "repairs that too", ("C5",),
+        Text("small sets and graphs, an activation that does not saturate", "小集合与图，不饱和的激活函数"),
+        "gatv2", PLAIN, "in part",
+        Text("tanh does stop hearing queries that grow; a learned temperature or LayerNorm repairs that "
+             "too",
+             "查询变大时 tanh 确实听不见；可学温度或 LayerNorm 也能修好"),
+        ("C5",),
     ),
 )  # fmt: skip
 
@@ -113,5 +151,10 @@ IN_SHORT = {
 
 def in_short(score: str) -> str:
     """The line of a score, with the claims of all its rules."""
-    ids = dict.fromkeys(name for rule in RULES if rule.score == score for name in rule.claims)
+    ids = bearing(score)
     return f"{IN_SHORT[score]} (Claims {', '.join(ids)}.)" if ids else IN_SHORT[score]
+
+
+def bearing(score: str) -> tuple[str, ...]:
+    """The claims of all rules for a score."""
+    return tuple(dict.fromkeys(x for rule in RULES if rule.score == score for x in rule.claims))

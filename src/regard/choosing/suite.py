@@ -11,10 +11,11 @@ from typing import Any
 import torch
 
 from regard.choosing.cost import Report, measure, parse_shape
+from regard.choosing.rules import bearing
 from regard.choosing.tasks.task import Task
 from regard.choosing.training.errors import ChooseError
+from regard.choosing.training.record import as_dict
 from regard.choosing.training.verdict import Verdict
-from regard.choosing.training.words import as_dict
 
 SCHEMA = "regard.choose/suite/1"
 # The first thing that is shown: additive as it is taught, and as the library runs it.
@@ -32,6 +33,13 @@ class Answer:
     task: Task
     verdict: Verdict | None = None
     reason: str = ""
+
+    @property
+    def claims(self) -> tuple[str, ...]:
+        """Those that bear on the task; for a user's own, on the score that won."""
+        if self.task.claims or self.verdict is None:
+            return self.task.claims
+        return bearing(self.verdict.row(self.verdict.winner).candidate.score)
 
 
 @dataclass
@@ -62,8 +70,8 @@ class Suite:
             "tasks": [
                 {
                     "name": one.task.name,
-                    "property": one.task.prop,
-                    "claims": list(one.task.claims),
+                    "property": one.task.prop.en,
+                    "claims": list(one.claims),
                     "reason": one.reason or None,
                     "verdict": None if one.verdict is None else as_dict(one.verdict),
                 }

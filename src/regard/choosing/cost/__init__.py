@@ -7,9 +7,27 @@ report = measure(parse_shape("d_q=256,d_k=128,len=1024,heads=8"))
 ```
 """
 
-from regard.choosing.cost.measurement import measure
-from regard.choosing.cost.results import Report, Row
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from regard.choosing.cost.shape import Shape, ShapeError, parse_shape
-from regard.measuring.times import Times
+
+if TYPE_CHECKING:
+    from regard.choosing.cost.measurement import measure
+    from regard.choosing.cost.results import Report, Row
+    from regard.measuring.times import Times
 
 __all__ = ["Report", "Row", "Shape", "ShapeError", "Times", "measure", "parse_shape"]
+
+
+def __getattr__(name: str) -> object:
+    """What needs torch is loaded when it is first asked for: completion reads shapes without it."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from regard.choosing.cost.measurement import measure
+    from regard.choosing.cost.results import Report, Row
+    from regard.measuring.times import Times
+
+    globals().update(measure=measure, Report=Report, Row=Row, Times=Times)
+    return globals()[name]

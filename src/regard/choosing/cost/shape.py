@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import difflib
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 EXAMPLE = "d_q=256,d_k=128,len=1024,heads=8"
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+DTYPES = ("float32", "bfloat16", "float16")
 LARGEST = 2**40
 
 # Every key of the spelling, with what `--help` says of it.
@@ -61,7 +63,9 @@ class Shape:
     @property
     def torch_dtype(self) -> torch.dtype:
         """The dtype as torch names it."""
-        return DTYPES[self.dtype]
+        import torch  # late: the command line reads a shape before it loads torch
+
+        return getattr(torch, self.dtype)
 
     @property
     def pairs(self) -> int:

@@ -2,65 +2,66 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
-
-from regard.choosing.report.entries import Entry, entry, first_rows, versions
+from regard import page
+from regard.choosing.report.charts import overview_chart
+from regard.choosing.report.entries import claims, entry, versions
+from regard.choosing.report.overview import first_rows, summary
+from regard.choosing.report.words import BORNE, WORDS
 from regard.choosing.rules import RULES
 from regard.choosing.suite import Answer, Suite
 from regard.choosing.tasks.models import Match
 from regard.choosing.tasks.task import Task
+from regard.choosing.training.candidates import LABELS
 from regard.choosing.training.verdict import Verdict
-from regard.claims.report import prose, style
+from regard.claims.text import Text
 from regard.measuring.files import write_atomic
+from regard.page.template import ours, template
 
 FOLDER = Path(__file__).parent
 
 
 def save_verdict(verdict: Verdict, path: str | Path) -> Path:
     """The report of one comparison from Python."""
-    task = Task("your model", "your model and data", partial(Match), [], (1, 1))
+    what = Text("your model and data", "你的模型和数据")
+    task = Task("your model", what, partial(Match), [], (1, 1), zh="你的模型")
     return write_report(Suite([Answer(task, verdict)]), Path(path))
 
 
 def write_report(suite: Suite, path: Path) -> Path:
     """Write it, and return where."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, compose(suite).encode())
+    write_atomic(path, compose(suite).encode("utf-8", "replace"))
     return path
 
 
 def compose(suite: Suite) -> str:
     """The report as HTML; everything put into it is escaped."""
-    entries: list[Entry] = [
-        entry(answer, number) for number, answer in enumerate(suite.answers, start=1)
-    ]
-    script = (FOLDER / "report.js").read_text(encoding="utf-8")
-    environment = Environment(
-        loader=FileSystemLoader(FOLDER),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["prose"] = prose
-    return environment.get_template("report.html.jinja").render(
+    entries = [entry(answer, number) for number, answer in enumerate(suite.answers, start=1)]
+    done = [(one.task.title, one.verdict) for one in suite.answers if one.verdict is not None]
+    named = [claim.id for entry in entries for claim in entry.claims]
+    named += [name for rule in RULES for name in rule.claims]
+    code = page.script(page.read(page.FOLDER, "language.js"), page.read(FOLDER, "report.js"))
+    return template(FOLDER, "report.html.jinja").render(
+        word=SimpleNamespace(**WORDS),
+        sentences=summary(suite),
         entries=entries,
+        overview=overview_chart(done),
         first=first_rows(suite.headline),
         rules=RULES,
+        scores=LABELS,
+        borne=BORNE,
+        claims=claims(tuple(sorted(set(named), key=in_order))),
         machine=versions(suite),
-        css=style("report.css") + own_style(),
-        dark=style("dark.css"),
-        script=Markup(script),  # noqa: S704 - our own file
-        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        css=ours(page.style_sheet(FOLDER, "report.css")),
+        script=ours(code),
+        policy=page.policy(code),
     )
 
 
-def own_style() -> Markup:
-    """What the style sheet of claims lacks."""
-    return Markup((FOLDER / "report.css").read_text(encoding="utf-8"))  # noqa: S704 - our own file
+def in_order(name: str) -> tuple[str, int]:
+    """C2 before C10."""
+    return name[0], int(name[1:])

@@ -3,26 +3,51 @@
 from __future__ import annotations
 
 import math
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
+from regard.choosing.report.words import OVER_NULL, STEP, STEPS, TIMES_NULL
+from regard.choosing.training.candidates import LABELS
 from regard.choosing.training.trainer import DIVERGED
 from regard.choosing.training.verdict import Row, Verdict
-from regard.choosing.training.words import SHARES
+from regard.choosing.training.words import SHARES, metric_of
 from regard.claims.canvas import GREY, LOOKS, ORANGE
-from regard.claims.report.figures import inline, width_of
+from regard.claims.text import Text
+from regard.claims.tools.statistics import Estimate
 from regard.measuring.figure import FAINT, render, tick
 from regard.measuring.words import seconds
+from regard.page.drawing import in_both, inline, width_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 SIZE = (6.2, 3.6)
+ROW_HEIGHT = 0.46  # inches of one task in the overview
 DASHES = {"none": "-", "layer_norm": "--", "clipped_keys": ":", "temperature": "-."}
-Drawing = tuple[Markup, float, str]
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A drawing for the page.
+
+    Attributes:
+        id: of its caption, by which it is called.
+        markup: an `svg` element.
+        width: in its own units; its letters are about 9 high.
+        caption: what it shows.
+    """
+
+    id: str
+    markup: Markup
+    width: float
+    caption: Text
 
 
 def look(row: Row) -> tuple[str, str]:
@@ -33,14 +58,10 @@ def look(row: Row) -> tuple[str, str]:
 
 def cost_chart(verdict: Verdict, prefix: str) -> Drawing:
     """Quality with its interval against the time of a step."""
-    caption = (
-        f"{verdict.metric.capitalize()} on the test part, with its 95% interval over seeds, against the time of "
-        "one training step. Up and to the left is better; open marks have a stabiliser."
-    )
+    metric, rows = metric_of(verdict), [r for r in verdict.rows if r.quality and r.cost is not None]
 
     def compose() -> Figure:
         figure, axes = canvas()
-        rows = [row for row in verdict.rows if row.quality and row.cost is not None]
         factor = scale(verdict)
         for row in sorted(rows, key=lambda row: row.mean().value):
             assert row.cost is not None
@@ -50,30 +71,29 @@ def cost_chart(verdict: Verdict, prefix: str) -> Drawing:
             filled = row.candidate.stabilizer == "none"
             axes.errorbar(
                 row.cost.seconds, factor * found.value, yerr=half, fmt=mark, color=ink, ms=7,
-                mfc=ink if filled else "white", capsize=3, lw=1.2, label=row.candidate.label,
+                mfc=ink if filled else "white", capsize=3, lw=1.2, label=safe(row.candidate.label.en),
             )  # fmt: skip
-        axes.set_xscale("log")
-        times = [row.cost.seconds for row in rows if row.cost is not None]
-        axes.set_xlim(min(times) / 1.4, max(times) * 1.4)
-        for axis in (axes.xaxis,):
-            axis.set_major_formatter(FuncFormatter(lambda x, _: tick(seconds(x))))
-            axis.set_minor_formatter(FuncFormatter(lambda x, _: ""))
-        if len({round(math.log10(x)) for x in times}) == 1:
-            axes.set_xticks(sorted({min(times), max(times)}))
-        axes.set_xlabel("time of a training step")
-        axes.set_ylabel(unit(verdict))
+        log_times(axes, [row.cost.seconds for row in rows if row.cost is not None])
+        axes.set_xlabel(STEP.en)
+        axes.set_ylabel(safe(unit(verdict).en))
         legend(axes)
         return figure
 
-    return drawing(compose, f"{prefix}-cost", caption)
+    return drawing(
+        compose,
+        f"{prefix}-cost",
+        Text(
+            f"{metric.en.capitalize()} on the test part, with its 95% interval over seeds, against the "
+            "time of one training step. Up and to the left is better; open marks have a stabiliser.",
+            f"测试部分上的{metric.zh}及其对种子的 95% 区间，与训练一步的时间。越靠左上越好；空心标记带有稳定措施。",
+        ),
+        [STEP, unit(verdict), *(row.candidate.label for row in rows)],
+    )
 
 
 def curve_chart(verdict: Verdict, prefix: str) -> Drawing:
     """Quality on the validation part against steps, for all that were trained."""
-    caption = (
-        f"{verdict.metric.capitalize()} on the validation part while training: finalists as the mean over seeds, "
-        "the others, thin, as far as the search let them come."
-    )
+    metric = metric_of(verdict)
 
     def compose() -> Figure:
         figure, axes = canvas()
@@ -86,24 +106,134 @@ def curve_chart(verdict: Verdict, prefix: str) -> Drawing:
             axes.plot(
                 *zip(*points, strict=True), color=ink, marker=mark, ms=4 if final else 2.5,
                 lw=1.8 if final else 0.8, alpha=1.0 if final else 0.55,
-                ls=DASHES.get(row.candidate.stabilizer, "-"), label=row.candidate.label,
+                ls=DASHES.get(row.candidate.stabilizer, "-"), label=safe(row.candidate.label.en),
             )  # fmt: skip
-        axes.set_xlabel("training steps")
-        axes.set_ylabel(unit(verdict))
+        axes.set_xlabel(STEPS.en)
+        axes.set_ylabel(safe(unit(verdict).en))
         legend(axes)
         return figure
 
-    return drawing(compose, f"{prefix}-curve", caption)
+    return drawing(
+        compose,
+        f"{prefix}-curve",
+        Text(
+            f"{metric.en.capitalize()} on the validation part while training: finalists as the mean over "
+            "seeds, the others, thin, as far as the search let them come.",
+            f"训练中验证部分上的{metric.zh}：决赛者为各种子的平均，其余（细线）画到搜索让它们停下为止。",
+        ),
+        [STEPS, unit(verdict), *(row.candidate.label for row in verdict.rows)],
+    )
+
+
+def overview_chart(named: Sequence[tuple[Text, Verdict]]) -> Drawing | None:
+    """All tasks in one: what each alternative gains over scaled dot, beside what a step costs."""
+    named = [(name, verdict) for name, verdict in named if verdict.metric in SHARES]
+    marks = [
+        Mark(y, verdict, row, found)
+        for y, (_, verdict) in enumerate(named)
+        for row in verdict.rows
+        if (found := verdict.over(row)) is not None
+    ]
+    if len(named) < 2 or not marks:
+        return None
+
+    def compose() -> Figure:
+        figure = Figure(figsize=(8.6, 1.0 + ROW_HEIGHT * len(named)), layout="constrained")
+        gain, cost = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))
+        for axes, zero in ((gain, 0), (cost, 1)):
+            plain(axes)
+            axes.tick_params(axis="y", length=0)
+            axes.axvline(zero, color="#444444", lw=1.0)
+        for mark in sorted(marks, key=lambda mark: mark.wins):
+            mark.draw(gain, cost)
+        gain.set_yticks(range(len(named)), [safe(name.en) for name, _ in named])
+        gain.invert_yaxis()
+        gain.set_xlabel(OVER_NULL.en)
+        cost.set_xlabel(TIMES_NULL.en)
+        cost.set_xscale("log")
+        cost.xaxis.set_major_locator(LogLocator(10, subs=(1.0, 1.5, 2.0, 3.0, 5.0, 7.0)))
+        cost.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}×"))
+        cost.xaxis.set_minor_formatter(NullFormatter())
+        handles = {mark.kind.en: mark.handle() for mark in marks}
+        figure.legend(
+            handles=list(handles.values()), loc="outside upper center", ncols=8, frameon=False,
+            fontsize=8,
+        )  # fmt: skip
+        return figure
+
+    return drawing(
+        compose,
+        "overview",
+        Text(
+            "What each finalist gains over scaled dot, with its 95% interval, and how many times the time "
+            "of a training step it takes; large marks win, open ones have a stabiliser.",
+            "各决赛者比缩放点积高多少（及 95% 区间），训练一步的时间是它的几倍；大标记为胜者，空心标记带有稳定措施。",
+        ),
+        [OVER_NULL, TIMES_NULL, *(name for name, _ in named), *(mark.kind for mark in marks)],
+    )
+
+
+@dataclass(frozen=True)
+class Mark:
+    """One finalist in the overview: in the row of its task, its lead over scaled dot."""
+
+    y: int
+    verdict: Verdict
+    row: Row
+    found: Estimate
+
+    @property
+    def wins(self) -> bool:
+        """It is what to use."""
+        return self.row.candidate.name == self.verdict.winner
+
+    @property
+    def kind(self) -> Text:
+        """Its score, without sizes."""
+        return LABELS.get(self.row.candidate.score, self.row.candidate.label)
+
+    def draw(self, gain: Axes, cost: Axes) -> None:
+        """In both panels."""
+        ink, shape = look(self.row)
+        size, alpha = (8, 1.0) if self.wins else (5, 0.6)
+        filled = ink if self.row.candidate.stabilizer == "none" else "white"
+        if math.isfinite(self.found.low):
+            ends = [100 * self.found.low, 100 * self.found.high]
+            gain.plot(ends, [self.y, self.y], color=ink, lw=1.6, alpha=0.5)
+        ratio = self.verdict.times_null(self.row)
+        for axes, x in ((gain, 100 * self.found.value), (cost, ratio)):
+            if x is not None:
+                axes.plot(x, self.y, marker=shape, color=ink, ms=size, mfc=filled, alpha=alpha)
+
+    def handle(self) -> Line2D:
+        """For the legend."""
+        ink, shape = look(self.row)
+        return Line2D([], [], color=ink, marker=shape, ls="", ms=6, label=safe(self.kind.en))
 
 
 def canvas() -> tuple[Figure, Axes]:
-    """Axes with a light grid and no frame."""
+    """A figure of one panel."""
     figure = Figure(figsize=SIZE, layout="constrained")
     axes = figure.add_subplot()
+    plain(axes)
+    return figure, axes
+
+
+def plain(axes: Axes) -> None:
+    """A light grid and no frame."""
     axes.grid(color=FAINT, lw=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
-    return figure, axes
+
+
+def log_times(axes: Axes, times: list[float]) -> None:
+    """A logarithmic axis of times, with ticks where they lie in one decade too."""
+    axes.set_xscale("log")
+    axes.set_xlim(min(times) / 1.4, max(times) * 1.4)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: tick(seconds(x))))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    if len({round(math.log10(x)) for x in times}) == 1:
+        axes.set_xticks(sorted({min(times), max(times)}))
 
 
 def legend(axes: Axes) -> None:
@@ -111,17 +241,31 @@ def legend(axes: Axes) -> None:
     axes.legend(frameon=False, fontsize=7.5, loc="center left", bbox_to_anchor=(1.0, 0.5))
 
 
+def safe(text: str) -> str:
+    """A name of the user's as it is: a dollar begins no formula, an underscore hides nothing."""
+    text = text.replace("$", r"\$")
+    return f"\N{ZERO WIDTH SPACE}{text}" if text.startswith("_") else text
+
+
 def scale(verdict: Verdict) -> float:
     """To hundredths where the metric is a share."""
     return 100.0 if verdict.metric in SHARES else 1.0
 
 
-def unit(verdict: Verdict) -> str:
+def unit(verdict: Verdict) -> Text:
     """The name of the axis."""
-    return f"{verdict.metric}, %" if verdict.metric in SHARES else verdict.metric
+    metric = metric_of(verdict)
+    if verdict.metric not in SHARES:
+        return metric
+    return Text(f"{metric.en}, %", f"{metric.zh}，%")
 
 
-def drawing(compose, prefix: str, caption: str) -> Drawing:
-    """The drawing as markup, its width, and what it shows."""
-    svg = inline(render(compose, suffixes=["svg"])["svg"].decode(), prefix, caption)
-    return Markup(svg), width_of(svg), caption  # noqa: S704 - matplotlib escapes
+def drawing(compose: Callable[[], Figure], name: str, caption: Text, labels: list[Text]) -> Drawing:
+    """The drawing with its labels in both languages."""
+    with warnings.catch_warnings():
+        # SVG has its letters as text: the reader's fonts draw them where ours cannot.
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")
+        svg = render(compose, suffixes=["svg"])["svg"].decode()
+    svg = inline(svg, name, aria_labelledby=f"{name}-caption")
+    svg = in_both(svg, {text.en: text.zh for text in labels})
+    return Drawing(f"{name}-caption", Markup(svg), width_of(svg), caption)  # noqa: S704 - matplotlib escapes

@@ -1,73 +1,62 @@
-"""What the report says of each task, before it becomes HTML."""
+"""What the report says of each task, before it becomes HTML. Every text is English and Chinese."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any
 
-from markupsafe import Markup
-
-from regard.choosing.cost import Report
-from regard.choosing.report.charts import cost_chart, curve_chart
+from regard.choosing.report.charts import Drawing, cost_chart, curve_chart
+from regard.choosing.report.words import NO_VERDICT, OUTCOMES, VITALS
 from regard.choosing.suite import Answer, Suite
-from regard.choosing.training.verdict import Outcome, Row, Verdict, compared
-from regard.choosing.training.words import level, recommendation, spread, standing
+from regard.choosing.training.verdict import Row, Verdict
+from regard.choosing.training.words import (
+    level,
+    margin,
+    price,
+    recommendation,
+    spread,
+    standing,
+)
 from regard.claims.registry import survey
+from regard.claims.text import Text
 from regard.measuring.figure import size
 from regard.measuring.words import number, seconds
 
-# Colours of the claims' report for kinds of answers.
-KEYS = {
-    Outcome.ALTERNATIVE: ("holds", "an alternative wins"),
-    Outcome.NULL: ("holds", "scaled dot wins"),
-    Outcome.SAME: ("conditions", "no difference that matters"),
-    Outcome.UNDECIDED: ("undecided", "not decided"),
-}
-VITALS = {
-    "logit_max": "largest logit",
-    "entropy": "entropy",
-    "max_weight": "largest weight",
-    "jacobian": "softmax gradient",
-    "key_spread": "longest key / others",
-    "c50": "hijack factor",
-    "tanh_saturated": "tanh saturated",
-}
-PASTE = """import regard
-from regard.stabilize import {imports}
-
-score = {code}
-"""
-PLAIN_PASTE = """import regard
-
-score = {code}
-"""
+NONE = Text("-", "-")
 STABILIZERS = ("ClippedKeys", "Normalized", "SoftCapped", "Tempered", "UnitKeys")
 
 
 @dataclass(frozen=True)
 class Line:
-    """One candidate in the table."""
+    """One candidate in the tables."""
 
-    label: str
+    label: Text
     quality: str
-    ahead: str
+    ahead: Text
     time: str
     memory: str
     parameters: str
     rate: str
-    standing: str
+    standing: Text
     winner: bool
     vitals: list[str]
     findings: list[str]
+    notes: list[str]
+
+    @property
+    def seen(self) -> bool:
+        """The doctor looked at it, or tried to."""
+        return bool(self.notes) or any(value != "-" for value in self.vitals)
 
 
 @dataclass(frozen=True)
 class Claimed:
-    """A claim that bears on a task."""
+    """A claim that is named in the report."""
 
     id: str
-    statement: str
-    meaning: str
+    statement: Text
+    criterion: Text
+    meaning: Text
 
 
 @dataclass(frozen=True)
@@ -75,20 +64,20 @@ class Entry:
     """One task."""
 
     id: str
-    name: str
-    prop: str
-    key: str
-    outcome: str
-    sentences: list[str]
-    winner: str
-    margin: str
+    name: Text
+    prop: Text
+    tone: str
+    outcome: Text
+    sentences: list[Text]
+    winner: Text = NONE
+    margin: Text = NONE
+    price: str = "-"
     lines: list[Line] = field(default_factory=list)
-    vital_names: list[str] = field(default_factory=list)
-    figures: list[tuple[Markup, float, str]] = field(default_factory=list)
+    vital_names: list[Text] = field(default_factory=list)
+    figures: list[Drawing] = field(default_factory=list)
     claims: list[Claimed] = field(default_factory=list)
     code: str = ""
-    how: str = ""
-    reason: str = ""
+    how: Text = NONE
 
 
 def entry(answer: Answer, place: int) -> Entry:
@@ -96,34 +85,40 @@ def entry(answer: Answer, place: int) -> Entry:
     task, verdict = answer.task, answer.verdict
     name = f"task-{place}"
     if verdict is None:
-        return Entry(
-            name, task.name, task.prop, "not_run", "no verdict", [answer.reason], "-", "-",
-            reason=answer.reason,
-        )  # fmt: skip
-    key, outcome = KEYS[verdict.outcome]
+        tone, outcome = NO_VERDICT
+        why = Text(answer.reason, answer.reason)
+        return Entry(name, task.title, task.prop, tone, outcome, [why])
+    tone, outcome = OUTCOMES[verdict.outcome]
     winner = verdict.row(verdict.winner)
     shown = [vital for vital in VITALS if any(vital in vitals(row) for row in verdict.rows)]
-    found = verdict.over_null if verdict.outcome is not Outcome.NULL else verdict.margin
-    settings = verdict.facts["settings"]
     return Entry(
         id=name,
-        name=task.name,
+        name=task.title,
         prop=task.prop,
-        key=key,
+        tone=tone,
         outcome=outcome,
         sentences=recommendation(verdict),
         winner=winner.candidate.label,
-        margin="-" if found is None else spread(verdict, found),
+        margin=margin(verdict),
+        price=price(verdict, winner),
         lines=[line(verdict, row, shown) for row in verdict.rows],
         vital_names=[VITALS[vital] for vital in shown],
         figures=[cost_chart(verdict, name), curve_chart(verdict, name)],
-        claims=claims(task.claims or by_outcome(winner)),
+        claims=claims(answer.claims),
         code=paste(winner.candidate.code),
-        how=(
-            f"{len(verdict.seeds)} seeds, {settings['steps']} steps, rates "
-            f"{', '.join(f'{rate:g}' for rate in settings['rates'])}, "
-            f"{verdict.facts['trainings']} trainings, {verdict.facts['seconds']:.0f} s"
-        ),
+        how=how(verdict),
+    )
+
+
+def how(verdict: Verdict) -> Text:
+    """How much was trained."""
+    settings, facts = verdict.facts["settings"], verdict.facts
+    seeds, steps = len(verdict.seeds), settings["steps"]
+    rates = ", ".join(f"{rate:g}" for rate in settings["rates"])
+    count, time = facts["trainings"], f"{facts['seconds']:.0f} s"
+    return Text(
+        f"{seeds} seeds, {steps} steps, rates {rates}, {count} trainings, {time}",
+        f"{seeds} 个种子，{steps} 步，学习率 {rates}，{count} 次训练，{time}",
     )
 
 
@@ -134,8 +129,8 @@ def vitals(row: Row) -> dict[str, float]:
 
 def line(verdict: Verdict, row: Row, shown: list[str]) -> Line:
     """One candidate."""
-    cost, own = row.cost, vitals(row)
-    found = [one["title"] for one in (row.vitals or {}).get("findings", [])]
+    cost, own, seen = row.cost, vitals(row), row.vitals or {}
+    found = [one["title"] for one in seen.get("findings", [])]
     return Line(
         row.candidate.label,
         level(verdict, row) or "-",
@@ -148,6 +143,7 @@ def line(verdict: Verdict, row: Row, shown: list[str]) -> Line:
         row.candidate.name == verdict.winner,
         [vital_number(own[vital]) if vital in own else "-" for vital in shown],
         list(dict.fromkeys(found)),
+        list(seen.get("notes", [])),
     )
 
 
@@ -156,30 +152,17 @@ def vital_number(value: float) -> str:
     return f"−{number(-value)}" if value < 0 else number(value)
 
 
-def ahead(verdict: Verdict, row: Row) -> str:
-    """Over scaled dot, paired, with the interval that holds for all at once."""
-    null = verdict.null_row()
-    done = null is not None and row.status == "final" and row is not null
-    if null is None or not done:
-        return "-"
-    several = sum(one.status == "final" for one in verdict.rows) - 1
-    first, second = ([one.quality[seed] for seed in verdict.seeds] for one in (row, null))
-    return spread(verdict, compared(first, second, several))
-
-
-def by_outcome(winner: Row) -> tuple[str, ...]:
-    """Claims for a task of the user's: those of the rules for the score that won."""
-    from regard.choosing.rules import RULES
-
-    found = [name for rule in RULES if rule.score == winner.candidate.score for name in rule.claims]
-    return tuple(dict.fromkeys(found))
+def ahead(verdict: Verdict, row: Row) -> Text:
+    """Over scaled dot, with the interval."""
+    found = verdict.over(row)
+    return NONE if found is None else spread(verdict, found)
 
 
 def claims(names: tuple[str, ...]) -> list[Claimed]:
     """Statements and what they mean for choosing."""
     known = survey().claims
     return [
-        Claimed(name, known[name].statement.en, known[name].meaning.en)
+        Claimed(name, known[name].statement, known[name].criterion, known[name].meaning)
         for name in names
         if name in known
     ]
@@ -190,26 +173,8 @@ def paste(code: str) -> str:
     if code.startswith("#"):
         return code
     names = [name for name in STABILIZERS if f"{name}(" in code]
-    if not names:
-        return PLAIN_PASTE.format(code=code)
-    return PASTE.format(code=code, imports=", ".join(names))
-
-
-def first_rows(report: Report | None) -> list[tuple[str, str, str, str]]:
-    """Textbook additive against ours: name, time, memory, error."""
-    if report is None:
-        return []
-    found = []
-    for name, label in (
-        ("textbook_additive", "additive as the textbook has it"),
-        ("additive", "additive, ours"),
-        ("scaled_dot", "scaled dot"),
-    ):
-        row = report.find(name)
-        if row is not None and row.timed():
-            error = "-" if row.error is None else f"{row.error:.0e}"
-            found.append((label, seconds(row.both.median), size(row.both_memory or 0), error))
-    return found
+    imports = f"from regard.stabilize import {', '.join(names)}\n" if names else ""
+    return f"import regard\n{imports}\nscore = {code}\n"
 
 
 def versions(suite: Suite) -> list[tuple[str, Any]]:

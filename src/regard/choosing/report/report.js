@@ -1,31 +1,39 @@
-"use strict";
-(() => {
-  const root = document.documentElement;
-  root.classList.add("scripted");
-  const all = (selector) => [...document.querySelectorAll(selector)];
-  const dark = () => root.dataset.theme
-    ? root.dataset.theme === "dark"
-    : matchMedia("(prefers-color-scheme: dark)").matches;
+languageButton();
+themeButton();
+const folds = all("details");
 
-  document.addEventListener("DOMContentLoaded", () => {
-    document.querySelector(".theme").addEventListener("click", () => {
-      root.dataset.theme = dark() ? "light" : "dark";
-    });
-    for (const button of all(".copy")) {
-      button.addEventListener("click", async () => {
-        const code = button.parentElement.querySelector("code");
-        try {
-          await navigator.clipboard.writeText(code.textContent);
-        } catch {
-          getSelection().selectAllChildren(code);
-          if (!document.execCommand("copy")) return;
-        }
-        const before = button.textContent;
-        button.textContent = button.dataset.done;
-        setTimeout(() => { button.textContent = before; }, 1500);
-      });
-    }
-    // What is wider than the screen can be moved with the keys.
-    for (const wide of all(".plate, .scroll")) if (wide.scrollWidth > wide.clientWidth) wide.tabIndex = 0;
+for (const button of all(".copy")) {
+  copyButton(button, () => button.parentElement.querySelector("code").textContent, () => {
+    button.classList.add("done");
+    return () => button.classList.remove("done");
   });
-})();
+}
+
+// Tables and drawings that a fold hides have no width yet.
+const measure = () => movable(".plate, .scroll");
+for (const fold of folds) fold.addEventListener("toggle", measure);
+addEventListener("resize", measure);
+measure();
+
+const openAll = $(".open-all");
+openAll?.addEventListener("click", () => { for (const fold of folds) fold.open = true; });
+
+// A link to something folded away unfolds it.
+function unfold() {
+  const target = location.hash.length > 1 && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  if (!target) return;
+  for (let part = target; part; part = part.parentElement) if (part.matches("details")) part.open = true;
+  target.scrollIntoView();
+}
+addEventListener("hashchange", unfold);
+// The same link again changes no address.
+document.addEventListener("click", (event) => { if (event.target.closest('a[href^="#"]')) setTimeout(unfold); });
+unfold();
+
+// On paper everything is open.
+let closed = [];
+addEventListener("beforeprint", () => {
+  closed = folds.filter((fold) => !fold.open);
+  for (const fold of closed) fold.open = true;
+});
+addEventListener("afterprint", () => { for (const fold of closed) fold.open = false; });

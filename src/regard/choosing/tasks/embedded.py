@@ -16,6 +16,7 @@ from torch import Tensor
 from regard.choosing.tasks.models import Match, Read
 from regard.choosing.tasks.real import digits, folder_tasks
 from regard.choosing.tasks.task import Task
+from regard.claims.text import Text
 from regard.claims.tools.learning import DATA
 from regard.claims.tools.tasks.criteria import Criteria
 from regard.claims.tools.tasks.lookup import Lookup
@@ -49,10 +50,11 @@ def lookup() -> Task:
     """The query is a noisy copy of a key."""
     task = Lookup(dim=16, keys=8, labels=8)
     return Task(
-        "look-up", "query and key are alike",
+        "look-up", Text("query and key are alike", "查询与键彼此相似"),
         partial(Read, value_dim=8, outputs=8), Drawn(task), (16, 16), ("A4", "D3", "E5"),
         {**COMMON, "width": 16, "steps": 300, "stabilizers": ("none",),
          "scores": ("scaled_dot", "cosine", "gaussian", "additive")},
+        zh="查找",
     )  # fmt: skip
 
 
@@ -60,10 +62,11 @@ def nonlinear() -> Task:
     """The query shows sizes without signs: no matrix relates it to the key."""
     task = Views(shared=4, query_dim=16, key_dim=16, noise=0.3, shown="folded")
     return Task(
-        "non-linear match", "no matrix relates query and key",
+        "non-linear match", Text("no matrix relates query and key", "没有矩阵能联系查询与键"),
         Match, Drawn(task), (16, 16), ("B3", "B4", "B5", "E5"),
         {**COMMON, "width": 16, "steps": 400, "stabilizers": ("none",), "hidden": (16, 64),
          "scores": ("scaled_dot", "cosine", "bilinear", "additive")},
+        zh="非线性匹配",
     )  # fmt: skip
 
 
@@ -71,10 +74,11 @@ def unlike_dims() -> Task:
     """Two views of one thing, 48 and 12 numbers wide."""
     task = Views(shared=4, query_dim=48, key_dim=12, noise=0.2)
     return Task(
-        "unlike dims", "query and key differ in width, a matrix relates them",
+        "unlike dims", Text("query and key differ in width, a matrix relates them", "查询与键宽度不同，由一个矩阵相联系"),
         Match, Drawn(task), (48, 12), ("E2", "E3", "E5"),
         {**COMMON, "width": 12, "steps": 300, "stabilizers": ("none",),
          "scores": ("scaled_dot", "bilinear", "low_rank", "additive")},
+        zh="维数不同",
     )  # fmt: skip
 
 
@@ -82,10 +86,11 @@ def hijack() -> Task:
     """Keys of wildly different lengths; only directions count."""
     task = Volumes(latent=8, query_dim=16, key_dim=16, keys=8, spread=2.0)
     return Task(
-        "heavy-tailed norms", "a few keys are far longer than the others, which means nothing",
+        "heavy-tailed norms", Text("a few keys are far longer than the others, which means nothing", "少数键比其余的长得多，而长度没有意义"),
         Match, Drawn(task), (16, 16), ("G1", "G2", "C6", "C9"),
         {**COMMON, "width": 16, "steps": 300,
          "scores": ("scaled_dot", "cosine", "additive")},
+        zh="重尾的长度",
     )  # fmt: skip
 
 
@@ -93,11 +98,12 @@ def long_range() -> Task:
     """One key in hundreds is right."""
     task = Lookup(dim=16, keys=64, labels=4, noise=0.1)
     return Task(
-        "long range", "one key among 64 is right",
+        "long range", Text("one key among 64 is right", "64 个键中只有一个是对的"),
         partial(Read, value_dim=4, outputs=4), Drawn(task, (2048, 256, 512)), (16, 16),
         ("C11", "C8", "A4"),
         {**COMMON, "width": 16, "steps": 300, "batch": 32, "stabilizers": ("none", "temperature"),
          "scores": ("scaled_dot", "cosine", "additive"), "rates": (1e-2, 3e-2)},
+        zh="长程",
     )  # fmt: skip
 
 
@@ -105,10 +111,11 @@ def two_criteria() -> Task:
     """The query asks for one key by each of two criteria."""
     task = Criteria(spaces=2, dim=4, keys=8, labels=4)
     return Task(
-        "two criteria", "a query asks for two things at once",
+        "two criteria", Text("a query asks for two things at once", "一个查询同时问两件事"),
         partial(Read, value_dim=4, outputs=4, answers=2), Drawn(task), (8, 8), ("F1", "F2"),
         {**COMMON, "width": 8, "hidden": (8,), "steps": 400, "stabilizers": ("none",),
          "heads": (1, 2), "scores": ("scaled_dot", "additive")},
+        zh="两个条件",
     )  # fmt: skip
 
 

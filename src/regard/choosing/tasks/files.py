@@ -11,26 +11,25 @@ N rows, n keys of each row, D_q and D_k dims of a query and of a key, D_v of a v
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from regard.choosing.tasks.models import Match, Read
+from regard.choosing.tasks.reading import NAMES, read_tensors
 from regard.choosing.tasks.task import Task
 from regard.choosing.training.errors import ChooseError
-from regard.measuring import memory
-from regard.measuring.graphs import first_line
+from regard.claims.text import Text
 
-NAMES = ("query", "key", "value", "target")
-KINDS = ("auto", "classification", "regression", "ranking")
+KINDS_OF_DATA = {
+    "classification": Text("your data, classification", "你的数据，分类"),
+    "regression": Text("your data, regression", "你的数据，回归"),
+    "ranking": Text("your data, ranking", "你的数据，排序"),
+}
 FEWEST_ROWS = 40
-# A file may take this part of the free memory: its arrays are copied a few times.
-SHARE = 0.2
 MOST_CLASSES = 1000
 
 
@@ -40,8 +39,7 @@ def read_task(path: Path, kind: str = "auto") -> Task:
     Raises:
         ChooseError: the file cannot be read, or what it holds is no task; one sentence says why.
     """
-    arrays = check_numbers(read_arrays(path), path)
-    arrays = check_shapes(arrays, path)
+    arrays = check_shapes(read_tensors(path), path)
     kind = check_kind(arrays, kind, path)
     query, key, value, target = (arrays.get(name) for name in NAMES)
     assert query is not None and key is not None and target is not None
@@ -54,90 +52,14 @@ def read_task(path: Path, kind: str = "auto") -> Task:
         build = partial(Read, value_dim=value.shape[-1], outputs=outputs, width=32)
     wide = max(min(*dims, 64), 4)
     return Task(
-        path.name, f"your data, {kind}", build, cut(inputs, target), dims, ("B4", "E3", "E5", "G2"),
-        {"metric": metric, "width": wide, "hidden": (wide,)},
+        path.name, KINDS_OF_DATA[kind], build, cut(inputs, target), dims,
+        options={"metric": metric, "width": wide, "hidden": (wide,)},
     )  # fmt: skip
-
-
-def read_arrays(path: Path) -> dict[str, Any]:
-    """The arrays by name, as the file has them."""
-    readers: dict[str, Callable[[Path], dict[str, Any]]] = {
-        ".npz": read_npz, ".safetensors": read_safetensors, ".parquet": read_parquet,
-    }  # fmt: skip
-    if path.suffix not in readers:
-        raise ChooseError(f"{path}: files are {', '.join(readers)}, this one is {path.suffix!r}")
-    try:
-        size = path.stat().st_size
-        free = memory.available(torch.device("cpu"))
-        if size > SHARE * free:
-            raise ChooseError(
-                f"{path}: too large: {memory.show(size)}, of {memory.show(free)} free memory a file "
-                f"may take {SHARE:.0%}. Give fewer rows"
-            )
-        found = readers[path.suffix](path)
-    except ChooseError:
-        raise
-    except OSError as error:
-        raise ChooseError(f"{path}: cannot be read: {error.strerror or error}") from None
-    except Exception as error:  # each format has errors of its own
-        raise ChooseError(f"{path}: is no good {path.suffix} file: {first_line(error)}") from None
-    lacking = [name for name in ("query", "key", "target") if name not in found]
-    if lacking:
-        there = ", ".join(sorted(found)) or "nothing"
-        raise ChooseError(f"{path}: has no {' and no '.join(lacking)}; it has {there}")
-    return {name: found[name] for name in NAMES if name in found}
-
-
-def read_npz(path: Path) -> dict[str, Any]:
-    """NumPy's archive; objects, which could hold code, are refused by NumPy."""
-    with np.load(path, allow_pickle=False) as archive:
-        return {name: archive[name] for name in archive.files if name in NAMES} | {
-            name: None for name in archive.files if name not in NAMES
-        }
-
-
-def read_safetensors(path: Path) -> dict[str, Any]:
-    """By safetensors."""
-    from safetensors.torch import load_file
-
-    return dict(load_file(path))
-
-
-def read_parquet(path: Path) -> dict[str, Any]:
-    """Columns of numbers, lists, or lists of lists, by pyarrow."""
-    import pyarrow.parquet as parquet
-
-    table = parquet.read_table(path)
-    found: dict[str, Any] = dict.fromkeys(table.column_names)
-    for name in set(NAMES) & set(table.column_names):
-        rows = table.column(name).to_pylist()
-        try:
-            found[name] = np.array(rows)
-        except ValueError:
-            raise ChooseError(
-                f"{path}: column {name!r} has rows of different lengths; pad them to one"
-            ) from None
-    return found
-
-
-def check_numbers(arrays: dict[str, Any], path: Path) -> dict[str, Tensor]:
-    """Tensors of finite numbers."""
-    found = {}
-    for name, given in arrays.items():
-        if isinstance(given, np.ndarray) and given.dtype.kind not in "fiub":
-            raise ChooseError(f"{path}: {name} must be numbers, got {given.dtype}")
-        x = torch.as_tensor(given)
-        x = x.float() if x.is_floating_point() else x
-        bad = int((~x.isfinite()).sum()) if x.is_floating_point() else 0
-        if bad:
-            raise ChooseError(f"{path}: {name} holds NaN or infinite numbers, {bad} of {x.numel()}")
-        found[name] = x if name == "target" else x.float()
-    return found
 
 
 def check_shapes(arrays: dict[str, Tensor], path: Path) -> dict[str, Tensor]:
     """Sizes that go together; keys and values that all rows share are given to each."""
-    query, key, target = arrays["query"], arrays["key"], arrays["target"]
+    query, target = arrays["query"], arrays["target"]
     rows = len(query) if query.ndim else 0
     if query.ndim != 2:
         raise ChooseError(f"{path}: query must be (rows, dim), got {tuple(query.shape)}")
@@ -161,7 +83,9 @@ def check_shapes(arrays: dict[str, Tensor], path: Path) -> dict[str, Tensor]:
         raise ChooseError(f"{path}: {keys} keys but {arrays['value'].shape[1]} values in a row")
     if target.ndim not in (1, 2) or len(target) != rows:
         raise ChooseError(f"{path}: target must have {rows} rows, got {tuple(target.shape)}")
-    del key
+    for name, x in arrays.items():
+        if 0 in x.shape:
+            raise ChooseError(f"{path}: {name} is empty: its shape is {tuple(x.shape)}")
     return arrays
 
 

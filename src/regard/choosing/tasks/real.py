@@ -18,6 +18,7 @@ from torch import Tensor
 
 from regard.choosing.tasks.models import Match
 from regard.choosing.tasks.task import Task
+from regard.claims.text import Text
 from regard.claims.tools.learning import DATA
 
 FOLDER = "REGARD_DATA"
@@ -92,8 +93,9 @@ def digits() -> Task:
     pixels, shown = load_digits(return_X_y=True)
     x, y = torch.as_tensor(pixels).float(), torch.as_tensor(shown).long()
     return Task(
-        "digits", "real pictures: which one shows the same digit (scikit-learn's digits)",
-        Match, Sets(standardized(split(x, y))), (64, 64), ("B4", "E5", "E6"), dict(OPTIONS),
+        "digits", Text("real pictures: which one shows the same digit (scikit-learn's digits)",
+                       "真实图片：哪一张是同一个数字（scikit-learn 的 digits）"),
+        Match, Sets(standardized(split(x, y))), (64, 64), ("B4", "E5", "E6"), dict(OPTIONS), "手写数字",
     )  # fmt: skip
 
 
@@ -114,7 +116,8 @@ def mnist(folder: Path) -> Task:
     x = torch.nn.functional.avg_pool2d(pixels, 2).flatten(1)
     y = idx(folder / "t10k-labels-idx1-ubyte.gz").long()
     return Task(
-        "mnist", "real pictures: which one shows the same digit (MNIST)",
+        "mnist", Text("real pictures: which one shows the same digit (MNIST)",
+                      "真实图片：哪一张是同一个数字（MNIST）"),
         Match, Sets(standardized(split(x, y))), (196, 196), ("B4", "E5"), dict(OPTIONS),
     )  # fmt: skip
 
@@ -135,8 +138,9 @@ def gas_drift(folder: Path) -> Task:
     parts = split(x, y)[:2]
     parts = standardized([*parts, late])
     return Task(
-        "gas drift", "real sensors that drift: which reading is of the same gas",
-        Match, Sets(parts, keys=4), (128, 128), ("G2", "C6"), dict(OPTIONS),
+        "gas drift", Text("real sensors that drift: which reading is of the same gas",
+                          "真实的、会漂移的传感器：哪一个读数是同一种气体"),
+        Match, Sets(parts, keys=4), (128, 128), ("G2", "C6"), dict(OPTIONS), "气体漂移",
     )  # fmt: skip
 
 

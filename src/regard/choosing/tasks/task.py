@@ -11,6 +11,7 @@ from torch import nn
 
 from regard import Score
 from regard.choosing.api import choose
+from regard.claims.text import Text
 
 if TYPE_CHECKING:
     from regard.choosing.training.data import Data
@@ -29,15 +30,22 @@ class Task:
         dims: of query and key.
         claims: that bear on it, by id.
         options: of `regard.choose` for it: candidates, steps, rates.
+        zh: its name in Chinese.
     """
 
     name: str
-    prop: str
+    prop: Text
     build: Callable[[Score], nn.Module]
     data: Data
     dims: tuple[int, int]
     claims: tuple[str, ...] = ()
     options: dict[str, Any] = field(default_factory=dict)
+    zh: str = ""
+
+    @property
+    def title(self) -> Text:
+        """Its name for readers."""
+        return Text(self.name, self.zh or self.name)
 
     def choose(self, *, storage: str | Path, **more: Any) -> Verdict:
         """The verdict for this task."""

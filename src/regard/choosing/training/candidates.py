@@ -10,25 +10,26 @@ from itertools import product
 import regard
 from regard import Score
 from regard.arguments import check_sizes
+from regard.claims.text import Text
 from regard.describe import describe
 from regard.stabilize import ClippedKeys, Normalized, SoftCapped, Tempered, UnitKeys
 
 NULL = "scaled_dot"
 LABELS = {
-    "scaled_dot": "scaled dot",
-    "dot": "dot",
-    "cosine": "cosine",
-    "gaussian": "gaussian",
-    "bilinear": "bilinear",
-    "low_rank": "low rank",
-    "additive": "additive",
-    "gatv2": "GATv2",
-    "none": "",
-    "layer_norm": "LayerNorm",
-    "clipped_keys": "clipped keys",
-    "unit_keys": "unit keys",
-    "soft_cap": "soft cap",
-    "temperature": "learned temperature",
+    "scaled_dot": Text("scaled dot", "缩放点积"),
+    "dot": Text("dot", "点积"),
+    "cosine": Text("cosine", "余弦"),
+    "gaussian": Text("gaussian", "高斯"),
+    "bilinear": Text("bilinear", "双线性"),
+    "low_rank": Text("low rank", "低秩"),
+    "additive": Text("additive", "加性"),
+    "gatv2": Text("GATv2", "GATv2"),
+    "none": Text("", ""),
+    "layer_norm": Text("LayerNorm", "LayerNorm"),
+    "clipped_keys": Text("clipped keys", "截短的键"),
+    "unit_keys": Text("unit keys", "单位长度的键"),
+    "soft_cap": Text("soft cap", "软上限"),
+    "temperature": Text("learned temperature", "可学温度"),
 }
 # What a stabiliser can change of a score: cosine has no norms left to keep in bounds.
 NORMS = ("layer_norm", "clipped_keys", "unit_keys")
@@ -64,7 +65,7 @@ class Candidate:
     """
 
     name: str
-    label: str
+    label: Text
     make: Callable[[], Score]
     code: str
     score: str = "own"
@@ -134,7 +135,7 @@ def owned(name: str, make: Callable[[], Score]) -> Candidate:
         raise TypeError(
             f"scores[{name!r}] must be a function that builds a fresh score, got {describe(make)}"
         )
-    return Candidate(name, name, make, f"# your own: scores[{name!r}]()")
+    return Candidate(name, Text(name, name), make, f"# your own: scores[{name!r}]()")
 
 
 def built(
@@ -144,13 +145,22 @@ def built(
     inner = plain_code(sizes, score, hidden, heads)
     code = stabilized_code(sizes, inner, stabilizer, heads)
     name = score if stabilizer == "none" else f"{score}+{stabilizer}"
-    label = LABELS[score] if stabilizer == "none" else f"{LABELS[score]} + {LABELS[stabilizer]}"
+    en, zh = kind_of(score, stabilizer)
     if hidden is not None:
-        name, label = f"{name} h={hidden}", f"{label}, {hidden} hidden"
+        name = f"{name} h={hidden}"
+        en, zh = f"{en}, {hidden} hidden", f"{zh}，隐层 {hidden}"
     if several:
         name = f"{name} heads={heads}"
-        label = f"{label}, {heads} head{'' if heads == 1 else 's'}"
-    return Candidate(name, label, Recipe(code), code, score, stabilizer, hidden, heads)
+        en, zh = f"{en}, {heads} head{'' if heads == 1 else 's'}", f"{zh}，{heads} 头"
+    return Candidate(name, Text(en, zh), Recipe(code), code, score, stabilizer, hidden, heads)
+
+
+def kind_of(score: str, stabilizer: str) -> Text:
+    """What a candidate is called without its sizes."""
+    plain, around = LABELS[score], LABELS[stabilizer]
+    if stabilizer == "none":
+        return plain
+    return Text(f"{plain.en} + {around.en}", f"{plain.zh} + {around.zh}")
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ from regard.choosing.training.storage import (
     opened,
     quiet,
 )
-from regard.choosing.training.trainer import Job
+from regard.choosing.training.trainer import DIVERGED, Job
 from regard.choosing.training.verdict import Row, Verdict, common_seeds, judge, ordered
 from regard.choosing.training.workers import Work, await_others, run_stage
 from regard.measuring.machine import calm_threads, machine
@@ -246,6 +246,8 @@ class Comparison:
             rows[name].status, rows[name].reason = "failed", why
         read_search(rows, search.get_trials(deepcopy=False))
         read_final(rows, final.get_trials(deepcopy=False))
+        for row in rows.values():
+            drop_diverged(row)
         complete = [row for row in rows.values() if row.quality]
         null = rows[self.order.candidates[0].name]
         if null not in complete:
@@ -322,6 +324,15 @@ def read_final(rows: dict[str, Row], trials: list[FrozenTrial]) -> None:
         values = zip(*([value for _, value in one] for one in found), strict=True)
         means = [sum(at) / len(at) for at in values]
         rows[name].curve = list(zip(steps, means, strict=True))
+
+
+def drop_diverged(row: Row) -> None:
+    """Fail a candidate whose metric was no number at some seed: there is no difference to pair."""
+    lost = [seed for seed, value in sorted(row.quality.items()) if value <= DIVERGED]
+    if lost:
+        seeds = ", ".join(map(str, lost))
+        row.status, row.quality = "failed", {}
+        row.reason = f"it diverged: its metric was no number at seed {seeds}; try lower rates"
 
 
 def count_trials(study: Study) -> int:

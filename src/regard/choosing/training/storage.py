@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from regard.choosing.training.errors import ChooseError
+from regard.choosing.training.errors import ChooseError, StorageError
 from regard.measuring.graphs import first_line
 
 if TYPE_CHECKING:
@@ -49,10 +49,23 @@ def quiet() -> Iterator[None]:
 
 @contextmanager
 def opened(place: str | Path) -> Iterator[BaseStorage]:
-    """The storage; the connections of a database are closed afterwards."""
+    """The storage; the connections of a database are closed afterwards.
+
+    Raises:
+        ChooseError: it cannot be opened.
+        StorageError: it was lost on the way.
+    """
+    from optuna.exceptions import StorageInternalError
+
     storage = open_storage(place)
     try:
         yield storage
+    except StorageInternalError as error:
+        shown = str(place).rpartition("@")[2]
+        raise StorageError(
+            f"storage {shown}: {first_line(error.__cause__ or error)}. What is finished is kept, and "
+            "resume=True (--resume) goes on"
+        ) from None
     finally:
         engine = getattr(storage, "engine", None)
         if engine is not None:
@@ -67,13 +80,14 @@ def open_storage(place: str | Path) -> BaseStorage:
         ChooseError: it cannot be opened.
     """
     from optuna.storages import JournalStorage
-    from optuna.storages.journal import JournalFileBackend
+
+    from regard.choosing.training.journal import Journal
 
     name = str(place)
     try:
         if "://" not in name:
             Path(name).parent.mkdir(parents=True, exist_ok=True)
-            return JournalStorage(JournalFileBackend(name))
+            return JournalStorage(Journal(Path(name)))
         return database(driven(name))
     except Exception as error:  # each database has errors of its own
         shown = name.rpartition("@")[2]  # no password in a message

@@ -101,6 +101,24 @@ class Verdict:
         name = self.facts.get("settings", {}).get("candidates", [None])[0]
         return None if name is None else self.row(name)
 
+    def over(self, row: Row) -> Estimate | None:
+        """By how much a finalist is ahead of scaled dot, paired by seed; None for any other.
+
+        The interval holds for all alternatives together.
+        """
+        null = self.null_row()
+        if null is None or row is null or row.status != "final":
+            return None
+        first, second = ([one.quality[seed] for seed in self.seeds] for one in (row, null))
+        return compared(first, second, sum(one.status == "final" for one in self.rows) - 1)
+
+    def times_null(self, row: Row) -> float | None:
+        """The time of a step over that of scaled dot; None where one of them is not known."""
+        null = self.null_row()
+        if null is None or null.cost is None or row.cost is None:
+            return None
+        return row.cost.seconds / null.cost.seconds
+
     def make(self) -> Score:
         """A fresh score: the winner."""
         return self.row(self.winner).candidate.make()
@@ -118,7 +136,7 @@ class Verdict:
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
-        from regard.choosing.training.words import as_dict
+        from regard.choosing.training.record import as_dict
 
         return as_dict(self)
 

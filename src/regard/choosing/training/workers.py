@@ -16,7 +16,7 @@ import torch
 
 from regard.choosing.training.candidates import Candidate
 from regard.choosing.training.data import Data
-from regard.choosing.training.errors import ChooseError
+from regard.choosing.training.errors import ChooseError, StorageError
 from regard.choosing.training.stages import Settings, Stage, halving
 from regard.choosing.training.storage import abandoned, close, open_study, opened, quiet
 from regard.choosing.training.trainer import Job
@@ -87,8 +87,8 @@ def spread(work: Work, jobs: int, until: float, tick: Callable[[], None]) -> Non
     # A forked process has the user's functions as they are, closures too; CUDA cannot be forked.
     forked = sys.platform == "linux" and not torch.cuda.is_available()
     context: Any = multiprocessing.get_context("fork" if forked else "spawn")
-    halt = context.Event()
-    arguments = (work, until, halt, os.getpid(), forked)
+    halt, lost = context.Event(), context.SimpleQueue()
+    arguments = (work, until, halt, lost, os.getpid())
     processes = [context.Process(target=serve, args=arguments) for _ in range(jobs)]
     try:
         start(processes)
@@ -100,6 +100,8 @@ def spread(work: Work, jobs: int, until: float, tick: Callable[[], None]) -> Non
         for process in processes:
             if process.pid is not None:
                 process.join()
+    if not lost.empty():
+        raise StorageError(lost.get())
     if all(process.exitcode for process in processes):
         codes = ", ".join(str(process.exitcode) for process in processes)
         raise ChooseError(f"every process died (exit codes {codes}); see above")
@@ -124,8 +126,8 @@ def start(processes: list[Any]) -> None:
                 ) from None
 
 
-def serve(work: Work, until: float, halt: Any, parent: int, forked: bool) -> None:
-    """What a process does."""
+def serve(work: Work, until: float, halt: Any, lost: Any, parent: int) -> None:
+    """What a process does; where the storage is lost it says so in `lost`."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent tells it to halt
     # Threads of the parent do not live on in a fork: one is all there is.
     torch.set_num_threads(1)
@@ -135,7 +137,10 @@ def serve(work: Work, until: float, halt: Any, parent: int, forked: bool) -> Non
         return orphan or halt.is_set() or time.time() > until
 
     with quiet():
-        carry_out(work, until, stop)
+        try:
+            carry_out(work, until, stop)
+        except StorageError as error:
+            lost.put(str(error))
 
 
 def await_others(study: Study, until: float, tick: Callable[[], None]) -> int:

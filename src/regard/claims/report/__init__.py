@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import re
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
-
-from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
-from markupsafe import Markup, escape
 
 from regard.claims.claim import Claim
 from regard.claims.registry import survey
@@ -20,6 +14,8 @@ from regard.claims.report.words import HOW, MEANINGS, VERDICTS, WORDS
 from regard.claims.running.store import Result, load_results
 from regard.claims.text import Language
 from regard.measuring.files import write_atomic
+from regard.page import policy, read, script, style_sheet
+from regard.page.template import ours, template
 
 FOLDER = Path(__file__).parent
 
@@ -38,8 +34,9 @@ def compose(claims: Mapping[str, Claim], results: Mapping[str, Result], language
     """The report as HTML."""
     entries = [entry(claim, results.get(name), language) for name, claim in claims.items()]
     shown = {name: results[name] for name in claims if name in results}
-    script = (FOLDER / "report.js").read_text(encoding="utf-8")
-    return template().render(
+    code = script(read(FOLDER, "report.js"))
+    # Result files come from strangers too: the template escapes everything.
+    return template(FOLDER, "report.html.jinja").render(
         language={"en": "en", "zh": "zh-Hans"}[language],
         word=SimpleNamespace(**{name: text.of(language) for name, text in WORDS.items()}),
         verdicts={key: text.of(language) for key, text in VERDICTS.items()},
@@ -50,31 +47,7 @@ def compose(claims: Mapping[str, Claim], results: Mapping[str, Result], language
         counts=Counter(entry.key for entry in entries),
         environments=environments(shown, language),
         seeds=sorted({result.seed for result in shown.values()}),
-        css=style("report.css"),
-        dark=style("dark.css"),
-        script=Markup(script),  # noqa: S704 - our own file
-        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        css=ours(style_sheet(FOLDER, "report.css", "dark.css")),
+        script=ours(code),
+        policy=policy(code),
     )
-
-
-def template() -> Template:
-    """The page. Everything put into it is escaped: result files come from strangers too."""
-    found = Environment(
-        loader=FileSystemLoader(FOLDER),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    found.filters["prose"] = prose
-    return found.get_template("report.html.jinja")
-
-
-def style(name: str) -> Markup:
-    """A style sheet of ours."""
-    return Markup((FOLDER / name).read_text(encoding="utf-8"))  # noqa: S704 - our own file
-
-
-def prose(text: str) -> Markup:
-    """Escaped, with what stands between backticks as code."""
-    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))  # noqa: S704 - escaped

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import base64
-import re
 from dataclasses import dataclass
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from regard.claims.canvas import Canvas, drawn
 from regard.claims.claim import Claim, Numbers
 from regard.claims.text import Language
+from regard.page.drawing import inline, width_of
 
 # A drawing of more than this (many thousands of points) goes in as a picture: the report has to
 # stay small.
@@ -47,7 +47,7 @@ def figure(claim: Claim, numbers: Numbers, language: Language) -> Figure | None:
 
     label = claim.caption.of(language)
     try:
-        svg = inline(drawn(draw, language, ["svg"])["svg"].decode(), claim.id, label)
+        svg = inline(drawn(draw, language, ["svg"])["svg"].decode(), claim.id, aria_label=label)
     except Exception:  # the numbers may be another version's, or a stranger's
         return None
     width = width_of(svg)
@@ -56,23 +56,3 @@ def figure(claim: Claim, numbers: Numbers, language: Language) -> Figure | None:
     data = base64.b64encode(drawn(draw, language, ["png"])["png"]).decode()
     image = Markup('<img src="data:image/png;base64,{}" alt="{}">').format(data, label)
     return Figure(image, width, picture=True)
-
-
-def inline(svg: str, prefix: str, label: str) -> str:
-    """The `svg` element alone, its ids its own, with a label for those who cannot see it.
-
-    Ids live in one space for the whole page, and so does a `style` element: both would reach into
-    the other figures.
-    """
-    svg = svg[svg.index("<svg") :]
-    svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", svg, flags=re.DOTALL)
-    svg = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{prefix}-", svg)
-    svg = re.sub(r"\s*\n\s*", "\n", svg)
-    return svg.replace("<svg", f'<svg role="img" aria-label="{escape(label)}"', 1)
-
-
-def width_of(svg: str) -> float:
-    """The width of the drawing, in its own units."""
-    found = re.search(r'viewBox="0 0 ([\d.]+) ', svg)
-    assert found, "matplotlib writes a viewBox"
-    return float(found[1])

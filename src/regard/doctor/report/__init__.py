@@ -19,6 +19,7 @@ from regard.doctor.report.terminal import show, summary_text
 from regard.measuring.files import write_atomic
 
 if TYPE_CHECKING:
+    from regard.doctor.probing import Probe
     from regard.doctor.watch import Doctor
 
 __all__ = [
@@ -50,6 +51,7 @@ def write_report(
     findings: list[Finding] | None = None,
     *,
     name: str | None = None,
+    probe: Probe | None = None,
 ) -> Path:
     """Write the report: one HTML file, or the record as JSON where the path ends in `.json`.
 
@@ -58,12 +60,13 @@ def write_report(
         path: where to; a report that is there is replaced once the new one is whole.
         findings: `doctor.findings()` unless given.
         name: of the model; its class's name unless given.
+        probe: what `doctor.probe` gave, to be in it too.
 
     Raises:
         ReportError: it cannot be written there.
     """
     path = Path(path)
-    record = record_of(doctor, findings, name=name)
+    record = record_of(doctor, findings, name=name, probe=probe)
     try:
         if path.exists() and not path.is_file():
             # The move into place would put a file where a device such as /dev/null was.
@@ -71,7 +74,7 @@ def write_report(
         if path.suffix == ".json":
             write_atomic(path, record.to_text().encode() + b"\n")
         else:
-            write_html(record, path)
+            write_html(record, path, attacks="" if probe is None else str(probe))
     except OSError as error:
         raise ReportError(f"cannot write the report to {path}: {error.strerror or error}") from None
     return path

@@ -22,6 +22,7 @@ from regard.doctor.report.entries import facts_entry, finding_entry, vital_entry
 from regard.doctor.report.numbers import Number
 
 if TYPE_CHECKING:
+    from regard.doctor.probing import Probe
     from regard.doctor.watch import Doctor
 
 
@@ -62,6 +63,7 @@ class Record(NamedTuple):
         findings: the worst first.
         notes: what to know about the numbers.
         left_out: what a bound on the size took away, "" for nothing.
+        probe: what the model withstood, as `Probe.as_dict` has it; None where it was not attacked.
     """
 
     model: str
@@ -78,6 +80,7 @@ class Record(NamedTuple):
     findings: list[dict[str, Any]]
     notes: list[str]
     left_out: str
+    probe: dict[str, Any] | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Dicts, lists, texts and finite numbers alone."""
@@ -93,7 +96,11 @@ class Record(NamedTuple):
 
 
 def record_of(
-    doctor: Doctor, findings: list[Finding] | None = None, *, name: str | None = None
+    doctor: Doctor,
+    findings: list[Finding] | None = None,
+    *,
+    name: str | None = None,
+    probe: Probe | None = None,
 ) -> Record:
     """What a doctor knows, copied from the device.
 
@@ -101,6 +108,7 @@ def record_of(
         doctor: it goes on watching.
         findings: `doctor.findings()` unless given.
         name: of the model; its class's name unless given.
+        probe: what `doctor.probe` gave.
     """
     findings = doctor.findings() if findings is None else findings
     budget = Budget(doctor, findings)
@@ -135,4 +143,5 @@ def record_of(
         findings=[finding_entry(finding) for finding in findings],
         notes=doctor.notes,
         left_out=budget.left_out,
+        probe=None if probe is None else probe.as_dict(),
     )

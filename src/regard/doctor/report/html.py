@@ -7,8 +7,6 @@ no script or style run but ours.
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import html
 import re
 from pathlib import Path
@@ -17,9 +15,10 @@ from regard.doctor.report.data import Record
 from regard.doctor.report.terminal import summary_text
 from regard.doctor.report.words import circumstances, headline, worst_of_all
 from regard.measuring.files import write_atomic
+from regard.page import policy, read, script, style_sheet
 
 PAGE = Path(__file__).parent / "page"
-SCRIPTS = ("dom.js", "findings.js", "heat.js", "charts.js", "table.js", "main.js")
+SCRIPTS = ("dom.js", "findings.js", "heat.js", "charts.js", "attacks.js", "table.js", "main.js")
 # The stroke in the seal beside the verdict.
 SEALS = {
     "failure": "M16 16l16 16M32 16L16 32",
@@ -31,21 +30,27 @@ SEALS = {
 UNSAFE = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&"}
 
 
-def write_html(record: Record, path: Path) -> Path:
+def write_html(record: Record, path: Path, *, attacks: str = "") -> Path:
     """Write the report; one that is there is replaced once the new one is whole.
+
+    Args:
+        record: what it shows.
+        path: where to.
+        attacks: the tables of `record.probe` in plain text, for readers without scripts.
 
     Raises:
         OSError: it cannot be written there.
     """
-    write_atomic(path, compose(record).encode("utf-8", "replace"))
+    write_atomic(path, compose(record, attacks).encode("utf-8", "replace"))
     return path
 
 
-def compose(record: Record) -> str:
+def compose(record: Record, attacks: str = "") -> str:
     """The report as HTML."""
     sentence, tone = headline(record)
     worst = html.escape(worst_of_all(record))
-    style, script = style_sheet(), "(() => {\n" + "".join(map(read, SCRIPTS)) + "})();\n"
+    style = style_sheet(PAGE, "page.css", "dark.css")
+    code = script(*(read(PAGE, name) for name in SCRIPTS))
     parts = {
         "title": html.escape(f"{record.model}: {sentence}"),
         "model": html.escape(record.model),
@@ -54,31 +59,11 @@ def compose(record: Record) -> str:
         "verdict": html.escape(sentence),
         "circumstances": html.escape(circumstances(record)),
         "worst": worst and f"<br><bdi>{worst}</bdi>",
-        "text": html.escape(summary_text(record)),
+        "text": html.escape(summary_text(record) + (attacks and f"\n{attacks}\n")),
         "style": style,
-        "style_hash": digest(style),
-        "script": script,
-        "script_hash": digest(script),
+        "script": code,
+        "policy": policy(code, style),
         "record": record.to_text().translate(UNSAFE),
     }
     # One pass: what is put in is not looked at again.
-    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], read("page.html"))
-
-
-def style_sheet() -> str:
-    """Light, and dark where the reader or the system wants it; on paper it is light."""
-    dark = read("dark.css")
-    return read("page.css") + (
-        f'@media screen and (prefers-color-scheme: dark) {{ :root:not([data-theme="light"]) '
-        f'{{ {dark} }} }}\n@media screen {{ :root[data-theme="dark"] {{ {dark} }} }}\n'
-    )
-
-
-def read(name: str) -> str:
-    """A file of the page."""
-    return (PAGE / name).read_text(encoding="utf-8")
-
-
-def digest(text: str) -> str:
-    """By which the page's policy knows a script or style."""
-    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], read(PAGE, "page.html"))

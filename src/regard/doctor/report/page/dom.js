@@ -1,8 +1,4 @@
-"use strict";
 // Small tools. Names come from strangers: they get into the page as text, never as markup.
-const root = document.documentElement;
-root.classList.add("scripted");
-const $ = (selector, within = document) => within.querySelector(selector);
 const SVG = "http://www.w3.org/2000/svg";
 
 function fill(node, attributes, children) {
@@ -82,13 +78,3 @@ const SIGNS = {
 };
 const sign = (kind) => svg("svg", { class: "sign", viewBox: "0 0 16 16", "aria-hidden": "true" }, svg("path", { d: SIGNS[kind] }));
 const SEVERITIES = ["failure", "warning", "note"];
-
-// Light and dark. Where the browser keeps nothing for files, the choice lasts as long as the page.
-const remembered = {
-  get: () => { try { return localStorage.getItem("regard-theme"); } catch { return null; } },
-  set: (theme) => { try { localStorage.setItem("regard-theme", theme); } catch { /* see above */ } },
-};
-const isDark = () => root.classList.contains("printing") ? false : root.dataset.theme
-  ? root.dataset.theme === "dark"
-  : matchMedia("(prefers-color-scheme: dark)").matches;
-if (["light", "dark"].includes(remembered.get())) root.dataset.theme = remembered.get();

@@ -55,27 +55,13 @@ function remedies(finding, again) {
   return el(again ? "details" : "div", { class: "remedies" }, title, el("ol", null, finding.remedies.map((remedy) => el("li", null,
     el("p", null, el("b", null, remedy.remedy), ` ${remedy.expected}`),
     remedy.by_hand ? el("p", { class: "by-hand" }, remedy.by_hand) : null,
-    remedy.code ? el("div", { class: "code" }, el("pre", { tabindex: "0" }, el("code", null, remedy.code)), copyButton(`${finding.code}\n${remedy.code}`)) : null))),
+    remedy.code ? el("div", { class: "code" }, el("pre", { tabindex: "0" }, el("code", null, remedy.code)), copier(`${finding.code}\n${remedy.code}`)) : null))),
   hint || null);
 }
 
-function copyButton(text) {
+function copier(text) {
   const button = el("button", { type: "button", class: "copy" }, "Copy");
-  button.addEventListener("click", async () => {
-    try {
-      await navigator.clipboard.writeText(text);
-    } catch {
-      // Some browsers give pages from disk no clipboard.
-      const field = el("textarea", { class: "unseen", "aria-hidden": "true" }, text);
-      button.after(field);
-      field.select();
-      const done = document.execCommand("copy");
-      field.remove();
-      if (!done) return;
-    }
-    button.textContent = "Copied";
-    setTimeout(() => { button.textContent = "Copy"; }, 1500);
-  });
+  copyButton(button, () => text, saying("Copied"));
   return button;
 }
 

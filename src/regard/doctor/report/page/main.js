@@ -60,7 +60,7 @@ function drawPickers(record, state) {
 // A call in a few words: how it was seen, and its sizes.
 function about({ route, heads, facts }) {
   const { queries, keys, dims, scale } = facts;
-  return [`seen in ${{ sdpa: "SDPA", softmax: "a softmax", regard: "regard.attention" }[route] ?? route}`, plural(heads, "head"),
+  return [`seen in ${{ sdpa: "SDPA", flex: "FlexAttention", softmax: "a softmax", regard: "regard.attention" }[route] ?? route}`, plural(heads, "head"),
     queries && `${queries} × ${keys} queries and keys`, dims && `${dims} dims`, scale && `scale ${shown(scale)}`].filter(Boolean).join(", ");
 }
 
@@ -81,6 +81,7 @@ function drawFoot(record, state) {
   const record = JSON.parse($("#record").textContent), state = new State(record);
   drawFindings(record, state);
   drawBoard(record, state);
+  drawAttacks(record);
   drawFoot(record, state);
   let redraw = () => {};
   if (state.vitals.size) {
@@ -97,9 +98,5 @@ function drawFoot(record, state) {
     addEventListener("beforeprint", () => { root.classList.add("printing"); $("#glossary details").open = true; redraw(); });
     addEventListener("afterprint", () => { root.classList.remove("printing"); redraw(); });
   }
-  $(".theme").addEventListener("click", () => {
-    root.dataset.theme = isDark() ? "light" : "dark";
-    remembered.set(root.dataset.theme);
-    redraw();
-  });
+  themeButton(() => redraw());
 })();

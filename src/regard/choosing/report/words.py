@@ -1,0 +1,107 @@
+"""The words of the report: headings, outcomes, vitals."""
+
+from __future__ import annotations
+
+from regard.choosing.training.verdict import Outcome
+from regard.claims.text import Text
+
+# Tones of the shared style sheet, and words, for kinds of answers.
+OUTCOMES = {
+    Outcome.ALTERNATIVE: ("good", Text("an alternative wins", "替代者胜出")),
+    Outcome.NULL: ("good", Text("scaled dot wins", "缩放点积胜出")),
+    Outcome.SAME: ("warning", Text("no difference that matters", "没有要紧的差别")),
+    Outcome.UNDECIDED: ("undecided", Text("not decided", "未能判定")),
+}
+NO_VERDICT = ("failure", Text("no verdict", "没有结论"))
+
+# By the doctor's names: what is shown of them.
+VITALS = {
+    "logit_max": Text("largest logit", "最大 logit"),
+    "entropy": Text("entropy", "熵"),
+    "max_weight": Text("largest weight", "最大权重"),
+    "jacobian": Text("softmax gradient", "softmax 梯度"),
+    "key_spread": Text("longest key / others", "最长的键 / 其余"),
+    "c50": Text("hijack factor", "劫持倍数"),
+    "tanh_saturated": Text("tanh saturated", "tanh 饱和"),
+}
+
+BORNE = {
+    "yes": ("good", Text("yes", "是")),
+    "in part": ("warning", Text("in part", "部分")),
+    "no": ("failure", Text("no", "否")),
+}
+
+WORDS = {
+    "title": Text("Which attention score?", "用哪种注意力打分？"),
+    "skip": Text("Skip to the details", "跳到详情"),
+    "theme": Text("Light or dark", "浅色或深色"),
+    "language": Text("中文", "English"),
+    "data": Text("If your data is like this", "如果你的数据是这样"),
+    "use": Text("use", "使用"),
+    "over": Text("over scaled dot [95% interval]", "比缩放点积高 [95% 区间]"),
+    "cost": Text("a training step", "训练一步"),
+    "answer": Text("answer", "结论"),
+    "fair": Text(
+        "Every candidate had the same data, steps and learning rates to try. Scaled dot is the null: an "
+        "alternative wins only where it is ahead by more than noise.",
+        "每个候选使用同样的数据、步数和候选学习率。缩放点积是基准：替代者只有以超出噪声的幅度领先才算胜出。",
+    ),
+    "tasks": Text("Each kind of data", "每一类数据"),
+    "fold": Text("Open all", "全部展开"),
+    "candidates": Text("All candidates", "全部候选"),
+    "candidate": Text("candidate", "候选"),
+    "quality": Text("quality", "质量"),
+    "ahead": Text("over scaled dot", "比缩放点积高"),
+    "memory": Text("peak memory", "内存峰值"),
+    "parameters": Text("parameters", "参数"),
+    "rate": Text("best rate", "最佳学习率"),
+    "became": Text("what became of it", "结果如何"),
+    "vitals": Text(
+        "Stability, by the doctor: the worst head at the end of training",
+        "稳定性（由 doctor 检查）：训练结束时最差的头",
+    ),
+    "findings": Text("findings", "诊断"),
+    "healthy": Text("none", "无"),
+    "unseen": Text(
+        "The doctor looked at no candidate: vitals were switched off, or no finalist was trained.",
+        "doctor 没有检查任何候选：检查被关闭，或没有进入决赛的候选。",
+    ),
+    "explain": Text("Claims that explain it", "解释这一结果的论断"),
+    "paste": Text("To paste", "可粘贴的代码"),
+    "copy": Text("Copy", "复制"),
+    "copied": Text("Copied", "已复制"),
+    "rules": Text("Rules of thumb, and whether they hold", "经验法则，以及它们是否成立"),
+    "where": Text("where", "何时"),
+    "borne": Text("borne out", "是否成立"),
+    "found": Text("what was found", "发现"),
+    "claims": Text("claims", "论断"),
+    "all_claims": Text("The claims that are named here", "本页提到的论断"),
+    "meaning": Text("For choosing", "对选择的意义"),
+    "criterion": Text("Criterion", "判定标准"),
+    "run": Text("Run it", "运行"),
+    "first": Text(
+        "Additive attention on this machine: the textbook's and ours",
+        "本机上的加性注意力：教科书写法与我们的",
+    ),
+    "both": Text("forward and backward", "前向与反向"),
+    "error": Text("error against fp64", "相对 fp64 的误差"),
+    "how": Text("How it was compared", "如何比较"),
+    "procedure": Text(
+        "First every candidate was trained at every learning rate from one seed, by successive halving. "
+        "Then the best and scaled dot, each at its own best rate, were trained from other seeds. "
+        "Differences are paired by seed, on data that no rate was chosen by; intervals are 95% ones that "
+        "hold for all alternatives together.",
+        "先从一个种子出发，用逐次减半法在每个学习率上训练每个候选；再让最好的几个和缩放点积各以自己的最佳学习率"
+        "从别的种子训练。差值按种子配对，所用数据没有参与学习率的选择；区间是对所有替代者同时成立的 95% 区间。",
+    ),
+}  # fmt: skip
+
+FIRST = {
+    "textbook_additive": Text("additive as the textbook has it", "教科书写法的加性"),
+    "additive": Text("additive, ours", "我们的加性"),
+    "scaled_dot": Text("scaled dot", "缩放点积"),
+}
+STEP = Text("time of a training step", "训练一步的时间")
+STEPS = Text("training steps", "训练步数")
+OVER_NULL = Text("over scaled dot, points", "比缩放点积高，百分点")
+TIMES_NULL = Text("time of a step, times scaled dot's", "一步的时间，缩放点积的倍数")

@@ -1,0 +1,48 @@
+"""A drawing by matplotlib, ready to stand in a page among others."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Mapping
+
+
+def inline(svg: str, prefix: str, **attributes: str) -> str:
+    """The `svg` element alone, its ids its own, with attributes for those who cannot see it.
+
+    Ids live in one space for the whole page, and so does a `style` element: both would reach into
+    the other figures.
+
+    Args:
+        svg: as matplotlib writes it.
+        prefix: of all its ids.
+        attributes: an underscore in a name stands for a hyphen, as in `aria_label`.
+    """
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", svg, flags=re.DOTALL)
+    svg = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{prefix}-", svg)
+    svg = re.sub(r"\s*\n\s*", "\n", svg)
+    more = "".join(f' {k.replace("_", "-")}="{html.escape(v)}"' for k, v in attributes.items())
+    return svg.replace("<svg", f'<svg role="img"{more}', 1)
+
+
+def width_of(svg: str) -> float:
+    """The width of the drawing, in its own units."""
+    found = re.search(r'viewBox="0 0 ([\d.]+) ', svg)
+    assert found, "matplotlib writes a viewBox"
+    return float(found[1])
+
+
+def in_both(svg: str, words: Mapping[str, str]) -> str:
+    """Each label that is a key of `words` twice: in English and, as `words` has it, in Chinese."""
+    known = {html.escape(en, quote=False): html.escape(zh) for en, zh in words.items() if en != zh}
+
+    def twice(found: re.Match[str]) -> str:
+        start, label = found.groups()
+        if label not in known:
+            return found[0]
+        return (
+            f'<text class="en"{start}>{label}</text><text class="zh"{start}>{known[label]}</text>'
+        )
+
+    return re.sub(r"<text( [^>]*)>([^<]*)</text>", twice, svg)
