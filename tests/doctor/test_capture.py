@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -323,13 +321,3 @@ def test_nothing_is_kept_alive_after_a_forward_pass():
     with watch(model, vitals=Kept().vitals) as d:
         model(tokens())
         assert d.capture.follower.idle() and d.capture.stack == []
-
-
-def test_flex_attention_is_named_as_not_measured():
-    from torch.nn.attention.flex_attention import flex_attention
-
-    model = Calls(lambda q, k, v: flex_attention(q, k, v))
-    with watch(model, vitals=Kept().vitals) as d, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that it is slow uncompiled
-        model(heads(), heads(), heads())
-    assert d.notes == ["Calls: FlexAttention is not measured"]

@@ -137,10 +137,10 @@ def test_the_attack_leaves_the_keys_of_regard_alone():
 def test_a_call_that_nothing_can_change_is_refused():
     model, x = build("sdpa"), tokens64()
     call = locate(model, x)[SITE]
-    place = replace(call.place, route="flex")
+    place = replace(call.place, route="unheard-of")
     case = Case(model, SITE, replace(call, place=place), finding(), torch.zeros(0), x)
     with pytest.raises(
-        NotApplicable, match=r"layers\.1 is a call of flex, which cannot be changed"
+        NotApplicable, match=r"layers\.1 is a call of unheard-of, which cannot be changed"
     ):
         REMEDIES["soft-cap"].apply(case)
     assert describe_changes(model) == []

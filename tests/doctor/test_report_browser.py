@@ -206,3 +206,39 @@ def test_it_reads_without_script(record: Record, visit: Callable[..., Page]) -> 
     page = visit(record, java_script_enabled=False)
     assert "qk-norm: bounded logits" in page.locator(".plain-report").inner_text()
     assert not page.locator(".theme").is_visible()
+
+
+def attacked(names: tuple[str, str]) -> dict:
+    """What a probe of two calls might have found."""
+    inputs = {"logit_max": [1.0, 4.0, 2000.0], "entropy": [0.9, 0.5, 0.01], "broken": [0, 0, 7]}
+    return {
+        "key_factors": [1.0, 100.0],
+        "keys": [
+            {"site": name, "captured": [0.0, 0.625], "c50": half, "moved": [0.0, "inf"]}
+            for name, half in zip(names, (7.92, "inf"), strict=True)
+        ],
+        "input_factors": [0.3, 1.0, 100.0],
+        "scaled": names[0],
+        "inputs": [{"site": name, **inputs, "range": held} for name, held in zip(names, ([0.3, 1.0], None), strict=True)],
+        "positions": {
+            "how": "rolled", "shifts": [1, 16], "moved": [0.25, None],
+            "sites": [{"site": name, "changed": [0.5, None]} for name in names],
+        },
+        "notes": [names[1]],
+    }  # fmt: skip
+
+
+def test_what_a_probe_found(record: Record, visit: Callable[..., Page]) -> None:
+    page = visit(record._replace(probe=attacked((HOSTILE[0], HOSTILE[4]))), PHONE)
+    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE
+    cards = page.locator("#attacks .attack")
+    assert cards.count() == 4 and page.locator("script").count() == 2
+    keys, inputs, positions = (cards.nth(i).inner_text() for i in range(3))
+    assert "63%" in keys and "NaN" in keys and "×7.92" in keys and "beyond ×100" in keys
+    assert "×0.3 to ×1" in inputs and "not even ×1" in inputs and "NaN or Inf" in inputs
+    assert cards.nth(1).locator("td.failure").count() == 6
+    assert "rolled round" in positions and "50%" in positions
+
+
+def test_without_a_probe_nothing_is_said_of_one(record: Record, visit: Callable[..., Page]) -> None:
+    assert not visit(record).locator("#attacks").is_visible()

@@ -107,7 +107,7 @@ class Site:
     Attributes:
         name: the module's path, with #2 for its second call in a step.
         module: the path alone.
-        route: how it was seen: "sdpa", "softmax" or "regard".
+        route: how it was seen: "sdpa", "flex", "softmax" or "regard".
         heads: query heads; 0 while nothing could be measured.
         ring: its last steps; None while nothing could be measured.
         facts: the sizes and options of its last call that was measured.

@@ -19,6 +19,8 @@ class Facts(NamedTuple):
             seen, None where not even that.
         scale: of the inner product; None where there is none.
         biased: whether numbers are added to the logits.
+        rescored: whether a function of the user's makes the logits of the inner products, of which
+            then neither the scale nor a bound is known.
     """
 
     kind: Kind
@@ -28,6 +30,7 @@ class Facts(NamedTuple):
     dims: int | None
     scale: float | None
     biased: bool
+    rescored: bool = False
 
 
 def facts_of(seen: Seen) -> Facts:
@@ -40,4 +43,5 @@ def facts_of(seen: Seen) -> Facts:
     dims = query_and_key(seen)[0].shape[-1]
     if seen.pairwise is not None:
         return Facts(Kind.PAIRWISE, batch, queries, keys, dims, None, biased)
-    return Facts(Kind.INNER, batch, queries, keys, dims, seen.scale, biased)
+    rescored = seen.flex is not None and seen.flex.changes
+    return Facts(Kind.INNER, batch, queries, keys, dims, seen.scale, biased, rescored)

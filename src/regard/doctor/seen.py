@@ -5,11 +5,36 @@ B batch, H query heads, K key heads (H is a multiple), Q queries, L keys, D and 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from torch import Tensor
 
 from regard.forms import Pairwise
+
+
+class Flex(NamedTuple):
+    """What FlexAttention makes of the products: two functions, or what they gave for some queries.
+
+    Attributes:
+        changes: whether logits are other than the products, apart from what is hidden.
+        score: `(product, batch, head, query, key) -> logit`, of scalars; None leaves them as they are.
+        mask: `(batch, head, query, key) -> True = attend`, of scalars; None hides nothing.
+        entry: the place in the batch of the first sequence here, where this is a part of a call.
+        head: the place of the first query head here.
+        key: (B, H), the place of the one key that there is of each sequence and head; None for all.
+        rows: (R,), out of a compiled graph, which no function leaves: the queries of `logits`.
+        logits: (B, H, R, L) of these queries, -inf where hidden.
+    """
+
+    changes: bool
+    score: Callable[..., Tensor] | None = None
+    mask: Callable[..., Tensor] | None = None
+    entry: int = 0
+    head: int = 0
+    key: Tensor | None = None
+    rows: Tensor | None = None
+    logits: Tensor | None = None
 
 
 class Seen(NamedTuple):
@@ -29,6 +54,7 @@ class Seen(NamedTuple):
             changes no weight.
         softcap: bounds the logits to `softcap * tanh(logits / softcap)`, before the bias.
         sink: the logit of one more outcome, without a value; broadcasts to (B, H, Q).
+        flex: what becomes of `scale <query, key>`, in place of shift, soft cap, bias and mask.
     """
 
     query: Tensor | None = None
@@ -43,3 +69,4 @@ class Seen(NamedTuple):
     shift: Tensor | None = None
     softcap: float | None = None
     sink: Tensor | None = None
+    flex: Flex | None = None

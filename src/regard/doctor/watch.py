@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import _get_current_function_mode_stack, _pop_mode, _push_mode
 
 from regard.attention import WATCHERS
 from regard.describe import describe
-from regard.doctor.capture import Capture, Mode, Rest
+from regard.doctor.capture import Active, Capture, Mode
 from regard.doctor.chart import Chart, History, Vitals
 from regard.doctor.findings import Finding, diagnose
 from regard.doctor.running import call, undisturbed
@@ -31,6 +30,7 @@ OURS = Vitals(
     measure=measure,
     gradient=rms,
     gradient_columns={side: INDEX[f"{side}_grad"] for side in ("query", "key", "value")},
+    can_wait=True,
 )
 
 
@@ -48,17 +48,19 @@ def watch(
     Nothing of the model changes: not its outputs, gradients, state dict or random numbers. A step is
     one call of the model, or of a module of it that is called by itself.
 
-    Seen are SDPA, `nn.MultiheadAttention`, softmax attention written out (`capture/softmax.py` has
-    the rule) and `regard.attention` with any score. Not seen are FlexAttention and other people's
-    kernels, a softmax computed by hand, attention over edges of a graph, TorchScript, and what other
-    threads run (DataParallel). Gradients are not measured under reentrant checkpointing, nor those
-    of query and key that meet in an einsum.
+    Seen are SDPA, FlexAttention, `nn.MultiheadAttention`, softmax attention written out
+    (`capture/softmax.py` has the rule) and `regard.attention` with any score. Not seen are other
+    people's kernels, a softmax computed by hand, attention over edges of a graph, TorchScript, and
+    what other threads run (DataParallel). Gradients are not measured under reentrant checkpointing,
+    nor those of query and key that meet in an einsum.
 
     Under `torch.compile` all that is seen too, whether compiled before or within; code that runs
     while somebody watches is compiled once more for it. There attention written out has no
     gradients, and since its logits have to be stored, its fused kernels, and the last bits with
-    them, may be others. A model with compiled checkpoints is to be compiled before it is watched.
-    torch 2.6 breaks the graph at those.
+    them, may be others. FlexAttention, whose functions stay in the graph, is measured on `rows`
+    queries at the exact level too, and without c50 where it has a `score_mod`. A model with compiled
+    checkpoints is to be compiled before it is watched. torch 2.6 breaks the graph at those, and shows
+    no FlexAttention in it.
 
     Args:
         model: any module; compiled or wrapped for parallel training too.
@@ -126,11 +128,8 @@ class Doctor:
             raise RuntimeError("this doctor is watching already; watch(model) makes another one")
         self.capture.hook()
         self._undo.callback(self.capture.unhook)
-        mode = Mode(self.capture)
-        _push_mode(mode)
-        self._undo.callback(forget_mode, mode)
-        self.capture.rest = Rest(mode)
-        self._undo.callback(self.capture.rest.close)
+        self.capture.active = Active(Mode(self.capture))
+        self._undo.callback(self.capture.active.close)
         WATCHERS.append(self.capture)
         self._undo.callback(WATCHERS.remove, self.capture)
         self._undo.enter_context(CHECKPOINTS)
@@ -274,17 +273,6 @@ def as_level(level: str | Level) -> Level:
     if level not in names:
         raise ValueError(f"level must be one of {', '.join(names)}, got {level!r}")
     return Level(level)
-
-
-def forget_mode(mode: Mode) -> None:
-    """Take a mode off the stack, wherever in it: others may have come after it and stay."""
-    if not any(x is mode for x in _get_current_function_mode_stack()):
-        return
-    above = []
-    while (top := _pop_mode()) is not mode:
-        above.append(top)
-    for other in reversed(above):
-        _push_mode(other)
 
 
 class CheckpointSideEffects:

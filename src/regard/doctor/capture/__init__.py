@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from regard.doctor.capture.active import Active
 from regard.doctor.capture.capture import Capture
 from regard.doctor.capture.mode import Mode
-from regard.doctor.capture.rest import Rest
 
-__all__ = ["Capture", "Mode", "Rest"]
+__all__ = ["Active", "Capture", "Mode"]

@@ -16,15 +16,16 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from regard.doctor.capture.active import Active
 from regard.doctor.capture.gradients import SIDES, Reader, tapped
 from regard.doctor.capture.names import Place, hook_modules
 from regard.doctor.capture.operators import RECEIVERS, send
 from regard.doctor.capture.own import seen_of
-from regard.doctor.capture.rest import Rest
 from regard.doctor.capture.shapes import as_heads
 from regard.doctor.capture.softmax import Follower
 from regard.doctor.chart import Chart, Ticket
 from regard.doctor.seen import Seen
+from regard.doctor.vitals.logits import size_of
 from regard.doctor.vitals.table import Level
 from regard.forms import Inner, Pairwise
 from regard.problem import Problem
@@ -36,6 +37,13 @@ NEAR = 40
 FUSED_OFF = (
     "torch's fused inference path is off while somebody watches: outputs can differ from it in "
     "their last bits"
+)
+FLEX_ROWS = (
+    "FlexAttention in a compiled graph: sampled queries stand for all at the exact level; "
+    "d.examine(batch) reads all"
+)
+FLEX_C50 = (
+    "FlexAttention with a score_mod in a compiled graph: c50 is not measured; d.examine(batch) does"
 )
 
 
@@ -53,7 +61,7 @@ class Capture:
         self.stack: list[Place] = []
         self.follower = Follower()
         self.reader = Reader()
-        self.rest: Rest | None = None
+        self.active: Active | None = None
         self.own = False  # inside a call of regard's own, whose engine calls torch's functions
         self.fresh = False  # a compiled forward pass has begun and nothing was seen of it yet
         self.token = torch.zeros((), device="cpu")
@@ -105,8 +113,8 @@ class Capture:
             return
         else:
             if not self.stack:
-                if self.rest is not None:
-                    self.rest.end()
+                if self.active is not None:
+                    self.active.resume()
                 self.chart.begin()
                 self.fresh = False
             if place.fused and not training and not torch.is_grad_enabled():
@@ -158,7 +166,8 @@ class Capture:
         if torch.compiler.is_compiling():
             first, self.fresh = self.fresh, False
             return send(self.token, place.handle, route, seen, scale, first)
-        if self._in_graph():
+        # Of FlexAttention torch makes a graph even where nobody asked for one.
+        if route != "flex" and self._in_graph():
             return None
         ticket = self.chart.record(place.name, route, seen)
         if ticket is not None:
@@ -166,6 +175,11 @@ class Capture:
             heads = place.heads if route == "softmax" else 1
             self.reader.read(self.chart, ticket, sides, heads)
         return None
+
+    @property
+    def step(self) -> int:
+        """The how manieth step it is."""
+        return self.chart.step
 
     def receive(self, place: int, route: str, seen: Seen, first: bool) -> tuple[int, int]:
         """A call out of a compiled graph."""
@@ -178,7 +192,17 @@ class Capture:
             if first:
                 self.chart.begin()
             ticket = self.chart.record(name, route, seen)
+            self._note_flex(seen, name)
         return (-1, -1) if ticket is None else (ticket.site.index, ticket.step)
+
+    def _note_flex(self, seen: Seen, name: str) -> None:
+        """What functions that do not leave a graph leave unknown."""
+        if seen.flex is None or seen.flex.rows is None:
+            return
+        if self.chart.level is Level.EXACT and seen.flex.rows.shape[0] < size_of(seen).queries:
+            self.chart.note(FLEX_ROWS, name)
+        if seen.flex.changes:
+            self.chart.note(FLEX_C50, name)
 
     def receive_gradient(self, site: int, step: int, side: str, gradient: Tensor) -> None:
         """A gradient out of a compiled graph."""

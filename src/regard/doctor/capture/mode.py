@@ -16,12 +16,13 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from regard.doctor.capture.capture import Capture
+from regard.doctor.capture.flex import flex
 from regard.doctor.capture.gradients import SIDES, tapped
 from regard.doctor.capture.shapes import as_heads, sdpa_tensors
 from regard.doctor.capture.softmax import NAMES, PRODUCTS, Found
 from regard.doctor.seen import Seen
 
-FLEX = "FlexAttention is not measured"
+FIRST = frozenset({"softmax", *PRODUCTS})
 SDPA_ARGUMENTS = (*SIDES, "attn_mask", "dropout_p", "is_causal")
 
 # The function as it is, but for the question whether a mode is active, which would lead back here.
@@ -39,7 +40,7 @@ class Mode(TorchFunctionMode):
 
     def __init__(self, capture: Capture) -> None:
         super().__init__()
-        self.capture = capture
+        self.capture, self.follower = capture, capture.follower
         # Somebody may have put other functions in place of torch's since we were imported.
         now = {**vars(functional), ASKS: multi_head_attention.__globals__[ASKS]}
         multi_head_attention.__globals__.update(now)
@@ -49,8 +50,10 @@ class Mode(TorchFunctionMode):
     ) -> Any:
         """By name."""
         kwargs = {} if kwargs is None else kwargs
-        handler = HANDLERS.get(getattr(func, "__name__", ""))
-        if handler is None:
+        name = getattr(func, "__name__", "")
+        handler = HANDLERS.get(name)
+        # With nothing to follow only these begin something.
+        if handler is None or (handler is follow and name not in FIRST and self.follower.idle()):
             return func(*args, **kwargs)
         return handler(self, func, args, kwargs)
 
@@ -96,7 +99,7 @@ def follow(mode: Mode, func: Callable, args: tuple, kwargs: dict) -> Any:
     capture = mode.capture
     out = func(*args, **kwargs)
     follower, name = capture.follower, func.__name__
-    if not capture.looking() or (follower.idle() and name != "softmax" and name not in PRODUCTS):
+    if not capture.looking():
         return out
     if name == "__get__":
         if getattr(func, "__self__", None) is not Tensor.mT:
@@ -150,14 +153,6 @@ def checkpointed(mode: TorchFunctionMode, func: Callable, args: tuple, kwargs: d
             return run(*args, **kwargs)
 
     return func(inside, *args[1:], **kwargs)
-
-
-def flex(mode: Mode, func: Callable, args: tuple, kwargs: dict) -> Any:
-    """Scores in a function of the user's, which no `Seen` can hold."""
-    capture = mode.capture
-    if capture.looking() and not torch.compiler.is_compiling():
-        capture.chart.note(FLEX, capture.stack[-1].name)
-    return func(*args, **kwargs)
 
 
 def unflatten(mode: Mode, func: Callable, args: tuple, kwargs: dict) -> Any:

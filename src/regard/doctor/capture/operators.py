@@ -13,11 +13,14 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor
 
-from regard.doctor.seen import Seen
+from regard.doctor.seen import Flex, Seen
+from regard.doctor.vitals.rows import pick_rows
 from regard.forms import Pairwise
 
 TENSORS = ("query", "key", "value", "bias", "visible", "logits", "shift", "sink")
 NONE = float("nan")
+# Whether a function of FlexAttention does anything to the products.
+CHANGES, KEEPS = "changes", "keeps"
 
 LIBRARY = torch.library.Library("regard", "FRAGMENT")
 TAGS = tuple(tag for name in ("cudagraph_unsafe",) if (tag := getattr(torch.Tag, name, None)))
@@ -28,11 +31,19 @@ LIBRARY.define(
     "bool causal, bool first) -> Tensor",
     tags=TAGS,
 )
+# Reads the step and nothing of `query` but its length; called early it gives the rows of the step
+# before, which do as well.
+LIBRARY.define("doctor_rows(Tensor place, Tensor query, SymInt count) -> Tensor", tags=TAGS)
 LIBRARY.define("doctor_gradient(Tensor gradient, Tensor ticket, str side) -> Tensor", tags=TAGS)
 
 
 class Receiver(Protocol):
     """What a watch does with what came through."""
+
+    @property
+    def step(self) -> int:
+        """The how manieth step it is."""
+        ...
 
     def receive(self, place: int, route: str, seen: Seen, first: bool) -> tuple[int, int]:
         """Measure; gives (site, step), or (-1, -1) where nothing was measured."""
@@ -61,6 +72,9 @@ def send(
         tensors += [form.a, form.b, form.v]
         numbers.append(form.parameter)
         words += [form.activation, form.series]
+    if (flex := seen.flex) is not None:
+        tensors += [flex.rows, flex.logits]
+        words += [CHANGES if flex.changes else KEEPS]
     return torch.ops.regard.doctor_see(token, place, tensors, numbers, words, seen.causal, first)
 
 
@@ -87,16 +101,27 @@ def unpacked(
     tensors: list[Tensor | None], numbers: list[float], words: list[str], causal: bool
 ) -> Seen:
     """What `send` packed."""
-    query, key, value, bias, visible, logits, shift, sink, *pair = tensors
+    query, key, value, bias, visible, logits, shift, sink, *more = tensors
     scale, softcap, *rest = (None if x != x else x for x in numbers)
     if scale is None:
         scale = 1.0 if query is None else query.shape[-1] ** -0.5
-    form = None
-    if pair:
-        a, b, v = pair
+    form = flex = None
+    if words[-1] in (CHANGES, KEEPS):
+        flex = Flex(words[-1] == CHANGES, rows=more[0], logits=more[1])
+    elif more:
+        a, b, v = more
         assert a is not None and b is not None and v is not None
         form = Pairwise(a, b, v, words[1], rest[0] or 0.0, words[2])
-    return Seen(query, key, value, scale, bias, visible, causal, logits, form, shift, softcap, sink)
+    return Seen(
+        query, key, value, scale, bias, visible, causal, logits, form, shift, softcap, sink, flex
+    )
+
+
+def rows(place: Tensor, query: Tensor, count: int) -> Tensor:
+    """The queries that a graph is to read: other ones at each step."""
+    receiver, queries = RECEIVERS.get(place.tolist()[0]), query.shape[-2]
+    step = 0 if receiver is None else receiver.step
+    return pick_rows(queries, count, step, query.device)
 
 
 def gradient(gradient: Tensor, ticket: Tensor, side: str) -> Tensor:
@@ -109,10 +134,16 @@ def gradient(gradient: Tensor, ticket: Tensor, side: str) -> Tensor:
 
 
 LIBRARY.impl("doctor_see", see, "CompositeExplicitAutograd")
+LIBRARY.impl("doctor_rows", rows, "CompositeExplicitAutograd")
 LIBRARY.impl("doctor_gradient", gradient, "CompositeExplicitAutograd")
 torch.library.register_fake(
     "regard::doctor_see",
     lambda *_: torch.empty(3, dtype=torch.int64, device="cpu"),
+    lib=LIBRARY,
+)
+torch.library.register_fake(
+    "regard::doctor_rows",
+    lambda _, query, count: query.new_empty(min(count, query.shape[-2]), dtype=torch.int64),
     lib=LIBRARY,
 )
 torch.library.register_fake(

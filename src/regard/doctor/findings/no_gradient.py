@@ -9,6 +9,12 @@ from regard.doctor.findings.signs import Disease, Sign, constant, each_site, jud
 # They read gradients of all three sides, or of none.
 ROUTES = ("sdpa", "flex", "regard")
 SOURCE = "ours: the values get one in every step"
+# How the names of its signals begin.
+GETS = "steps with "
+
+RECONNECT = Advice("reconnect", "a gradient in spite of a detach or no_grad in this module")
+THAW = Advice("thaw", "a gradient where weights of this module were frozen")
+BY_HAND = Advice("gradient", "take what cuts them off out of the code")
 
 
 def rule(disease: Disease, e: Evidence) -> list[Finding | None]:
@@ -17,18 +23,15 @@ def rule(disease: Disease, e: Evidence) -> list[Finding | None]:
         return []
     learns = ~e.of("value_grad").isnan()
     steps = constant(e, learns.sum(0).to(e.values.dtype))
-    needed = [Sign("steps with value_grad", steps, 0.5, True, SOURCE)]
+    needed = [Sign(f"{GETS}value_grad", steps, 0.5, True, SOURCE)]
     for side in ("query_grad", "key_grad"):
         count = constant(e, (~e.of(side).isnan()).sum(0).to(e.values.dtype))
-        needed.append(Sign(f"steps with {side}", count, 0.5, False, SOURCE))
+        needed.append(Sign(f"{GETS}{side}", count, 0.5, False, SOURCE))
     severity = Severity.NOTE if e.declared.frozen else Severity.WARNING
     found = judge(disease, e, severity, needed)
     if found is not None and e.declared.frozen:
-        found = found._replace(remedies=(disease.remedies[1], disease.remedies[0], BY_HAND))
+        found = found._replace(remedies=(THAW, RECONNECT, BY_HAND))
     return [found]
-
-
-BY_HAND = Advice("gradient", "take what cuts them off out of the code")
 
 
 NO_GRADIENT = Disease(
@@ -41,9 +44,5 @@ NO_GRADIENT = Disease(
         "that, or weights that were frozen. A .data or inference_mode does it too: no remedy reaches "
         "those, they are to be taken out of the code."
     ),
-    remedies=(
-        Advice("reconnect", "a gradient in spite of a detach or no_grad in this module"),
-        Advice("thaw", "a gradient where weights of this module were frozen"),
-        BY_HAND,
-    ),
+    remedies=(RECONNECT, THAW, BY_HAND),
 )

@@ -8,6 +8,8 @@ from regard.doctor.findings.evidence import Evidence
 from regard.doctor.findings.signs import Sign, known
 
 SEEN = "ours: whether any query sees that place"
+# How the names of its signals end.
+VISIBLE = ": visible"
 
 
 def is_square(e: Evidence) -> bool:
@@ -17,7 +19,7 @@ def is_square(e: Evidence) -> bool:
 
 def seen(e: Evidence, vital: str, wanted: bool) -> Sign:
     """Whether a place is visible to anybody."""
-    return Sign(f"{vital}: visible", known(e.of(vital), e), 0.5, wanted, SEEN)
+    return Sign(f"{vital}{VISIBLE}", known(e.of(vital), e), 0.5, wanted, SEEN)
 
 
 def kind_of(e: Evidence) -> str:

@@ -6,6 +6,7 @@ Shape legend: B batch, H query heads, R queries read, L keys.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
@@ -44,8 +45,10 @@ class Reader(Chart):
         site = self.site_of(module, route)
         if site is None or unmeasurable(seen) or self.only not in (None, site.name):
             return None
-        # Called from our own op a mode is active, and would look at what is computed here.
-        with torch._C.DisableTorchFunction(), torch.no_grad():
+        # Called from our own op a mode is active, and would look at what is computed here. In a call
+        # of FlexAttention it is not, and its functions need a mode of torch's.
+        alone = torch._C.DisableTorchFunction() if seen.flex is None else nullcontext()
+        with alone, torch.no_grad():
             self.found[site.name] = self.read(seen)
         return None
 

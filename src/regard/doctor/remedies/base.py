@@ -6,7 +6,7 @@ Shape legend: H query heads, K key heads, V vitals.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -226,6 +226,19 @@ def put_change(
     own = {id(x) for x in change.parameters()}
     names = tuple(name for name, x in case.model.named_parameters() if id(x) in own)
     return lambda: take_away(case.model, place.module, key), names
+
+
+def put_each(
+    case: Case, name: str, change: type[Change], places: Iterable[Place], *arguments: Any
+) -> Callable[[], None]:
+    """Put a change of this class, made of `arguments`, at each place; gives what undoes all."""
+    undos = [put_change(case, name, change(*arguments), place)[0] for place in places]
+
+    def undo() -> None:
+        for one in reversed(undos):
+            one()
+
+    return undo
 
 
 def fold(case: Case, on_query: Tensor, on_key: Tensor) -> Callable[[], None] | None:

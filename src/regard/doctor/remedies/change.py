@@ -23,8 +23,8 @@ class Place:
 
     Attributes:
         module: the path of the module that makes it; "" for the model itself.
-        route: "sdpa", "flex", "softmax", "regard", or "torch" for `nn.MultiheadAttention`, which goes one
-            way or another as it is asked for weights; `WHOLE` for the forward of any module.
+        route: "sdpa", "flex", "softmax", "regard", or "torch" for `nn.MultiheadAttention`, which
+            goes one way or another as it is asked for weights; `WHOLE` for the forward of a module.
         index: the how manieth call of this route in one forward of the module, from 0.
         product: for "softmax", the how manieth product of two tensors makes its logits; None where
             that is not known, and so neither are query and key.

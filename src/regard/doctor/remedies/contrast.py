@@ -21,7 +21,7 @@ from regard.precision import widened
 
 # Rounding leaves a fifth of eps: below this, a tenth of the differences or more would be noise.
 TIMES_EPS = 2.0
-# Below it values are not what is wrong.
+# With less to gain the values are not what is wrong.
 LEAST_GAIN = 2.0
 
 
@@ -68,7 +68,7 @@ class Contrast(Remedy):
     moves = frozenset({"value_alike", "query_grad", "key_grad"})
 
     def cannot(self, case: Case) -> str | None:
-        """Values must be within reach, and alike."""
+        """Values must be within reach."""
         if case.call.seen.value is None or case.place.route == "softmax":
             return f"{case.site} is attention written out, whose values cannot be reached"
         return None

@@ -6,7 +6,7 @@ Shape legend: `...` leading dims, H query heads, K key heads, Q queries, L keys,
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -39,7 +39,9 @@ class FiniteModule(Change):
 
     def before(self, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
         """Inputs whose gradients are cleaned."""
-        return tree_map(lambda x: CleanGradient.apply(x) if learns(x) else x, (args, kwargs))
+        return tree_map(
+            lambda x: CleanGradient.apply(x) if takes_gradient(x) else x, (args, kwargs)
+        )
 
     def after(self, output: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Without what broke."""
@@ -136,21 +138,19 @@ def at_the_call(case: Case) -> Applied:
     )
 
 
-def floats(x: object) -> bool:
+def floats(x: object) -> TypeGuard[Tensor]:
     """Whether it is a tensor of floats."""
     return isinstance(x, Tensor) and x.is_floating_point()
 
 
-def learns(x: object) -> bool:
+def takes_gradient(x: object) -> bool:
     """Whether a gradient comes back to it."""
-    return isinstance(x, Tensor) and floats(x) and x.requires_grad
+    return floats(x) and x.requires_grad
 
 
 def broken(x: object) -> bool:
-    """NaN or Inf; -Inf alone is how masks hide."""
-    if not (isinstance(x, Tensor) and floats(x)):
-        return False
-    return bool((x.isnan() | x.isposinf()).any())
+    """Whether it holds NaN or Inf; -Inf alone is how masks hide."""
+    return floats(x) and bool((x.isnan() | x.isposinf()).any())
 
 
 def made_finite(x: Tensor, limit: Tensor) -> Tensor:

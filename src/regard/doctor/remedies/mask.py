@@ -6,7 +6,7 @@ from typing import Any
 
 from regard.arguments import check_one_of
 from regard.doctor.findings.finding import Finding
-from regard.doctor.remedies.base import Applied, Case, NotApplicable, Remedy, put_change
+from regard.doctor.remedies.base import Applied, Case, NotApplicable, Remedy, put_change, put_each
 from regard.doctor.remedies.change import Change
 from regard.doctor.remedies.intervene import module_at
 from regard.doctor.remedies.locate import locate
@@ -83,12 +83,7 @@ def fill(case: Case) -> Applied:
     places = dict.fromkeys(
         x for x in later if (x.route, type(module_at(case.model, x.module))) == kind
     )
-    undos = [put_change(case, "mask", Masked("fill"), place)[0] for place in places]
-
-    def undo() -> None:
-        for one in reversed(undos):
-            one()
-
+    undo = put_each(case, "mask", Masked, places, "fill")
     later_ones = len(places) - 1
     more = f", here and at {later_ones} later call{'s' * (later_ones > 1)}" if later_ones else ""
     return Applied(f"{DONE['fill']}{more}", "exactly for queries that see a key", undo)
@@ -97,7 +92,7 @@ def fill(case: Case) -> Applied:
 def out_of_reach(case: Case, kind: str) -> str | None:
     """Why this cannot be done to the mask of the call, or None."""
     seen, route = case.call.seen, case.place.route
-    if kind == "causal" or route == "flex":
+    if kind == "causal" or route == "flex":  # of FlexAttention `put_change` says why not
         return None
     if route == "regard":
         return f"{case.site} is regard's own: turn its Mask round where it is made"

@@ -1,4 +1,4 @@
-"""Positions: as loud as what is said.
+"""Positions: made as large as what they are added to.
 
 With the share s of the values' variance that places explain, a factor f on the positions makes it
 f² s / (f² s + 1 - s) where both are added and go the same way. Each round measures the share and
@@ -22,6 +22,7 @@ from regard.nn.position import Sinusoidal
 # Of the values' variance; positions and embeddings of one size have it, and healthy models 0.15 to
 # 0.5 (`findings/washed_out_positions.py`).
 SHARE = 0.3
+# A share this near to the one wanted will do.
 NEAR = 0.05
 ROUNDS = 12
 # Shares nearer to 0 and 1 than this are mostly noise of the estimate.
@@ -42,7 +43,7 @@ class Positions(Remedy):
     moves = frozenset({"place_share", "value_place"})
 
     def cannot(self, case: Case) -> str | None:
-        """There must be positions to be told, and sequences to compare."""
+        """There must be positions to multiply, and sequences to compare."""
         if not list(tables(case.model)):
             return (
                 f"no table of positions is found in the model by its name: they are made in its "
@@ -128,11 +129,11 @@ def tables(model: nn.Module) -> Iterator[Table]:
             yield Amplitude(f"{name or type(module).__name__}.amplitude", module)
     saved = set(model.state_dict())
     for name, x in position_tables(model):
-        yield Numbers(name, x, name in saved)
+        yield Stored(name, x, name in saved)
 
 
 class Amplitude:
-    """That of regard's sinusoids, which is part of the code."""
+    """The amplitude of regard's sinusoids, which is part of the code."""
 
     def __init__(self, name: str, module: Sinusoidal) -> None:
         self.name, self.module = name, module
@@ -148,8 +149,8 @@ class Amplitude:
         self.module.amplitude = self.start
 
 
-class Numbers:
-    """A parameter or buffer."""
+class Stored:
+    """A parameter or buffer that holds them."""
 
     def __init__(self, name: str, table: Tensor, saved: bool) -> None:
         self.name, self.table = name, table

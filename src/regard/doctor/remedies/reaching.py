@@ -1,4 +1,4 @@
-"""What gradient reaches the queries, keys and values of an attention call, on one batch.
+"""What gradients reach an attention call and the parameters of a model, on one batch.
 
 Nobody knows the loss of a model here. Where its output has none of its own, a fixed random one
 stands for it: each number of the output times a normal one. Sizes mean little then; which side gets
@@ -16,9 +16,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
+from regard.doctor.remedies.base import Case
 from regard.doctor.remedies.locate import unseen
 from regard.doctor.running import call, undisturbed
-from regard.doctor.vitals import Level
+from regard.doctor.vitals import INDEX, Level
 from regard.doctor.watch import watch
 
 
@@ -28,19 +29,26 @@ def gradients_at(model: nn.Module, batch: Any, site: str) -> Tensor:
     The model, its gradients and all doctors are as before afterwards.
     """
     with unseen(), undisturbed(model), watch(model, Level.CHEAP) as doctor:
-        learned(model, batch)
+        parameter_gradients(model, batch)
     return doctor.history(site).values[-1]
+
+
+def learns(case: Case) -> bool:
+    """Whether queries or keys of the call get a gradient as the model is now."""
+    found = gradients_at(case.model, case.batch, case.site)
+    sides = found[:, [INDEX["query_grad"], INDEX["key_grad"]]]
+    return not bool(sides.isnan().all())
 
 
 def broken_gradients(model: nn.Module, batch: Any) -> list[str]:
     """The parameters whose gradients hold NaN or Inf."""
     with unseen(), undisturbed(model):
-        found = learned(model, batch)
+        found = parameter_gradients(model, batch)
     return [name for name, x in found.items() if not x.isfinite().all()]
 
 
-def learned(model: nn.Module, batch: Any) -> dict[str, Tensor]:
-    """The gradients of the parameters by name."""
+def parameter_gradients(model: nn.Module, batch: Any) -> dict[str, Tensor]:
+    """By name, of the parameters that get one."""
     with torch.enable_grad():
         loss = loss_of(call(model, batch))
         named = {name: x for name, x in model.named_parameters() if x.requires_grad}

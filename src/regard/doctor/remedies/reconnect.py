@@ -10,7 +10,7 @@ from torch import nn
 from regard.doctor.remedies.base import Applied, Case, NotApplicable, Remedy, put_change
 from regard.doctor.remedies.change import Change, whole
 from regard.doctor.remedies.intervene import module_at
-from regard.doctor.remedies.thaw import learns
+from regard.doctor.remedies.reaching import learns
 
 CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
 COMPILED = (

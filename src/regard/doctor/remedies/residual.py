@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from regard.doctor.remedies.base import Applied, Case, NotApplicable, Remedy, put_change
+from regard.doctor.remedies.base import Applied, Case, NotApplicable, Remedy, put_each
 from regard.doctor.remedies.change import Change, whole
 from regard.doctor.remedies.intervene import changes_in, module_at
 from regard.doctor.remedies.locate import locate, unseen
@@ -19,7 +18,7 @@ class WayAround(Change):
     """The input of a module is added to its output, or to the first tensor of that."""
 
     def after(self, output: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-        """With the first argument of the same shape."""
+        """The output plus the first argument of its shape."""
         first, *rest = output if isinstance(output, (tuple, list)) else (output,)
         given = next((x for x in (*args, *kwargs.values()) if alike(x, first)), None)
         if given is None:
@@ -56,19 +55,12 @@ class Residual(Remedy):
         return None
 
     def apply(self, case: Case, **_: Any) -> Applied:
-        """Around the modules that lead to this one, too: its own input is alike already."""
+        """Around the modules that lead to this one too: the tokens that reach it are alike already."""
         has = {x.place.module for _, x in changes_in(case.model) if isinstance(x, WayAround)}
         paths = [path for path in leading_to(case) if path not in has]
         if not paths:
             raise NotApplicable(f"every attention module up to {case.site} has one from us already")
-        undos: list[Callable[[], None]] = []
-
-        def undo() -> None:
-            for one in reversed(undos):
-                one()
-
-        for path in paths:
-            undos.append(put_change(case, "residual", WayAround(), whole(path))[0])
+        undo = put_each(case, "residual", WayAround, map(whole, paths))
         try:
             with torch.no_grad(), unseen(), undisturbed(case.model):
                 call(case.model, case.batch)

@@ -7,8 +7,7 @@ from typing import Any
 from torch import nn
 
 from regard.doctor.remedies.base import Applied, Case, NotApplicable, Remedy
-from regard.doctor.remedies.reaching import gradients_at
-from regard.doctor.vitals import INDEX
+from regard.doctor.remedies.reaching import learns
 
 
 class Thaw(Remedy):
@@ -52,10 +51,3 @@ def frozen_in(module: nn.Module) -> dict[str, nn.Parameter]:
         for name, x in module.named_parameters()
         if not x.requires_grad and x.is_floating_point()
     }
-
-
-def learns(case: Case) -> bool:
-    """Whether queries or keys of the call get a gradient as the model is now."""
-    found = gradients_at(case.model, case.batch, case.site)
-    sides = found[:, [INDEX["query_grad"], INDEX["key_grad"]]]
-    return not bool(sides.isnan().all())

@@ -16,6 +16,8 @@ from regard.describe import describe
 from regard.doctor.capture.gradients import SIDES
 from regard.doctor.findings.evidence import GRADIENT_SHARE, gradient_share
 from regard.doctor.findings.finding import Finding, Signal
+from regard.doctor.findings.no_gradient import GETS
+from regard.doctor.findings.seeing import VISIBLE
 from regard.doctor.remedies import REMEDIES
 from regard.doctor.remedies.base import Applied, Case, NotApplicable, Remedy
 from regard.doctor.remedies.locate import locate
@@ -27,8 +29,6 @@ if TYPE_CHECKING:
 
 # A signal that moves by less than this share has not moved.
 LEAST = 0.01
-# Signals that ask whether anybody sees a place, or gets a gradient: 1 or 0.
-VISIBLE, GETS = ": visible", "steps with "
 GRADIENTS = tuple(f"{side}_grad" for side in SIDES)
 
 
@@ -51,7 +51,7 @@ class Effect(NamedTuple):
 
     @property
     def direct(self) -> bool:
-        """Whether it is a vital itself, and not made of one over several steps."""
+        """Whether one batch tells it, and not several steps alone."""
         vital = self.signal.vital
         return vital in (*INDEX, GRADIENT_SHARE) or vital.endswith(VISIBLE) or is_gradient(vital)
 
@@ -127,7 +127,7 @@ class Treatment:
     @property
     def healed(self) -> bool:
         """Whether all signals that one batch can tell are healthy now."""
-        # Who sees whom, and did so before, tells one disease of masks from another.
+        # A place that is seen as before tells one disease of masks from another, and is no complaint.
         same = [x for x in self.effects if x.signal.vital.endswith(VISIBLE) and x.gain == 0]
         measured = [x for x in self.effects if x.measured and x.direct and x not in same]
         return bool(measured) and all(effect.healthy for effect in measured)

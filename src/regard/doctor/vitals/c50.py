@@ -8,6 +8,9 @@ else, l_i. So the query falls at
     c_i = (uncap(l_i - b_ij) - a_i) / x_ij    where x_ij > 0,
 
 at 0 where it is lost without the product, and else never; also never where the cap stays below.
+Where a function of FlexAttention makes the logit of the product, c_i is looked for on a grid, and
+between two of its points on a line: exact where the function adds something.
+
 The median of the c_i is the factor for half of the queries. One key is tried, the one that stands
 best with the average query: what it needs is an upper bound on what the easiest key needs.
 
@@ -16,11 +19,14 @@ Shape legend: B batch, H query heads, K key heads, R queries, L keys, D dims.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
-from regard.doctor.seen import Seen
+from regard.doctor.seen import Flex, Seen
 from regard.doctor.vitals.cheap import spread
+from regard.doctor.vitals.flexed import flex_logits
 from regard.doctor.vitals.logits import (
     HIDDEN,
     Size,
@@ -33,6 +39,8 @@ from regard.doctor.vitals.logits import (
 from regard.doctor.vitals.weights import Rows, Sums
 
 NEVER = 1e3
+# Points of the grid: 0, and from 0.1 up to `NEVER`, each a third above the one before.
+GRID = 33
 
 
 def c50(seen: Seen, size: Size, rows: Tensor, each: Rows, sums: Sums) -> Tensor:
@@ -43,6 +51,20 @@ def c50(seen: Seen, size: Size, rows: Tensor, each: Rows, sums: Sums) -> Tensor:
     logit = row_logits(one, single, rows)[0].squeeze(-1)
     others = (1 / each.top - (logit - each.peak).exp()).clamp(min=0)
     needed = each.peak + others.log()
+    if one.flex is not None and one.flex.score is not None:
+        factor = reached(one.flex, product, rows, needed)
+    else:
+        factor = solved(seen, one, product, rows, needed)
+    seeing = each.sound & (logit > HIDDEN / 2)
+    factor = torch.where(seeing, factor, torch.inf).sort(-1).values
+    count = each.sound.sum(-1, keepdim=True)
+    half = factor.gather(-1, ((count - 1) // 2).clamp(min=0))
+    half = torch.where(count > 0, half, torch.nan).squeeze(-1)
+    return (1 / (1 / half).nanmean(0)).clamp(max=NEVER)
+
+
+def solved(seen: Seen, one: Seen, product: Tensor, rows: Tensor, needed: Tensor) -> Tensor:
+    """(B, H, R): the factor on a product at which its logit is as large as needed; inf for never."""
     if one.bias is not None:
         needed = needed - at_rows(one.bias, rows).squeeze(-1)
     if seen.softcap is not None:
@@ -50,13 +72,22 @@ def c50(seen: Seen, size: Size, rows: Tensor, each: Rows, sums: Sums) -> Tensor:
     if seen.shift is not None:
         needed = needed - shift_at(seen.shift, rows)
     factor = torch.where(product > 0, needed / product, torch.inf)
-    factor = torch.where(needed <= 0, 0, factor)
-    seeing = each.sound & (logit > HIDDEN / 2)
-    factor = torch.where(seeing, factor, torch.inf).sort(-1).values
-    count = each.sound.sum(-1, keepdim=True)
-    half = factor.gather(-1, ((count - 1) // 2).clamp(min=0))
-    half = torch.where(count > 0, half, torch.nan).squeeze(-1)
-    return (1 / (1 / half).nanmean(0)).clamp(max=NEVER)
+    return torch.where(needed <= 0, 0, factor)
+
+
+def reached(flex: Flex, product: Tensor, rows: Tensor, needed: Tensor) -> Tensor:
+    """The same, where all that is known of the logit is a function of the product."""
+    steps = torch.linspace(-1, math.log10(NEVER), GRID - 1, device=product.device)
+    grid = torch.cat([steps.new_zeros(1), 10**steps]).to(product.dtype)
+    factors = grid.view(-1, 1, 1, 1, 1)
+    logits = flex_logits(flex, factors * product.unsqueeze(-1), rows).squeeze(-1)
+    enough = logits >= needed
+    first = enough.to(torch.int8).argmax(0, keepdim=True)
+    before = (first - 1).clamp(min=0)
+    low, high = logits.gather(0, before), logits.gather(0, first)
+    share = ((needed - low) / (high - low)).nan_to_num(nan=1.0).clamp(0, 1)
+    factor = torch.lerp(grid[before], grid[first], share)
+    return torch.where(enough.any(0, keepdim=True), factor, torch.inf).squeeze(0)
 
 
 def loudest_key(seen: Seen, sums: Sums) -> Tensor:

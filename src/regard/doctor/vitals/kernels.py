@@ -255,7 +255,10 @@ class Layout(NamedTuple):
 
 @functools.lru_cache(maxsize=256)
 def layout_of(batch: int, heads: int, key_heads: int, longest: int, dims: int) -> Layout:
-    """Kept, since a call costs the host more than its kernel: Triton's own helpers are slow there."""
+    """How calls of these sizes are summed.
+
+    Kept, since Triton's helpers take the host longer than it needs to launch a kernel.
+    """
     width = max(16, triton.next_power_of_2(dims))
     sides = batch * (heads + key_heads)
     blocks = triton.cdiv(longest, ROWS)
@@ -298,7 +301,7 @@ def add_up(query: Tensor, key: Tensor, sizes: Sizes, sums: Tensor) -> None:
 
 
 def finish(sums: Tensor, calls: int, sizes: Sizes, columns: int) -> Tensor:
-    """Vitals (calls, H, columns) of sums that lie one after the other; NaN from the 13th on."""
+    """Vitals (calls, H, columns) of sums that lie one after the other; NaN in all but the first 13."""
     heads, (width, parts, *_) = sizes.heads, sizes.layout
     rows = sums.new_empty(calls, heads, columns)
     by_memory = width > 64

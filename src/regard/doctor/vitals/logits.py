@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from regard.doctor.seen import Seen
+from regard.doctor.vitals.flexed import flex_logits
 from regard.engines import plan
 from regard.engines.reference import raw_scores
 from regard.forms import Pairwise
@@ -82,6 +83,12 @@ def row_logits(seen: Seen, size: Size, rows: Tensor) -> tuple[Tensor, Tensor | N
 
     Hidden pairs hold `HIDDEN`; which they are broadcasts, and is None where none can be.
     """
+    if seen.flex is not None:
+        logits = seen.flex.logits
+        if logits is None:
+            logits = flex_logits(seen.flex, products(seen, size, rows), rows)
+        low = logits <= (HIDDEN_LOGIT if seen.flex.changes else -torch.inf)
+        return logits.masked_fill(low, HIDDEN), low
     logits = products(seen, size, rows)
     if seen.shift is not None:
         logits = logits.add_(shift_at(seen.shift, rows).unsqueeze(-1))
@@ -160,6 +167,10 @@ def with_one_key(seen: Seen, size: Size, index: Tensor) -> tuple[Seen, Size]:
         visible = earlier if visible is None else visible & earlier
     bias = None if seen.bias is None else last_at(seen.bias, size, index)
     logits, query, key, form = seen.logits, seen.query, seen.key, seen.pairwise
+    flex = seen.flex
+    if flex is not None:
+        some = None if flex.logits is None else last_at(flex.logits, size, index)
+        flex = flex._replace(key=index, logits=some)
     if logits is not None:
         logits = last_at(logits, size, index)
     elif form is not None:
@@ -176,6 +187,7 @@ def with_one_key(seen: Seen, size: Size, index: Tensor) -> tuple[Seen, Size]:
         pairwise=form,
         shift=seen.shift,
         softcap=seen.softcap,
+        flex=flex,
     )
     return one, Size(size.batch, size.heads, size.queries, 1)
 

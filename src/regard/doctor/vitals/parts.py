@@ -49,10 +49,14 @@ def some_entries(seen: Seen, size: Size, rows: int, turn: int) -> tuple[Seen, Si
         a, b, v = (cut(x, 4) for x in (form.a, form.b, form.v))
         assert a is not None and b is not None and v is not None
         form = form.over(a, b, v)
+    flex = seen.flex
+    if flex is not None:
+        flex = flex._replace(entry=flex.entry + start, logits=cut(flex.logits, 4))
     some = seen._replace(
         query=cut(seen.query, 4), key=cut(seen.key, 4), value=cut(seen.value, 4),
         bias=cut(seen.bias, 4), visible=cut(seen.visible, 4), logits=cut(seen.logits, 4),
         shift=cut(seen.shift, 3), sink=cut(seen.sink, 3), pairwise=form,
+        flex=flex,
     )  # fmt: skip
     return some, Size(count, size.heads, size.queries, size.keys)
 
@@ -81,6 +85,9 @@ def part_of(seen: Seen, size: Size, start: int, stop: int) -> tuple[Seen, Size]:
         cut(x, -3) for x in (seen.query, seen.key, seen.value, seen.bias, seen.visible, seen.logits)
     )
     shift, sink = cut(seen.shift, -2), cut(seen.sink, -2)
+    flex = seen.flex
+    if flex is not None:
+        flex = flex._replace(head=flex.head + start, logits=cut(flex.logits, -3))
     part = Seen(
         query,
         key,
@@ -94,5 +101,6 @@ def part_of(seen: Seen, size: Size, start: int, stop: int) -> tuple[Seen, Size]:
         shift,
         seen.softcap,
         sink,
+        flex,
     )
     return part, Size(size.batch, stop - start, size.queries, size.keys)

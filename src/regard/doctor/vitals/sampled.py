@@ -30,11 +30,11 @@ def summarise(seen: Seen, size: Size, rows: Tensor, each: Rows, sums: Sums) -> d
     if seen.value is not None:
         found |= output_vitals(each.output, each.sound)
         found |= value_vitals(seen.value, size.heads)
-    if seen.query is not None:
-        found["c50"] = c50(seen, size, rows, each, sums)
-    else:
+    if seen.query is None:
         found["logit_mean"] = row_mean(each.moments[..., 0], each.sound)
         found["logit_var"] = row_mean(each.moments[..., 1], each.sound)
+    elif seen.flex is None or seen.flex.logits is None or not seen.flex.changes:
+        found["c50"] = c50(seen, size, rows, each, sums)
     if seen.pairwise is not None:
         found |= tanh_vitals(seen, seen.pairwise, size, rows)
     return found

@@ -51,9 +51,7 @@ class Waiting:
     """What waits on one device."""
 
     def __init__(self, device: torch.device) -> None:
-        # Born in inference mode it could not be read outside of it.
-        with torch.inference_mode(False):
-            self.sums = torch.empty(WORKSPACE, device=device)
+        self.sums = workspace(WORKSPACE, device)
         self.used = 0
         self.calls: list[Call] = []
         self.gradients: list[Gradient] = []
@@ -100,14 +98,14 @@ class Waiting:
                 there.wait_stream(here)
 
     def _take(self, numbers: int) -> int:
-        """Where so many numbers have room."""
+        """Take room for so many numbers; where in the workspace it begins."""
         numbers = -(-numbers // ALIGNED) * ALIGNED
         stream = current_stream(self.sums.device)
         if self.used + numbers > self.sums.numel() or stream != self.stream:
             self.finish()
             self.stream = stream
         if numbers > self.sums.numel():
-            self.sums = self.sums.new_empty(numbers)
+            self.sums = workspace(numbers, self.sums.device)
         start, self.used = self.used, self.used + numbers
         return start
 
@@ -132,6 +130,12 @@ class Waiting:
                 per_head(y, x.out.shape[0], 0) for x, y in zip(alike, sizes.unbind(), strict=True)
             ]
             torch._foreach_copy_([x.out for x in alike], means)
+
+
+def workspace(numbers: int, device: torch.device) -> Tensor:
+    """Room for so many numbers; born in inference mode it could not be used outside of it."""
+    with torch.inference_mode(False):
+        return torch.empty(numbers, device=device)
 
 
 def neighbours(calls: list[Call]) -> Iterator[list[Call]]:

@@ -1,0 +1,59 @@
+"""A mode that is active until it is closed, but not while an optimizer steps.
+
+`with mode:` would not do. Modes end in any order, and torch only takes off the one on top. And none of
+the hundreds of calls in a step of an optimizer is attention, while each would pass through the mode.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+from torch.overrides import (
+    TorchFunctionMode,
+    _get_current_function_mode_stack,
+    _pop_mode,
+    _push_mode,
+)
+
+
+class Active:
+    """Keeps a mode on torch's stack of modes."""
+
+    def __init__(self, mode: TorchFunctionMode) -> None:
+        self.mode, self.resting = mode, False
+        self._hooks = (
+            register_optimizer_step_pre_hook(self._rest),
+            register_optimizer_step_post_hook(self.resume),
+        )
+        _push_mode(mode)
+
+    def _rest(self, *step: Any) -> None:
+        # A mode of somebody else's on top stays there, and so does ours below it.
+        stack = _get_current_function_mode_stack()
+        if not torch.compiler.is_compiling() and stack and stack[-1] is self.mode:
+            _pop_mode()
+            self.resting = True
+
+    def resume(self, *step: Any) -> None:
+        """Back to work, if it rests: a step that raised has not told its end."""
+        if self.resting and not torch.compiler.is_compiling():
+            _push_mode(self.mode)
+            self.resting = False
+
+    def close(self) -> None:
+        """Take the mode off, wherever in the stack: others may have come after it and stay."""
+        for hook in self._hooks:
+            hook.remove()
+        self.resting = False
+        if not any(mode is self.mode for mode in _get_current_function_mode_stack()):
+            return
+        above = []
+        while (top := _pop_mode()) is not self.mode:
+            above.append(top)
+        for other in reversed(above):
+            _push_mode(other)

@@ -1,0 +1,60 @@
+"""FlexAttention's two functions of scalars, applied to many pairs at once, as torch does it itself.
+
+Shape legend: `*` leading dims, B batch, H query heads, R queries, L keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from regard.doctor.seen import Flex
+
+# What is mapped over in each dim, from the last to the first, of (batch, head, query, key).
+PAIRS = ((None, None, None, 0), (None, None, 0, None), (None, 0, None, None), (0, None, None, None))
+# With a key of its own for each sequence and head there is no dim of keys.
+ONE_KEY = ((None, None, 0, None), (None, 0, None, 0), (0, None, None, 0))
+
+
+def flex_logits(flex: Flex, products: Tensor, rows: Tensor) -> Tensor:
+    """Logits of products (*, B, H, R, L) of the queries `rows`; -inf where hidden.
+
+    The function of scores may be given several products of each pair, in leading dims.
+    """
+    batch, heads, _, keys = products.shape[-4:]
+    device = products.device
+    each = [
+        torch.arange(flex.entry, flex.entry + batch, device=device),
+        torch.arange(flex.head, flex.head + heads, device=device),
+        rows,
+        torch.arange(keys, device=device) if flex.key is None else flex.key,
+    ]
+    single = flex.key is not None
+    scores = products.squeeze(-1) if single else products
+    dims: Sequence[tuple[int | None, ...]] = ONE_KEY if single else PAIRS
+    with indexing():
+        if flex.score is not None:
+            ahead = ((None, None, None, None),) * (products.ndim - 4)
+            by_pair = mapped(flex.score, [(0, *x) for x in (*dims, *ahead)])
+            scores = by_pair(scores, *each).to(products.dtype)
+        if flex.mask is not None:
+            scores = scores.masked_fill(~mapped(flex.mask, dims)(*each), -torch.inf)
+    return scores.unsqueeze(-1) if single else scores
+
+
+def mapped(
+    function: Callable[..., Tensor], dims: Sequence[tuple[int | None, ...]]
+) -> Callable[..., Tensor]:
+    """A function of scalars over the first dims of its arguments, None for those that have none."""
+    for each in dims:
+        function = torch.vmap(function, in_dims=each)
+    return function
+
+
+def indexing() -> torch.overrides.TorchFunctionMode:
+    """Within it `x[i]` takes an i that is mapped over, where torch would ask for a number."""
+    from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
+
+    return TransformGetItemToIndex()
