@@ -193,7 +193,47 @@ def line_of(case: str, row: dict) -> str:
     return line + (f"  {row['waits']}" if row.get("waits") else "")
 
 
+def costs(device: torch.device, layers: int, rounds: int, calls: int) -> dict[str, dict]:
+    """Every case, told as it is done."""
+    found = {}
+    for causal, (batch, levels) in itertools.product((False, True), BATCHES[device.type].items()):
+        model = build(device, layers, causal)
+        x = torch.randn(batch, LENGTH, HEADS * DIM, device=device)
+        for name, step in steps(model, x).items():
+            for level in levels:
+                case = case_of(batch, causal, name, level)
+                row = found[case] = cost(model, step, LEVELS[level], rounds, calls)
+                if device.type == "cuda":
+                    row["waits"] = waits(model, step, LEVELS[level])
+                print(line_of(case, row), flush=True)
+    return found
+
+
+def case_of(batch: int, causal: bool, step: str, level: str) -> str:
+    """Its name."""
+    return f"batch {batch}, {'causal' if causal else 'full'}, {step}, {level}"
+
+
+def bars_of(device: torch.device, costs: dict[str, dict], compiled: dict[str, int]) -> list[dict]:
+    """What was measured beside what it may be."""
+    bars = []
+    first = next(iter(BATCHES[device.type]))
+    for level, most in BARS[device.type].items():
+        for step in ("forward", "training step"):
+            value = costs[case_of(first, False, step, level)]["cost"]
+            bars.append(
+                {"name": f"{level}, {step}", "value": value, "bar": most, "met": value <= most}
+            )
+    if device.type == "cuda":
+        silent = all(row["waits"] is None for row in costs.values())
+        bars.append({"name": "no synchronisation", "value": silent, "bar": True, "met": silent})
+    for level, count in compiled.items():
+        bars.append({"name": f"compiles, {level}", "value": count, "bar": 1, "met": count <= 1})
+    return bars
+
+
 def main(arguments: list[str] | None = None) -> int:
+    """Measure, print and save; the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--rounds", type=int, default=12)
@@ -202,50 +242,24 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     device = torch.device(options.device)
     on_gpu = device.type == "cuda"
-    layers = 6 if on_gpu else 1
+    layers, calls = (6, 10) if on_gpu else (1, 1)
     setting = (
         f"{layers} block{'s' * (layers > 1)}, T={LENGTH}, {HEADS} heads, d={DIM}, "
         f"{'bf16 autocast' if on_gpu else 'fp32'}"
     )
-    found: dict = {"setting": setting, "machine": machine(device), "costs": {}, "bars": []}
     print(setting)
-    for causal, (batch, levels) in itertools.product((False, True), BATCHES[device.type].items()):
-        model = build(device, layers, causal)
-        x = torch.randn(batch, LENGTH, HEADS * DIM, device=device)
-        for name, step in steps(model, x).items():
-            for level in levels:
-                case = f"batch {batch}, {'causal' if causal else 'full'}, {name}, {level}"
-                row = cost(
-                    model, step, LEVELS[level], options.rounds, options.calls or 1 + 9 * on_gpu
-                )
-                if on_gpu:
-                    row["waits"] = waits(model, step, LEVELS[level])
-                found["costs"][case] = row
-                print(line_of(case, row), flush=True)
-    bars = found["bars"]
-    for level, most in BARS[device.type].items():
-        for name in ("forward", "training step"):
-            first = next(iter(BATCHES[device.type]))
-            value = found["costs"][f"batch {first}, full, {name}, {level}"]["cost"]
-            bars.append(
-                {"name": f"{level}, {name}", "value": value, "bar": most, "met": value <= most}
-            )
-    if on_gpu:
-        silent = all(row["waits"] is None for row in found["costs"].values())
-        bars.append({"name": "no synchronisation", "value": silent, "bar": True, "met": silent})
-    found["compiles in 100 steps"] = {
-        level: compiles(device, level) for level in ("cheap", "sampled")
-    }
-    for level, count in found["compiles in 100 steps"].items():
-        bars.append({"name": f"compiles, {level}", "value": count, "bar": 1, "met": count <= 1})
+    found: dict = {"setting": setting, "machine": machine(device)}
+    found["costs"] = costs(device, layers, options.rounds, options.calls or calls)
+    compiled = {level: compiles(device, level) for level in ("cheap", "sampled")}
+    found["bars"] = bars_of(device, found["costs"], compiled)
+    found["compiles in 100 steps"] = compiled
     found["kept"] = [kept_bytes(device, n) for n in (1, 2, 4)]
-    for bar in bars:
-        print(
-            f"{'met   ' if bar['met'] else 'MISSED'}  {bar['name']}: {bar['value']} (at most {bar['bar']})"
-        )
+    for bar in found["bars"]:
+        word = "met   " if bar["met"] else "MISSED"
+        print(f"{word}  {bar['name']}: {bar['value']} (at most {bar['bar']})")
     name = "h200" if "H200" in str(found["machine"].get("name")) else device.type
     write_atomic(options.out or RESULTS / f"doctor_{name}.json", json_bytes(found))
-    return 0 if all(bar["met"] for bar in bars) else 1
+    return 0 if all(bar["met"] for bar in found["bars"]) else 1
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 RESULTS = Path(__file__).parent / "results"
 LANGUAGES = ("en", "zh")
-# What `regard choose` calls its tasks, for readers of Chinese; its own words serve the others.
+# The properties of the tasks of `regard choose` in Chinese; the results have them in English.
 PROPERTIES = {
     "look-up": "查询与键同类",
     "non-linear match": "没有矩阵能把查询与键联系起来",
@@ -24,6 +24,7 @@ PROPERTIES = {
     "two criteria": "一个查询同时问两件事",
     "digits": "真实图片：哪一张是同一个数字（scikit-learn 的 digits）",
 }
+# The same for what its labels of candidates are made of.
 WORDS = {
     ", ": "，",
     "scaled dot": "缩放点积",
@@ -40,6 +41,7 @@ WORDS = {
     "hidden": "个隐藏单元",
 }
 
+# What is shown of each run, by the names that it has there.
 ON_CPU = {
     "scaled_dot": {"en": "scaled dot", "zh": "缩放点积"},
     "bilinear": {"en": "bilinear", "zh": "双线性"},
@@ -88,6 +90,7 @@ class Cost(NamedTuple):
 
 
 def load(name: str) -> dict:
+    """Committed results."""
     return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
 
 

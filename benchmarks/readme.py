@@ -7,7 +7,6 @@ all is up to date.
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 import textwrap
@@ -19,7 +18,6 @@ from choosing import MARKS, result
 from front_picture import draw
 
 ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "benchmarks" / "results"
 PICTURES = {"en": "docs/assets/front.svg", "zh": "docs/assets/front.zh.svg"}
 # The headline table: its head, what it says where scaled dot stays, and what stands below it.
 HEADLINE = {
@@ -94,12 +92,13 @@ def mine() -> str:
 
 
 def claim(name: str) -> str:
+    """A link to a claim, with the mark of its verdict."""
     return f"[{name}\u00a0{MARKS[result(name)['verdict']]}](docs/claims.md#{name.lower()})"
 
 
 def cpu_table() -> str:
     """The bars of cpu_bars.json as a Markdown table."""
-    found = json.loads((RESULTS / "cpu_bars.json").read_text())
+    found = front.load("cpu_bars")
     rows = [
         "| on 2 CPU cores | measured | bar |",
         "|---|---|---|",
@@ -116,11 +115,8 @@ def cpu_table() -> str:
 
 
 def gpu_table() -> str:
-    """The bars of h200.json as a Markdown table; nothing where there is no file."""
-    path = RESULTS / "h200.json"
-    if not path.exists():
-        return ""
-    found = json.loads(path.read_text())
+    """The bars of h200.json as a Markdown table."""
+    found = front.load("h200")
     about = found["machine"]
     rows = [
         f"| on one {about['name']} | a ratio over | device time | eager call | bar |",

@@ -11,7 +11,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,7 +23,7 @@ from regard.choosing.suite import Suite
 from regard.cli import choose as choose_command
 from regard.cli import names
 from regard.cli.app import VERBS, group
-from regard.cli.page import BLOCK, blocks, written
+from regard.cli.page import BLOCK, blocks, commands, written
 
 
 class Case(NamedTuple):
@@ -122,17 +121,13 @@ CASES = {
 }
 
 
-def commands(found: click.Command = group, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Every command, with those inside of it."""
-    yield path
-    if isinstance(found, click.Group):
-        ctx = click.Context(found)
-        for name in found.list_commands(ctx):
-            yield from commands(found.get_command(ctx, name), (*path, name))
-
-
-PATHS = [" ".join(path) for path in commands()]
-MISTAKES = [(f"{verb} {given}", said) for verb, c in CASES.items() for given, said in c.mistakes.items()]  # fmt: skip
+# The root is "".
+PATHS = ["", *(ctx.command_path.removeprefix("regard ") for ctx in commands())]
+MISTAKES = [
+    (f"{verb} {given}", said)
+    for verb, case in CASES.items()
+    for given, said in case.mistakes.items()
+]
 
 
 @pytest.fixture
@@ -256,7 +251,7 @@ def unbuffered(file: int) -> io.TextIOWrapper:
 def test_a_reader_that_leaves_changes_nothing(
     run, monkeypatch: pytest.MonkeyPatch, verb: str, pipe_of: Any
 ) -> None:
-    """As `| head -1` does, to which more than a pipe holds would be an error."""
+    """As `| head -1` does: writing to a pipe that nobody reads is an error, and Python ends with it."""
     reader, writer = os.pipe()
     os.close(reader)
     with pipe_of(writer) as pipe:

@@ -70,7 +70,7 @@ class Commands(click.Group):
         except click.ClickException as error:
             click.echo(f"Error: {sentence(error)}", err=True)
             status = error.exit_code
-        except click.Abort:  # Ctrl-C, where a command has nothing to keep
+        except click.Abort:  # Ctrl-C; commands with something to keep catch it first
             click.echo("Interrupted.", err=True)
             status = INTERRUPTED
         raise SystemExit(status if isinstance(status, int) else 0)

@@ -144,7 +144,8 @@ def by_training(data: Path | None, where: torch.device, options: dict[str, Any])
             minutes=options["minutes"] or (DEMO_MINUTES if data is None else DATA_MINUTES),
             storage=storage,
             tell=tell,
-            on_answer=lambda answer: click.echo(line(answer), err=True),
+            # Of the one task of a file, the end tells why there is no answer.
+            on_answer=lambda x: click.echo(line(x), err=True) if x.verdict or data is None else None,
             seeds=options["seeds"],
             jobs=options["jobs"] or default_jobs(where),
             resume=options["resume"],
@@ -154,13 +155,12 @@ def by_training(data: Path | None, where: torch.device, options: dict[str, Any])
     suite.headline = headline
     if data is not None and suite.failed:
         raise Mistake(suite.failed[0].reason)
-    saved = False
     try:
         if as_json:
             click.echo(json_bytes(suite.as_dict()).decode(), nl=False)
         else:
             show_suite(suite, screen)
-    finally:  # a pipe that was closed, as by `head`, must not cost the files
+    finally:  # an output that cannot be written, as on a full disk, must not cost the files
         saved = save_suite(suite, out, options["report"], quiet=as_json)
     if suite.interrupted:
         click.echo("Interrupted: the same command with --resume goes on.", err=True)
@@ -259,13 +259,12 @@ def by_cost(shape: Shape, where: torch.device, options: dict[str, Any]) -> None:
             )
         except ShapeError as error:
             raise Mistake(str(error)) from None
-    saved = False
     try:
         if as_json:
             click.echo(files.to_json(report), nl=False)
         else:
             show_report(report, console())
-    finally:  # a pipe that was closed, as by `head`, must not cost the files
+    finally:  # an output that cannot be written, as on a full disk, must not cost the files
         saved = save(report, options["out"], quiet=as_json)
     if report.interrupted:
         raise SystemExit(INTERRUPTED)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import importlib.util
 import json
 import sys
@@ -101,7 +100,7 @@ class Verbs(click.Group):
 
 
 def careful(command: Command) -> Command:
-    """One message for what the user can put right, and one line for Ctrl-C."""
+    """One message for what the user can put right."""
 
     @wraps(command)
     def run(*arguments: Any, **options: Any) -> Any:
@@ -120,12 +119,7 @@ def careful(command: Command) -> Command:
         except (StoreError, UnknownClaim) as error:
             raise Mistake(str(error)) from None
         except OSError as error:  # a full disk behind `>`, no more files or processes
-            if error.errno == errno.EPIPE:  # click ends in silence
-                raise
             raise Mistake(f"the system says: {error.strerror or error}") from None
-        except KeyboardInterrupt:
-            click.echo("Interrupted.", err=True)
-            raise SystemExit(INTERRUPTED) from None
 
     return run  # type: ignore[return-value] # the same arguments
 
@@ -259,7 +253,7 @@ def run(
                 print_json(chosen, out, language)
             else:
                 present.show_run(runner, language, console())
-        finally:  # a pipe that was closed, as by `head`, must not cost the report
+        finally:  # an output that cannot be written, as on a full disk, must not cost the report
             if not no_report and (runner.ran or runner.kept):
                 write(out, language, out / names.REPORT, quiet=as_json)
     for name in runner.failed:

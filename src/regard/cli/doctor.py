@@ -154,14 +154,11 @@ def doctor(
             probe = attack_it(checkup, where) if attacked else None
     except Unusable as error:
         raise Mistake(str(error)) from None
-    except KeyboardInterrupt:
-        click.echo("Interrupted.", err=True)
-        raise SystemExit(INTERRUPTED) from None
     findings = checkup.doctor.findings()
     record = record_of(checkup.doctor, findings, name=model, probe=probe)
     try:
         show(checkup, record, probe, seed, as_json)
-    finally:  # a pipe that was closed, as by `head`, must not cost the report
+    finally:  # an output that cannot be written, as on a full disk, must not cost the report
         saved = report is None or save(checkup, findings, probe, report, quiet=as_json)
     if checkup.interrupted:
         raise SystemExit(INTERRUPTED)
@@ -185,7 +182,7 @@ def examine(checkup: Checkup, steps: int, where: torch.device) -> None:
     if not doctor.sites:
         raise Unusable(
             f"{patient.name}: no attention was seen, so there is nothing to examine. Seen are SDPA, "
-            "nn.MultiheadAttention, softmax attention written out, and regard's own"
+            "FlexAttention, nn.MultiheadAttention, softmax attention written out, and regard's own"
         )
 
 

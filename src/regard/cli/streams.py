@@ -35,11 +35,11 @@ def outlive_readers() -> None:
         if type(raw) is io.FileIO:
             stream.flush()
             file = Lasting(raw.fileno(), "w", closefd=False)
-            again = io.TextIOWrapper(
+            lasting = io.TextIOWrapper(
                 file if raw is buffer else io.BufferedWriter(file),
                 encoding=stream.encoding,
                 errors=stream.errors,
                 line_buffering=stream.line_buffering,
                 write_through=stream.write_through,
             )
-            setattr(sys, name, again)
+            setattr(sys, name, lasting)

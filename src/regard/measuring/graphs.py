@@ -95,5 +95,8 @@ def no_collection() -> Iterator[None]:
 
 def first_line(error: BaseException) -> str:
     """The first line of an error, without pages of a compiler's log."""
-    text = str(error).strip().partition("\n")[0]
+    try:
+        text = str(error).strip().partition("\n")[0]
+    except Exception:  # what it says is a user's code too
+        text = "its message cannot be read"
     return f"{type(error).__name__}: {text[:200]}"
