@@ -73,7 +73,9 @@ def test_a_full_workspace_is_finished_first(device, monkeypatch) -> None:
     monkeypatch.setattr(waiting, "WORKSPACE", lone.used // 2)  # smaller than any call
     small = Waiting(device)
     again = torch.empty(2, len(VITALS), device=device)
-    small.add(calls[0], again)
+    with torch.inference_mode():
+        small.add(calls[0], again)
+    assert not small.sums.is_inference()  # such a workspace could not be used again outside
     small.finish()
     for seen, out in zip([*calls, calls[0]], [*outs, again], strict=True):
         assert torch.equal(out.nan_to_num(-1), alone(seen).nan_to_num(-1))

@@ -70,6 +70,10 @@ class Commands(click.Group):
         except click.ClickException as error:
             click.echo(f"Error: {sentence(error)}", err=True)
             status = error.exit_code
+        except OSError as error:  # a full disk below stdout, a name that no file can have
+            given = "" if error.filename is None else f": {str(error.filename)[:80]}"
+            click.echo(f"Error: {error.strerror or error}{given}", err=True)
+            status = 1 if error.filename is None else 2
         except click.Abort:  # Ctrl-C; commands with something to keep catch it first
             click.echo("Interrupted.", err=True)
             status = INTERRUPTED

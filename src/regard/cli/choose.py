@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import torch
 
     from regard.choosing.cost import Report
-    from regard.choosing.suite import Suite
+    from regard.choosing.suite import Answer, Suite
     from regard.choosing.tasks.task import Task
 
 NEEDS = ("optuna", "scipy", "jinja2", "sklearn")
@@ -137,6 +137,12 @@ def by_training(data: Path | None, where: torch.device, options: dict[str, Any])
             torch.set_num_threads(calm_threads())
         headline = first_look(where)
         show_first_look(headline, screen)
+
+    def tell_answer(answer: Answer) -> None:
+        # Of the one task of a file, the end tells why there is no answer.
+        if answer.verdict or data is None:
+            click.echo(line(answer), err=True)
+
     more = {} if options["steps"] is None else {"steps": options["steps"]}
     with shown(True) as tell:
         suite = run_suite(
@@ -144,8 +150,7 @@ def by_training(data: Path | None, where: torch.device, options: dict[str, Any])
             minutes=options["minutes"] or (DEMO_MINUTES if data is None else DATA_MINUTES),
             storage=storage,
             tell=tell,
-            # Of the one task of a file, the end tells why there is no answer.
-            on_answer=lambda x: click.echo(line(x), err=True) if x.verdict or data is None else None,
+            on_answer=tell_answer,
             seeds=options["seeds"],
             jobs=options["jobs"] or default_jobs(where),
             resume=options["resume"],

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 
@@ -16,20 +17,25 @@ class Lasting(io.FileIO):
     """A file that does not mind when the other end of its pipe is closed."""
 
     def write(self, data: Any, /) -> int:
-        """All of it counts as written when nobody reads."""
+        """All of it counts as written when nobody reads; a full disk is told once."""
         try:
             return super().write(data)
-        except BrokenPipeError:
+        except OSError as error:
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, self.fileno())
             os.close(nowhere)
+            if not isinstance(error, BrokenPipeError):
+                raise
             return len(data)
 
 
 def outlive_readers() -> None:
-    """Replace the standard streams, where they are Python's own."""
+    """Replace the standard streams, where they are Python's own; one that was closed is nowhere."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))
+            continue
         buffer = getattr(stream, "buffer", None)
         raw = getattr(buffer, "raw", buffer)  # with PYTHONUNBUFFERED there is no buffer between
         if type(raw) is io.FileIO:

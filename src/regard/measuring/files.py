@@ -24,7 +24,10 @@ def write_atomic(path: Path, data: bytes) -> None:
 
     A link is followed. What is there and no file, a device above all, is not replaced.
     """
-    path = path.resolve()
+    try:
+        path = path.resolve()
+    except RuntimeError:  # what Python before 3.13 says of links that lead in a circle
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path)) from None
     if path.exists() and not (path.is_file() or path.is_dir()):  # a folder says so itself
         raise FileExistsError(errno.EEXIST, "there is something that is no file", str(path))
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")

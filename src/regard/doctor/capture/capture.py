@@ -112,6 +112,10 @@ class Capture:
         elif self._elsewhere():
             return
         else:
+            if self.stack and place is self.stack[0] and not self._within_itself():
+                # Ctrl-C ended the pass before: torch tells hooks of no error but `Exception`.
+                self.stack.clear()
+                self.follower.clear()
             if not self.stack:
                 if self.active is not None:
                     self.active.resume()
@@ -134,6 +138,15 @@ class Capture:
     def _elsewhere(self) -> bool:
         """In another thread, or in a forward pass that backward runs again (checkpointing)."""
         return torch._C._current_graph_task_id() != -1 or threading.get_ident() != self.thread
+
+    def _within_itself(self) -> bool:
+        """Whether the module that begins is called by one of the model that is running still."""
+        frame, running = sys._getframe(2), 0
+        while frame is not None and running < 2:
+            called = frame.f_code is nn.Module._call_impl.__code__
+            running += called and frame.f_locals["self"] in self.modules
+            frame = frame.f_back
+        return running > 1
 
     def looking(self) -> bool:
         """Whether a call now is one of the model."""

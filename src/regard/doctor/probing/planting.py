@@ -43,7 +43,7 @@ def planted(model: nn.Module, where: Place, keys: int, place: int, factor: float
             undo.callback(norm.register_forward_pre_hook(hook).remove)
         else:
             name = put(model, where, "planted", Planted(place, factor))
-            undo.callback(take_away, model, where.module, name)
+            undo.callback(take_away, model, module, name)
             to_the_front(module, name)
         yield
 

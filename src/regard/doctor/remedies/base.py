@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -18,6 +19,7 @@ from regard.doctor.remedies.change import ROUTES, Change, Place
 from regard.doctor.remedies.intervene import module_at, put, take_away
 from regard.doctor.remedies.locate import Call, locate, sides_of
 from regard.doctor.remedies.projections import scale_rows
+from regard.doctor.remedies.undoing import undone_by_error
 from regard.doctor.vitals import INDEX
 
 # Signs of a softmax that is too sharp: vital, and whether it is too large then.
@@ -222,23 +224,27 @@ def put_change(
             "DistributedDataParallel does not hear of new parameters: treat the model inside, "
             "model.module, and wrap it anew"
         )
+    module = module_at(case.model, place.module)
+    if "forward" in vars(module):
+        raise NotApplicable(
+            f"the forward of {place.module or 'the model'} was replaced on the object itself, as "
+            "hooks of other libraries do: take that off, treat, and put it on again"
+        )
     key = put(case.model, place, name, change)
     own = {id(x) for x in change.parameters()}
     names = tuple(name for name, x in case.model.named_parameters() if id(x) in own)
-    return lambda: take_away(case.model, place.module, key), names
+    return lambda: take_away(case.model, module, key), names
 
 
 def put_each(
     case: Case, name: str, change: type[Change], places: Iterable[Place], *arguments: Any
 ) -> Callable[[], None]:
     """Put a change of this class, made of `arguments`, at each place; gives what undoes all."""
-    undos = [put_change(case, name, change(*arguments), place)[0] for place in places]
-
-    def undo() -> None:
-        for one in reversed(undos):
-            one()
-
-    return undo
+    undo = ExitStack()
+    with undone_by_error(undo.close):
+        for place in places:
+            undo.callback(put_change(case, name, change(*arguments), place)[0])
+    return undo.close
 
 
 def fold(case: Case, on_query: Tensor, on_key: Tensor) -> Callable[[], None] | None:

@@ -17,6 +17,7 @@ from regard.doctor.remedies.base import Applied, Case, NotApplicable, Remedy, pu
 from regard.doctor.remedies.change import Change, by_head, whole
 from regard.doctor.remedies.locate import unseen
 from regard.doctor.remedies.reaching import broken_gradients
+from regard.doctor.remedies.undoing import undone_by_error
 from regard.doctor.running import call, undisturbed
 
 
@@ -112,7 +113,8 @@ class Finite(Remedy):
             return at_the_call(case)
         undo, names = put_change(case, "finite", FiniteModule(), whole(path))
         what = f"0 in place of what is not finite in the output of {path}, which makes it"
-        left = broken_gradients(case.model, case.batch)
+        with undone_by_error(undo):
+            left = broken_gradients(case.model, case.batch)
         if left:
             what += f"; in backward the gradients of {', '.join(left)} stay broken"
         return Applied(what, "exactly where its output is finite", undo, names)
@@ -199,8 +201,9 @@ def redrawn(weights: list[nn.Parameter], seed: int) -> Callable[[], None]:
     for x in weights:
         sound = x.isfinite()
         kept = x[sound]
-        # A weight without a finite number: as a fresh linear layer has it.
-        size = kept.square().mean().sqrt() if kept.numel() else x.shape[-1] ** -0.5
+        # A weight without a finite number: as a fresh linear layer has it; a single number has 1.
+        fresh = x.shape[-1] ** -0.5 if x.ndim else 1.0
+        size = kept.square().mean().sqrt() if kept.numel() else fresh
         drawn = torch.randn(x.shape, generator=generator).to(x) * size
         x.copy_(torch.where(sound, x, drawn))
 

@@ -124,9 +124,8 @@ def put(model: nn.Module, place: Place, name: str, change: Change) -> str:
     return key
 
 
-def take_away(model: nn.Module, path: str, key: str) -> None:
-    """Undo `put`: after the last one the module is as it was."""
-    module = module_at(model, path)
+def take_away(model: nn.Module, module: nn.Module, key: str) -> None:
+    """Undo `put`: after the last one the module is as it was, even if it left the model since."""
     held = module._modules.get(HOLDER)
     assert isinstance(held, nn.ModuleDict)
     del held[key]

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from regard.doctor.findings.evidence import position_tables
 from regard.doctor.remedies.base import Applied, Case, NotApplicable, Remedy
+from regard.doctor.remedies.undoing import undone_by_error
 from regard.doctor.vitals.outputs import value_vitals
 from regard.nn.position import Sinusoidal
 
@@ -59,7 +60,7 @@ class Positions(Remedy):
 
     def apply(self, case: Case, *, share: float = SHARE, **_: Any) -> Applied:
         """The first table that brings the share where it should be."""
-        if not LEAST < share < 1 - LEAST:
+        if not (isinstance(share, int | float) and LEAST < share < 1 - LEAST):
             raise ValueError(
                 f"share must be between {LEAST:g} and {1 - LEAST:g}, the part of the values' "
                 f"variance that places make, got {share!r}"
@@ -111,8 +112,9 @@ def fitting_factor(table: Table, measure: Callable[[], float], share: float) -> 
     for _ in range(ROUNDS):
         seen = min(max(before, LEAST), 1 - LEAST)
         factor *= math.sqrt(share / (1 - share) * (1 - seen) / seen)
-        table.multiply(factor)
-        now = measure()
+        with undone_by_error(table.undo):
+            table.multiply(factor)
+            now = measure()
         if abs(now - share) <= NEAR:
             return factor
         if now == before or math.isnan(now):  # not what the values are made of

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.doctor.remedies.locate import Call, sides_of
+from regard.doctor.remedies.undoing import undone_by_error
 from regard.nn.multihead import MultiheadAttention
 from regard.scores import Projected, Score
 
@@ -120,7 +121,9 @@ def scale_rows(
     """
     for found in candidates(module, call):
         undo = _multiply(found, on_query, on_key)
-        if _scaled(look(), call, on_query, on_key):
+        with undone_by_error(undo):
+            told = _scaled(look(), call, on_query, on_key)
+        if told:
             return undo
         undo()
     return None
@@ -144,7 +147,8 @@ def redraw_rows(
     chosen[heads] = 2.0
     for found in candidates(module, call):
         undo = _multiply(found, chosen, chosen)
-        told = _scaled(look(), call, chosen, chosen)
+        with undone_by_error(undo):
+            told = _scaled(look(), call, chosen, chosen)
         undo()
         if told:
             return _draw(found, heads, generator)

@@ -11,6 +11,7 @@ from regard.doctor.remedies.base import Applied, Case, NotApplicable, Remedy, pu
 from regard.doctor.remedies.change import Change, whole
 from regard.doctor.remedies.intervene import module_at
 from regard.doctor.remedies.reaching import learns
+from regard.doctor.remedies.undoing import undone_by_error
 
 CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
 COMPILED = (
@@ -52,7 +53,9 @@ class Reconnect(Remedy):
         """Around the module, or else one around that, if queries and keys then get a gradient."""
         for path in around(case):
             undo, names = put_change(case, "reconnect", Reconnected(), whole(path))
-            if learns(case):
+            with undone_by_error(undo):
+                helps = learns(case)
+            if helps:
                 return Applied(
                     f"detach() and no_grad() do nothing while {path or 'the model'} runs",
                     "exactly: only gradients are others",

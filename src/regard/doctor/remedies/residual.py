@@ -11,6 +11,7 @@ from regard.doctor.remedies.base import Applied, Case, NotApplicable, Remedy, pu
 from regard.doctor.remedies.change import Change, whole
 from regard.doctor.remedies.intervene import changes_in, module_at
 from regard.doctor.remedies.locate import locate, unseen
+from regard.doctor.remedies.undoing import undone_by_error
 from regard.doctor.running import call, undisturbed
 
 
@@ -19,7 +20,8 @@ class WayAround(Change):
 
     def after(self, output: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         """The output plus the first argument of its shape."""
-        first, *rest = output if isinstance(output, (tuple, list)) else (output,)
+        several = isinstance(output, (tuple, list)) and len(output) > 0
+        first, *rest = output if several else (output,)
         given = next((x for x in (*args, *kwargs.values()) if alike(x, first)), None)
         if given is None:
             raise ValueError(
@@ -27,7 +29,10 @@ class WayAround(Change):
                 "of its output, and there is none: undo the treatment"
             )
         first = first + given
-        return type(output)([first, *rest]) if isinstance(output, (tuple, list)) else first
+        if not several:
+            return first
+        make = getattr(output, "_make", type(output))  # a named tuple takes its fields one by one
+        return make([first, *rest])
 
 
 def alike(x: object, output: object) -> bool:
@@ -62,11 +67,10 @@ class Residual(Remedy):
             raise NotApplicable(f"every attention module up to {case.site} has one from us already")
         undo = put_each(case, "residual", WayAround, map(whole, paths))
         try:
-            with torch.no_grad(), unseen(), undisturbed(case.model):
+            with undone_by_error(undo), torch.no_grad(), unseen(), undisturbed(case.model):
                 call(case.model, case.batch)
-        except ValueError as error:
-            undo()
-            raise NotApplicable(str(error)) from None
+        except (ValueError, TypeError, RuntimeError) as error:
+            raise NotApplicable(f"with it the model fails: {error}") from None
         count = f"{len(paths)} attention module{'s' * (len(paths) > 1)}"
         return Applied(
             f"a residual connection around {count}: {', '.join(paths)}",

@@ -8,6 +8,7 @@ from torch import nn
 
 from regard.doctor.remedies.base import Applied, Case, NotApplicable, Remedy
 from regard.doctor.remedies.reaching import learns
+from regard.doctor.remedies.undoing import undone_by_error
 
 
 class Thaw(Remedy):
@@ -37,9 +38,9 @@ class Thaw(Remedy):
             for x in frozen.values():
                 x.requires_grad_(False)
 
-        if not learns(case):
-            undo()
-            raise NotApplicable(f"they are not what keeps the gradient from {case.site}")
+        with undone_by_error(undo):
+            if not learns(case):
+                raise NotApplicable(f"they are not what keeps the gradient from {case.site}")
         names = ", ".join(frozen)
         return Applied(f"thawed {names}", "exactly: no number changes until it is trained", undo)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 from regard.describe import describe
 from regard.doctor.capture.gradients import SIDES
@@ -20,8 +20,10 @@ from regard.doctor.findings.no_gradient import GETS
 from regard.doctor.findings.seeing import VISIBLE
 from regard.doctor.remedies import REMEDIES
 from regard.doctor.remedies.base import Applied, Case, NotApplicable, Remedy
+from regard.doctor.remedies.base import named as heads_named
 from regard.doctor.remedies.locate import locate
 from regard.doctor.remedies.reaching import gradients_at
+from regard.doctor.remedies.undoing import undone_by_error
 from regard.doctor.vitals import INDEX
 
 if TYPE_CHECKING:
@@ -230,6 +232,21 @@ def treat(
             "of all arguments of the model, or call d.examine(batch) before"
         )
     chosen = choose(finding, remedy)
+    # What inference mode makes could not be trained, nor loaded into: a remedy's parameters too.
+    with torch.inference_mode(False):
+        outside = tree_map(lambda x: x.clone() if made_in_inference(x) else x, batch)
+        return treat_on(doctor, finding, chosen, outside, remedy is not None, options)
+
+
+def treat_on(
+    doctor: Doctor,
+    finding: Finding,
+    chosen: list[Remedy],
+    batch: Any,
+    named: bool,
+    options: dict[str, Any],
+) -> Treatment:
+    """Measure, apply one of these remedies, measure again; an error leaves the model as it was."""
     vitals, output = doctor.run(batch)
     if finding.site not in vitals:
         raise TreatmentRefused(
@@ -240,15 +257,20 @@ def treat(
     call = calls[finding.site]
     before = with_gradients(doctor, finding, batch, vitals[finding.site])
     case = Case(doctor.model, finding.site, call, finding, before, batch)
-    used, applied, passed = apply_first(case, chosen, named=remedy is not None, options=options)
-    after, output_after = doctor.run(batch)
-    if finding.site not in after:
-        applied.undo()
+    if not all(0 <= head < call.place.heads for head in case.heads):
         raise TreatmentRefused(
-            f"{used.name} was taken back: with it {finding.site} could no longer be measured"
+            f"the finding is about {heads_named(case.heads)} of {finding.site}, which has "
+            f"{call.place.heads}: it was made of another model"
         )
-    measured = with_gradients(doctor, finding, batch, after[finding.site])
-    moved, largest = difference(output, output_after)
+    used, applied, passed = apply_first(case, chosen, named=named, options=options)
+    with undone_by_error(applied.undo):
+        after, output_after = doctor.run(batch)
+        if finding.site not in after:
+            raise TreatmentRefused(
+                f"{used.name} was taken back: with it {finding.site} could no longer be measured"
+            )
+        measured = with_gradients(doctor, finding, batch, after[finding.site])
+        moved, largest = difference(output, output_after)
     also = [name for name, x in calls.items() if x.place == call.place and name != finding.site]
     return Treatment(
         finding,
@@ -262,6 +284,11 @@ def treat(
         passed,
         tuple(also),
     )
+
+
+def made_in_inference(x: object) -> bool:
+    """Whether it is a tensor that no gradient may be computed with."""
+    return isinstance(x, Tensor) and x.is_inference()
 
 
 def choose(finding: Finding, remedy: str | None) -> list[Remedy]:

@@ -1,0 +1,16 @@
+"""A change to a model that fails half way is taken back: nobody else holds what undoes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def undone_by_error(undo: Callable[[], object]) -> Iterator[None]:
+    """Call `undo` where the block raises, Ctrl-C included."""
+    try:
+        yield
+    except BaseException:
+        undo()
+        raise
