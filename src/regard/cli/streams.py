@@ -18,6 +18,8 @@ class Lasting(io.FileIO):
 
     def write(self, data: Any, /) -> int:
         """All of it counts as written when nobody reads; a full disk is told once."""
+        if not len(data):  # click asks by it what a stream takes, and keeps the answer to itself
+            return 0
         try:
             return super().write(data)
         except OSError as error:
