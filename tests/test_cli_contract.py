@@ -263,6 +263,37 @@ def test_a_reader_that_leaves_changes_nothing(
         assert (stopped.value.code, sys.stderr.getvalue()) == (0, "")
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
+@pytest.mark.parametrize("pipe_of", [functools.partial(os.fdopen, mode="w"), unbuffered])
+def test_a_full_disk_is_one_line(monkeypatch: pytest.MonkeyPatch, pipe_of: Any) -> None:
+    with pipe_of(os.open("/dev/full", os.O_WRONLY)) as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        monkeypatch.setattr(sys, "stderr", io.StringIO())
+        with pytest.raises(SystemExit) as stopped:
+            cli.main(["completion", "bash"])
+        sys.stdout.flush()
+        told = (stopped.value.code, sys.stderr.getvalue())
+        assert told == (1, "Error: No space left on device\n")
+
+
+def test_streams_that_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `<&- >&- 2>&-` does."""
+    monkeypatch.setattr(sys, "stdout", None)
+    monkeypatch.setattr(sys, "stderr", None)
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["doctor", "healthy", "--steps", "1", "--json"])
+    assert stopped.value.code == 0
+    sys.stdout.close()
+    sys.stderr.close()
+
+
+def test_a_name_that_no_file_can_have_is_one_line(run) -> None:
+    for line in ("doctor {}", "doctor healthy --report {}", "doctor healthy --data {}"):
+        result = run(line.format("a" * 5000))
+        assert result.exit_code == 2
+        assert result.stderr == f"Error: File name too long: {'a' * 80}\n"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("verb", CASES)
 def test_head_in_a_real_shell(tmp_path: Path, verb: str) -> None:

@@ -107,6 +107,45 @@ def test_an_error_in_the_model():
     assert d.sites == ["layers.0", "layers.2"] and d.steps == 3
 
 
+def test_a_pass_that_ctrl_c_ended_is_no_part_of_the_next():
+    """Torch tells hooks of no error but `Exception`."""
+
+    class Stopped(Attention):
+        stop = True
+
+        def forward(self, x):
+            if self.stop:
+                raise KeyboardInterrupt
+            return super().forward(x)
+
+    model, x = Stack(Eager(), Stopped()), tokens()
+    with watch(model, vitals=Kept().vitals) as d:
+        for _ in range(2):
+            with pytest.raises(KeyboardInterrupt):
+                model(x)
+        model.layers[1].stop = False
+        model(x)
+        model(x)
+        assert d.capture.stack == []
+    assert d.sites == ["layers.0", "layers.1"] and d.steps == 4
+    clean(model)
+
+
+def test_a_model_that_calls_itself_is_one_step():
+    class Again(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a = Attention()
+
+        def forward(self, x, times=3):
+            return self(self.a(x), times - 1) if times else x
+
+    model = Again()
+    with watch(model, vitals=Kept().vitals) as d:
+        model(tokens())
+    assert d.sites == ["a", "a#2", "a#3"] and d.steps == 1
+
+
 def test_copies_and_pickles_are_not_watched():
     model, x = Stack(Attention(), Eager()), tokens()
     names, before = list(model.state_dict()), model(x)

@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 import regard
 from regard.doctor.remedies import CHANGES, describe_changes, locate, put_again
-from regard.doctor.remedies.intervene import HOLDER, Change, put, take_away
+from regard.doctor.remedies.intervene import HOLDER, Change, module_at, put, take_away
 from regard.doctor.remedies.temperature import Temperature
 from regard.doctor.watch import watch
 
@@ -231,9 +231,9 @@ def test_two_changes_of_one_call_and_taking_one_away():
     warmed(model, x, 1.0)
     held = model.layers[1].regard_changes
     assert list(held) == ["temperature", "temperature_2"]
-    take_away(model, SITE, "temperature_2")
+    take_away(model, module_at(model, SITE), "temperature_2")
     assert torch.equal(model(x), half)
-    take_away(model, SITE, "temperature")
+    take_away(model, module_at(model, SITE), "temperature")
     assert torch.equal(model(x), output) and HOLDER not in model.layers[1]._modules
     assert type(model.layers[1]) is Attention and not model.layers[1]._forward_pre_hooks
 
@@ -346,7 +346,7 @@ def test_compiled_before_and_after(name):
     with watch(model) as doctor:
         torch.testing.assert_close(compiled(x), output, atol=1e-12, rtol=1e-12)
     assert doctor.sites == ["layers.0", "layers.1"]
-    take_away(model, SITE, "temperature")
+    take_away(model, module_at(model, SITE), "temperature")
     torch.testing.assert_close(compiled(x), before, atol=1e-12, rtol=1e-12)
     torch._dynamo.reset()
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import os
 import sys
-from pathlib import Path
 from typing import Any
 
 
@@ -36,7 +35,8 @@ def outlive_readers() -> None:
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
-            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))
+            nowhere = io.FileIO(os.devnull, "w")
+            setattr(sys, name, io.TextIOWrapper(nowhere, encoding="utf-8", write_through=True))
             continue
         buffer = getattr(stream, "buffer", None)
         raw = getattr(buffer, "raw", buffer)  # with PYTHONUNBUFFERED there is no buffer between

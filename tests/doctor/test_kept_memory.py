@@ -1,0 +1,73 @@
+"""What a doctor keeps does not grow with the steps: a window of numbers for each call and head."""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+
+import pytest
+import torch
+
+import regard
+from regard.doctor.watch import watch
+
+from .watching import HEADS, Attention, Eager, Stack, tokens
+
+WINDOW = 16
+SLOW = pytest.mark.slow
+
+
+def tensors() -> list[torch.Tensor]:
+    gc.collect()
+    return [x for x in gc.get_objects() if issubclass(type(x), torch.Tensor)]
+
+
+@pytest.mark.parametrize(
+    ("level", "backward", "count"),
+    [
+        ("sampled", True, 100),
+        pytest.param("cheap", True, 1000, marks=SLOW),
+        pytest.param("sampled", False, 1000, marks=SLOW),
+        pytest.param("exact", True, 1000, marks=SLOW),
+    ],
+)
+def test_many_steps_keep_what_a_few_do(level, backward, count):
+    model, x = Stack(Attention(), Eager()), tokens(1, 4)
+
+    def run(steps: int) -> None:
+        for _ in range(steps):
+            with torch.set_grad_enabled(backward):
+                out = model(x)
+            if backward:
+                out.sum().backward()
+                model.zero_grad()
+
+    with watch(model, level, window=WINDOW, every=50) as d:
+        run(2 * WINDOW)
+        known = tensors()
+        number, size = len(known), sum(x.untyped_storage().nbytes() for x in known)
+        del known
+        tracemalloc.start()
+        try:
+            run(WINDOW)  # what is made once
+            first = ours()
+            run(count)
+            grown = ours() - first
+        finally:
+            tracemalloc.stop()
+        after = tensors()
+        assert len(after) == number
+        assert sum(x.untyped_storage().nbytes() for x in after) == size
+        # Less than one number for each step and call.
+        assert grown < 8 * count
+        for site in d.chart.order:
+            assert site.ring.values.nbytes == WINDOW * HEADS * len(d.vitals) * 4
+    assert len(d.chart.order) == 2 and d.steps > count
+
+
+def ours() -> int:
+    """Bytes that the code of regard has asked for and holds."""
+    gc.collect()
+    place = regard.__file__.removesuffix("__init__.py") + "*"
+    taken = tracemalloc.take_snapshot().filter_traces([tracemalloc.Filter(True, place)])
+    return sum(x.size for x in taken.statistics("filename"))
