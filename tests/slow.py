@@ -32,6 +32,9 @@ SLOW = (
     "tests/triton/test_contract.py::test_contract(soft capped*",
     "tests/triton/test_contract.py::test_contract(additive bias norm*",
     "tests/triton/test_contract.py::test_contract(gatv2*",
+    "tests/triton/test_contract.py::test_contract(additive, fp32, segments, one sink*",
+    "tests/triton/test_contract.py::test_contract(additive, fp32, window, softcap*",
+    "tests/triton/test_contract.py::test_contract(additive, fp16, dense, temperature*",
     # The kernels themselves run on a GPU too, with all of these.
     "tests/triton/test_nan.py::test_hidden_garbage_is_not_read(gatv2*",
     "tests/triton/test_nan.py::test_gradients_where_something_is_nan(*fixed order)",
@@ -63,6 +66,7 @@ SLOW = (
     "tests/nn/test_seq2seq_torch.py::test_a_step_compiles_as_one_graph*",
     "tests/integrations/test_transformers_layers.py::test_compiled_model_gives_the_same*",
     "tests/test_examples.py::test_example(bahdanau_translation)",
+    "tests/test_examples.py::test_example(doctor)",
     "tests/test_examples.py::test_example(drop_in_encoder)",
     "tests/test_examples.py::test_example(huggingface_additive)",
     "tests/test_examples.py::test_example(tiny_decoder)",
@@ -81,6 +85,7 @@ SLOW = (
     "tests/play/test_page.py::test_dark_and_reduced_motion*",
     "tests/doctor/test_command.py::test_an_ill_example_is_found_ill(growing*",
     "tests/doctor/test_compiled.py::test_compiled_before(eager*",
+    "tests/doctor/test_waiting.py::test_a_full_workspace_is_finished_first(cpu)",
 )  # fmt: skip
 
 

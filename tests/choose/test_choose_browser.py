@@ -80,7 +80,7 @@ def test_the_first_screen_answers(visit, report: Path, width: int, scheme: str) 
     tab = visit(report.as_uri(), width, color_scheme=scheme)
     assert tab.title() == "Which attention score?"
     said = tab.locator(".board .recommend:visible").all_inner_texts()
-    assert [text.split()[0] for text in said] == ["Change", "Stay", "There"]
+    assert [text.split()[0] for text in said] == ["Change", "Not", "There"]
     assert tab.locator(".answers tbody tr").count() == 3
     assert seen(tab, ".recommend") and seen(tab, ".answers tbody tr:last-child")
     assert tab.evaluate("document.documentElement.scrollHeight") < 2500
@@ -136,6 +136,7 @@ def test_every_part_of_the_issue_is_there(visit, finished: Finished, tmp_path: P
     """One comparison from Python: open, with charts, vitals of every finalist, claims, rules, code."""
     path = save_verdict(finished.verdict, tmp_path / "new" / "one.html")
     tab = visit(path.as_uri(), permissions=["clipboard-read", "clipboard-write"])
+    assert tab.locator(".answers").count() == 0 and seen(tab, ".board .copy")
     assert tab.locator("#task-1[open] .plate svg[role=img]").count() == 2
     for drawing in tab.locator(".plate svg").all():
         assert tab.locator(f"#{drawing.get_attribute('aria-labelledby')}").inner_text()

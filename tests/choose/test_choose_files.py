@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from safetensors.torch import save_file
 
 from regard.choosing.tasks.files import read_task
+from regard.choosing.tasks.header import check_file
 from regard.choosing.training.errors import ChooseError
 from regard.cli.app import group
 
@@ -198,3 +199,10 @@ def test_the_command_on_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert again.exit_code == 0, again.output
     assert json.loads(again.stdout)["tasks"][0]["verdict"]["study"] == "mine.safetensors"
     assert Path("r.html").stat().st_size > 20000
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".safetensors", ".parquet"])
+def test_what_does_not_begin_as_its_suffix_says_is_refused(tmp_path: Path, suffix: str) -> None:
+    (tmp_path / f"x{suffix}").write_bytes(b"hello, this is a text")
+    with pytest.raises(ChooseError, match=f"is no good {suffix} file"):
+        check_file(tmp_path / f"x{suffix}")

@@ -246,9 +246,10 @@ def finished(place: Path, name: str) -> list[int]:
     return [t.number for t in trials(place, name) if t.state.name in ("COMPLETE", "PRUNED")]
 
 
-def test_killed_in_the_middle_it_resumes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_killed_in_the_middle_it_resumes(tmp_path: Path, jobs: int) -> None:
     place = tmp_path / "a.journal"
-    process = run_script(place, jobs=2)
+    process = run_script(place, jobs=jobs)
     deadline = time.monotonic() + 120
     while len(finished(place, "choose/search")) < 2 and time.monotonic() < deadline:
         assert process.poll() is None, process.stderr.read().decode()

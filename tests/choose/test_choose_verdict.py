@@ -12,7 +12,8 @@ from regard.choosing.training.costs import Cost
 from regard.choosing.training.metrics import GOALS, goal
 from regard.choosing.training.stages import LOOKS, Settings
 from regard.choosing.training.trainer import marks
-from regard.choosing.training.verdict import Outcome, Row, compared, judge
+from regard.choosing.training.verdict import Outcome, Row, Verdict, compared, judge
+from regard.choosing.training.words import recommendation, use
 from regard.claims import all_claims
 from regard.claims.tools.statistics import difference
 
@@ -49,6 +50,64 @@ def test_a_poor_and_noisy_alternative_leaves_nothing_open() -> None:
     same, poor = [0.801, 0.802, 0.7995], [0.2, 0.9, 0.1]
     found = judge(rows([0.800, 0.801, 0.799], same, poor), "scaled_dot", range(3), 0.02)
     assert found.outcome is Outcome.SAME
+
+
+def verdict_of(*qualities: list[float], metric: str = "accuracy") -> Verdict:
+    """All of it, from made-up qualities."""
+    final, seeds = rows(*qualities), list(range(len(qualities[0])))
+    for row in final:
+        row.status = "final"
+    judged = judge(final, "scaled_dot", seeds, 0.01)
+    facts = {"settings": {"candidates": list(NAMES), "steps": 100}}
+    return Verdict(*judged, final, metric, 0.01, seeds, facts=facts)
+
+
+def test_what_is_not_decided_says_so_first_and_how_to_decide() -> None:
+    null, other = [0.80, 0.60, 0.70], [0.85, 0.80, 0.80]
+    found = verdict_of(null, other)
+    told = [str(found).splitlines()[:2], [text.zh for text in recommendation(found)[:2]]]
+    assert told[0][0].startswith("Not decided: ") and told[1][0].startswith("未能判定")
+    assert "(1 point)" in told[0][0] and "Use scaled dot, the null, meanwhile" in told[0][1]
+    count = found.seeds_to_decide
+    assert count is not None and all(f"--seeds {count}" in text[1] for text in told)
+    assert "--steps 200" in told[0][1] and "winner" not in str(found)
+    assert "null, not decided" in str(found) and use(found).en == "scaled dot, for now"
+    assert found.as_dict()["decided"] is False and found.as_dict()["seeds_to_decide"] == count
+
+
+@pytest.mark.parametrize(("ahead", "outcome"), [(0.02, Outcome.ALTERNATIVE), (0.004, Outcome.SAME)])
+def test_as_many_seeds_as_it_says_decide_it(ahead: float, outcome: Outcome) -> None:
+    def with_seeds(count: int) -> Verdict:
+        swing = [0.03 * (-1) ** seed for seed in range(count)]
+        noise = (sum(x * x for x in swing) / (count - 1)) ** 0.5  # the same for every count
+        other = [0.5 + ahead + x * 0.03 / noise for x in swing]
+        return verdict_of([0.5] * count, other)
+
+    found = with_seeds(4)
+    count = found.seeds_to_decide
+    assert found.outcome is Outcome.UNDECIDED and count is not None
+    even = count + count % 2
+    assert with_seeds(even).outcome is outcome and with_seeds(even).seeds_to_decide is None
+    assert with_seeds(even - 4).outcome is Outcome.UNDECIDED
+
+
+def test_a_lead_that_no_seeds_decide() -> None:
+    close = verdict_of([0.5] * 4, [0.40, 0.62, 0.40, 0.61])
+    assert close.outcome is Outcome.UNDECIDED and close.seeds_to_decide is None
+    assert "even 1000 seeds" in recommendation(close)[1].en
+
+
+def test_more_than_noise_is_not_yet_enough_to_matter() -> None:
+    found = verdict_of([0.800, 0.801, 0.799, 0.8], [0.804, 0.805, 0.803, 0.804])
+    assert found.over_null is not None and found.over_null.low > 0
+    assert "no difference that matters (1 point" in recommendation(found)[0].en
+    assert "null, not beaten" in str(found) and "winner" not in str(found)
+
+
+def test_r_squared_is_no_percentage() -> None:
+    found = verdict_of([0.55, 0.54, 0.56], [0.999, 0.998, 0.999], metric="r2")
+    assert "of R² over 3" in str(found) and "0.999 ±0.001" in str(found)
+    assert not any(word in str(found) for word in ("r2", "%", "points"))
 
 
 def test_one_seed_decides_nothing() -> None:

@@ -61,7 +61,7 @@ def choose(
     from one seed, by successive halving (Optuna's). Then the best few and scaled dot, each at its
     own best rate, are trained from `seeds` other seeds; the verdict compares those, paired by seed,
     on data that no rate was chosen by. Scaled dot is the null: an alternative has to beat it by more
-    than noise.
+    than noise and by as much as `matters`.
 
     Args:
         build_model: from a score to your model, an `nn.Module`; called anew for every training.

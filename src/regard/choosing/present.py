@@ -12,7 +12,7 @@ from regard.choosing.cost.answer import busy, times
 from regard.choosing.cost.present import TITLE, bullet
 from regard.choosing.suite import SHAPE, Answer, Suite
 from regard.choosing.training.verdict import Outcome
-from regard.choosing.training.words import as_text, margin, plural, price
+from regard.choosing.training.words import as_text, enough, margin, plural, price, use
 from regard.measuring.memory import show
 from regard.measuring.words import duration, seconds
 
@@ -36,7 +36,9 @@ def show_first_look(report: Report, console: Console) -> None:
         time = theirs.both.over(ours.both).median
         space = (theirs.both_memory or 0) / max(ours.both_memory or 1, 1)
         console.print(
-            f"  the textbook's takes {times(time)} the time and {times(space)} the memory"
+            f"  the textbook's takes {times(time)} the time (median of paired rounds) and {times(space)} "
+            "the memory",
+            soft_wrap=True,
         )
     if said := busy(report):
         bullet(console, "-", said, style="dim")
@@ -71,22 +73,31 @@ def answer_table(answers: list[Answer]) -> Table:
     for answer in answers:
         verdict = answer.verdict
         if verdict is None:
-            table.add_row(answer.task.prop.en, "-", "no verdict", "-")
+            table.add_row(named(answer), "-", "no verdict", "-")
             continue
-        row = verdict.row(verdict.winner)
-        cells = (row.candidate.label.en, margin(verdict).en, price(verdict, row))
-        table.add_row(answer.task.prop.en, *cells)
+        cost = price(verdict, verdict.row(verdict.winner))
+        cells = (use(verdict).en, margin(verdict).en, cost)
+        table.add_row(named(answer), *cells)
     return table
+
+
+def named(answer: Answer) -> str:
+    """The name of a task, and what it stands for."""
+    return f"{answer.task.name}: {answer.task.prop.en}"
 
 
 def note(answers: list[Answer]) -> str:
     """How the numbers were made, in one sentence or two."""
     counts = sorted({len(one.verdict.seeds) for one in answers if one.verdict is not None})
     seeds = "no" if not counts else "-".join(str(x) for x in dict.fromkeys((counts[0], counts[-1])))
+    matters = " or ".join(
+        dict.fromkeys(enough(one.verdict).en for one in answers if one.verdict is not None)
+    )
     return (
         f"Differences are paired over {seeds} seed{plural(counts[-1] if counts else 0)}, with 95% "
         "intervals that hold for all alternatives together; every candidate had the same data, "
-        "steps and learning rates to try, and scaled dot wins unless beaten by more than noise."
+        "steps and learning rates to try. Scaled dot is the null: an alternative wins where it is "
+        f"ahead by more than noise and by as much as matters{f' ({matters})' if matters else ''}."
     )
 
 
@@ -94,6 +105,6 @@ def line(answer: Answer) -> str:
     """One finished task, while others run."""
     if answer.verdict is None:
         return f"{answer.task.name}: {answer.reason}"
-    label = answer.verdict.row(answer.verdict.winner).candidate.label.en
+    label = use(answer.verdict).en
     took = duration(answer.verdict.facts["seconds"])
     return f"{answer.task.name.ljust(LONGEST_NAME)} {label} ({margin(answer.verdict).en}; {took})"

@@ -33,8 +33,9 @@ RULES = (
         Text("nothing else is known: equal widths or projections in front, data enough",
              "别无所知：宽度相同或前面有投影，数据够多"),
         "scaled_dot", PLAIN, "yes",
-        Text("it is the cheapest, and an alternative has to beat it by more than noise",
-             "它最便宜，替代者必须以超出噪声的幅度胜过它"),
+        Text("it is the cheapest; an alternative has to beat it by more than noise and by as much as "
+             "matters",
+             "它最便宜；替代者必须以超出噪声、且要紧的幅度胜过它"),
         ("E1", "C2", "C10"),
     ),
     Rule(

@@ -107,11 +107,24 @@ def choose(shape: Shape | None, data: Path | None, **options: Any) -> None:
     """Compare; the help text is above."""
     if shape is not None and data is not None:
         raise Mistake("--shape compares costs, --data trains: give one of them")
+    if data is not None:  # before anything that takes seconds to load
+        check_data(data)
     where = pick_device(options.pop("device"))
     if shape is not None:
         by_cost(shape, where, options)
     else:
         by_training(data, where, options)
+
+
+def check_data(path: Path) -> None:
+    """Refuse what is no file of data."""
+    from regard.choosing.tasks.header import check_file
+    from regard.choosing.training.errors import ChooseError
+
+    try:
+        check_file(path)
+    except ChooseError as error:
+        raise Mistake(f"--data {error}") from None
 
 
 def by_training(data: Path | None, where: torch.device, options: dict[str, Any]) -> None:
@@ -131,6 +144,8 @@ def by_training(data: Path | None, where: torch.device, options: dict[str, Any])
     as_json, out = options["as_json"], options["out"]
     storage = options["storage"] or out / "study.journal"
     check_storage(storage)
+    if not options["resume"]:
+        tell_unfinished(tasks, storage)
     screen, headline = console(stderr=as_json), None
     if data is None:
         if where.type == "cpu":
@@ -158,6 +173,7 @@ def by_training(data: Path | None, where: torch.device, options: dict[str, Any])
             **more,
         )
     suite.headline = headline
+    tell_unexamined(suite)
     if data is not None and suite.failed:
         raise Mistake(suite.failed[0].reason)
     try:
@@ -208,6 +224,31 @@ def check_storage(place: str | Path) -> None:
             pass
     except ChooseError as error:
         raise Mistake(str(error)) from None
+
+
+def tell_unfinished(tasks: list[Task], place: str | Path) -> None:
+    """Say that a run of the same data waits to be gone on with."""
+    from regard.choosing.training.series import left_behind
+
+    if any(left_behind(place, task.name, task.data) for task in tasks):
+        click.echo(
+            "An unfinished run of this data is here: to go on with it, stop this one now and give "
+            "--resume. This one begins anew and leaves it as it is.",
+            err=True,
+        )
+
+
+def tell_unexamined(suite: Suite) -> None:
+    """Say once that the doctor failed, and how; the report says of which candidates."""
+    verdicts = [answer.verdict for answer in suite.answers if answer.verdict is not None]
+    rows = [row for verdict in verdicts for row in verdict.rows]
+    errors = [row.vitals["error"] for row in rows if "error" in row.vitals]
+    if errors:
+        click.echo(
+            f"Warning: the doctor could not examine {len(errors)} of the trained candidates "
+            f"({errors[0]}). Qualities and costs hold all the same.",
+            err=True,
+        )
 
 
 def default_jobs(where: torch.device) -> int:

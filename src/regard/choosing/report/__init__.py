@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from regard import page
 from regard.choosing.report.charts import overview_chart
 from regard.choosing.report.entries import claims, entry, versions
-from regard.choosing.report.overview import first_rows, summary
+from regard.choosing.report.overview import fair, first_rows, summary, textbook_ratio
 from regard.choosing.report.words import BORNE, WORDS
 from regard.choosing.rules import RULES
 from regard.choosing.suite import Answer, Suite
@@ -50,7 +50,9 @@ def compose(suite: Suite) -> str:
         sentences=summary(suite),
         entries=entries,
         overview=overview_chart(done),
+        fair=fair(suite),
         first=first_rows(suite.headline),
+        ratio=textbook_ratio(suite.headline),
         rules=RULES,
         scores=LABELS,
         borne=BORNE,

@@ -17,7 +17,7 @@ from regard.choosing.report.words import OVER_NULL, STEP, STEPS, TIMES_NULL
 from regard.choosing.training.candidates import LABELS
 from regard.choosing.training.trainer import DIVERGED
 from regard.choosing.training.verdict import Row, Verdict
-from regard.choosing.training.words import SHARES, metric_of
+from regard.choosing.training.words import SHARES, metric_of, undecided
 from regard.claims.canvas import GREY, LOOKS, ORANGE
 from regard.claims.text import Text
 from regard.claims.tools.statistics import Estimate
@@ -28,7 +28,7 @@ from regard.page.drawing import in_both, inline, width_of
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-SIZE = (6.2, 3.6)
+SIZE = (5.0, 4.4)  # narrow enough for a phone
 ROW_HEIGHT = 0.46  # inches of one task in the overview
 DASHES = {"none": "-", "layer_norm": "--", "clipped_keys": ":", "temperature": "-."}
 
@@ -76,14 +76,14 @@ def cost_chart(verdict: Verdict, prefix: str) -> Drawing:
         log_times(axes, [row.cost.seconds for row in rows if row.cost is not None])
         axes.set_xlabel(STEP.en)
         axes.set_ylabel(safe(unit(verdict).en))
-        legend(axes)
+        legend(figure, axes)
         return figure
 
     return drawing(
         compose,
         f"{prefix}-cost",
         Text(
-            f"{metric.en.capitalize()} on the test part, with its 95% interval over seeds, against the "
+            f"{heading(metric)} on the test part, with its 95% interval over seeds, against the "
             "time of one training step. Up and to the left is better; open marks have a stabiliser.",
             f"测试部分上的{metric.zh}及其对种子的 95% 区间，与训练一步的时间。越靠左上越好；空心标记带有稳定措施。",
         ),
@@ -110,14 +110,14 @@ def curve_chart(verdict: Verdict, prefix: str) -> Drawing:
             )  # fmt: skip
         axes.set_xlabel(STEPS.en)
         axes.set_ylabel(safe(unit(verdict).en))
-        legend(axes)
+        legend(figure, axes)
         return figure
 
     return drawing(
         compose,
         f"{prefix}-curve",
         Text(
-            f"{metric.en.capitalize()} on the validation part while training: finalists as the mean over "
+            f"{heading(metric)} on the validation part while training: finalists as the mean over "
             "seeds, the others, thin, as far as the search let them come.",
             f"训练中验证部分上的{metric.zh}：决赛者为各种子的平均，其余（细线）画到搜索让它们停下为止。",
         ),
@@ -156,7 +156,7 @@ def overview_chart(named: Sequence[tuple[Text, Verdict]]) -> Drawing | None:
         cost.xaxis.set_minor_formatter(NullFormatter())
         handles = {mark.kind.en: mark.handle() for mark in marks}
         figure.legend(
-            handles=list(handles.values()), loc="outside upper center", ncols=8, frameon=False,
+            handles=list(handles.values()), loc="outside upper left", ncols=4, frameon=False,
             fontsize=8,
         )  # fmt: skip
         return figure
@@ -184,8 +184,8 @@ class Mark:
 
     @property
     def wins(self) -> bool:
-        """It is what to use."""
-        return self.row.candidate.name == self.verdict.winner
+        """It is surely better."""
+        return not undecided(self.verdict) and self.row.candidate.name == self.verdict.winner
 
     @property
     def kind(self) -> Text:
@@ -236,9 +236,10 @@ def log_times(axes: Axes, times: list[float]) -> None:
         axes.set_xticks(sorted({min(times), max(times)}))
 
 
-def legend(axes: Axes) -> None:
-    """Beside the drawing: no curve is hidden by it."""
-    axes.legend(frameon=False, fontsize=7.5, loc="center left", bbox_to_anchor=(1.0, 0.5))
+def legend(figure: Figure, axes: Axes) -> None:
+    """Below the drawing: no curve is hidden by it, and a narrow screen shows both."""
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False, fontsize=7.5)
 
 
 def safe(text: str) -> str:
@@ -250,6 +251,11 @@ def safe(text: str) -> str:
 def scale(verdict: Verdict) -> float:
     """To hundredths where the metric is a share."""
     return 100.0 if verdict.metric in SHARES else 1.0
+
+
+def heading(metric: Text) -> str:
+    """With a large first letter; the others stay, as in NDCG."""
+    return metric.en[:1].upper() + metric.en[1:]
 
 
 def unit(verdict: Verdict) -> Text:

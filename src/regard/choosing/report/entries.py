@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from regard.choosing.report.charts import Drawing, cost_chart, curve_chart
-from regard.choosing.report.words import NO_VERDICT, OUTCOMES, VITALS
+from regard.choosing.report.words import NO_VERDICT, NOTES, OUTCOMES, VITALS
 from regard.choosing.suite import Answer, Suite
 from regard.choosing.training.verdict import Row, Verdict
 from regard.choosing.training.words import (
@@ -16,6 +16,8 @@ from regard.choosing.training.words import (
     recommendation,
     spread,
     standing,
+    undecided,
+    use,
 )
 from regard.claims.registry import survey
 from regard.claims.text import Text
@@ -41,7 +43,7 @@ class Line:
     winner: bool
     vitals: list[str]
     findings: list[str]
-    notes: list[str]
+    notes: list[Text]
 
     @property
     def seen(self) -> bool:
@@ -98,7 +100,7 @@ def entry(answer: Answer, place: int) -> Entry:
         tone=tone,
         outcome=outcome,
         sentences=recommendation(verdict),
-        winner=winner.candidate.label,
+        winner=use(verdict),
         margin=margin(verdict),
         price=price(verdict, winner),
         lines=[line(verdict, row, shown) for row in verdict.rows],
@@ -140,10 +142,10 @@ def line(verdict: Verdict, row: Row, shown: list[str]) -> Line:
         "-" if cost is None else f"{cost.parameters:,}",
         "-" if row.rate is None else f"{row.rate:g}",
         standing(verdict, row),
-        row.candidate.name == verdict.winner,
+        row.candidate.name == verdict.winner and not undecided(verdict),
         [vital_number(own[vital]) if vital in own else "-" for vital in shown],
         list(dict.fromkeys(found)),
-        list(seen.get("notes", [])),
+        [NOTES.get(note, Text(note, note)) for note in seen.get("notes", [])],
     )
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from regard.choosing.cost import Report
-from regard.choosing.report.words import FIRST
+from regard.choosing.report.words import FIRST, WORDS
 from regard.choosing.suite import Answer, Suite
 from regard.choosing.training.candidates import LABELS, kind_of
 from regard.choosing.training.verdict import Outcome, Verdict
-from regard.choosing.training.words import SHARES, recommendation
+from regard.choosing.training.words import SHARES, enough, recommendation, undecided
 from regard.claims.text import Text
 from regard.measuring.figure import size
 from regard.measuring.words import listed, number, seconds
@@ -21,9 +21,11 @@ def summary(suite: Suite) -> list[Text]:
     if len(suite.answers) == 1 and done:
         return recommendation(done[0][1])
     won = [pair for pair in done if pair[1].outcome is Outcome.ALTERNATIVE]
-    kept = [one for one, verdict in done if verdict.outcome is not Outcome.ALTERNATIVE]
+    kept = [pair for pair in done if pair[1].outcome in (Outcome.NULL, Outcome.SAME)]
+    unsettled = [pair for pair in done if undecided(pair[1])]
     found = [changes(won)] if won else []
-    found += [stays(kept, won)] if kept or won else []
+    found += [stays(kept)] if kept else []
+    found += [not_decided(unsettled)] if unsettled else []
     return found + ([unanswered(suite.failed)] if suite.failed else [])
 
 
@@ -39,9 +41,10 @@ def changes(won: Sequence[tuple[Answer, Verdict]]) -> Text:
     for kind, pairs in kinds.items():
         names, gain = titles([answer for answer, _ in pairs]), gains([v for _, v in pairs])
         told.append(Text(f"{kind.en} for {names.en}{gain.en}", f"{names.zh}用{kind.zh}{gain.zh}"))
+    cost = costs([verdict for _, verdict in won])
     return Text(
-        f"Change from scaled dot to {listed([text.en for text in told])}.",
-        f"这些情况换掉缩放点积：{'；'.join(text.zh for text in told)}。",
+        f"Change from scaled dot to {listed([text.en for text in told])}{cost.en}.",
+        f"这些情况换掉缩放点积：{'；'.join(text.zh for text in told)}{cost.zh}。",
     )
 
 
@@ -54,18 +57,46 @@ def gains(verdicts: Sequence[Verdict]) -> Text:
     return Text(f" (+{' to +'.join(ends)} points)", f"（+{' 到 +'.join(ends)} 个百分点）")
 
 
-def stays(kept: Sequence[Answer], won: Sequence[tuple[Answer, Verdict]]) -> Text:
-    """Where scaled dot stays, and what the others cost."""
-    names, cost = titles(kept), costs([verdict for _, verdict in won])
-    if not kept:
-        return Text(
-            f"An alternative beat it everywhere{cost.en}.", f"每一类数据上都有替代者胜出{cost.zh}。"
-        )
+def stays(kept: Sequence[tuple[Answer, Verdict]]) -> Text:
+    """Where scaled dot stays."""
+    names, matters = titles([answer for answer, _ in kept]), thresholds([v for _, v in kept])
     return Text(
-        f"Stay with scaled dot for {names.en}: no alternative beats it there by more than noise"
-        f"{cost.en}.",
-        f"{names.zh}仍用缩放点积：没有替代者以超出噪声的幅度胜过它{cost.zh}。",
+        f"Stay with scaled dot for {names.en}: no alternative beats it there by more than noise and "
+        f"by as much as matters ({matters.en}).",
+        f"{names.zh}仍用缩放点积：没有替代者胜过它的幅度既超出噪声又要紧（{matters.zh}）。",
     )
+
+
+def not_decided(pairs: Sequence[tuple[Answer, Verdict]]) -> Text:
+    """Where the intervals are too wide to say, and what to do."""
+    names, matters = titles([answer for answer, _ in pairs]), thresholds([v for _, v in pairs])
+    needs = [verdict.seeds_to_decide for _, verdict in pairs]
+    known = [need for need in needs if need is not None]
+    seeds = f" (--seeds {max(known)})" if len(known) == len(needs) else ""
+    return Text(
+        f"Not decided for {names.en}: a difference that matters ({matters.en}) is neither shown nor "
+        f"ruled out. Use scaled dot meanwhile; more seeds{seeds} or longer trainings (--steps) tell.",
+        f"{names.zh}未能判定：要紧的差别（{matters.zh}）既未得到证实，也不能排除。暂用缩放点积；"
+        f"增加种子{seeds}或加长训练（--steps）才能判定。",
+    )
+
+
+def fair(suite: Suite) -> Text:
+    """What it takes to win."""
+    verdicts = [one.verdict for one in suite.answers if one.verdict is not None]
+    if not verdicts:
+        return WORDS["fair"]
+    matters = thresholds(verdicts)
+    return Text(
+        f"{WORDS['fair'].en} What matters: {matters.en} or more.",
+        f"{WORDS['fair'].zh}要紧是指 {matters.zh}或更多。",
+    )
+
+
+def thresholds(verdicts: Sequence[Verdict]) -> Text:
+    """The differences that matter, each once."""
+    found = list(dict.fromkeys(enough(verdict) for verdict in verdicts))
+    return Text(" or ".join(text.en for text in found), "或 ".join(text.zh for text in found))
 
 
 def costs(verdicts: Sequence[Verdict]) -> Text:
@@ -76,8 +107,8 @@ def costs(verdicts: Sequence[Verdict]) -> Text:
         return Text("", "")
     ends = dict.fromkeys(number(x) for x in (min(ratios), max(ratios)))
     return Text(
-        f"; a training step of what wins takes {' to '.join(ends)} times its time",
-        f"；胜出者训练一步的时间是它的 {' 到 '.join(ends)} 倍",
+        f"; a training step of these takes {' to '.join(ends)} times the time of scaled dot",
+        f"；它们训练一步的时间是缩放点积的 {' 到 '.join(ends)} 倍",
     )
 
 
@@ -93,6 +124,21 @@ def titles(answers: Sequence[Answer]) -> Text:
         return Text("", "")
     found = [answer.task.title for answer in answers]
     return Text(listed([text.en for text in found]), "、".join(text.zh for text in found))
+
+
+def textbook_ratio(report: Report | None) -> Text | None:
+    """How many times the time of ours the textbook's takes, by rounds; None where it is not known."""
+    theirs, ours = (
+        report.find(name) if report else None for name in ("textbook_additive", "additive")
+    )
+    if not theirs or not ours or not theirs.timed() or not ours.timed():
+        return None
+    ratio = number(theirs.both.over(ours.both).median)
+    return Text(
+        f"The textbook's takes {ratio} times the time of ours: the median of ratios, each of two calls "
+        "that were timed one after the other. Times in the table are medians of their own.",
+        f"教科书写法的时间是我们的 {ratio} 倍：逐对先后计时之比的中位数。表中的时间是各自的中位数。",
+    )
 
 
 def first_rows(report: Report | None) -> list[tuple[Text, str, str, str]]:

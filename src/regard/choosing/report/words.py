@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from regard.choosing.training.verdict import Outcome
+from regard.choosing.training.vitals import FAILED, UNSEEN
 from regard.claims.text import Text
 
 # Tones of the shared style sheet, and words, for kinds of answers.
@@ -25,6 +26,12 @@ VITALS = {
     "tanh_saturated": Text("tanh saturated", "tanh 饱和"),
 }
 
+# The doctor's notes on what it could not do.
+NOTES = {
+    FAILED: Text(FAILED, "doctor 无法检查这个模型；训练结果不受影响"),
+    UNSEEN: Text(UNSEEN, "没有看到注意力调用"),
+}
+
 BORNE = {
     "yes": ("good", Text("yes", "是")),
     "in part": ("warning", Text("in part", "部分")),
@@ -43,9 +50,10 @@ WORDS = {
     "answer": Text("answer", "结论"),
     "fair": Text(
         "Every candidate had the same data, steps and learning rates to try. Scaled dot is the null: an "
-        "alternative wins only where it is ahead by more than noise.",
-        "每个候选使用同样的数据、步数和候选学习率。缩放点积是基准：替代者只有以超出噪声的幅度领先才算胜出。",
+        "alternative wins only where it is ahead by more than noise and by as much as matters.",
+        "每个候选使用同样的数据、步数和候选学习率。缩放点积是基准：替代者只有领先幅度超出噪声、并且要紧，才算胜出。",
     ),
+    "swipe": Text("The drawing goes on to the right: swipe it.", "图的右边还有内容：左右滑动查看。"),
     "tasks": Text("Each kind of data", "每一类数据"),
     "fold": Text("Open all", "全部展开"),
     "candidates": Text("All candidates", "全部候选"),

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from regard.choosing.tasks.header import check_file
 from regard.choosing.training.errors import ChooseError
 from regard.measuring import memory
 from regard.measuring.graphs import first_line
@@ -35,14 +36,8 @@ def read_arrays(path: Path) -> dict[str, Any]:
     readers: dict[str, Callable[[Path], dict[str, Any]]] = {
         ".npz": read_npz, ".safetensors": read_safetensors, ".parquet": read_parquet,
     }  # fmt: skip
-    if path.suffix not in readers:
-        raise ChooseError(f"{path}: files are {', '.join(readers)}, this one is {path.suffix!r}")
+    check_file(path)
     try:
-        path.stat()
-        if not path.is_file():
-            raise ChooseError(
-                f"{path}: is {'a folder' if path.is_dir() else 'no file'}; give a file"
-            )
         found = readers[path.suffix](path)
     except ChooseError:
         raise

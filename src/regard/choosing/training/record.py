@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from regard.choosing.training.verdict import SCHEMA, Row, Verdict
+from regard.choosing.training.verdict import SCHEMA, Outcome, Row, Verdict
 from regard.choosing.training.words import recommendation
 from regard.claims.tools.statistics import Estimate
 
@@ -16,6 +16,8 @@ def as_dict(verdict: Verdict) -> dict[str, Any]:
         "schema": SCHEMA,
         "outcome": verdict.outcome.name.lower(),
         "recommendation": [sentence.en for sentence in recommendation(verdict)],
+        "decided": verdict.outcome is not Outcome.UNDECIDED,
+        "seeds_to_decide": verdict.seeds_to_decide,
         "winner": verdict.winner,
         "runner_up": verdict.runner_up,
         "margin": interval(verdict.margin),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -14,9 +13,10 @@ import torch
 
 from regard.choosing.training.candidates import Candidate
 from regard.choosing.training.costs import Cost, measure_costs
-from regard.choosing.training.data import Data, Parts, parts_of
+from regard.choosing.training.data import Data, parts_of
 from regard.choosing.training.errors import ChooseError
 from regard.choosing.training.metrics import goal
+from regard.choosing.training.series import fingerprint, pick_name
 from regard.choosing.training.stages import (
     SEARCH_SEED,
     Settings,
@@ -29,7 +29,6 @@ from regard.choosing.training.storage import (
     Cell,
     cell_of,
     enqueue,
-    names_in,
     open_study,
     opened,
     quiet,
@@ -108,16 +107,8 @@ class Comparison:
         self.goal = goal(order.metric, order.loss, self.parts.validation[0][-1])
         self.place = str(order.storage)
         self.storage = storage
-        self.name = self.pick_name()
+        self.name = pick_name(storage, order.name, order.resume)
         self.interrupted = False
-
-    def pick_name(self) -> str:
-        """Of the study: the last of its series to go on with, else a new one."""
-        taken = names_in(self.storage)
-        series = [self.order.name]
-        while f"{series[-1]}/search" in taken:
-            series.append(f"{self.order.name}-{len(series) + 1}")
-        return series[-2] if self.order.resume and len(series) > 1 else series[-1]
 
     def run(self) -> Verdict:
         """Costs, search, final, verdict."""
@@ -189,7 +180,7 @@ class Comparison:
         cells = work.settings.search_cells()
         until = self.began + SEARCH_SHARE * (self.until - self.began)
         whole = SEARCHED * len(cells) * work.settings.steps
-        tick = self.ticker("searching", study, whole, 0.0, SEARCH_SHARE)
+        tick = self.ticker("searching", study, whole, 0.0, search_part(work.settings))
         self.empty(work, study, cells, until, tick)
 
     def final(self, work: Work, search: Study, study: Study) -> None:
@@ -198,7 +189,7 @@ class Comparison:
         chosen = finalists(best, work.settings)
         cells = work.settings.final_cells(chosen)
         whole = len(cells) * work.settings.steps
-        tick = self.ticker("comparing", study, whole, SEARCH_SHARE, 1.0)
+        tick = self.ticker("comparing", study, whole, search_part(work.settings), 1.0)
         self.empty(work, study, cells, self.until, tick)
 
     def empty(
@@ -224,7 +215,7 @@ class Comparison:
             left = self.until - time.time()
             if part > 0.05:
                 pace = (time.time() - began) / part
-                rest = (1 - high) / (high - low)  # the other stage takes about as long
+                rest = (1 - high) / (high - low)  # what the other stage takes
                 left = min(left, pace * (1 - part + rest))
             ended = sum(trial.state.is_finished() for trial in trials)
             said = f"{label}: {ended} trainings done"
@@ -335,14 +326,13 @@ def drop_diverged(row: Row) -> None:
         row.reason = f"it diverged: its metric was no number at seed {seeds}; try lower rates"
 
 
+def search_part(settings: Settings) -> float:
+    """Of all steps, about how many are the search's."""
+    search = SEARCHED * len(settings.search_cells())
+    finals = min(settings.finalists + 1, len(settings.candidates)) * len(settings.seeds)
+    return search / (search + finals)
+
+
 def count_trials(study: Study) -> int:
     """Trainings that were begun."""
     return sum(trial.last_step is not None for trial in study.get_trials(deepcopy=False))
-
-
-def fingerprint(parts: Parts) -> int:
-    """Tells one data set from another, by its held-out targets."""
-    found = 0
-    for batch in parts.validation:
-        found = zlib.crc32(batch[-1].cpu().contiguous().numpy().tobytes(), found)
-    return found

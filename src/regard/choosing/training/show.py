@@ -12,6 +12,30 @@ from regard.measuring.words import duration
 
 Tell = Callable[[str, float, float], None]
 LINE = 10.0  # seconds between two lines of plain text
+# Nothing is said of the time left before this many seconds and this part are done.
+SECONDS, PART = 5.0, 0.05
+FRESH = 0.2  # weight of a new estimate of the time left beside the earlier ones
+
+
+class TimeLeft:
+    """Says how long it takes yet, by the part that is done; smoothed, and nothing before it is known."""
+
+    def __init__(self) -> None:
+        self.began: float | None = None
+        self.first = self.until = 0.0
+        self.end: float | None = None  # when it should be done
+
+    def __call__(self, part: float, left: float) -> str:
+        """Words, or none; `left` of the first call is the most that there is."""
+        now = time.monotonic()
+        if self.began is None:
+            self.began, self.first, self.until = now, part, now + left
+        done = part - self.first
+        if now - self.began < SECONDS or done < PART:
+            return ""
+        end = min(now + (now - self.began) / done * (1 - part), self.until)
+        self.end = end if self.end is None else self.end + FRESH * (end - self.end)
+        return f"about {duration(max(self.end - now, 0.0))} left"
 
 
 @contextmanager
@@ -43,10 +67,10 @@ def bar() -> Iterator[Tell]:
         *columns, console=Console(stderr=True), transient=True, auto_refresh=False,
         redirect_stdout=False, redirect_stderr=False,
     ) as drawn:  # fmt: skip
-        task = drawn.add_task("", total=1.0, left="")
+        task, time_left = drawn.add_task("", total=1.0, left=""), TimeLeft()
 
         def tell(label: str, part: float, left: float) -> None:
-            drawn.update(task, description=label, completed=part, left=f"{duration(left)} left")
+            drawn.update(task, description=label, completed=part, left=time_left(part, left))
             drawn.refresh()
 
         yield tell
@@ -54,12 +78,13 @@ def bar() -> Iterator[Tell]:
 
 def lines() -> Tell:
     """A line of plain text now and then."""
-    last = [0.0]
+    last, time_left = [0.0], TimeLeft()
 
     def tell(label: str, part: float, left: float) -> None:
-        now = time.monotonic()
+        now, rest = time.monotonic(), time_left(part, left)
         if now - last[0] > LINE:
             last[0] = now
-            print(f"{label}, {100 * part:.0f}%, {duration(left)} left", file=sys.stderr, flush=True)
+            said = f"{label}, {100 * part:.0f}%"
+            print(f"{said}, {rest}" if rest else said, file=sys.stderr, flush=True)
 
     return tell

@@ -20,13 +20,15 @@ from regard.choosing.training.costs import Cost
 from regard.claims.tools.statistics import LEVEL, Estimate, difference, mean
 
 SCHEMA = "regard.choose/trained/1"
+# What is advised where it is not decided: fewer tell little of the noise, more the command refuses.
+FEW_SEEDS, MOST_SEEDS = 5, 1000
 
 
 class Outcome(StrEnum):
     """What kind of answer it is."""
 
-    ALTERNATIVE = "an alternative beats scaled dot by more than noise"
-    NULL = "scaled dot beats every alternative by more than noise"
+    ALTERNATIVE = "an alternative beats scaled dot, by more than noise and as much as matters"
+    NULL = "scaled dot beats every alternative, by more than noise and as much as matters"
     SAME = "no difference that matters"
     UNDECIDED = "no difference was shown, and one that matters is not ruled out"
 
@@ -66,7 +68,8 @@ class Verdict:
 
     Attributes:
         outcome: what kind of answer it is.
-        winner: scaled dot, unless an alternative beats it by more than noise.
+        winner: what to use: scaled dot, unless an alternative beats it by more than noise and by as
+            much as matters. Where it is not decided that is scaled dot too, for now.
         runner_up: the best of the others; None where there is none.
         margin: by how much the winner is ahead of the runner-up, with its 95% interval.
         over_null: by how much the winner, or where that is scaled dot itself the best alternative, is
@@ -111,6 +114,18 @@ class Verdict:
             return None
         first, second = ([one.quality[seed] for seed in self.seeds] for one in (row, null))
         return compared(first, second, sum(one.status == "final" for one in self.rows) - 1)
+
+    @property
+    def seeds_to_decide(self) -> int | None:
+        """How many seeds would decide what is not, if leads and noise stay as they are.
+
+        None where it is decided, where one seed tells nothing of the noise, or where `MOST_SEEDS`
+        would not do.
+        """
+        if self.outcome is not Outcome.UNDECIDED or len(self.seeds) < 2:
+            return None
+        leads = [found for row in self.rows if (found := self.over(row)) is not None]
+        return seeds_to_decide(leads, len(self.seeds), self.matters) if leads else None
 
     def times_null(self, row: Row) -> float | None:
         """The time of a step over that of scaled dot; None where one of them is not known."""
@@ -209,6 +224,37 @@ def compared(first: Sequence[float], second: Sequence[float], several: int) -> E
     widen = stats.t.isf(half / several, count - 1) / stats.t.isf(half, count - 1)
     reach = float(widen) * (found.high - found.value)
     return Estimate(found.value, found.value - reach, found.value + reach)
+
+
+def seeds_to_decide(leads: Sequence[Estimate], count: int, matters: float) -> int | None:
+    """How many seeds would make the intervals of undecided leads narrow enough; None: too many.
+
+    Args:
+        leads: of all alternatives over the null, as `compared` gives them.
+        count: of the seeds they come from.
+        matters: the smallest difference that matters.
+    """
+    several = len(leads)
+    best = max(leads, key=lambda lead: lead.value)
+    unsettled = [
+        lead for lead in leads if lead.high >= matters and (lead.value > 0 or lead is best)
+    ]
+    # One that is ahead by enough has to come clear of 0; else all have to stay below what matters.
+    ahead = [(lead, lead.value) for lead in unsettled if lead.value >= matters]
+    rooms = ahead or [(lead, matters - lead.value) for lead in unsettled]
+    needs = [seeds_within(lead, room, count, several) for lead, room in rooms]
+    enough = [need for need in needs if need is not None]
+    if ahead:
+        return min(enough, default=None)
+    return max(enough) if enough and len(enough) == len(needs) else None
+
+
+def seeds_within(lead: Estimate, room: float, count: int, several: int) -> int | None:
+    """The fewest seeds at which the interval reaches less than `room` to a side."""
+    half = (1 - LEVEL) / 2 / several
+    noise = (lead.high - lead.value) * count**0.5 / stats.t.isf(half, count - 1)
+    tried = range(max(count + 1, FEW_SEEDS), MOST_SEEDS + 1)
+    return next((n for n in tried if stats.t.isf(half, n - 1) * noise / n**0.5 < room), None)
 
 
 def common_seeds(rows: Sequence[Row], seeds: Sequence[int]) -> list[int]:

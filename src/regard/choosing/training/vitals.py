@@ -9,11 +9,15 @@ import torch
 from torch import nn
 
 from regard.choosing.training.trainer import Training
+from regard.measuring.graphs import first_line
 
 # What is kept of the doctor's numbers: the worst head counts.
 WORST_HIGH = ("logit_max", "max_weight", "sink_weight", "key_spread", "tanh_saturated")
 WORST_LOW = ("entropy", "jacobian", "c50")
 BATCHES = 4
+# Notes, for a reader.
+FAILED = "the doctor could not examine this model; its results hold all the same"
+UNSEEN = "no attention call was seen"
 
 
 def vitals_of(training: Training) -> dict[str, Any]:
@@ -24,7 +28,7 @@ def vitals_of(training: Training) -> dict[str, Any]:
     try:
         return examined(training)
     except Exception as error:  # the patient is well: its results stay
-        return {"vitals": {}, "findings": [], "notes": [f"not examined: {error}"]}
+        return {"vitals": {}, "findings": [], "notes": [FAILED], "error": first_line(error)}
 
 
 def examined(training: Training) -> dict[str, Any]:
@@ -50,7 +54,7 @@ def examined(training: Training) -> dict[str, Any]:
             column = column[column.isfinite()]
             if name in WORST_HIGH + WORST_LOW and len(column):
                 found[name] = float(column.min() if name in WORST_LOW else column.max())
-    notes = [] if doctor.sites else ["no attention call was seen"]
+    notes = [] if doctor.sites else [UNSEEN]
     return {"vitals": found, "findings": findings(doctor), "notes": notes}
 
 

@@ -4,30 +4,38 @@ from __future__ import annotations
 
 import math
 
-from regard.choosing.training.verdict import Outcome, Row, Verdict
+from regard.choosing.training.verdict import FEW_SEEDS, MOST_SEEDS, Outcome, Row, Verdict
 from regard.claims.text import Text
 from regard.claims.tools.statistics import Estimate
 from regard.measuring.memory import show
 from regard.measuring.words import number, seconds
 
-# Metrics that are shares of 1, told in points of a hundred.
-SHARES = ("accuracy", "r2", "ndcg")
+# Metrics that are shares of 1, told in points of a hundred. R² is none: it may be negative.
+SHARES = ("accuracy", "ndcg")
 METRICS = {
     "accuracy": Text("accuracy", "准确率"),
-    "r2": Text("r2", "R²"),
-    "ndcg": Text("ndcg", "NDCG"),
+    "r2": Text("R²", "R²"),
+    "ndcg": Text("NDCG", "NDCG"),
+}
+
+WON = Text("winner", "胜者")
+# What scaled dot is where it did not win.
+KEPT = {
+    Outcome.SAME: Text("null, not beaten: use it", "基准，未被超过：用它"),
+    Outcome.UNDECIDED: Text("null, not decided: use it for now", "基准，未能判定：暂时用它"),
 }
 
 
 def recommendation(verdict: Verdict) -> list[Text]:
-    """Two sentences: what to use and by how much; what it costs, or what is cheaper."""
-    return [first_sentence(verdict), second_sentence(verdict)]
+    """What to use and by how much; what it costs, or what is cheaper; if undecided, how to decide."""
+    told = [first_sentence(verdict), second_sentence(verdict)]
+    return [told[0], meanwhile(verdict), told[1]] if undecided(verdict) else told
 
 
 def first_sentence(verdict: Verdict) -> Text:
     """What to use, and on what grounds."""
     label, metric = verdict.row(verdict.winner).candidate.label, metric_of(verdict)
-    count = len(verdict.seeds)
+    count, matters = len(verdict.seeds), enough(verdict)
     if verdict.runner_up is None or verdict.margin is None or verdict.over_null is None:
         return Text(
             f"Use {label.en}: no alternative came through.",
@@ -38,8 +46,9 @@ def first_sentence(verdict: Verdict) -> Text:
         ahead = spread(verdict, verdict.over_null)
         return Text(
             f"Use {label.en}: it is ahead of scaled dot by {ahead.en} of {metric.en} over {count} "
-            "seeds, more than noise.",
-            f"用{label.zh}：在 {count} 个种子上，{metric.zh}比缩放点积高 {ahead.zh}，超出噪声。",
+            f"seeds, more than noise and as much as matters ({matters.en}).",
+            f"用{label.zh}：在 {count} 个种子上，{metric.zh}比缩放点积高 {ahead.zh}，"
+            f"超出噪声，也达到要紧的幅度（{matters.zh}）。",
         )
     if verdict.outcome is Outcome.NULL:
         ahead = spread(verdict, verdict.margin)
@@ -55,14 +64,65 @@ def first_sentence(verdict: Verdict) -> Text:
     )
     if verdict.outcome is Outcome.SAME:
         return Text(
-            f"Use {label.en}: there is no difference that matters ({best.en}).",
-            f"用{label.zh}：没有要紧的差别，{best.zh}。",
+            f"Use {label.en}: there is no difference that matters ({matters.en} would); {best.en}.",
+            f"用{label.zh}：没有要紧的差别（{matters.zh}才算）；{best.zh}。",
         )
     return Text(
-        f"Stay with {label.en}: {best.en} over {count} seed{plural(count)}, which may be noise; more "
-        "seeds would tell.",
-        f"仍用{label.zh}：在 {count} 个种子上，{best.zh}，这可能是噪声；种子再多些才能判定。",
+        f"Not decided: {best.en} over {count} seed{plural(count)}, so a difference that matters "
+        f"({matters.en}) is neither shown nor ruled out.",
+        f"未能判定：在 {count} 个种子上，{best.zh}；要紧的差别（{matters.zh}）既未得到证实，也不能排除。",
     )
+
+
+def meanwhile(verdict: Verdict) -> Text:
+    """What to use as long as it is not decided, and how to decide it."""
+    label, now = verdict.row(verdict.winner).candidate.label, len(verdict.seeds)
+    steps = verdict.facts.get("settings", {}).get("steps")
+    longer = Text("longer trainings", "更长的训练")
+    if steps is not None:
+        longer = Text(
+            f"longer trainings (--steps {2 * steps})", f"更长的训练（--steps {2 * steps}）"
+        )
+    count = verdict.seeds_to_decide
+    if count is not None:
+        how = Text(
+            f"if leads and noise stay as they are, {count} seeds decide it (--seeds {count}); "
+            f"{longer.en} may, too",
+            f"若领先幅度和噪声不变，{count} 个种子即可判定（--seeds {count}）；{longer.zh}也可能有用",
+        )
+    elif now < 2:
+        how = Text(
+            f"one seed does not tell the noise: --seeds {FEW_SEEDS} does",
+            f"一个种子看不出噪声：请用 --seeds {FEW_SEEDS}",
+        )
+    else:
+        how = Text(
+            f"it is so close that even {MOST_SEEDS} seeds would not decide it; {longer.en} may",
+            f"相差太小，{MOST_SEEDS} 个种子也难以判定；{longer.zh}可能有用",
+        )
+    return Text(
+        f"Use {label.en}, the null, meanwhile; {how.en}.", f"暂时使用基准{label.zh}；{how.zh}。"
+    )
+
+
+def undecided(verdict: Verdict) -> bool:
+    """Whether the trials leave it open."""
+    return verdict.outcome is Outcome.UNDECIDED
+
+
+def use(verdict: Verdict) -> Text:
+    """The score to use, in a table."""
+    label = verdict.row(verdict.winner).candidate.label
+    return Text(f"{label.en}, for now", f"暂用{label.zh}") if undecided(verdict) else label
+
+
+def enough(verdict: Verdict) -> Text:
+    """The smallest difference that matters, with its unit."""
+    if verdict.metric not in SHARES:
+        metric = metric_of(verdict)
+        return Text(f"{verdict.matters:g} of {metric.en}", f"{metric.zh} {verdict.matters:g}")
+    points = f"{100 * verdict.matters:g}"
+    return Text(f"{points} point{'' if points == '1' else 's'}", f"{points} 个百分点")
 
 
 def lead(verdict: Verdict, found: Estimate) -> Text:
@@ -123,9 +183,14 @@ def spread(verdict: Verdict, found: Estimate) -> Text:
             f"{value:.3g}{units.en} (one seed: no interval)",
             f"{value:.3g}{units.zh}（只有一个种子，没有区间）",
         )
-    digits = 1 if shares else 4
+    digits = 1 if shares else digits_of(verdict)
     between = f"[{factor * found.low:.{digits}f}, {factor * found.high:.{digits}f}]"
     return Text(*(f"{value:.{digits}f}{unit} {between}" for unit in units))
+
+
+def digits_of(verdict: Verdict) -> int:
+    """Behind the point, for a metric that is no share."""
+    return 3 if verdict.metric == "r2" else 4
 
 
 def margin(verdict: Verdict) -> Text:
@@ -141,8 +206,8 @@ def margin(verdict: Verdict) -> Text:
     ahead = spread(verdict, verdict.over_null)
     if verdict.outcome is Outcome.SAME:
         return Text(
-            f"no difference that matters: best other {ahead.en}",
-            f"没有要紧的差别：最好的替代者 {ahead.zh}",
+            f"no difference that matters ({enough(verdict).en}): best other {ahead.en}",
+            f"没有要紧的差别（{enough(verdict).zh}）：最好的替代者 {ahead.zh}",
         )
     return Text(f"not decided: best other {ahead.en}", f"未能判定：最好的替代者 {ahead.zh}")
 
@@ -158,14 +223,16 @@ def price(verdict: Verdict, row: Row) -> str:
 
 def level(verdict: Verdict, row: Row) -> str:
     """The quality of a candidate."""
-    factor = 100 if verdict.metric in SHARES else 1
-    unit = "%" if verdict.metric in SHARES else ""
-    if row.quality:
-        found = row.mean()
-        if not math.isfinite(found.low):
-            return f"{factor * found.value:.4g}{unit}"
-        return f"{factor * found.value:.4g}{unit} ±{factor * (found.high - found.value):.2g}"
-    return ""
+    if not row.quality:
+        return ""
+    found = row.mean()
+    if verdict.metric == "r2":
+        value, reach = f"{found.value:.3f}", f"{found.high - found.value:.3f}"
+    elif verdict.metric in SHARES:
+        value, reach = f"{100 * found.value:.4g}%", f"{100 * (found.high - found.value):.2g}"
+    else:
+        value, reach = f"{found.value:.4g}", f"{found.high - found.value:.2g}"
+    return f"{value} ±{reach}" if math.isfinite(found.low) else value
 
 
 def standing(verdict: Verdict, row: Row) -> Text:
@@ -177,10 +244,12 @@ def standing(verdict: Verdict, row: Row) -> Text:
         return Text(f"failed: {row.reason}", f"失败：{row.reason}")
     if row.status == "final":
         name = row.candidate.name
-        marks = {
-            verdict.winner: Text("winner", "胜者"),
-            verdict.runner_up: Text("runner-up", "第二名"),
-        }
+        marks = {verdict.winner: WON, verdict.runner_up: Text("runner-up", "第二名")}
+        if verdict.outcome in (Outcome.SAME, Outcome.UNDECIDED):
+            marks = {
+                verdict.winner: KEPT[verdict.outcome],
+                verdict.runner_up: Text("best alternative", "最好的替代者"),
+            }
         told = [marks[name]] if name in marks else []
         if name == verdict.cheapest:
             told.append(Text("cheapest within the noise", "噪声范围内最便宜"))
