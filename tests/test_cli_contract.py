@@ -49,7 +49,7 @@ CASES = {
         {
             "--data none.npz": "No such file",
             "--data dir": "files are .npz",
-            "--data bad.npz": "no .npz archive",
+            "--data bad.npz": "no good .npz file",
             "--shape d_q=x,len=3": "positive whole number",
             "--shape d_q=4,len=3 --seconds nan": "no finite number",
             "--minutes nan": "no finite number",
@@ -231,6 +231,7 @@ def test_ctrl_c_has_its_status(run, monkeypatch: pytest.MonkeyPatch, verb: str) 
 
 
 def test_ctrl_c_in_a_training_says_how_to_go_on(run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choose_command, "check_data", lambda _: None)
     monkeypatch.setattr(choose_command, "pick_tasks", lambda *_: [])
     monkeypatch.setattr(choose_command, "save_suite", lambda *_, **__: True)
     monkeypatch.setattr(Suite, "interrupted", property(lambda suite: True))

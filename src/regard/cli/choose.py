@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -127,6 +128,14 @@ def check_data(path: Path) -> None:
         raise Mistake(f"--data {error}") from None
 
 
+def tell_answer(answer: Answer, alone: bool) -> None:
+    """A line for a task that is done; of the only one, the end tells why there is no answer."""
+    from regard.choosing.present import line
+
+    if answer.verdict or not alone:
+        click.echo(line(answer), err=True)
+
+
 def by_training(data: Path | None, where: torch.device, options: dict[str, Any]) -> None:
     """Train on the tasks, or on the user's data."""
     missing = [name for name in NEEDS if importlib.util.find_spec(name) is None]
@@ -134,7 +143,7 @@ def by_training(data: Path | None, where: torch.device, options: dict[str, Any])
         raise Mistake(f"training needs {', '.join(missing)}: {INSTALL}. --shape does without")
     import torch
 
-    from regard.choosing.present import line, show_first_look, show_suite
+    from regard.choosing.present import show_first_look, show_suite
     from regard.choosing.suite import first_look, run_suite
     from regard.choosing.training.show import shown
     from regard.measuring.files import json_bytes
@@ -152,12 +161,6 @@ def by_training(data: Path | None, where: torch.device, options: dict[str, Any])
             torch.set_num_threads(calm_threads())
         headline = first_look(where)
         show_first_look(headline, screen)
-
-    def tell_answer(answer: Answer) -> None:
-        # Of the one task of a file, the end tells why there is no answer.
-        if answer.verdict or data is None:
-            click.echo(line(answer), err=True)
-
     more = {} if options["steps"] is None else {"steps": options["steps"]}
     with shown(True) as tell:
         suite = run_suite(
@@ -165,7 +168,7 @@ def by_training(data: Path | None, where: torch.device, options: dict[str, Any])
             minutes=options["minutes"] or (DEMO_MINUTES if data is None else DATA_MINUTES),
             storage=storage,
             tell=tell,
-            on_answer=tell_answer,
+            on_answer=partial(tell_answer, alone=data is not None),
             seeds=options["seeds"],
             jobs=options["jobs"] or default_jobs(where),
             resume=options["resume"],
