@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import tracemalloc
 
 import pytest
@@ -25,10 +26,10 @@ def tensors() -> list[torch.Tensor]:
 @pytest.mark.parametrize(
     ("level", "backward", "count"),
     [
-        ("sampled", True, 100),
-        pytest.param("cheap", True, 1000, marks=SLOW),
-        pytest.param("sampled", False, 1000, marks=SLOW),
-        pytest.param("exact", True, 1000, marks=SLOW),
+        ("sampled", True, 50),
+        pytest.param("cheap", True, 400, marks=SLOW),
+        pytest.param("sampled", False, 400, marks=SLOW),
+        pytest.param("exact", True, 400, marks=SLOW),
     ],
 )
 def test_many_steps_keep_what_a_few_do(level, backward, count):
@@ -47,16 +48,18 @@ def test_many_steps_keep_what_a_few_do(level, backward, count):
         known = tensors()  # held, so that no other tensor gets the place of one of them
         tracemalloc.start()
         try:
-            run(WINDOW)  # what is made once
-            first = ours()
-            run(count)
-            grown = ours() - first
+            held = [ours()]
+            for _ in range(3):
+                run(count)
+                held.append(ours())
+            # What is made once is in one of the spans; what leaks is in all.
+            grown = min(after - before for before, after in itertools.pairwise(held))
         finally:
             tracemalloc.stop()
         places = {id(x) for x in known}
         assert [x.shape for x in tensors() if id(x) not in places] == []
-        # Less than one number for each step and call.
-        assert grown < 8 * count
+        # Less than the smallest object for each step; torch itself leaves about ten bytes of it.
+        assert grown < 32 * count
         for site in d.chart.order:
             assert site.ring.values.nbytes == WINDOW * HEADS * len(d.vitals) * 4
     assert len(d.chart.order) == 2 and d.steps > count
