@@ -193,10 +193,16 @@ def line_of(case: str, row: dict) -> str:
     return line + (f"  {row['waits']}" if row.get("waits") else "")
 
 
-def costs(device: torch.device, layers: int, rounds: int, calls: int) -> dict[str, dict]:
+def costs(
+    device: torch.device, layers: int, rounds: int, calls: int, bars_alone: bool
+) -> dict[str, dict]:
     """Every case, told as it is done."""
     found = {}
-    for causal, (batch, levels) in itertools.product((False, True), BATCHES[device.type].items()):
+    cases = itertools.product((False, True), BATCHES[device.type].items())
+    if bars_alone:
+        first = next(iter(BATCHES[device.type]))
+        cases = iter([(False, (first, tuple(BARS[device.type])))])
+    for causal, (batch, levels) in cases:
         model = build(device, layers, causal)
         x = torch.randn(batch, LENGTH, HEADS * DIM, device=device)
         for name, step in steps(model, x).items():
@@ -238,6 +244,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--calls", type=int, help="in each round")
+    parser.add_argument("--bars", action="store_true", help="only the cases that have a bar")
     parser.add_argument("--out", type=Path, help="the JSON file")
     options = parser.parse_args(arguments)
     device = torch.device(options.device)
@@ -249,7 +256,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     print(setting)
     found: dict = {"setting": setting, "machine": machine(device)}
-    found["costs"] = costs(device, layers, options.rounds, options.calls or calls)
+    found["costs"] = costs(device, layers, options.rounds, options.calls or calls, options.bars)
     compiled = {level: compiles(device, level) for level in ("cheap", "sampled")}
     found["bars"] = bars_of(device, found["costs"], compiled)
     found["compiles in 100 steps"] = compiled
