@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-
 import pytest
 import torch
 import torch.distributed as dist
@@ -15,12 +13,11 @@ from torch.utils.checkpoint import checkpoint
 import regard
 from regard.doctor.watch import watch
 
+from ..compile.tools import HAS_COMPILER, OLD_DYNAMO
 from .watching import DIM, HEADS, Attention, Eager, Kept, Stack, assert_same_bits, pass_through
 from .watching import tokens as random_tokens
 
-OLD_DYNAMO = tuple(int(n) for n in torch.__version__.split(".")[:2]) < (2, 9)
 NEW_DYNAMO = pytest.mark.skipif(OLD_DYNAMO, reason="what the compiler of torch 2.6 cannot trace")
-HAS_COMPILER = any(shutil.which(name) for name in ("g++", "clang++"))
 pytestmark = [
     # Dynamo makes an object of every autograd.Function that it traces, and torch warns of it.
     pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),

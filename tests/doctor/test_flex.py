@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from functools import partial
 
 import pytest
@@ -20,6 +19,7 @@ from regard.doctor.seen import Flex, Seen
 from regard.doctor.vitals import INDEX, VITALS, Level, measure
 from regard.doctor.watch import watch
 
+from ..compile.tools import HAS_COMPILER, OLD_DYNAMO
 from .watching import Stack, assert_same_bits, column, pass_through
 
 BATCH, HEADS, LENGTH, DIM = 2, 4, 24, 8
@@ -32,9 +32,7 @@ CAUSAL = PLACE[:, None] >= PLACE
 VISIBLE = CAUSAL & PADDED[:, None, None]
 RAMP = -SLOPES[:, None, None] * (PLACE[:, None] - PLACE)
 BIAS = TABLE + RAMP
-OLD_DYNAMO = tuple(int(n) for n in torch.__version__.split(".")[:2]) < (2, 9)
 NEW_DYNAMO = pytest.mark.skipif(OLD_DYNAMO, reason="torch 2.6 shows no FlexAttention in a graph")
-HAS_COMPILER = any(shutil.which(name) for name in ("g++", "clang++"))
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),
@@ -125,6 +123,14 @@ def like_sdpa(level: str, steps: int = 1, bias=BIAS, **options):
     return d
 
 
+def assert_same_gradients(d, plain) -> None:
+    """Those that reach the three sides, beside those that SDPA gets."""
+    for side in ("query", "key", "value"):
+        found, meant = (column(w, "layers.0", f"{side}_grad") for w in (d, plain))
+        assert found.isfinite().all() and (found > 0).all()
+        torch.testing.assert_close(found, meant, rtol=1e-3, atol=0)
+
+
 # The functions themselves, without a model.
 
 CALLS = {
@@ -206,10 +212,7 @@ def test_gradients_uncompiled(with_backward):
         with watch(model) as d, watch(known) as plain:
             assert_same_bits(pass_through(model, x), before)
             pass_through(known, x)
-    for side in ("query", "key", "value"):
-        found, meant = (column(w, "layers.0", f"{side}_grad") for w in (d, plain))
-        assert found.isfinite().all() and (found > 0).all()
-        torch.testing.assert_close(found, meant, rtol=1e-3, atol=0)
+    assert_same_gradients(d, plain)
 
 
 def test_what_a_score_mod_does_to_the_findings():
@@ -286,9 +289,7 @@ def test_gradients_compiled(kind, with_backward):
     with watch(model) as d, watch(known) as plain:
         assert_same_bits(pass_through(run, x), before)
         pass_through(known, x)
-    for side in ("query", "key", "value"):
-        found, meant = (column(w, "layers.0", f"{side}_grad") for w in (d, plain))
-        torch.testing.assert_close(found, meant, rtol=1e-3, atol=0)
+    assert_same_gradients(d, plain)
 
 
 @NEW_DYNAMO

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from typing import ClassVar
 
 import pytest
@@ -15,10 +14,10 @@ from regard.doctor.seen import Seen
 from regard.doctor.vitals import Level, measure, pick_rows
 from regard.doctor.vitals.gradients import rms
 
+from ..compile.tools import HAS_COMPILER
 from .vitals_tools import CALLS, HEADS, make
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
-HAS_COMPILER = any(shutil.which(name) for name in ("g++", "clang++"))
 TRACED = [
     "causal",
     "grouped",
