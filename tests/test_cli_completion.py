@@ -25,12 +25,15 @@ VALUES = {
     "regard choose --data my\t": ["choose", "--data", "my data.npz"],
     "regard claims show c11\t": ["claims", "show", "C11"],
     "regard choose --shape d_q=3,dt\tb\t": ["choose", "--shape", "d_q=3,dtype=bfloat16"],
+    "regard choose --tasks digits,two\t": ["choose", "--tasks", "digits,two criteria"],
 }
 MORE = {
     **VALUES,
     "regard doctor hij\t": ["doctor", "hijacked-key"],
     "regard explain --score projected_g\t": ["explain", "--score", "projected_gaussian"],
     "regard bench --sui\tsq\t": ["bench", "--suite", "square"],
+    "regard bench --peers tex\tl\t": ["bench", "--peers", "textbook linear"],
+    "regard bench --peers=keras,dot\\ e\t": ["bench", "--peers=keras,dot efficient"],
     "regard choose --dev\tcu\t": ["choose", "--device", "cuda"],
     "regard choose --data=my\t": ["choose", "--data=my data.npz"],
     "regard choose --shape=d_q=3,dt\tb\t": ["choose", "--shape=d_q=3,dtype=bfloat16"],
@@ -116,6 +119,7 @@ def test_tab_completes_in_a_real_shell(here: Path, name: str, values: dict) -> N
         ("regard doctor f", ["folder/"]),
         ("regard choose --shape=d_q=3,causal=", ["--shape=d_q=3,causal=0", "--shape=d_q=3,causal=1"]),
         ("regard bench --suite ", ["bars", "shapes", "square"]),
+        ("regard bench --peers dot\\ f", ["dot flash"]),
     ],
 )  # fmt: skip
 def test_tab_completes_in_fish(here: Path, typed: str, wanted: list[str]) -> None:

@@ -265,16 +265,27 @@ def test_a_reader_that_leaves_changes_nothing(
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
-@pytest.mark.parametrize("pipe_of", [functools.partial(os.fdopen, mode="w"), unbuffered])
-def test_a_full_disk_is_one_line(monkeypatch: pytest.MonkeyPatch, pipe_of: Any) -> None:
+@pytest.mark.parametrize(
+    ("verb", "pipe_of"),
+    [
+        *((verb, functools.partial(os.fdopen, mode="w")) for verb in CASES),
+        *((verb, unbuffered) for verb in ("claims", "completion")),
+    ],
+)
+def test_a_full_disk_is_one_line(
+    run, monkeypatch: pytest.MonkeyPatch, verb: str, pipe_of: Any
+) -> None:
+    """And no mistake of the user: the status of `regard claims > full` was 2."""
     with pipe_of(os.open("/dev/full", os.O_WRONLY)) as full:
         monkeypatch.setattr(sys, "stdout", full)
         monkeypatch.setattr(sys, "stderr", io.StringIO())
         with pytest.raises(SystemExit) as stopped:
-            cli.main(["completion", "bash"])
+            cli.main(f"{verb} {CASES[verb].quick}".split())
         sys.stdout.flush()
-        told = (stopped.value.code, sys.stderr.getvalue())
-        assert told == (1, "Error: No space left on device\n")
+        assert stopped.value.code == 1
+        said = sys.stderr.getvalue()  # bench names what it did not save too
+        assert said.startswith("Error: ") and said.endswith("No space left on device\n")
+        assert said.count("\n") == 1
 
 
 def test_streams_that_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -314,8 +325,10 @@ def test_the_page_has_every_command_and_option() -> None:
 
 
 def test_names_that_completion_offers_are_the_real_ones() -> None:
+    from regard.bench.peers import PEERS
     from regard.choosing.cost import parse_shape
     from regard.choosing.cost.candidates import candidates
+    from regard.choosing.tasks.embedded import MADE
     from regard.claims.registry import all_claims
     from regard.claims.running.store import REPORT
     from regard.claims.text import LANGUAGES
@@ -323,6 +336,8 @@ def test_names_that_completion_offers_are_the_real_ones() -> None:
 
     unlike = candidates(parse_shape("d_q=4,d_k=3,len=2"))
     assert list(names.SCORES) == [c.key for c in unlike if not c.textbook]
+    assert list(names.TASKS) == list(MADE)
+    assert list(names.PEERS) == [peer.name for peer in PEERS]
     assert list(names.PATIENTS) == list(EXAMPLES)
     assert names.claims() == list(all_claims())
     assert (names.LANGUAGES, names.REPORT) == (LANGUAGES, REPORT)

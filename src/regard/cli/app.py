@@ -6,6 +6,10 @@ A new verb is one row of `VERBS` and one file beside this one, with a command of
 from __future__ import annotations
 
 import importlib
+import importlib.util
+import re
+import sys
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
@@ -66,7 +70,10 @@ class Commands(click.Group):
         """As click does it, but a mistake is one line, and Ctrl-C has its own status."""
         options["standalone_mode"] = False
         try:
-            status = super().main(*arguments, **options)
+            try:
+                status = super().main(*arguments, **options)
+            finally:  # at Python's end nobody could say any more that the disk is full
+                sys.stdout.flush()
         except click.ClickException as error:
             click.echo(f"Error: {sentence(error)}", err=True)
             status = error.exit_code
@@ -92,12 +99,23 @@ def sentence(error: click.ClickException) -> str:
 def say_version(ctx: click.Context, param: click.Parameter, wanted: bool) -> None:
     """The versions that decide what is measured."""
     if wanted and not ctx.resilient_parsing:
-        import torch
-
-        import regard
-
-        click.echo(f"regard {regard.__version__}, torch {torch.__version__}")
+        versions = {"regard": "__init__.py", "torch": "version.py"}
+        said = (f"{package} {version_in(package, file)}" for package, file in versions.items())
+        click.echo(", ".join(said))
         ctx.exit()
+
+
+def version_in(package: str, file: str) -> str:
+    """`__version__` as a file of the package says it: importing torch to ask takes seconds.
+
+    Metadata would not do: there a wheel of torch may leave out what it was built for, as +cu126.
+    """
+    spec = importlib.util.find_spec(package)
+    if spec is not None and spec.origin is not None:
+        text = Path(spec.origin).with_name(file).read_text(encoding="utf-8")
+        if found := re.search(r"""^__version__ = ["'](.+)["']$""", text, re.MULTILINE):
+            return found[1]
+    return importlib.import_module(package).__version__
 
 
 @click.group(

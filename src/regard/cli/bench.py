@@ -1,4 +1,4 @@
-"""`regard bench`: hands everything on to `regard.bench`, which also runs without click."""
+"""`regard bench`: its options are those of `regard.bench`, which also runs without click."""
 
 from __future__ import annotations
 
@@ -6,6 +6,12 @@ import argparse
 from typing import Any
 
 import click
+
+from regard.cli import names
+from regard.cli.common import offering_lists
+from regard_command import load_library
+
+OFFERED = {"peers": offering_lists((*names.PEERS, "none"))}
 
 
 class Bench(click.Command):
@@ -37,6 +43,7 @@ def as_click(action: argparse.Action) -> click.Option:
         is_flag=action.nargs == 0,
         multiple=isinstance(action, argparse._AppendAction),
         type=kind,
+        shell_complete=OFFERED.get(action.dest),
         metavar=action.metavar if isinstance(action.metavar, str) else None,
         help=action.help,
     )
@@ -46,6 +53,10 @@ def as_click(action: argparse.Action) -> click.Option:
 @click.pass_context
 def bench(ctx: click.Context) -> None:
     """Measure ours and every peer on this machine."""
-    from regard.bench import main
+    from regard.bench.options import parser
 
-    raise SystemExit(main(ctx.args))
+    options = parser().parse_args(ctx.args)
+    load_library()
+    from regard.bench.command import carry_out
+
+    raise SystemExit(carry_out(options))

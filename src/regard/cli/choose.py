@@ -21,9 +21,12 @@ from regard.cli.common import (
     json_option,
     keys_help,
     offering_files,
+    offering_lists,
     pick_device,
     seed_option,
 )
+from regard.cli.names import TASKS
+from regard_command import load_library
 
 if TYPE_CHECKING:
     import torch
@@ -69,7 +72,8 @@ def choose_options(command: Any) -> Any:
                      help="Your data: .npz, .safetensors or .parquet."),
         click.option("--kind", type=click.Choice(["auto", "classification", "regression", "ranking"]),
                      default="auto", show_default=True, help="What the target of --data is."),
-        click.option("--tasks", metavar="NAME,...", help="Only these of the tasks that come with it."),
+        click.option("--tasks", metavar="NAME,...", shell_complete=offering_lists(TASKS),
+                     help="Only these of the tasks that come with it."),
         click.option("--minutes", type=Amount(0.05, 10000), metavar="M",
                      help="For the trainings.  [default: 6 at most; with --data 5]"),
         click.option("--seeds", type=click.IntRange(1, 1000), default=5, show_default=True,
@@ -110,6 +114,7 @@ def choose(shape: Shape | None, data: Path | None, **options: Any) -> None:
         raise Mistake("--shape compares costs, --data trains: give one of them")
     if data is not None:  # before anything that takes seconds to load
         check_data(data)
+    load_library()
     where = pick_device(options.pop("device"))
     if shape is not None:
         by_cost(shape, where, options)
@@ -232,13 +237,10 @@ def check_storage(place: str | Path) -> None:
 def tell_unfinished(tasks: list[Task], place: str | Path) -> None:
     """Say that a run of the same data waits to be gone on with."""
     from regard.choosing.training.series import left_behind
+    from regard.choosing.training.show import UNFINISHED
 
     if any(left_behind(place, task.name, task.data) for task in tasks):
-        click.echo(
-            "An unfinished run of this data is here: to go on with it, stop this one now and give "
-            "--resume. This one begins anew and leaves it as it is.",
-            err=True,
-        )
+        click.echo(UNFINISHED.format(resume="--resume"), err=True)
 
 
 def tell_unexamined(suite: Suite) -> None:

@@ -22,6 +22,7 @@ from regard.cli.common import (
     pick_device,
     seed_option,
 )
+from regard_command import load_library
 
 if TYPE_CHECKING:
     from regard.claims.claim import Claim
@@ -48,7 +49,8 @@ Examples:
   regard claims report --lang zh
   regard claims --json
 
-Exit codes: 0 done, 2 a mistake in the arguments or a folder that cannot be read, 130 interrupted.
+Exit codes: 0 done, 1 the output could not be written, 2 a mistake in the arguments or a folder that
+cannot be read, 130 interrupted.
 """
 RUN_HELP = """Run claims: those of the IDS (C1) or groups (C) named, else all.
 
@@ -63,8 +65,9 @@ Examples:
   regard claims run --full --jobs 8 --out full
   regard claims run C --json
 
-Exit codes: 0 done, 1 a claim failed (ID.log in the folder says why), 2 a mistake in the arguments or
-a folder that cannot be written, 130 interrupted. The same command goes on where a run ended.
+Exit codes: 0 done, 1 a claim failed (ID.log in the folder says why) or a file could not be written, 2
+a mistake in the arguments or a folder that cannot be used, 130 interrupted. The same command goes on
+where a run ended.
 """
 SHOW_HELP = """One claim: what it says, what decides, the verdict and what it means.
 
@@ -73,7 +76,8 @@ Examples:
   regard claims show C1
   regard claims show b2 --lang zh --out full
 
-Exit codes: 0 done, 2 there is no such claim, or its folder cannot be read.
+Exit codes: 0 done, 1 the output could not be written, 2 there is no such claim, or its folder cannot
+be read.
 """
 REPORT_HELP = """Write the report of the results on disk as one HTML file; nothing is run.
 
@@ -82,7 +86,7 @@ Examples:
   regard claims report
   regard claims report --lang zh --to claims-zh.html
 
-Exit codes: 0 done, 2 there are no results, or the report cannot be written.
+Exit codes: 0 done, 1 the report could not be written, 2 there are no results, or no such folder.
 """
 
 
@@ -107,6 +111,7 @@ def careful(command: Command) -> Command:
         for package in NEEDS:
             if importlib.util.find_spec(package) is None:
                 raise click.ClickException(f"regard claims needs {package}: {INSTALL}")
+        load_library()
         from regard.claims.registry import UnknownClaim
         from regard.claims.running.store import StoreError
 
@@ -118,8 +123,6 @@ def careful(command: Command) -> Command:
             return command(*arguments, **options)
         except (StoreError, UnknownClaim) as error:
             raise Mistake(str(error)) from None
-        except OSError as error:  # a full disk behind `>`, no more files or processes
-            raise Mistake(f"the system says: {error.strerror or error}") from None
 
     return run  # type: ignore[return-value] # the same arguments
 
@@ -266,6 +269,7 @@ def carry_out(chosen: list[Claim], store: Store, order: Order) -> Runner:
     """Run them with bars; Ctrl-C says how far it came."""
     from regard.claims.running.progress import progress
     from regard.claims.running.runner import Runner
+    from regard.claims.running.store import StoreError
 
     runner = Runner(chosen, store, order)
     for sentence in runner.said:
@@ -274,6 +278,8 @@ def carry_out(chosen: list[Claim], store: Store, order: Order) -> Runner:
     try:
         with progress(runner.shares(), titles) as shown:
             runner.run(shown)
+    except StoreError as error:  # the folder was good when it began: nobody's mistake
+        raise click.ClickException(str(error)) from None
     except KeyboardInterrupt:
         click.echo(
             f"Interrupted: {len(runner.ran)} of {len(runner.todo)} claims were finished and are kept "
@@ -325,7 +331,12 @@ def report(out: Path, language: Language, to: Path | None) -> None:
 
     if not load_results(out, load().claims):
         raise Mistake(f"there are no results in {out}: `regard claims run` makes them")
-    write(out, language, to or out / names.REPORT)
+    path = to or out / names.REPORT
+    if not path.parent.is_dir():
+        raise Mistake(f"the report {path} could not be written: there is no folder {path.parent}")
+    if path.exists() and not path.is_file():
+        raise Mistake(f"the report {path} could not be written: there is something that is no file")
+    write(out, language, path)
 
 
 def write(folder: Path, language: Language, path: Path, *, quiet: bool = False) -> None:
@@ -335,7 +346,7 @@ def write(folder: Path, language: Language, path: Path, *, quiet: bool = False) 
     try:
         written = write_report(folder, language, path)
     except OSError as error:
-        raise Mistake(
+        raise click.ClickException(
             f"the report {path} could not be written: {error.strerror or error}"
         ) from None
     click.echo(f"Report: {written}", err=quiet)

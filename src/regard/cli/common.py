@@ -77,6 +77,18 @@ def offering(names: Callable[[], Iterable[str]]) -> Callable[..., list[Completio
     return complete
 
 
+def offering_lists(names: Iterable[str]) -> Callable[..., list[CompletionItem]]:
+    """Completes the last of several of these names, between commas."""
+
+    def complete(ctx: Any, param: Any, incomplete: str) -> list[CompletionItem]:
+        before, comma, last = incomplete.rpartition(",")
+        left = (name for name in names if name not in before.split(","))
+        found = (name for name in left if name.lower().startswith(last.lower()))
+        return [CompletionItem(before + comma + name) for name in found]
+
+    return complete
+
+
 def offering_files(ctx: Any, param: Any, incomplete: str) -> list[CompletionItem]:
     """Completes a file where the value may be something else too."""
     return [CompletionItem(incomplete, type="file")]

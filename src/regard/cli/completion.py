@@ -30,8 +30,8 @@ FIND = (
 )
 HELP = """Print a script that completes regard's commands, options and values by Tab.
 
-Completes commands, options and their values, files, keys of --shape, names of scores, claims and
-bundled patients. A Tab takes about a tenth of a second: torch is not loaded. After an upgrade the same
+Completes commands, options and their values, files, keys of --shape, names of scores, tasks, peers,
+claims and bundled patients. A Tab takes about a tenth of a second: torch is not loaded. After an upgrade the same
 script completes what is new.
 
 \b
@@ -49,7 +49,8 @@ Exit codes: 0 done, 2 a shell that there is no script for.
 BASH = r"""# Completion of regard for bash 4.4 and newer. Made by: regard completion bash
 %(complete_func)s() {
     local IFS=$'\n' line="${COMP_LINE:0:COMP_POINT}" breaks="${COMP_WORDBREAKS//[^=:]/}"
-    local completion type value prefix="" word="${line##*[[:space:]]}"
+    local completion type value prefix="" word="${line//\\ /__}"
+    word="${word##*[[:space:]]}"  # an escaped space is part of it
     # bash completes what stands behind the last = or :, and the answers are whole words.
     if [[ -n $breaks ]]; then prefix="${word%%"${word##*[$breaks]}"}"; fi
     COMPREPLY=()
@@ -139,9 +140,14 @@ class Bash(WholeWords, BashComplete):
         """The words before the last, and the last, which may be empty."""
         line = os.environ["COMP_WORDS"]
         words = split_arg_string(line)[1:]
-        if line[-1:].isspace() or not words:
+        between = line[-1:].isspace() and not line.endswith("\\ ")
+        if between or not words:
             return words, ""
         return words[:-1], words[-1]
+
+    def format_completion(self, item: CompletionItem) -> str:
+        """As the line must have it: bash puts it there as it is."""
+        return super().format_completion(item).replace(" ", "\\ ")
 
 
 class Zsh(WholeWords, ZshComplete):

@@ -23,6 +23,7 @@ from regard.cli.common import (
     pick_device,
     seed_option,
 )
+from regard_command import load_library
 
 if TYPE_CHECKING:
     import torch
@@ -132,16 +133,17 @@ def doctor(
     seed: int,
 ) -> None:
     """Examine a model; the help text is above."""
-    from regard.doctor.checkup import prepare
-    from regard.doctor.patients import Unusable, open_patient
-    from regard.doctor.report import record_of
-
     if list_them:
         show_examples(as_json)
         return
     if model is None:
         raise Mistake("MODEL is missing. Example: regard doctor healthy; --list names the others")
     check_report(report)
+    load_library()
+    from regard.doctor.checkup import prepare
+    from regard.doctor.patients import Unusable, open_patient
+    from regard.doctor.report import record_of
+
     where = pick_device(device)
     try:
         # What the user's own code prints is no part of the JSON.
@@ -204,6 +206,7 @@ def attack_it(checkup: Checkup, where: torch.device) -> Probe | None:
 
 def show(checkup: Checkup, record: Record, probe: Probe | None, seed: int, as_json: bool) -> None:
     """Print what was found."""
+    from regard.doctor.report.lines import width_of
     from regard.doctor.report.numbers import plain
     from regard.doctor.report.terminal import show as show_summary
 
@@ -228,11 +231,12 @@ def show(checkup: Checkup, record: Record, probe: Probe | None, seed: int, as_js
         click.echo(f"stopped: {checkup.stopped}")
     show_summary(record)
     if probe is not None:
-        click.echo(f"\n{probe}")
+        click.echo(f"\n{probe.summary(width_of())}")
 
 
 def show_examples(as_json: bool) -> None:
     """The bundled patients."""
+    load_library()
     from regard.doctor.patients import EXAMPLES
 
     if as_json:

@@ -21,6 +21,7 @@ from regard.cli.common import (
     seed_option,
     shape_option,
 )
+from regard_command import load_library
 
 LABEL, REASON = 8, 12  # columns before the text of a plan
 HELP = f"""Which engine would run a score at a shape, its error bound, and why the others refuse.
@@ -51,6 +52,7 @@ Exit codes: 0 done, 2 a mistake in the arguments or a shape that the score refus
 @seed_option
 def explain(shape: Shape, score: str, as_json: bool, device: str, seed: int) -> None:
     """Print the plan; the help text is above."""
+    load_library()
     from regard.choosing.cost.candidates import candidates
     from regard.choosing.cost.need import inputs_need
     from regard.choosing.cost.workload import Workload, make_inputs

@@ -13,6 +13,26 @@ SCORES = (
     "additive",
     "gatv2",
 )
+TASKS = (
+    "look-up",
+    "non-linear match",
+    "unlike dims",
+    "heavy-tailed norms",
+    "long range",
+    "two criteria",
+    "digits",
+)
+PEERS = (
+    "textbook eager",
+    "textbook linear",
+    "textbook compiled",
+    "FlexAttention",
+    "Keras",
+    "dot cuDNN",
+    "dot flash",
+    "dot efficient",
+    "dot math",
+)
 PATIENTS = ("healthy", "growing-logits", "jammed-tanh", "hijacked-key")
 LANGUAGES, REPORT = ("en", "zh"), "report.html"  # of the claims
 

@@ -1,23 +1,15 @@
 """What Tab runs: the words that may come next, from the real options, and without torch.
 
 Run as a file by the script of `regard completion`, not imported: `import regard` loads torch, which
-takes longer than anybody waits for a Tab. So the package stands in `sys.modules` without the code of
-its `__init__`; the commands load what they need behind their options.
+takes longer than anybody waits for a Tab.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-import types
-from pathlib import Path
 
-
-def without_torch() -> None:
-    """Let `regard.cli` be imported without `import regard`."""
-    package = types.ModuleType("regard")
-    package.__path__ = [str(Path(__file__).resolve().parents[1])]
-    sys.modules["regard"] = package
+from regard_command import without_torch
 
 
 def main() -> int:
