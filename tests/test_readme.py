@@ -11,12 +11,17 @@ from pathlib import Path
 
 import pytest
 
+from regard.choosing.tasks.embedded import MADE
+from regard.choosing.training.candidates import Sizes, candidates
+
 ROOT = Path(__file__).parents[1]
 ENGLISH = (ROOT / "README.md").read_text(encoding="utf-8")
 CHINESE = (ROOT / "README.zh-CN.md").read_text(encoding="utf-8")
 BOTH = pytest.mark.parametrize("page", [ENGLISH, CHINESE], ids=["en", "zh"])
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
+# What names the candidates among the options of a task.
+CANDIDATES = ("scores", "stabilizers", "hidden", "heads")
 NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e\d+)?")
 
 
@@ -111,6 +116,18 @@ class TestLanguagesAgree:
             other = link.replace("/en/", "/zh/").replace(".svg", ".zh.svg")
             expected.append(here.get(link) or (other if (ROOT / other).exists() else link))
         assert LINK.findall(without_code(CHINESE)) == expected
+
+    def test_on_words_with_the_report(self):
+        """Kinds of data and candidates are called the same there, in both languages."""
+        tasks = [make() for make in MADE.values()]
+        for page, language in ((ENGLISH, 0), (CHINESE, 1)):
+            rows = [row.strip("| ").split(" | ") for row in tables(page)[2:]]
+            for (data, use, *_), task in zip(rows, tasks, strict=True):
+                options = {k: v for k, v in task.options.items() if k in CANDIDATES}
+                sizes = Sizes(*task.dims, width=task.options["width"], projected=True)
+                labels = [one.label[language] for one in candidates(sizes, **options)]
+                assert data == task.prop[language]
+                assert re.match(r"\*\*(.+?)\*\*", use)[1] in labels
 
 
 @pytest.mark.slow

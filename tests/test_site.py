@@ -176,6 +176,21 @@ def test_pages_open_from_disk_and_fit_a_phone(site, browser, scheme):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["index.html", "index.zh.html", "choosing.html", "scores.html"])
+def test_on_a_phone_wide_tables_say_that_they_go_on(site, browser, name):
+    """They ran off the edge without a hint; now it is shaded, and the names of the rows stay."""
+    page = browser.new_page(viewport={"width": 390, "height": 844})
+    page.goto((site / name).as_uri())
+    frame = page.locator(".md-typeset__scrollwrap").first
+    assert frame.evaluate("frame => frame.scrollWidth > frame.clientWidth + 50")
+    assert "local" in frame.evaluate("frame => getComputedStyle(frame).backgroundAttachment")
+    frame.evaluate("frame => { frame.scrollLeft = frame.scrollWidth; }")
+    box = frame.locator("tbody td:first-child").first.bounding_box()
+    assert 0 <= box["x"] < 20 and box["width"] < 200
+    page.close()
+
+
+@pytest.mark.slow
 def test_search_works_from_disk(site, browser):
     page = browser.new_page()
     page.goto((site / "index.html").as_uri())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,6 +13,7 @@ import torch
 
 import regard
 from regard.choosing.tasks.models import Match, Read
+from regard.choosing.training.stages import SEARCH_SEED
 from regard.choosing.training.storage import open_study, opened, quiet
 from regard.choosing.training.verdict import Verdict
 from regard.claims.tools.tasks.criteria import Criteria
@@ -32,6 +35,30 @@ class Worlds:
     def __call__(self, seed: int) -> list[tuple[torch.Tensor, ...]]:
         generator = torch.Generator().manual_seed(DATA + 1000 * self.base + seed)
         return [self.task.sample(count, generator) for count in self.rows]
+
+
+SMALL = Worlds(LargestProduct(dim=8, keys=4), rows=(256, 64, 64))
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """The data of `small`, which nobody gets for the final before two processes hold a trial of it.
+
+    A process asks for data once it has taken a trial. However fast one is, it cannot train all.
+    """
+
+    folder: Path
+    patience: float = 90.0
+
+    def __call__(self, seed: int) -> list[tuple[torch.Tensor, ...]]:
+        if seed != SEARCH_SEED:
+            (self.folder / str(os.getpid())).touch()
+            until = time.monotonic() + self.patience
+            while len(list(self.folder.iterdir())) < 2:
+                if time.monotonic() > until:
+                    raise TimeoutError("no other process took a trial of the final")
+                time.sleep(0.02)
+        return SMALL(seed)
 
 
 # Name: task, model, options of `regard.choose`.
@@ -92,7 +119,7 @@ def small(folder: Path | str, **more: Any) -> Verdict:
     }  # fmt: skip
     options |= more
     build = options.pop("build", Match)
-    data = options.pop("data", Worlds(LargestProduct(dim=8, keys=4), rows=(256, 64, 64)))
+    data = options.pop("data", SMALL)
     return regard.choose(build, data, **options)
 
 

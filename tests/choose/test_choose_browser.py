@@ -132,6 +132,20 @@ def test_two_languages(visit, report: Path) -> None:
     assert spoken.locator(".zh:visible").count() == 0
 
 
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_on_a_phone_wide_tables_say_that_they_go_on(visit, report: Path, scheme: str) -> None:
+    """The table of candidates ran off the edge without a hint, and options broke behind `--`."""
+    tab = visit(report.as_uri() + "#task-1", 390, color_scheme=scheme)
+    frame, name = tab.locator("#task-1 .scroll").first, tab.locator("#task-1 .lines tbody th").first
+    assert frame.evaluate("frame => frame.scrollWidth > frame.clientWidth + 50")
+    assert "local" in frame.evaluate("frame => getComputedStyle(frame).backgroundAttachment")
+    place = name.bounding_box()["x"]
+    frame.evaluate("frame => { frame.scrollLeft = 200; }")
+    assert name.bounding_box()["x"] == pytest.approx(place, abs=1)
+    lines = "parts => parts.map(part => part.getClientRects().length)"
+    assert set(tab.locator(".option:visible").evaluate_all(lines)) == {1}
+
+
 def test_every_part_of_the_issue_is_there(visit, finished: Finished, tmp_path: Path) -> None:
     """One comparison from Python: open, with charts, vitals of every finalist, claims, rules, code."""
     path = save_verdict(finished.verdict, tmp_path / "new" / "one.html")

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from safetensors.torch import save_file
 
 from regard.choosing.tasks.files import read_task
-from regard.choosing.tasks.header import check_file
+from regard.choosing.tasks.header import check_file, names_in
 from regard.choosing.training.errors import ChooseError
 from regard.cli.app import group
 
@@ -158,7 +158,7 @@ def test_bad_files_are_one_clear_error(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_objects_in_a_file_are_not_loaded(tmp_path: Path) -> None:
-    np.savez(tmp_path / "a.npz", query=np.array([{"a": 1}], dtype=object))
+    np.savez(tmp_path / "a.npz", **changed(query=np.array([{"a": 1}], dtype=object)))
     with pytest.raises(ChooseError, match=r"is no good \.npz file"):
         read_task(tmp_path / "a.npz")
 
@@ -206,3 +206,46 @@ def test_what_does_not_begin_as_its_suffix_says_is_refused(tmp_path: Path, suffi
     (tmp_path / f"x{suffix}").write_bytes(b"hello, this is a text")
     with pytest.raises(ChooseError, match=f"is no good {suffix} file"):
         check_file(tmp_path / f"x{suffix}")
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".safetensors"])
+def test_a_missing_array_is_found_in_the_header(
+    suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before torch is loaded, a device is picked or an array is read."""
+    path = save(tmp_path / f"a{suffix}", changed(key=None))
+    with pytest.raises(ChooseError, match="has no key; it has query, target"):
+        check_file(path)
+    monkeypatch.setattr("regard.cli.choose.pick_device", lambda name: pytest.fail("too late"))
+    result = CliRunner().invoke(group, ["choose", "--data", str(path)], prog_name="regard")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == f"Error: --data {path}: has no key; it has query, target\n"
+    check_file(save(path, arrays(value=True)))
+
+
+def test_a_missing_column_is_found_in_the_schema(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = save(tmp_path / "a.parquet", changed(target=None))
+    monkeypatch.setattr(pq, "read_table", lambda *_, **__: pytest.fail("too late"))
+    with pytest.raises(ChooseError, match="has no target; it has key, query"):
+        read_task(path)
+
+
+def test_a_header_that_is_broken_is_left_to_the_reader(tmp_path: Path) -> None:
+    path = save(tmp_path / "a.npz", arrays())
+    path.write_bytes(path.read_bytes()[:-30])  # the list of the files is at the end
+    (tmp_path / "a.safetensors").write_bytes(b"\xff" * 8 + b"{")  # far longer than the file
+    (tmp_path / "b.safetensors").write_bytes(b"\x02" + b"\0" * 7 + b"{,")
+    for name in ("a.npz", "a.safetensors", "b.safetensors"):
+        assert names_in(tmp_path / name) is None
+        with pytest.raises(ChooseError, match=r"is no good \.\w+ file"):
+            read_task(tmp_path / name)
+
+
+def test_names_in_a_strangers_file_stay_one_short_line(tmp_path: Path) -> None:
+    names = ["\x1b[31m\n", *(f"layer{i:03}" for i in range(99))]
+    path = save(tmp_path / "a.safetensors", {name: np.zeros(1) for name in names})
+    with pytest.raises(ChooseError) as refused:
+        check_file(path)
+    assert str(refused.value).isprintable() and "layer010 and 88 more" in str(refused.value)

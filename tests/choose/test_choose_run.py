@@ -23,20 +23,23 @@ from regard.choosing.training.verdict import Outcome
 from regard.claims.tools.tasks.largest_product import LargestProduct
 
 from .conftest import OPTIONS, Finished, again
-from .known import Worlds, small, trials
+from .known import Meeting, Worlds, small, trials
 
 NAMES, RATES = ("scaled_dot", "additive h=4", "additive h=8", "cosine"), OPTIONS["rates"]
 SCRIPT = """
 import sys, time
+from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-from known import small
+from known import Meeting, small
 from regard.choosing.tasks.models import Match
 
 def build(score):
     time.sleep(0.15)  # as a large model would take
     return Match(score)
 
-small(sys.argv[2], build=build, jobs=int(sys.argv[3]), resume=True, seeds=3)
+place, jobs, *meeting = sys.argv[2:]
+more = {"data": Meeting(Path(meeting[0]))} if meeting else {}
+small(place, build=build, jobs=int(jobs), resume=True, seeds=3, **more)
 """
 
 
@@ -235,8 +238,10 @@ def test_two_jobs_give_what_one_gives(tmp_path: Path) -> None:
         assert twin.quality == pytest.approx(row.quality, abs=0.04)
 
 
-def run_script(place: Path, jobs: int) -> subprocess.Popen:
-    command = [sys.executable, "-c", SCRIPT, str(Path(__file__).parent), str(place), str(jobs)]
+def run_script(place: Path, *arguments: object) -> subprocess.Popen:
+    """Jobs, and where it meets another process if it has to."""
+    given = [str(x) for x in (Path(__file__).parent, place, *arguments)]
+    command = [sys.executable, "-c", SCRIPT, *given]
     return subprocess.Popen(command, start_new_session=True, stderr=subprocess.PIPE)
 
 
@@ -249,7 +254,7 @@ def finished(place: Path, name: str) -> list[int]:
 @pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_killed_in_the_middle_it_resumes(tmp_path: Path, jobs: int) -> None:
     place = tmp_path / "a.journal"
-    process = run_script(place, jobs=jobs)
+    process = run_script(place, jobs)
     deadline = time.monotonic() + 120
     while len(finished(place, "choose/search")) < 2 and time.monotonic() < deadline:
         assert process.poll() is None, process.stderr.read().decode()
@@ -267,12 +272,13 @@ def test_killed_in_the_middle_it_resumes(tmp_path: Path, jobs: int) -> None:
 
 
 def test_two_processes_share_one_study(tmp_path: Path) -> None:
-    place = tmp_path / "a.journal"
-    other = run_script(place, jobs=1)
+    place, meeting = tmp_path / "a.journal", tmp_path / "meeting"
+    meeting.mkdir()
+    other = run_script(place, 1, meeting)
     while not (place.exists() and trials(place, "choose/search")):
         assert other.poll() is None, other.stderr.read().decode()
         time.sleep(0.1)
-    verdict = small(place, resume=True, seeds=3, build=lambda s: time.sleep(0.15) or Match(s))
+    verdict = small(place, resume=True, seeds=3, data=Meeting(meeting))
     _, said = other.communicate(timeout=120)
     assert other.returncode == 0, said.decode()
     assert verdict.seeds == [1, 2, 3]

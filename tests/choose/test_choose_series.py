@@ -20,6 +20,7 @@ from regard.choosing.training.storage import enqueue, open_study, opened, quiet
 from regard.cli import choose as command
 
 from .conftest import Finished
+from .known import small
 
 DATA = [(torch.arange(8.0) + part, torch.arange(8) + part) for part in range(3)]
 CELLS = [{"candidate": "scaled_dot", "rate": rate} for rate in (0.1, 0.2, 0.3)]
@@ -61,6 +62,26 @@ def test_an_unfinished_run_of_the_same_data_is_told(
     assert not left_behind(place, "x", other)
     with quiet(), opened(finished.copy(tmp_path)) as storage:
         assert not unfinished(storage, "choose")
+
+
+def test_the_function_tells_of_an_unfinished_run_as_the_command_does(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without --resume it did, and `regard.choose` began anew without a word."""
+    place, task = tmp_path / "a.journal", replace(lookup(), name="x", data=DATA)
+    with quiet(), opened(place) as storage:
+        stopped(storage, "x", 2)
+    monkeypatch.setattr("regard.choosing.training.run.run", lambda order: order.name)
+
+    def said(**more: Any) -> str:
+        small(place, **{"data": DATA, "name": "x", "progress": True} | more)
+        return capsys.readouterr().err
+
+    command.tell_unfinished([task], place)
+    words = capsys.readouterr().err
+    assert said() == words.replace("--resume", "resume=True") != ""
+    assert not said(resume=True) and not said(name="y") and not said(progress=False)
+    assert not said(progress=lambda label, part, left: None)  # whose words are its user's own
 
 
 def test_the_time_left_is_said_when_it_is_known_and_does_not_jump(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from regard.describe import describe
 from regard.scores import Score
 
 if TYPE_CHECKING:
+    from regard.choosing.training.data import Data
     from regard.choosing.training.verdict import Verdict
 
 NEEDS = ("optuna", "scipy")
@@ -90,11 +92,12 @@ def choose(
         finalists: how many alternatives get to the final.
         storage: a file for Optuna's journal, or the URL of a database, shared by machines.
         name: of the comparison in the storage.
-        resume: go on with the last comparison of that name, or join it from another machine.
+        resume: go on with the last comparison of that name, or join it from another machine. Without
+            it a new one begins; that an unfinished one of the same data waits is told.
         jobs: processes.
         device: where to train.
         vitals: let the doctor look at every finalist.
-        progress: True for a bar, False for none, or a function that is told.
+        progress: True for a bar, False for none and no word, or a function that is told.
 
     Returns:
         The verdict: winner, runner-up, margin with its interval, the cheapest within the noise; it
@@ -124,13 +127,24 @@ def choose(
         raise ValueError("rates and heads must not be empty, and matters must be 0 or more")
     wide = width or max(min(pair) // max(counts), 1)
     sizes = Sizes(*pair, wide, pair[0] != pair[1] if projected is None else projected)
+    asked = candidates(sizes, scores, stabilizers, hidden, counts)
+    if progress and not callable(progress) and not resume:  # before there is a bar
+        tell_unfinished(storage, name, data)
     with shown(progress) as tell:
         order = Order(
-            build_model, data, candidates(sizes, scores, stabilizers, hidden, counts), metric, loss,
-            minutes, seeds, steps, batch, sorted(rates), matters, finalists, storage, name, resume,
-            jobs, torch.device(device), vitals, tell,
+            build_model, data, asked, metric, loss, minutes, seeds, steps, batch, sorted(rates),
+            matters, finalists, storage, name, resume, jobs, torch.device(device), vitals, tell,
         )  # fmt: skip
         return run(order)
+
+
+def tell_unfinished(storage: str | Path, name: str, data: Data) -> None:
+    """Say that a run of the same data waits to be gone on with, as the command does."""
+    from regard.choosing.training.series import left_behind
+    from regard.choosing.training.show import UNFINISHED
+
+    if left_behind(storage, name, data):
+        print(UNFINISHED.format(resume="resume=True"), file=sys.stderr, flush=True)
 
 
 def check_lists(**given: Any) -> None:

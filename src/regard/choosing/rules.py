@@ -39,7 +39,7 @@ RULES = (
         ("E1", "C2", "C10"),
     ),
     Rule(
-        Text("no matrix relates query and key", "没有矩阵能联系查询与键"),
+        Text("no matrix relates query and key", "没有矩阵能把查询与键联系起来"),
         "additive", Text("a bias inside tanh", "tanh 内加偏置"), "yes",
         Text("additive by 21 points on 64 examples and by 60 on 32768; without the bias it is odd in "
              "(q, k) and explains nothing of even relations",
@@ -126,7 +126,7 @@ RULES = (
         "gatv2", PLAIN, "in part",
         Text("tanh does stop hearing queries that grow; a learned temperature or LayerNorm repairs that "
              "too",
-             "查询变大时 tanh 确实听不见；可学温度或 LayerNorm 也能修好"),
+             "查询变大时 tanh 确实听不见；可学习的温度或 LayerNorm 也能修好"),
         ("C5",),
     ),
 )  # fmt: skip

@@ -8,6 +8,9 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup, escape
 
+# Such as --quick or --steps 600: a browser would end a line behind the hyphens.
+OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*(?: \d+)?", re.ASCII)
+
 
 def template(folder: Path, name: str) -> Template:
     """A template of ours; the filters `prose` and `both` write text into it."""
@@ -28,8 +31,9 @@ def ours(text: str) -> Markup:
 
 
 def prose(text: str) -> Markup:
-    """Escaped, with what stands between backticks as code."""
-    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))  # noqa: S704 - escaped
+    """Escaped, with what stands between backticks as code, and options of commands in one piece."""
+    text = re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text)))
+    return Markup(OPTION.sub(r'<span class="option">\g<0></span>', text))  # noqa: S704 - escaped
 
 
 def both(text: tuple[str, str]) -> Markup:

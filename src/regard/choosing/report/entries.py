@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from regard.choosing.report.charts import Drawing, cost_chart, curve_chart
-from regard.choosing.report.words import NO_VERDICT, NOTES, OUTCOMES, VITALS
+from regard.choosing.report.words import FINDINGS, NO_VERDICT, NOTES, OUTCOMES, VITALS
 from regard.choosing.suite import Answer, Suite
 from regard.choosing.training.verdict import Row, Verdict
 from regard.choosing.training.words import (
@@ -42,7 +43,7 @@ class Line:
     standing: Text
     winner: bool
     vitals: list[str]
-    findings: list[str]
+    findings: list[Text]
     notes: list[Text]
 
     @property
@@ -132,7 +133,7 @@ def vitals(row: Row) -> dict[str, float]:
 def line(verdict: Verdict, row: Row, shown: list[str]) -> Line:
     """One candidate."""
     cost, own, seen = row.cost, vitals(row), row.vitals or {}
-    found = [one["title"] for one in seen.get("findings", [])]
+    found = [finding(one) for one in seen.get("findings", [])]
     return Line(
         row.candidate.label,
         level(verdict, row) or "-",
@@ -147,6 +148,11 @@ def line(verdict: Verdict, row: Row, shown: list[str]) -> Line:
         list(dict.fromkeys(found)),
         [NOTES.get(note, Text(note, note)) for note in seen.get("notes", [])],
     )
+
+
+def finding(told: Mapping[str, str]) -> Text:
+    """Its title, in English where the Chinese one is not known."""
+    return Text(told["title"], FINDINGS.get(told.get("disease", ""), told["title"]))
 
 
 def vital_number(value: float) -> str:

@@ -72,12 +72,14 @@ def not_decided(pairs: Sequence[tuple[Answer, Verdict]]) -> Text:
     names, matters = titles([answer for answer, _ in pairs]), thresholds([v for _, v in pairs])
     needs = [verdict.seeds_to_decide for _, verdict in pairs]
     known = [need for need in needs if need is not None]
-    seeds = f" (--seeds {max(known)})" if len(known) == len(needs) else ""
+    seeds = Text("", "")
+    if len(known) == len(needs):
+        seeds = Text(f" (--seeds {max(known)})", f"（--seeds {max(known)}）")
     return Text(
         f"Not decided for {names.en}: a difference that matters ({matters.en}) is neither shown nor "
-        f"ruled out. Use scaled dot meanwhile; more seeds{seeds} or longer trainings (--steps) tell.",
+        f"ruled out. Use scaled dot meanwhile; more seeds{seeds.en} or longer trainings (--steps) tell.",
         f"{names.zh}未能判定：要紧的差别（{matters.zh}）既未得到证实，也不能排除。暂用缩放点积；"
-        f"增加种子{seeds}或加长训练（--steps）才能判定。",
+        f"增加种子{seeds.zh}或加长训练（--steps）才能判定。",
     )
 
 

@@ -26,6 +26,29 @@ VITALS = {
     "tanh_saturated": Text("tanh saturated", "tanh 饱和"),
 }
 
+# The doctor's diseases by their names: it gives their titles in English.
+FINDINGS = {
+    "broken-numbers": "出现 NaN 或 Inf",
+    "masked-rows": "有查询看不到任何键",
+    "inverted-mask": "掩码用反了",
+    "missing-mask": "缺少因果掩码",
+    "unscaled-logits": "logit 没有乘 1/sqrt(d)",
+    "growing-logits": "logit 不断增大，没有放缓",
+    "large-logits": "logit 过大",
+    "key-norm-hijack": "一个键凭长度胜出",
+    "collapsed-entropy": "注意力塌缩到一个键上",
+    "dead-softmax": "softmax 过硬，梯度传不过去",
+    "saturated-tanh": "加性打分的 tanh 已饱和",
+    "dead-gradient": "几乎没有梯度到达查询和键",
+    "no-gradient": "查询和键与损失断开",
+    "identical-heads": "有重复的头",
+    "washed-out-positions": "位置信息被冲淡",
+    "collapsed-positions": "位置淹没了内容",
+    "rank-collapse": "所有 token 变得一样",
+    "malignant-sink": "整层只看一个键",
+    "no-op-sink": "注意力汇点，不是病",
+}
+
 # The doctor's notes on what it could not do.
 NOTES = {
     FAILED: Text(FAILED, "doctor 无法检查这个模型；训练结果不受影响"),
@@ -70,6 +93,7 @@ WORDS = {
     ),
     "findings": Text("findings", "诊断"),
     "healthy": Text("none", "无"),
+    "next": Text("; ", "；"),
     "unseen": Text(
         "The doctor looked at no candidate: vitals were switched off, or no finalist was trained.",
         "doctor 没有检查任何候选：检查被关闭，或没有进入决赛的候选。",

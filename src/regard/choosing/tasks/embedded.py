@@ -50,7 +50,7 @@ def lookup() -> Task:
     """The query is a noisy copy of a key."""
     task = Lookup(dim=16, keys=8, labels=8)
     return Task(
-        "look-up", Text("query and key are alike", "查询与键彼此相似"),
+        "look-up", Text("query and key are alike", "查询与键同类"),
         partial(Read, value_dim=8, outputs=8), Drawn(task), (16, 16), ("A4", "D3", "E5"),
         {**COMMON, "width": 16, "steps": 300, "stabilizers": ("none",),
          "scores": ("scaled_dot", "cosine", "gaussian", "additive")},
@@ -62,7 +62,7 @@ def nonlinear() -> Task:
     """The query shows sizes without signs: no matrix relates it to the key."""
     task = Views(shared=4, query_dim=16, key_dim=16, noise=0.3, shown="folded")
     return Task(
-        "non-linear match", Text("no matrix relates query and key", "没有矩阵能联系查询与键"),
+        "non-linear match", Text("no matrix relates query and key", "没有矩阵能把查询与键联系起来"),
         Match, Drawn(task), (16, 16), ("B3", "B4", "B5", "E5"),
         {**COMMON, "width": 16, "steps": 400, "stabilizers": ("none",), "hidden": (16, 64),
          "scores": ("scaled_dot", "cosine", "bilinear", "additive")},
@@ -74,7 +74,7 @@ def unlike_dims() -> Task:
     """Two views of one thing, 48 and 12 numbers wide."""
     task = Views(shared=4, query_dim=48, key_dim=12, noise=0.2)
     return Task(
-        "unlike dims", Text("query and key differ in width, a matrix relates them", "查询与键宽度不同，由一个矩阵相联系"),
+        "unlike dims", Text("query and key differ in width, a matrix relates them", "查询与键宽度不同，由矩阵相联系"),
         Match, Drawn(task), (48, 12), ("E2", "E3", "E5"),
         {**COMMON, "width": 12, "steps": 300, "stabilizers": ("none",),
          "scores": ("scaled_dot", "bilinear", "low_rank", "additive")},
@@ -98,7 +98,7 @@ def long_range() -> Task:
     """One key in hundreds is right."""
     task = Lookup(dim=16, keys=64, labels=4, noise=0.1)
     return Task(
-        "long range", Text("one key among 64 is right", "64 个键中只有一个是对的"),
+        "long range", Text("one key among 64 is right", "64 个键里只有一个是对的"),
         partial(Read, value_dim=4, outputs=4), Drawn(task, (2048, 256, 512)), (16, 16),
         ("C11", "C8", "A4"),
         {**COMMON, "width": 16, "steps": 300, "batch": 32, "stabilizers": ("none", "temperature"),

@@ -18,8 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard.choosing.tasks.header import NAMES
 from regard.choosing.tasks.models import Match, Read
-from regard.choosing.tasks.reading import NAMES, read_tensors
+from regard.choosing.tasks.reading import read_tensors
 from regard.choosing.tasks.task import Task
 from regard.choosing.training.errors import ChooseError
 from regard.claims.text import Text

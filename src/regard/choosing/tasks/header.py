@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import json
+import zipfile
+from collections.abc import Iterable
 from pathlib import Path
 
 from regard.choosing.training.errors import ChooseError
 
+NAMES = ("query", "key", "value", "target")
+OPTIONAL = ("value",)
 # How files of each suffix begin; safetensors have eight bytes of a length in front.
 BEGINNINGS = {".npz": b"PK", ".safetensors": b"{", ".parquet": b"PAR1"}
 LENGTH = 8
+LARGEST = 10**8  # bytes of a header; safetensors itself takes no more
+MOST = 12  # names of a stranger's file in a message
 
 
 def check_file(path: Path) -> None:
-    """Refuse what is no file, of no known suffix, or does not begin as its suffix says.
+    """Refuse what is no file, of no known suffix, does not begin as that says, or lacks an array.
+
+    The names of a .parquet file take its own package to read: they are left to the reader.
 
     Raises:
         ChooseError: one sentence says why.
@@ -32,3 +41,38 @@ def check_file(path: Path) -> None:
         raise ChooseError(f"{path}: cannot be read: {error.strerror or error}") from None
     if begins != BEGINNINGS[path.suffix]:
         raise ChooseError(f"{path}: is no good {path.suffix} file: it does not begin as one")
+    names = names_in(path)
+    if names is not None:
+        check_names(names, path)
+
+
+def names_in(path: Path) -> list[str] | None:
+    """The names of its arrays, without reading them; None where that takes more than a look."""
+    try:
+        if path.suffix == ".npz":
+            with zipfile.ZipFile(path) as archive:
+                return [name.removesuffix(".npy") for name in archive.namelist()]
+        if path.suffix == ".safetensors":
+            with path.open("rb") as file:
+                size = int.from_bytes(file.read(LENGTH), "little")
+                found = json.loads(file.read(size)) if size <= LARGEST else None
+            return None if found is None else [name for name in found if name != "__metadata__"]
+    except Exception:  # each format has errors of its own, and its reader says what is wrong
+        return None
+    return None
+
+
+def check_names(names: Iterable[str], path: Path) -> None:
+    """Refuse a file that lacks an array.
+
+    Raises:
+        ChooseError: which, and what is there.
+    """
+    found = sorted(names)
+    lacking = [name for name in NAMES if name not in found and name not in OPTIONAL]
+    if lacking:
+        there = [name if name.isprintable() else ascii(name) for name in found[:MOST]]
+        more = f" and {len(found) - MOST} more" if len(found) > MOST else ""
+        raise ChooseError(
+            f"{path}: has no {' and no '.join(lacking)}; it has {', '.join(there) or 'nothing'}{more}"
+        )

@@ -11,12 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.choosing.tasks.header import check_file
+from regard.choosing.tasks.header import NAMES, check_file, check_names
 from regard.choosing.training.errors import ChooseError
 from regard.measuring import memory
 from regard.measuring.graphs import first_line
 
-NAMES = ("query", "key", "value", "target")
 # Arrays may take this part of the free memory: they are copied a few times.
 SHARE = 0.2
 
@@ -47,10 +46,7 @@ def read_arrays(path: Path) -> dict[str, Any]:
         raise ChooseError(f"{path}: to read it, pip install {error.name}") from None
     except Exception as error:  # each format has errors of its own
         raise ChooseError(f"{path}: is no good {path.suffix} file: {first_line(error)}") from None
-    lacking = [name for name in ("query", "key", "target") if name not in found]
-    if lacking:
-        there = ", ".join(sorted(found)) or "nothing"
-        raise ChooseError(f"{path}: has no {' and no '.join(lacking)}; it has {there}")
+    check_names(found, path)
     return {name: found[name] for name in NAMES if name in found}
 
 
@@ -88,8 +84,9 @@ def read_parquet(path: Path) -> dict[str, Any]:
     import pyarrow.parquet as parquet
 
     about = parquet.read_metadata(path)
+    names = about.schema.to_arrow_schema().names
+    check_names(names, path)
     check_size(sum(about.row_group(i).total_byte_size for i in range(about.num_row_groups)), path)
-    names = parquet.read_schema(path).names
     table = parquet.read_table(path, columns=[name for name in NAMES if name in names])
     found: dict[str, Any] = dict.fromkeys(names)
     for name in table.column_names:

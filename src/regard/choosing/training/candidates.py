@@ -29,7 +29,7 @@ LABELS = {
     "clipped_keys": Text("clipped keys", "截短的键"),
     "unit_keys": Text("unit keys", "单位长度的键"),
     "soft_cap": Text("soft cap", "软上限"),
-    "temperature": Text("learned temperature", "可学温度"),
+    "temperature": Text("learned temperature", "可学习的温度"),
 }
 # What a stabiliser can change of a score: cosine has no norms left to keep in bounds.
 NORMS = ("layer_norm", "clipped_keys", "unit_keys")
@@ -148,10 +148,10 @@ def built(
     en, zh = kind_of(score, stabilizer)
     if hidden is not None:
         name = f"{name} h={hidden}"
-        en, zh = f"{en}, {hidden} hidden", f"{zh}，隐层 {hidden}"
+        en, zh = f"{en}, {hidden} hidden", f"{zh}，{hidden} 个隐藏单元"
     if several:
         name = f"{name} heads={heads}"
-        en, zh = f"{en}, {heads} head{'' if heads == 1 else 's'}", f"{zh}，{heads} 头"
+        en, zh = f"{en}, {heads} head{'' if heads == 1 else 's'}", f"{zh}，{heads} 个头"
     return Candidate(name, Text(en, zh), Recipe(code), code, score, stabilizer, hidden, heads)
 
 

@@ -15,6 +15,11 @@ LINE = 10.0  # seconds between two lines of plain text
 # Nothing is said of the time left before this many seconds and this part are done.
 SECONDS, PART = 5.0, 0.05
 FRESH = 0.2  # weight of a new estimate of the time left beside the earlier ones
+# Told before anything is trained; `resume` is what a user has to give, to a function or a command.
+UNFINISHED = (
+    "An unfinished run of this data is here: to go on with it, stop this one now and give {resume}. "
+    "This one begins anew and leaves it as it is."
+)
 
 
 class TimeLeft:
