@@ -94,6 +94,21 @@ def test_letters_of_any_script_and_signs():
     assert ink(figure) > 2000
 
 
+@pytest.mark.parametrize("kind", ["alignment", "heads", "decoding", "entropy"])
+def test_half_of_a_surrogate_pair_in_a_title_is_replaced(kind):
+    """As a name that was cut in two has it; matplotlib raises UnicodeEncodeError when it draws."""
+    figure = getattr(plot, kind)(
+        some(1, 3, 3), ["a", "\ud83d", "c"], title="cut \ud83d\x00 in\ntwo"
+    )
+    assert figure.get_suptitle() == "cut �� in\ntwo"
+    assert ink(figure) > 500
+
+
+def test_half_of_a_surrogate_pair_in_the_name_of_a_score_is_replaced():
+    figure = plot.compare({"dot \udc80": [0.1, 0.9], "cosine": [0.6, 0.4]}, ["a", "\ud800"])
+    assert figure.axes[0].get_title(loc="left").startswith("dot �\n") and ink(figure) > 500
+
+
 def test_long_tokens_lose_their_middle():
     assert looks.shown("supercalifragilisticexpialidocious") == "supercalifrag…ocious"
     assert looks.shown("中" * 30) == "中中中中中中…中中中"

@@ -79,7 +79,10 @@ def test_the_model_is_as_before(name, training):
     assert len(found.keys) == len(found.inputs) == len(found.positions.sites) > 0
     assert found.notes == []
     json.dumps(found.as_dict(), allow_nan=False)
-    assert max(len(line) for line in str(found).splitlines()) <= 80
+    assert str(found) == found.summary(80)
+    for width in (60, 70, 80):
+        lines = found.summary(width).splitlines()
+        assert max(map(len, lines)) <= width and "  largest logit" in found.summary(width)
 
 
 def test_after_an_error_too():

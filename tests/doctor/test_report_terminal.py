@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
+import json
+import os
+import struct
 import sys
+import termios
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO
 
 import pytest
 import torch
 
+from regard.doctor import probe
 from regard.doctor.findings.finding import Severity
 from regard.doctor.report import lines, live, record_of, show, summary_text
 from regard.doctor.report.lines import bar, sparkline
@@ -24,6 +33,18 @@ class Terminal(io.StringIO):
 
     def isatty(self) -> bool:
         return True
+
+
+@contextmanager
+def pseudo_terminal(columns: int) -> Iterator[IO[str]]:
+    """A real one."""
+    other, here = os.openpty()
+    try:
+        fcntl.ioctl(here, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        with os.fdopen(here, "w") as file:
+            yield file
+    finally:
+        os.close(other)
 
 
 @pytest.fixture(autouse=True)
@@ -57,6 +78,41 @@ def test_hostile_names_neither_move_the_cursor_nor_break_the_table(width: int) -
     assert "\u202e" not in text
     table = text[text.index("worst head") : text.index("notes")]
     assert all(cells(line) <= width for line in table.splitlines())
+
+
+@pytest.mark.parametrize("width", [60, 66, 72])
+def test_a_narrow_terminal_is_not_overrun_and_words_stay_whole(width: int) -> None:
+    """The title of a disease was never wrapped, and Chinese was counted in letters."""
+    title = "softmax is so hard that nothing can be learnt through it"
+    found = finding("encoder." * 9 + "attention", title=title, explanation="注意力" * 30)
+    record = record_of(examined(), [found, finding(severity=Severity.WARNING)])
+    text = summary_text(record, width)
+    assert max(map(cells, text.splitlines())) <= width
+    whole = {*summary_text(record, 200).split(), "enc." * 9 + "attention"}
+    assert {word for word in text.split() if word.isascii()} <= whole
+
+
+def test_a_word_that_no_line_holds_is_cut_at_a_joint() -> None:
+    found = lines.wrapped("see encoder.layers.0.self_attention.projections twice", 24, "- ", "  ")
+    assert lines.plain_text(found) == (
+        "- see\n  encoder.layers.0.self_\n  attention.projections\n  twice\n"
+    )
+    assert lines.plain_text(lines.wrapped("x" * 50, 22)) == f"{'x' * 22}\n{'x' * 22}\n{'x' * 6}\n"
+    assert lines.plain_text(lines.wrapped("", 40)) == "\n"
+
+
+def test_the_width_is_what_columns_says_or_the_terminal_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for columns, width in (("64", 64), ("20", 60), ("500", 110), ("many", 80)):
+        monkeypatch.setenv("COLUMNS", columns)
+        assert lines.width_of(Terminal()) == lines.width_of(io.StringIO()) == width
+    monkeypatch.delenv("COLUMNS")
+    assert lines.width_of(io.StringIO()) == lines.width_of(Terminal()) == 80
+    with pseudo_terminal(columns=67) as screen:  # of the file that is written to, not of stdout
+        assert lines.width_of(screen) == 67
+        monkeypatch.setenv("COLUMNS", "70")
+        assert lines.width_of(screen) == 70
 
 
 def test_healthy_empty_and_unmeasured() -> None:
@@ -171,23 +227,27 @@ def test_no_table_in_notebooks(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not is_terminal(Terminal())
 
 
-def test_many_calls_fit_the_screen() -> None:
+@pytest.mark.parametrize("width", [60, 80])
+def test_many_calls_fit_the_screen(width: int) -> None:
+    """In 60 columns, 8 of them were left for the names."""
     d = watch(Stack(), every=1)
     for i in range(200):
         site = d.chart.site_of(f"layer.{i}", "sdpa")
         d.chart.step = 1
         d.chart._put(site, torch.full((2, len(d.vitals)), float(i)))
     screen = Live(d, 1.0, None, Terminal())
-    screen.findings = [finding("layer.7")]
+    screen.findings = [finding("layer.7"), finding("layer.8", title="too many words " * 9)]
     from regard.doctor.report.reading import glance
 
-    drawn = screen.table(glance(d, screen.vitals), 80, 24)
+    drawn = screen.table(glance(d, screen.vitals), width, 24)
     text = lines.plain_text(drawn)
     assert len(drawn) <= 24
     assert "layer.7 " in text
-    assert "layer.199" in text
+    assert "layer.199 " in text
+    assert "the logits grow at layer.7 head 1" in text
     assert "more, with lower numbers" in text
-    assert max(map(cells, text.splitlines())) <= 80
+    assert max(map(cells, text.splitlines())) <= width
+    assert "words…\n" in text or "many…\n" in text or "too…\n" in text
 
 
 def test_the_doctor_has_them(capsys: pytest.CaptureFixture[str], tmp_path) -> None:
@@ -195,4 +255,9 @@ def test_the_doctor_has_them(capsys: pytest.CaptureFixture[str], tmp_path) -> No
     d.table()
     assert "layers.1" in capsys.readouterr().out
     assert d.report(tmp_path / "out.html", name="mine").read_text().count("mine:") > 0
+    attacked = probe(d.model, tokens())
+    page = d.report(tmp_path / "out.html", probe=attacked).read_text()
+    assert "A query is captured when" in page  # for readers without scripts
+    data = json.loads(d.report(tmp_path / "out.json", probe=attacked).read_text())
+    assert data["probe"] == attacked.as_dict()
     assert isinstance(d.live(), Live)

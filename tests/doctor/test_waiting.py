@@ -131,6 +131,7 @@ def test_another_stream_waits() -> None:
         with torch.cuda.stream(aside if i % 2 else torch.cuda.current_stream()):
             torch.cuda._sleep(10**6)
             shelf.add(seen, out)
+            assert len(shelf.calls) == 1 and shelf.stream == torch.cuda.current_stream()
     shelf.finish()
     for seen, out in zip(calls, outs, strict=True):
         assert torch.equal(out.nan_to_num(-1), alone(seen).nan_to_num(-1))

@@ -22,6 +22,7 @@ from regard.doctor.vitals.gradients import rms
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from regard.doctor.probing import Probe
     from regard.doctor.remedies.treat import Treatment
     from regard.doctor.report.live import Live
 
@@ -236,16 +237,19 @@ class Doctor:
 
         return treat(self, finding, remedy, batch, **options)
 
-    def report(self, path: str | Path, *, name: str | None = None) -> Path:
+    def report(
+        self, path: str | Path, *, name: str | None = None, probe: Probe | None = None
+    ) -> Path:
         """Write a report: one HTML file, or JSON where the path ends in `.json`.
 
         Args:
             path: where to.
             name: of the model; its class's name unless given.
+            probe: what `regard.doctor.probe(model, batch)` gave, to be in it too.
         """
         from regard.doctor.report import write_report
 
-        return write_report(self, path, name=name)
+        return write_report(self, path, name=name, probe=probe)
 
     def table(self) -> None:
         """Print what was found and a table of all attention calls."""

@@ -82,6 +82,14 @@ def shown(token: str) -> str:
     return f"{head}…{tail[::-1]}"
 
 
+def drawable(text: str) -> str:
+    """A title without what no font has: half of a surrogate pair is an error to matplotlib."""
+    return "".join(
+        "�" if unicodedata.category(letter) in ("Cc", "Cs") and letter != "\n" else letter
+        for letter in text
+    )
+
+
 def length(tokens: Sequence[str]) -> float:
     """Inches that the longest of these labels takes."""
     return max(columns(shown(token)) for token in tokens) * 0.56 * EM
@@ -184,4 +192,5 @@ def bars_beside(axes: Axes, lengths: Tensor, inches: float, name: str) -> None:
 def head_line(figure: Figure, title: str | None) -> None:
     """What the whole picture shows."""
     if title:
-        figure.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold", parse_math=False)
+        text = drawable(str(title))
+        figure.suptitle(text, x=0.01, ha="left", fontsize=11, fontweight="bold", parse_math=False)

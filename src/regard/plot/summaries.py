@@ -104,9 +104,8 @@ def compare(
             axes.set_xlim(0, farthest * 1.28)
             axes.set_xticks([])
             axes.spines[["top", "right", "bottom"]].set_visible(False)
-            axes.set_title(
-                f"{name}\n{mean_nats(given[None])}", fontsize=8.5, loc="left", parse_math=False
-            )
+            text = f"{looks.drawable(name)}\n{mean_nats(given[None])}"
+            axes.set_title(text, fontsize=8.5, loc="left", parse_math=False)
         grid[0, 0].invert_yaxis()
         for axes in grid.flat:
             looks.label(axes.yaxis, names, inches)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -11,9 +10,10 @@ from regard.doctor.probing import inputs, keys
 from regard.doctor.probing.inputs import InputAttack
 from regard.doctor.probing.keys import KeyAttack
 from regard.doctor.probing.positions import Shifted
+from regard.doctor.report.lines import USUAL, plain_text, wrapped
 from regard.doctor.report.numbers import harmless, plain, shortened, shown
 
-WIDTH, NAME, CELL = 80, 24, 8
+NAME, CELL = 24, 8  # columns of a table
 
 
 class Probe(NamedTuple):
@@ -50,16 +50,19 @@ class Probe(NamedTuple):
             "notes": self.notes,
         }
 
-    def __str__(self) -> str:
-        """Three tables, 80 columns wide."""
-        parts = [key_table(self.keys), input_table(self.inputs, self.scaled)]
-        parts.append(position_table(self.positions))
-        notes = [
-            textwrap.fill(harmless(x), WIDTH, initial_indent="- ", subsequent_indent="  ")
-            for x in self.notes
+    def summary(self, width: int = USUAL) -> str:
+        """Three tables in lines of `width`, 60 at least."""
+        tables = [
+            key_table(self.keys, width),
+            input_table(self.inputs, self.scaled, width),
+            position_table(self.positions, width),
+            [line for note in self.notes for line in paragraph(note, width, "- ")],
         ]
-        parts.append("\n".join(notes))
-        return "\n\n".join(part for part in parts if part)
+        return "\n\n".join("\n".join(lines) for lines in tables if lines)
+
+    def __str__(self) -> str:
+        """In lines of 80."""
+        return self.summary()
 
 
 def numbers(x: Any) -> Any:
@@ -71,14 +74,19 @@ def numbers(x: Any) -> Any:
     return [numbers(value) for value in x] if isinstance(x, tuple | list) else x
 
 
-def row(name: str, cells: Sequence[str]) -> str:
-    """A line of a table."""
-    return f"{name:<{NAME}}" + "".join(f"{cell:>{CELL}}" for cell in cells)
+def rows(name: str, cells: Sequence[str], columns: int, width: int) -> list[str]:
+    """A line of a table with so many columns; where that is too wide, the name stands above it."""
+    room = min(NAME, width - columns * CELL)
+    numbers = "".join(f"{cell:>{CELL}}" for cell in cells)
+    if len(name) <= room:
+        return [f"{name:<{room}}{numbers}"]
+    return [name, " " * room + numbers]
 
 
-def title(site: str) -> str:
-    """A site on a line of its own: their names are long, and alike at both ends."""
-    return shortened(harmless(site), WIDTH)
+def paragraph(text: str, width: int, first: str = "") -> list[str]:
+    """Lines of text."""
+    rest = " " * len(first)
+    return plain_text(wrapped(harmless(text), width, first, rest)).splitlines()
 
 
 def percent(share: float) -> str:
@@ -91,46 +99,52 @@ def moved(x: float) -> str:
     return "NaN" if math.isinf(x) else percent(x)
 
 
-def key_table(attacks: list[KeyAttack]) -> str:
+def key_table(attacks: list[KeyAttack], width: int) -> list[str]:
     """Queries captured, and below them how far the output moved."""
     if not attacks:
-        return ""
-    lines = ["One key gets longer. A query is captured when the key has half of its weight."]
-    lines.append(row("", [*(f"x{c:g}" for c in keys.FACTORS), "half at"]))
+        return []
+    said = "One key gets longer. A query is captured when the key has half of its weight."
+    head = [*(f"x{c:g}" for c in keys.FACTORS), "half at"]
+    lines = [*paragraph(said, width), *rows("", head, len(head), width)]
     for x in attacks:
         half = f"> {keys.FACTORS[-1]:g}" if math.isinf(x.c50) else f"x{shown(x.c50)}"
-        lines.append(title(x.site))
-        lines.append(row("  queries captured", [*(percent(y) for y in x.captured), half]))
-        lines.append(row("  the output moves by", [moved(y) for y in x.moved]))
-    return "\n".join(lines)
+        captured = [*(percent(y) for y in x.captured), half]
+        # A site has a line of its own: their names are long, and alike at both ends.
+        lines.append(shortened(harmless(x.site), width))
+        lines += rows("  queries captured", captured, len(head), width)
+        lines += rows("  the output moves by", [moved(y) for y in x.moved], len(head), width)
+    return lines
 
 
-def input_table(attacks: list[InputAttack], scaled: str) -> str:
+def input_table(attacks: list[InputAttack], scaled: str, width: int) -> list[str]:
     """The largest logit and the entropy at each factor, and the range withstood."""
     if not attacks:
-        return ""
-    lines = [f"Inputs multiplied ({scaled})."]
-    lines.append(row("", [f"x{c:g}" for c in inputs.FACTORS]))
+        return []
+    head = [f"x{c:g}" for c in inputs.FACTORS]
+    lines = [*paragraph(f"Inputs multiplied ({scaled}).", width), *rows("", head, len(head), width)]
     for x in attacks:
         held = "not even x1" if x.range is None else f"x{x.range[0]:g} to x{x.range[1]:g}"
-        lines.append(f"{shortened(harmless(x.site), WIDTH - 28)}: withstands {held}")
-        lines.append(row("  largest logit", [shown(y) for y in x.logit_max]))
-        lines.append(row("  entropy", [shown(y) for y in x.entropy]))
+        lines.append(f"{shortened(harmless(x.site), width - 28)}: withstands {held}")
+        lines += rows("  largest logit", [shown(y) for y in x.logit_max], len(head), width)
+        lines += rows("  entropy", [shown(y) for y in x.entropy], len(head), width)
         if any(x.broken):
-            lines.append(row("  NaN or Inf", [str(n) if n else "" for n in x.broken]))
-    return "\n".join(lines)
+            broken = [str(n) if n else "" for n in x.broken]
+            lines += rows("  NaN or Inf", broken, len(head), width)
+    return lines
 
 
-def position_table(shifted: Shifted) -> str:
+def position_table(shifted: Shifted, width: int) -> list[str]:
     """The share of weight that went elsewhere."""
     if not shifted.how:
-        return ""
+        return []
     ways = {
         "position_ids": "Positions count from a later start. 0%: it sees distances alone.",
         "rolled": "The input is rolled round, the output back. 0%: it cannot tell places.",
     }
-    lines = [ways[shifted.how], row("", [f"+{s}" for s in shifted.shifts])]
+    count = len(shifted.shifts)
+    lines = paragraph(ways[shifted.how], width)
+    lines += rows("", [f"+{s}" for s in shifted.shifts], count, width)
     for x in shifted.sites:
-        lines += [title(x.site), row("  weight gone elsewhere", [percent(y) for y in x.changed])]
-    lines.append(row("the output moves by", [moved(y) for y in shifted.moved]))
-    return "\n".join(lines)
+        lines.append(shortened(harmless(x.site), width))
+        lines += rows("  weight gone elsewhere", [percent(y) for y in x.changed], count, width)
+    return lines + rows("the output moves by", [moved(y) for y in shifted.moved], count, width)

@@ -9,11 +9,10 @@ import importlib.util
 import os
 import shutil
 import sys
-import textwrap
 from collections.abc import Iterable, Iterator
 from typing import IO, Any
 
-from regard.doctor.report.numbers import Number, cells, real
+from regard.doctor.report.numbers import Number, cells, fitting, real
 
 Line = list[tuple[str, str]]
 
@@ -29,7 +28,8 @@ STYLES = {
     "site": "bold",
 }
 BLOCKS = "▁▂▃▄▅▆▇█"
-WIDEST = 110
+NARROWEST, USUAL, WIDEST = 60, 80, 110
+JOINTS = ("/", ".", ",", "_", "-")  # where a word that no line holds may be cut
 LEAST_RANGE = 0.2  # of a sparkline, as a share of its largest number
 
 
@@ -73,16 +73,32 @@ def put(lines: list[Line], file: IO[str] | None = None) -> None:
 
 
 def width_of(file: IO[str] | None = None) -> int:
-    """Of the terminal; 80 where there is none."""
+    """What COLUMNS says, else of the terminal behind the file, else 80; 60 at least, 110 at most."""
     file = sys.stdout if file is None else file
-    if file is None or not file.isatty():
-        return 80
-    return min(shutil.get_terminal_size((80, 24)).columns, WIDEST)
+    columns = USUAL
+    if file is not None and file.isatty():
+        try:
+            columns = os.get_terminal_size(file.fileno()).columns or USUAL
+        except (OSError, ValueError):  # it says that it is one, but has no file of the system
+            columns = USUAL
+    if os.environ.get("COLUMNS"):
+        columns = shutil.get_terminal_size((columns, 24)).columns
+    return min(max(columns, NARROWEST), WIDEST)
 
 
 def wrapped(text: str, width: int, first: str = "", rest: str = "", style: str = "") -> list[Line]:
-    """A paragraph with an indent."""
-    found = textwrap.wrap(text, max(width - cells(rest), 20), break_on_hyphens=False) or [""]
+    """A paragraph with an indent; only a word that is longer than a line is cut."""
+    room = max(width - max(cells(first), cells(rest)), 20)
+    found = [""]
+    for word in text.split():
+        if not found[-1] or cells(found[-1]) + 1 + cells(word) <= room:
+            found[-1] = f"{found[-1]} {word}".lstrip()
+        else:
+            found.append(word)
+        while cells(found[-1]) > room:
+            head = fitting(found[-1], room)
+            end = max(head.rfind(joint) for joint in JOINTS) + 1 or len(head)
+            found[-1:] = [head[:end], found[-1][end:]]
     return [[(rest if i else first, ""), (line, style)] for i, line in enumerate(found)]
 
 

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 SHOWN = ("logit_max", "entropy")
 SHOWN_CHEAP = ("logit_bound", "entropy")  # the cheap level has no logit_max
 SPARK, NUMBER = 14, 8
+LEAST_SPARK, LEAST_NAME = 4, 20  # in a narrow terminal
 MOST_FINDINGS = 6
 QUIET_SECONDS = 30.0  # between two lines where there is no terminal
 # A diagnosis reads the whole history: it may take this share of the time.
@@ -161,19 +162,23 @@ class Live(Listener):
     def table(self, glances: dict[str, Glance], width: int, height: int) -> list[Line]:
         """What is drawn, no higher than the terminal."""
         alarms = {finding.site: finding.severity for finding in reversed(self.findings)}
-        lines: list[Line] = [[("regard doctor  ", "title"), (self.progress(), "")], []]
+        said = self.progress()
+        title = "regard doctor  " if cells(said) + 15 <= width else ""
+        lines: list[Line] = [[(title, "title"), (said, "")], []]
         findings = [finding_line(finding, width) for finding in self.findings[:MOST_FINDINGS]]
         room = max(height - len(lines) - len(findings) - 5, 3)
-        site_width = width - len(self.vitals) * (NUMBER + SPARK + 4)
+        each = (width - LEAST_NAME) // max(len(self.vitals), 1)
+        spark = min(max(each - NUMBER - 4, LEAST_SPARK), SPARK)
+        site_width = width - len(self.vitals) * (NUMBER + spark + 4)
         head = [(padded("attention call", site_width), "dim")]
-        head += [(padded(f"worst {v}", NUMBER + SPARK + 4, right=True), "dim") for v in self.vitals]
+        head += [(padded(f"worst {v}", NUMBER + spark + 4, right=True), "dim") for v in self.vitals]
         lines.append(head)
         # Where not all fit: those with findings, then those with the worst numbers.
         names = sorted(glances, key=lambda name: self.urgency(name, glances[name], alarms))[:room]
         for name, seen in glances.items():
             if name in names:
                 style = str(alarms[name]) if name in alarms else ""
-                lines.append(self.row(name, seen, site_width, style))
+                lines.append(self.row(name, seen, site_width, spark, style))
         if len(glances) > room:
             lines.append([(f"and {len(glances) - room} more, with lower numbers", "dim")])
         if not glances:
@@ -185,14 +190,14 @@ class Live(Listener):
         worst = seen.worst(0, self.vitals[0]) if self.vitals else 0.0
         return -float(alarms.get(name, 0)), math.inf if math.isnan(worst) else -worst
 
-    def row(self, name: str, seen: Glance, site_width: int, style: str) -> Line:
+    def row(self, name: str, seen: Glance, site_width: int, spark: int, style: str) -> Line:
         """One attention call: number, arrow and sparkline for each vital."""
         line: Line = [(padded(shortened(harmless(name), site_width - 1), site_width), style)]
         for i, vital in enumerate(self.vitals):
             course = seen.course[:, i].tolist()
             number = padded(shown(seen.worst(i, vital)), NUMBER, right=True)
             line += [(number, style), (f" {arrow(course)} ", "dim")]
-            line.append((f"{sparkline(course, SPARK)} ", "note"))
+            line.append((f"{sparkline(course, spark)} ", "note"))
         return line
 
 
@@ -201,14 +206,19 @@ def finding_line(finding: Finding, width: int) -> Line:
     severity = str(finding.severity)
     heads = f" head{'' if len(finding.heads) == 1 else 's'} {ranges(finding.heads)}"
     heads = heads if finding.heads else ""
-    tail = f"{heads}, since step {finding.since}"
+    tails = (f"{heads}, since step {finding.since}", heads, "")
     site, title = harmless(finding.site), f"{harmless(finding.title)} at "
     sign = f"{SIGNS[severity]} {severity}: "
-    if cells(sign + title + site + tail) > width:  # the colour and the sign say it too
+    if cells(sign + title + site + tails[0]) > width:  # the colour and the sign say it too
         sign = f"{SIGNS[severity]} "
-    room = max(width - cells(sign + title + tail), 12)
-    line = sign + title + shortened(site, room) + tail
-    line = line if cells(line) <= width else f"{fitting(line, width - 1)}…"
+    line = ""
+    for tail in tails:  # where it is tells more than since when
+        room = max(width - cells(sign + title + tail), 12)
+        line = sign + title + shortened(site, room) + tail
+        if "…" not in line and cells(line) <= width:
+            return [(line, severity)]
+    if cells(line) > width:
+        line = f"{fitting(line, width - 1).rpartition(' ')[0]}…"
     return [(line, severity)]
 
 

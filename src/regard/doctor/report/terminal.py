@@ -50,11 +50,9 @@ def summary(record: Record, width: int = 80) -> list[Line]:
 def finding_lines(finding: dict[str, Any], heads: int, width: int, said: set[str]) -> list[Line]:
     """One finding with its numbers and what helps; a text that was `said` before is left out."""
     severity = finding["severity"]
-    site = shortened(harmless(finding["site"]), width - 4)
-    lines: list[Line] = [
-        [(f"{SIGNS[severity]} {severity}: {harmless(finding['title'])}", severity)],
-        [("  at ", "dim"), (site, "site")],
-    ]
+    title = f"{SIGNS[severity]} {severity}: {harmless(finding['title'])}"
+    lines = wrapped(title, width, "", "  ", severity)
+    lines.append([("  at ", "dim"), (shortened(harmless(finding["site"]), width - 5), "site")])
     sure = real(finding["confidence"])
     sureness = "" if math.isnan(sure) else f", {sure:.0%} sure"
     lines += wrapped(where(finding, heads) + sureness, width, "  ", "  ", "dim")

@@ -89,19 +89,24 @@ class Waiting:
         # Our own functions are none of the model's.
         with torch._C.DisableTorchFunction(), device_current(self.sums.device), torch.no_grad():
             here, there = current_stream(self.sums.device), self.stream
-            elsewhere = here is not None and there is not None and here != there
-            if elsewhere:
-                here.wait_stream(there)
-            self._finish_calls(calls)
-            self._finish_gradients(gradients)
-            if elsewhere:  # only now may the workspace be written to again
-                there.wait_stream(here)
+            if here is None or there is None or here == there:
+                self._write(calls, gradients)
+                return
+            here.wait_stream(there)
+            self._write(calls, gradients)
+            there.wait_stream(here)  # only now may the workspace be written to again
+
+    def _write(self, calls: list[Call], gradients: list[Gradient]) -> None:
+        self._finish_calls(calls)
+        self._finish_gradients(gradients)
 
     def _take(self, numbers: int) -> int:
         """Take room for so many numbers; where in the workspace it begins."""
         numbers = -(-numbers // ALIGNED) * ALIGNED
         stream = current_stream(self.sums.device)
-        if self.used + numbers > self.sums.numel() or stream != self.stream:
+        # Not `!=` alone: between a stream and None it says that they are the same.
+        moved = stream is not None and (self.stream is None or stream != self.stream)
+        if self.used + numbers > self.sums.numel() or moved:
             self.finish()
             self.stream = stream
         if numbers > self.sums.numel():
