@@ -17,6 +17,7 @@ GREY = "#666666"
 # Ours in blues, the textbook in oranges, others by a hue of their own; the marks differ too, so that
 # a chart can be read in grey.
 LOOKS = {
+    "as chosen": ("#56B4A9", "h"),
     "sine fast": ("#0072B2", "o"),
     "sine matched": ("#3FA7E0", "s"),
     "exact": ("#0B3C6F", "D"),
@@ -28,7 +29,7 @@ LOOKS = {
 }
 DOT = "dot d=64"
 EAGER = ("textbook eager", "textbook linear")
-OURS = ("sine fast", "sine matched", "exact")
+OURS = ("as chosen", "sine fast", "sine matched", "exact")
 
 
 class Point(NamedTuple):

@@ -32,7 +32,7 @@ class Ours(Candidate):
     engine: ClassVar[str] = "sine"
     series: ClassVar[str] = "matched"
 
-    def engine_on(self, device: torch.device) -> str:
+    def engine_on(self, device: torch.device) -> str | None:
         """The engine's name."""
         return self.engine
 
@@ -44,7 +44,7 @@ class Ours(Candidate):
             plan = regard.explain(t.a, t.b, t.value, score, engine=engine)
         except ValueError as error:
             return str(error).partition("\n")[0]
-        return None if plan.engine else "; ".join(plan.refused.get(engine, ["it refuses"]))
+        return None if plan.engine else "; ".join(plan.refused.get(str(engine), ["it refuses"]))
 
     def prepare(self, tensors: Tensors) -> Prepared:
         """A score of its own."""
@@ -55,6 +55,21 @@ class Ours(Candidate):
             return regard.attention(a, b, value, score, engine=engine)
 
         return Prepared(step, [score.v])
+
+
+class AsChosen(Ours):
+    """What a caller gets who names no engine."""
+
+    name = "as chosen"
+    what = "regard.attention as it is called without naming an engine: the plan's choice"
+
+    def engine_on(self, device: torch.device) -> str | None:
+        """None: the plan picks."""
+        return None
+
+    def available(self, tensors: Tensors) -> str | None:
+        """Some engine always serves."""
+        return None
 
 
 class SineFast(Ours):
@@ -113,4 +128,6 @@ class ExactDeterministic(Exact):
                 torch.use_deterministic_algorithms(before, warn_only=only_warn)
 
 
-OURS: tuple[Candidate, ...] = (SineFast(), SineMatched(), Exact(), ExactDeterministic())
+OURS: tuple[Candidate, ...] = (
+    AsChosen(), SineFast(), SineMatched(), Exact(), ExactDeterministic(),
+)  # fmt: skip

@@ -21,44 +21,54 @@ if TYPE_CHECKING:
 
 
 def shapes_figure(settings: list[Measured], results: Results) -> Figure:
-    """Speed-up over the faster textbook, for each named shape and engine."""
+    """Speed-up over the faster textbook, for each named shape and engine; on a GPU, of both times."""
     order = [shape.name for shape in shapes("cpu")]
     settings = sorted(settings, key=lambda m: order.index(m.setting.name))
-    step = 0.22
-    high = 1.6 + 0.8 * len(settings)
+    kinds = {"": settings}
+    if results.machine.get("device") == "cuda":
+        called = [m.as_eager() for m in settings]
+        kinds = {"as called": called, "on the device": settings}
+    high = 1.3 + (0.3 + 0.8 * len(settings)) * len(kinds)
     figure = Figure(figsize=(9.6, high))
-    grid = figure.subplots(1, 2, sharey=True)
+    grid = figure.subplots(len(kinds), 2, sharey=True, squeeze=False)
     figure.subplots_adjust(
-        left=0.185, right=0.975, top=1 - 0.98 / high, bottom=0.72 / high, wspace=0.08
+        left=0.185, right=0.975, top=1 - 0.98 / high, bottom=0.72 / high, wspace=0.08, hspace=0.2
     )
-    for axes, which in zip(grid, PASSES, strict=True):
-        values = []
-        for y, m in enumerate(settings):
-            base = m.fastest("textbook", which)
-            for k, name in enumerate(OURS):
-                ratio = m.ratio(base, m.find(name), which)
-                if ratio is not None:
-                    bar(axes, y + (k - 1) * step, ratio.median, LOOKS[name][0], step)
-                    values.append(ratio.median)
-        axes.axvline(1, color=LOOKS["textbook eager"][0], lw=1.2, zorder=5)
-        axes.set_xscale("log")
-        span = [*values, 1.0]
-        axes.set_xlim(min(span) / 1.6, max(span) * 2.2)
-        axes.xaxis.set_major_locator(LogLocator(10, subs=(1.0, 2.0, 5.0), numticks=12))
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}x"))
-        axes.set_title(which, size=10, weight="bold")
-        axes.set_yticks(range(len(settings)), [two_lines(m) for m in settings])
-        axes.set_ylim(len(settings) - 0.5, -0.5)
-        plain(axes)
-        axes.grid(axis="y", visible=False)
-        axes.tick_params(axis="y", length=0)
-    entries = [Line2D([], [], color=LOOKS[name][0], lw=6, label=name) for name in OURS]
+    for panels, (kind, measured) in zip(grid, kinds.items(), strict=True):
+        for axes, which in zip(panels, PASSES, strict=True):
+            shapes_panel(axes, measured, which)
+            axes.set_title(f"{which}, {kind}" if kind else which, size=10, weight="bold")
+    shown = [name for name in OURS if any(name in drawn(m, w) for m in settings for w in PASSES)]
+    entries = [Line2D([], [], color=LOOKS[name][0], lw=6, label=name) for name in shown]
     entries.append(
         Line2D([], [], color=LOOKS["textbook eager"][0], lw=1.2, label="faster textbook, 1x")
     )
-    figure.legend(handles=entries, loc="lower center", ncols=4, frameon=False, fontsize=9)
+    figure.legend(handles=entries, loc="lower center", ncols=5, frameon=False, fontsize=9)
     head(figure, "Shapes that people run: speed-up over the faster textbook", results, None, high)
     return figure
+
+
+def shapes_panel(axes: Axes, settings: list[Measured], which: str) -> None:
+    """One bar for each shape and engine of ours."""
+    values, step = [], 0.2
+    for y, m in enumerate(settings):
+        base = m.fastest("textbook", which)
+        found = {name: m.ratio(base, m.find(name), which) for name in OURS}
+        timed = {name: ratio.median for name, ratio in found.items() if ratio is not None}
+        for k, (name, ratio) in enumerate(timed.items()):
+            bar(axes, y + (k - (len(timed) - 1) / 2) * step, ratio, LOOKS[name][0], step)
+            values.append(ratio)
+    axes.axvline(1, color=LOOKS["textbook eager"][0], lw=1.2, zorder=5)
+    axes.set_xscale("log")
+    span = [*values, 1.0]
+    axes.set_xlim(min(span) / 1.6, max(span) * 2.2)
+    axes.xaxis.set_major_locator(LogLocator(10, subs=(1.0, 2.0, 5.0), numticks=12))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}x"))
+    axes.set_yticks(range(len(settings)), [two_lines(m) for m in settings])
+    axes.set_ylim(len(settings) - 0.5, -0.5)
+    plain(axes)
+    axes.grid(axis="y", visible=False)
+    axes.tick_params(axis="y", length=0)
 
 
 def two_lines(m: Measured) -> str:

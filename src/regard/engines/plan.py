@@ -16,6 +16,7 @@ from torch import Tensor
 from regard.engines.base import Engine
 from regard.engines.cpu import Cpu, blocked_scores
 from regard.engines.gpu import HAS_TRITON
+from regard.engines.plain import Plain
 from regard.engines.reference import Reference, raw_scores
 from regard.engines.sdpa import Sdpa
 from regard.engines.sine import Sine
@@ -27,13 +28,13 @@ from regard.scores import Score
 from regard.sine import escapes
 from regard.sine.activation import row_of
 
-SDPA, CPU, TRITON, REFERENCE = Sdpa(), Cpu(), Triton(), Reference()
+SDPA, CPU, TRITON, PLAIN, REFERENCE = Sdpa(), Cpu(), Triton(), Plain(), Reference()
 SINE = Sine(through=(SDPA, CPU, TRITON, REFERENCE), exact=Behind())
 # In order of preference: the first that does not refuse runs.
-ENGINES: tuple[Engine, ...] = (SDPA, SINE, CPU, TRITON, REFERENCE)
-# Up to this many tanh, 16 MiB of floats, plain PyTorch is done before the fused kernels are launched:
-# one NVIDIA H200, the decoders of benchmarks/results/h200.json.
-FEW_TANH = 2**22
+ENGINES: tuple[Engine, ...] = (SDPA, SINE, CPU, TRITON, PLAIN, REFERENCE)
+# Up to this many tanh, 0.4 GB of floats, plain PyTorch is done before the fused kernels are launched: one
+# NVIDIA H200, the named shapes of benchmarks/results/h200.json.
+FEW_TANH = 10**8
 BY_NAME: dict[str, Engine] = {engine.name: engine for engine in ENGINES}
 
 
@@ -95,10 +96,10 @@ class Plan:
 def preferred(p: Problem) -> tuple[Engine, ...]:
     """All engines, the one to ask first in front."""
     form = p.form
-    if p.on_cpu or not isinstance(form, Pairwise) or len(p.want) > 0:
+    if p.on_cpu or not isinstance(form, Pairwise):
         return ENGINES
     tanh = math.prod(p.lead) * p.heads * p.queries * p.keys * form.query.shape[-1]
-    return (REFERENCE, *ENGINES) if tanh <= FEW_TANH else ENGINES
+    return (PLAIN, *ENGINES) if tanh <= FEW_TANH else ENGINES
 
 
 def pick(problem: Problem, engine: str | None = None) -> Engine:

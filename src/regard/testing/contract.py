@@ -1,25 +1,20 @@
 """The contract: what every engine promises of every score, and whether support is expected.
 
 `check_score` runs the whole of it for a score of your own, `check_engine` for an engine of your
-own; `check_case` is one point. Whether an engine serves a case is written down here, in `REFUSALS`,
-from what its documentation says. It is not asked of the engine: one that refuses in silence, or
-accepts in silence what it cannot do, fails.
+own; `check_case` is one point. Whether an engine serves a case is written down in `support.py`, from
+what its documentation says. It is not asked of the engine: one that refuses in silence, or accepts in
+silence what it cannot do, fails.
 """
 
 from __future__ import annotations
 
-import functools
-import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple
+from typing import Literal
 
 import torch
-from torch import Tensor
 
 import regard
-from regard.engines.gpu import HAS_TRITON
-from regard.forms import Inner
 from regard.testing.cases import (
     DTYPES,
     SCORES,
@@ -34,86 +29,15 @@ from regard.testing.options import MASKS, OPTIONS
 from regard.testing.poison import poisoned, small_tiles
 from regard.testing.properties import check_derivatives, check_hidden, check_sides, lowered
 from regard.testing.run import STATISTICS, Case, expect, measure, run_engine
+from regard.testing.support import (
+    ENGINES,
+    QUICK_ENGINES,
+    REFUSALS,
+    Call,
+    activation_of,
+    expected_support,
+)
 from regard.testing.tolerance import Measure
-
-ENGINES = ("sdpa", "cpu", "triton", "reference")
-# `triton` is run when asked for: every case would compile kernels of its own, or interpret them.
-QUICK_ENGINES = ("sdpa", "cpu", "reference")
-
-
-class Call(NamedTuple):
-    """A case as an engine meets it."""
-
-    case: Case
-    want: tuple[str, ...] = ()
-    learn_bias: bool = True
-    device: str = "cpu"
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """The options of the case; their values do not matter here."""
-        return OPTIONS[self.case.option](self.case.sizes, lambda *shape: torch.zeros(shape))
-
-
-def _softcap(call: Call) -> bool:
-    return "softcap" in call.options or call.case.score.softcap is not None
-
-
-def _hard(call: Call) -> bool:
-    temperature = call.options.get("temperature", 1.0)
-    return not isinstance(temperature, Tensor) and temperature == 0
-
-
-@functools.lru_cache(maxsize=256)
-def _activation(row: ScoreRow) -> str | None:
-    """What a pairwise score applies to each sum; None for an inner one."""
-    score, (query_dim, key_dim) = row.make(TINY), row.dims(TINY)
-    heads, key_heads = (1, 1) if row.one_input_head else (TINY.heads, TINY.key_heads)
-    query, key = torch.ones(1, heads, 2, query_dim), torch.ones(1, key_heads, 2, key_dim)
-    form = score.lower(query.double(), key.double())
-    return None if isinstance(form, Inner) else form.activation
-
-
-# Every documented refusal that a case of the tables can meet: the reason, and when it holds.
-REFUSALS: dict[str, list[tuple[str, Callable[[Call], bool]]]] = {
-    "reference": [],
-    "cpu": [("another device", lambda call: call.device != "cpu")],
-    "triton": [
-        ("a machine without Triton 3.6", lambda call: not HAS_TRITON),
-        (
-            "the CPU, but for Triton's interpreter",
-            lambda call: call.device == "cpu" and os.environ.get("TRITON_INTERPRET") != "1",
-        ),
-        (
-            "fp64 on a GPU",
-            lambda call: call.device != "cpu" and call.case.dtype == torch.float64,
-        ),
-        (
-            "activations other than tanh and LeakyReLU",
-            lambda call: _activation(call.case.score) not in (None, "tanh", "leaky_relu"),
-        ),
-    ],
-    "sdpa": [
-        ("a pairwise score", lambda call: call.case.score.form == "pairwise"),
-        ("a soft cap", _softcap),
-        ("a sink", lambda call: "sink" in call.options),
-        (
-            "a temperature tensor",
-            lambda call: isinstance(call.options.get("temperature"), Tensor),
-        ),
-        ("temperature 0", _hard),
-        ("statistics", lambda call: bool(call.want)),
-        (
-            "the gradient of a bias on the CPU",
-            lambda call: call.learn_bias and "bias" in call.options and call.device == "cpu",
-        ),
-    ],
-}
-
-
-def expected_support(engine: str, call: Call) -> bool:
-    """Whether the engine's documentation says that it serves the call."""
-    return not any(holds(call) for _, holds in REFUSALS[engine])
 
 
 @dataclass
@@ -253,7 +177,7 @@ def _described(row: ScoreRow, form: Literal["inner", "pairwise"] | None) -> Scor
     """The row with what can be found out about its score: name, form and soft cap."""
     score = row.make(TINY)
     if form is None:
-        form = "inner" if _activation(row) is None else "pairwise"
+        form = "inner" if activation_of(row) is None else "pairwise"
     name = getattr(score, "name", type(score).__name__)
     return replace(row, name=name, form=form, softcap=score.softcap)
 

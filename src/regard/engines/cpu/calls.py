@@ -75,7 +75,7 @@ def attend_backward(
     output: Tensor,
     peak: Tensor,
     tail: Tensor,
-    grad_tail: Tensor,
+    grad_tail: Tensor | None,
     spread: Tensor,
     grad_spread: Tensor | None,
     bias_gradient: bool,
@@ -87,7 +87,7 @@ def attend_backward(
         output,
         peak.unsqueeze(-1),
         tail.unsqueeze(-1),
-        grad_tail.unsqueeze(-1),
+        None if grad_tail is None else grad_tail.unsqueeze(-1),
         spread.unsqueeze(-1),
         None if grad_spread is None else grad_spread.unsqueeze(-1),
     )

@@ -179,7 +179,7 @@ class Rows(NamedTuple):
     output: Tensor
     peak: Tensor
     tail: Tensor
-    grad_tail: Tensor
+    grad_tail: Tensor | None
     entropy: Tensor
     grad_entropy: Tensor | None
 
@@ -198,15 +198,14 @@ def backward(x: Inputs, rows: Rows, bias_gradient: bool) -> Gradients:
     x.form.start_gradients()
     # A row that sees nothing has no gradient, whatever comes in for it.
     empty = rows.peak == -torch.inf
-    rows = rows._replace(
-        grad=torch.where(empty, 0, rows.grad), grad_tail=torch.where(empty, 0, rows.grad_tail)
-    )
+    of_tail = None if rows.grad_tail is None else torch.where(empty, 0, rows.grad_tail)
+    rows = rows._replace(grad=torch.where(empty, 0, rows.grad), grad_tail=of_tail)
     for row in row_tiles(x.shape):
         block = rows.cut(row)
         # d logit = p * (d p - <grad, output> + grad_tail): one number for each row is enough.
-        shift = block.grad_tail.to(block.grad.dtype) - (block.grad * block.output).sum(
-            -1, keepdim=True
-        )
+        shift = (block.grad * block.output).sum(-1, keepdim=True).neg_()
+        if block.grad_tail is not None:
+            shift += block.grad_tail.to(shift.dtype)
         for tile in key_tiles(row, x.shape, *span(x, row)):
             backward_tile(x, tile, block, shift, grads)
     return grads

@@ -130,6 +130,8 @@ def run(p: Problem) -> Attended:
 
 def four_dims(x: Tensor, lead: tuple[int, ...]) -> Tensor:
     """Broadcast the leading dims and make them one."""
+    if len(lead) == 1 and x.shape[:-3] == lead:
+        return x
     return x.expand(*lead, *x.shape[-3:]).reshape(math.prod(lead), *x.shape[-3:])
 
 
@@ -138,11 +140,11 @@ def same_heads(b: Tensor, value: Tensor, heads: int) -> tuple[Tensor, Tensor]:
     most = max(b.shape[-3], value.shape[-3])
     if most % b.shape[-3] != 0 or most % value.shape[-3] != 0:
         most = heads
-    grown = (x.repeat_interleave(most // x.shape[-3], -3) for x in (b, value))
-    first, second = (
-        x if x.shape[-3] == most else y for x, y in zip((b, value), grown, strict=True)
-    )
-    return first, second
+
+    def grown(x: Tensor) -> Tensor:
+        return x if x.shape[-3] == most else x.repeat_interleave(most // x.shape[-3], -3)
+
+    return grown(b), grown(value)
 
 
 def added_error(p: Problem) -> float:

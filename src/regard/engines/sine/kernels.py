@@ -71,6 +71,69 @@ def load_units(x, base, place, unit, step, unit_step, length, E: tl.constexpr):
 
 
 @triton.jit
+def magnitude(x):
+    """The bits of |x| in fp32: integers in the order of the numbers, with NaN above them all."""
+    return tl.abs(x.to(tl.float32)).to(tl.int32, bitcast=True)
+
+
+@triton.jit
+def peak_of_units(
+    x, part, at_head, heads, length, x_batch, x_head, x_place, x_unit,
+    E: tl.constexpr, EP: tl.constexpr, PLACES: tl.constexpr, NUMBERS: tl.constexpr,
+):  # fmt: skip
+    """The bits of the largest |x| of each column, of one of the parts of one head."""
+    BLOCK: tl.constexpr = min(PLACES, NUMBERS // EP)
+    unit = tl.arange(0, EP)
+    x += (at_head // heads).to(tl.int64) * x_batch + (at_head % heads).to(tl.int64) * x_head
+    most = tl.zeros([BLOCK, EP], tl.int32)
+    for start in range(0, PLACES, BLOCK):
+        place = part * PLACES + start + tl.arange(0, BLOCK)
+        inside = (place < length)[:, None] & (unit < E)[None, :]
+        at = place.to(tl.int64)[:, None] * x_place + unit[None, :] * x_unit
+        most = tl.maximum(most, magnitude(tl.load(x + at, mask=inside, other=0.0)))
+    return tl.max(most, axis=0)
+
+
+@triton.jit
+def peaks(
+    a, b, value, found, B, H, K, Q, L, query_parts, key_parts,
+    a_batch, a_head, a_place, a_unit, b_batch, b_head, b_place, b_unit,
+    value_batch, value_head, value_place, value_column,
+    E: tl.constexpr, EP: tl.constexpr, D: tl.constexpr, DP: tl.constexpr,
+    PLACES: tl.constexpr, NUMBERS: tl.constexpr,
+):  # fmt: skip
+    """The bits of the largest |a| (B, H, E), |b| (B, K, E) and |value| (B, K), one after the other.
+
+    `found` comes as zeros. First the programs of a, then those of b, then those of the values.
+    """
+    of_a, of_b = B * H * query_parts, B * K * key_parts
+    program = tl.program_id(0)
+    unit = tl.arange(0, EP)
+    if program < of_a:
+        part, at_head = program % query_parts, program // query_parts
+        most_a = peak_of_units(
+            a, part, at_head, H, Q, a_batch, a_head, a_place, a_unit, E, EP, PLACES, NUMBERS
+        )
+        tl.atomic_max(found + at_head * E + unit, most_a, mask=unit < E, sem="relaxed")
+    elif program < of_a + of_b:
+        program -= of_a
+        part, at_head = program % key_parts, program // key_parts
+        most_b = peak_of_units(
+            b, part, at_head, K, L, b_batch, b_head, b_place, b_unit, E, EP, PLACES, NUMBERS
+        )
+        first = found + B * H * E + at_head * E
+        tl.atomic_max(first + unit, most_b, mask=unit < E, sem="relaxed")
+    else:
+        program -= of_a + of_b
+        part, at_head = program % key_parts, program // key_parts
+        most_value = peak_of_units(
+            value, part, at_head, K, L,
+            value_batch, value_head, value_place, value_column, D, DP, PLACES, NUMBERS,
+        )  # fmt: skip
+        tl.atomic_max(found + B * (H + K) * E + at_head, tl.max(most_value, axis=0), sem="relaxed")
+
+
+@triton.jit
 def pick_rows(
     peak_a, peak_b, peak_value, v, reach, error, height, row, sound, bound,
     H, K, v_head, v_unit, rate, allowed, rounding, largest,

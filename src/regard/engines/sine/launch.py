@@ -5,12 +5,14 @@ Shape legend: see `operators`; W width of the features, X width of the values.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from regard import sine
+from regard.engines.gpu import blocks, power_of_two
 from regard.engines.sine.bounds import LARGEST_LOGIT, ROUNDING
 from regard.sine.series import load_lending
 
@@ -20,19 +22,11 @@ if TYPE_CHECKING:
 # Elements of a tile of hidden units, and of one of values, that four warps hold in registers; the
 # backward of the keys holds three of the latter.
 UNITS, VALUES, GRADIENTS = 2048, 8192, 4096
+# Places whose range one program measures, and the numbers that it holds at once.
+MEASURED, NUMBERS = 512, 4096
 # Values reach up to 4 and grad_out up to 1 in fp16: their products, times weights of 1 / L and summed
 # over Q queries, then stay clear of both ends of its range for lengths up to 32k and more.
 VALUE_TARGET, GRAD_TARGET = 2, 0
-
-
-def next_power(n: int) -> int:
-    """The least power of two that is at least n: what Triton takes for sizes of tiles."""
-    return 1 << max(n - 1, 0).bit_length()
-
-
-def largest(x: Tensor, dims: int | tuple[int, int]) -> Tensor:
-    """The largest |x| over some dims in fp32; NaN stays NaN."""
-    return torch.linalg.vector_norm(x, ord=float("inf"), dim=dims).float().contiguous()
 
 
 class Features:
@@ -53,33 +47,29 @@ class Features:
         load = load_lending if lent else sine.load
         self.series = load(x.kind, x.rank, x.a.device)
         self.rows = {"N": self.series.reach.shape[0], "LENT": lent}
-        padded = next_power(self.hidden)
+        padded = power_of_two(self.hidden)
         self.block = max(16, UNITS // padded)
         self.units = {**self.group, "E": self.hidden, "EP": padded}
         self.values = {
             "D": self.value_dim,
             "X": self.widths.values,
-            "XP": next_power(self.widths.values),
+            "XP": power_of_two(self.widths.values),
         }
         spare = self.widths.features - 2 * x.rank * self.hidden
-        self.tail = {"R": x.rank, "W": self.widths.features, "TP": next_power(spare)}
+        self.tail = {"R": x.rank, "W": self.widths.features, "TP": power_of_two(spare)}
 
     def new(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """A tensor to write to."""
         return torch.empty(shape, dtype=dtype, device=self.x.a.device)
-
-    def blocks(self, length: int, block: int) -> int:
-        """How many blocks cover a length."""
-        return -(-length // block)
 
     def measure(self) -> tuple[Tensor, Tensor, Tensor]:
         """Rows of the table (B, K, E), largest |value| (B, K), and whether all holds."""
         x, series = self.x, self.series
         row = self.new(self.batch, self.key_heads, self.hidden, dtype=torch.int32)
         sound = self.new(self.batch, self.heads, dtype=torch.int32)
-        bound, peak = self.new(self.batch, self.heads), largest(x.value, (-2, -1))
+        bound, (of_a, of_b, peak) = self.new(self.batch, self.heads), self.peaks()
         self.kernels.pick_rows[(self.batch * self.key_heads,)](
-            *(largest(x.a, -2), largest(x.b, -2), peak, x.v),
+            *(of_a, of_b, peak, x.v),
             *(series.reach, series.error, series.coefficients, row, sound, bound),
             *(*self.sizes, *x.v.stride(), self.rate, self.allowed, ROUNDING, LARGEST_LOGIT),
             **self.units,
@@ -88,15 +78,36 @@ class Features:
         )
         return row, peak, sound.all().reshape(1)
 
+    def peaks(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The largest |a| (B, H, E), |b| (B, K, E) and |value| (B, K) in fp32; NaN stays NaN."""
+        x, batch = self.x, self.batch
+        shapes = ((batch, self.heads, self.hidden), (batch, self.key_heads, self.hidden))
+        sizes = [*(math.prod(shape) for shape in shapes), batch * self.key_heads]
+        found = torch.zeros(sum(sizes), device=x.a.device)
+        of_a, of_b, of_value = found.split(sizes)
+        parts = (blocks(self.queries, MEASURED), blocks(self.keys, MEASURED))
+        programs = batch * (self.heads * parts[0] + 2 * self.key_heads * parts[1])
+        self.kernels.peaks[(programs,)](
+            *(x.a, x.b, x.value, found.view(torch.int32), batch, *self.sizes, self.queries),
+            *(self.keys, *parts, *x.a.stride(), *x.b.stride(), *x.value.stride()),
+            E=self.hidden,
+            EP=self.units["EP"],
+            D=self.value_dim,
+            DP=power_of_two(self.value_dim),
+            PLACES=MEASURED,
+            NUMBERS=NUMBERS,
+        )
+        return of_a.view(shapes[0]), of_b.view(shapes[1]), of_value.view(batch, self.key_heads)
+
     def query(self, row: Tensor) -> Tensor:
         """The features phi (B, H, Q, W)."""
-        x, blocks = self.x, self.blocks(self.queries, self.block)
+        x, count = self.x, blocks(self.queries, self.block)
         phi = self.new(
             self.batch, self.heads, self.queries, self.widths.features, dtype=torch.float16
         )
-        self.kernels.query_features[(self.batch * self.heads * blocks,)](
+        self.kernels.query_features[(self.batch * self.heads * count,)](
             *(x.a, x.v, row, self.series.frequencies, self.series.coefficients, phi),
-            *(*self.sizes, self.queries, *x.a.stride(), *x.v.stride(), self.rate, blocks),
+            *(*self.sizes, self.queries, *x.a.stride(), *x.v.stride(), self.rate, count),
             **self.units,
             **self.tail,
             **self.rows,
@@ -107,13 +118,13 @@ class Features:
     def key(self, row: Tensor, peak: Tensor) -> tuple[Tensor, Tensor]:
         """The features psi (B, H, L, W) and the values (B, H, L, X), for each query head."""
         x, block = self.x, max(16, VALUES // self.values["XP"])
-        lead, blocks = (self.batch, self.heads, self.keys), self.blocks(self.keys, block)
+        lead, count = (self.batch, self.heads, self.keys), blocks(self.keys, block)
         psi = self.new(*lead, self.widths.features, dtype=torch.float16)
         wide = self.new(*lead, self.widths.values, dtype=torch.float16)
-        self.kernels.key_features[(self.batch * self.heads * blocks,)](
+        self.kernels.key_features[(self.batch * self.heads * count,)](
             *(x.b, x.v, x.value, row, self.series.linear, self.series.frequencies),
             *(peak, psi, wide, *self.sizes, self.keys),
-            *(*x.b.stride(), *x.v.stride(), *x.value.stride(), self.rate, blocks),
+            *(*x.b.stride(), *x.v.stride(), *x.value.stride(), self.rate, count),
             **self.units,
             **self.tail,
             **self.rows,
@@ -126,12 +137,12 @@ class Features:
     def finish(self, attended: Tensor, peak: Tensor) -> Tensor:
         """The output (B, H, Q, D) in the dtype of the values."""
         block = max(16, VALUES // self.values["XP"])
-        blocks = self.blocks(self.queries, block)
+        count = blocks(self.queries, block)
         output = self.new(
             self.batch, self.heads, self.queries, self.value_dim, dtype=self.x.value.dtype
         )
-        self.kernels.finish[(self.batch * self.heads * blocks,)](
-            *(attended, peak, output, *self.sizes, self.queries, blocks),
+        self.kernels.finish[(self.batch * self.heads * count,)](
+            *(attended, peak, output, *self.sizes, self.queries, count),
             **self.group,
             **self.values,
             TARGET=VALUE_TARGET,
@@ -142,10 +153,11 @@ class Features:
     def output_gradient(self, grad: Tensor, attended: Tensor) -> tuple[Tensor, Tensor]:
         """The largest |grad_out| of each head (B, H), and the gradient of what is like `attended`."""
         block = max(16, VALUES // self.values["XP"])
-        blocks = self.blocks(self.queries, block)
-        size, found = largest(grad, (-2, -1)), torch.empty_like(attended)
-        self.gradients.output_gradient[(self.batch * self.heads * blocks,)](
-            *(grad, size, found, self.heads, self.queries, *grad.stride(), blocks),
+        count = blocks(self.queries, block)
+        size = torch.linalg.vector_norm(grad, ord=float("inf"), dim=(-2, -1), dtype=torch.float32)
+        found = torch.empty_like(attended)
+        self.gradients.output_gradient[(self.batch * self.heads * count,)](
+            *(grad, size, found, self.heads, self.queries, *grad.stride(), count),
             **self.values,
             TARGET=GRAD_TARGET,
             BLOCK=block,
@@ -154,13 +166,13 @@ class Features:
 
     def query_gradient(self, kept: Kept, size: Tensor, grad_phi: Tensor) -> tuple[Tensor, Tensor]:
         """The gradient da (B, H, Q, E), and what the queries add to dv (H, E) in fp32."""
-        x, blocks = self.x, self.blocks(self.queries, self.block)
+        x, count = self.x, blocks(self.queries, self.block)
         grad_a = torch.empty(x.a.shape, dtype=x.a.dtype, device=x.a.device)
-        partial = self.new(self.batch, self.heads, blocks, self.hidden)
-        self.gradients.query_gradient[(self.batch * self.heads * blocks,)](
+        partial = self.new(self.batch, self.heads, count, self.hidden)
+        self.gradients.query_gradient[(self.batch * self.heads * count,)](
             *(x.a, x.v, kept.row, self.series.frequencies, self.series.coefficients),
             *(kept.peak, size, grad_phi, grad_a, partial, *self.sizes, self.queries),
-            *(*x.a.stride(), *x.v.stride(), self.rate, blocks),
+            *(*x.a.stride(), *x.v.stride(), self.rate, count),
             **self.units,
             R=x.rank,
             W=self.widths.features,
@@ -175,15 +187,15 @@ class Features:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Gradients db (B, K, L, E) and dvalue (B, K, L, D), and what the keys add to dv (H, E) in fp32."""
         x, block = self.x, max(16, GRADIENTS // self.values["XP"])
-        blocks = self.blocks(self.keys, block)
+        count = blocks(self.keys, block)
         grad_b, grad_value = (
             torch.empty(y.shape, dtype=y.dtype, device=y.device) for y in (x.b, x.value)
         )
-        partial = self.new(self.batch, self.heads, blocks, self.hidden)
-        self.gradients.key_gradient[(self.batch * self.key_heads * blocks,)](
+        partial = self.new(self.batch, self.heads, count, self.hidden)
+        self.gradients.key_gradient[(self.batch * self.key_heads * count,)](
             *(x.b, x.v, kept.row, self.series.linear, self.series.frequencies),
             *(kept.peak, size, grad_psi, grad_wide, grad_b, grad_value, partial),
-            *(*self.sizes, self.keys, *x.b.stride(), *x.v.stride(), self.rate, blocks),
+            *(*self.sizes, self.keys, *x.b.stride(), *x.v.stride(), self.rate, count),
             **self.units,
             **self.rows,
             **self.values,

@@ -22,7 +22,7 @@ from regard.engines.gpu import launching
 from regard.engines.sine.launch import Features
 from regard.engines.sine.parts import PARTS, Exact
 from regard.engines.sine.widths import Widths, lay_out
-from regard.engines.tiled.operators import LIBRARY, once
+from regard.engines.tiled.operators import LIBRARY, apply, below_autograd, once
 from regard.sine import escapes
 from regard.sine.series import can_lend
 
@@ -171,6 +171,9 @@ class Attend(torch.autograd.Function):
         ctx.save_for_backward(*inputs[:TENSORS], *output[1:])
         ctx.settings = inputs[TENSORS:]
         ctx.mark_non_differentiable(*output[1:])
+        ctx.set_materialize_grads(
+            False
+        )  # zeros for what has no gradient would be made and not read
 
     @staticmethod
     def backward(ctx, grad, *_):  # type: ignore[override] # fixed arity
@@ -198,8 +201,8 @@ def with_autograd(*flat):
 def run(x: Inputs) -> Tensor:
     """The output (B, H, Q, D); the operator alone where no gradient is needed."""
     if needs_gradient(x):
-        return Attend.apply(*x)[0]
-    return torch.ops.regard.sine_attend(*x)[0]
+        return apply(Attend, *x)[0]
+    return below_autograd(torch.ops.regard.sine_attend, *x)[0]
 
 
 # On the CPU the kernels run in Triton's interpreter, with other parts: that is how they are tested.

@@ -43,7 +43,9 @@ class Layout:
             split = (self.groups, 1)
         if math.prod(lead) == 1:
             return x.reshape(1, *split, *tail)
-        return x.expand(*self.problem.lead, *x.shape[-3:]).reshape(self.batch, *split, *tail)
+        if lead != self.problem.lead:
+            x = x.expand(*self.problem.lead, *x.shape[-3:])
+        return x.reshape(self.batch, *split, *tail)
 
     def back(self, x: Tensor) -> Tensor:
         """(B, K, G, ...) to (*, H, ...)."""

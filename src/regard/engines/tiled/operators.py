@@ -11,7 +11,7 @@ in gradients, which are summed into it. Statistics of rows are (B, K, G, Q).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -88,12 +88,15 @@ class Kernels(Protocol):
         output: Tensor,
         peak: Tensor,
         tail: Tensor,
-        grad_tail: Tensor,
+        grad_tail: Tensor | None,
         spread: Tensor,
         grad_spread: Tensor | None,
         bias_gradient: bool,
     ) -> tuple[Tensor, ...]:
-        """All gradients; `spread` is the entropy, `peak` the largest logit."""
+        """All gradients; `spread` is the entropy, `peak` the largest logit.
+
+        `grad_tail` and `grad_spread` are None where there is none.
+        """
         ...
 
     def best_keys(self, args: Arguments, hard: Tensor) -> Tensor:
@@ -126,7 +129,7 @@ GRADIENTS = "(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
 SIGNATURES = {
     "attend": f"({SCHEMA}, bool entropy) -> (Tensor, Tensor, Tensor, Tensor)",
     "attend_backward": (
-        f"({SCHEMA}, Tensor grad, Tensor output, Tensor peak, Tensor tail, Tensor grad_tail, "
+        f"({SCHEMA}, Tensor grad, Tensor output, Tensor peak, Tensor tail, Tensor? grad_tail, "
         f"Tensor spread, Tensor? grad_spread, bool bias_gradient) -> {GRADIENTS}"
     ),
     "best_keys": f"({SCHEMA}, Tensor hard) -> Tensor",
@@ -164,14 +167,14 @@ class Operators:
     def attend(self, entropy: bool, args: Arguments) -> Rows:
         """Output, tail, entropy and largest logit; the operator alone where no gradient is needed."""
         if needs_gradient(args):
-            return Attend.apply(self.name, entropy, *args)  # type: ignore[return-value] # apply is untyped
-        return operator(self.name, "attend")(*args, entropy)
+            return apply(Attend, self.name, entropy, *args)
+        return below_autograd(operator(self.name, "attend"), *args, entropy)
 
     def scores(self, args: Arguments) -> Tensor:
         """Raw scores; the operator alone where no gradient is needed."""
         if needs_gradient(args):
-            return Scores.apply(self.name, *args)  # type: ignore[return-value] # apply is untyped
-        return operator(self.name, "scores")(*args)
+            return apply(Scores, self.name, *args)
+        return below_autograd(operator(self.name, "scores"), *args)
 
     def best_keys(self, args: Arguments, hard: Tensor) -> Tensor:
         """The best visible key of each hard row; it has no gradient."""
@@ -200,6 +203,29 @@ class Operators:
 def operator(name: str, kernel: str) -> Callable:
     """One of the operators of the engine `name`."""
     return getattr(torch.ops.regard, f"{name}_{kernel}")
+
+
+def apply(function: type[torch.autograd.Function], *flat) -> Any:
+    """`function.apply` without the questions that it asks each time, which take longer than a kernel.
+
+    It binds arguments to names by reading the signature anew, and looks for `torch.func` transforms
+    at work, which are asked for here once.
+    """
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        return function.apply(*flat)
+    return super(torch.autograd.Function, function).apply(*flat)  # type: ignore[missing-attribute] # in C++
+
+
+def below_autograd(operator: Callable, *flat) -> Any:
+    """Call an operator that no gradient is asked of.
+
+    Autograd's own entry to it would find that out too, in Python and at the cost of a second call;
+    compilers cannot trace this way, and need not.
+    """
+    if torch.compiler.is_compiling():
+        return operator(*flat)
+    with torch._C._AutoDispatchBelowAutograd():
+        return operator(*flat)
 
 
 def with_arguments(kernel: Callable) -> Callable:
@@ -267,6 +293,7 @@ class Attend(torch.autograd.Function):
         ctx.save_for_backward(*flat[:TENSORS], out, tail, spread, peak)
         ctx.settings = flat[TENSORS:]
         ctx.mark_non_differentiable(peak)
+        ctx.set_materialize_grads(False)  # zeros would have to be made, and read
 
     @staticmethod
     def backward(ctx, grad, grad_tail, grad_spread, _):  # type: ignore[override] # fixed arity
@@ -278,7 +305,7 @@ class Attend(torch.autograd.Function):
             ctx.name,
             "attend_backward",
             *args,
-            grad,
+            torch.zeros_like(output) if grad is None else grad,
             output,
             peak,
             tail,
@@ -345,6 +372,6 @@ class Once(torch.autograd.Function):
 
 def once(name: str, kernel: str, *flat) -> tuple:
     """Run a backward pass: compilers trace the operator, not a Function in one."""
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or not torch.is_grad_enabled():
         return operator(name, kernel)(*flat)
     return Once.apply(name, kernel, *flat)  # type: ignore[return-value] # apply is untyped

@@ -1,10 +1,11 @@
 """The backward kernel: every tile is computed again, once, and gives its gradient to all inputs.
 
-One program owns a block of keys and runs over all queries. What belongs to its keys it adds up
-alone, and so it does with the gradient of v, which has a place for each key until the end; what
+One program owns a block of keys and runs over all queries, or, where that would leave most of the GPU
+idle, over a part of them. What belongs to its keys it adds up alone or with the programs of the other
+parts, and so it does with the gradient of v, which has a place for each key until the end; what
 belongs to queries all programs of a head add to the same memory, in whatever order they come. Where
-a fixed result is asked for they add integers, whose sum does not depend on the order: see
-`ordered.py`.
+a fixed result is asked for there is one part, and programs add integers, whose sum does not depend on
+the order: see `ordered.py`.
 
 Of the sums over a tile that each hidden unit needs, those over queries stay within a lane, which
 holds one key and all queries of the tile; those over keys are a matrix product with zeros and ones,
@@ -331,15 +332,17 @@ def backward_step(
 
 @triton.jit
 def backward_kernel(
-    form, pairs, sizes, values, known, grads, skip, tile, CHUNK: tl.constexpr, WANT_V: tl.constexpr
-):
-    """One program for each block of keys of each head."""
-    blocks = tl.cdiv(sizes.keys, tile.BN)
-    z, first_column = tl.program_id(0) // blocks, tl.program_id(0) % blocks * tile.BN
+    form, pairs, sizes, values, known, grads, skip, parts, tile, CHUNK: tl.constexpr,
+    WANT_V: tl.constexpr,
+):  # fmt: skip
+    """One program for each block of keys of each head, and each part of the queries."""
+    blocks, row_blocks = tl.cdiv(sizes.keys, tile.BN), tl.cdiv(sizes.queries, tile.BM)
+    part, block = tl.program_id(0) % parts, tl.program_id(0) // parts
+    z, first_column = block // blocks, block % blocks * tile.BN
     if is_other(z, form, sizes, skip, tile):
         return
-    columns = column_index(first_column, tile)
-    for first_row in range(0, sizes.queries, tile.BM):
+    columns, share = column_index(first_column, tile), tl.cdiv(row_blocks, parts) * tile.BM
+    for first_row in range(part * share, tl.minimum((part + 1) * share, sizes.queries), tile.BM):
         seen = seen_pairs(pairs, sizes, z, row_index(first_row, tile), columns)
         if tile.HIDES:
             if some(seen, tile) > 0:

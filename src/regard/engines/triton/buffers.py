@@ -5,6 +5,8 @@ Shape legend: see `structs`; (B, K, G, rows, columns) as in `regard.engines.tile
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -39,6 +41,8 @@ class GradientBuffers:
         of_q = (z, units, queries) if pairwise else (z, queries, units)
         of_k = (z, units, keys) if pairwise else (z, keys, units)
         of_value = (z, keys, args.value.shape[-1])
+        self.q: Tensor
+        self.k: Tensor
         self.v: Tensor | None = None
         self.value: Tensor | None = None
         self.rate: Tensor | None = None
@@ -55,10 +59,17 @@ class GradientBuffers:
             return args.q.new_zeros(shape, dtype=dtype)
 
         shared = work if unit is None else torch.int64
-        self.q, self.k = zeros(*of_q, dtype=shared), zeros(*of_k)
-        self.v = zeros(*of_k) if pairwise else None
-        self.value = zeros(*of_value) if of_attention else None
+        pieces: dict[str, tuple[int, ...]] = {"k": of_k}
+        if unit is None:
+            pieces["q"] = of_q
+        if pairwise:
+            pieces["v"] = of_k
+        if of_attention:
+            pieces["value"] = of_value
+        for name, piece in zeroed(args.q, work, pieces).items():
+            setattr(self, name, piece)
         if unit is not None:
+            self.q = zeros(*of_q, dtype=shared)
             self.broken_rows = zeros(z, queries, dtype=torch.int32)
         if not of_attention:
             return
@@ -123,6 +134,27 @@ class GradientBuffers:
         return tuple(
             args.q.new_empty(0)
             if total is None or x is None
-            else total.reshape(shape).sum_to_size(x.shape).to(x.dtype).contiguous()
+            else summed_to(total.reshape(shape), x)
             for (total, shape), x in zip(full, like, strict=True)
         )
+
+
+def zeroed(
+    like: Tensor, dtype: torch.dtype, shapes: dict[str, tuple[int, ...]]
+) -> dict[str, Tensor]:
+    """Zeros of these shapes in one piece of memory, which one launch clears."""
+    sizes = [math.prod(shape) for shape in shapes.values()]
+    parts = like.new_zeros(sum(sizes), dtype=dtype).split(sizes)
+    return {
+        name: part.view(shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)
+    }
+
+
+def summed_to(total: Tensor, x: Tensor) -> Tensor:
+    """A gradient for each head, summed to the shape of x where heads share it; in the dtype of x."""
+    if total.shape != x.shape:
+        total = total.sum_to_size(x.shape)
+    if total.dtype == x.dtype:
+        return total.contiguous()
+    # Not `to` and then `contiguous`: of a transposed tensor that would be two copies.
+    return torch.empty(x.shape, dtype=x.dtype, device=x.device).copy_(total)

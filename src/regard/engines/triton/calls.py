@@ -12,6 +12,7 @@ from torch import Tensor
 
 import triton
 from regard.engines.base import jacobian_norm
+from regard.engines.gpu import blocks, power_of_two
 from regard.engines.tiled import Arguments
 from regard.engines.triton import ordered, prepare
 from regard.engines.triton.backward import backward_kernel
@@ -39,6 +40,8 @@ DECODE_PROGRAMS = 528
 FORWARD_REGISTERS = 112
 FORWARD_REGISTERS_FEW_UNITS = 128
 BACKWARD_REGISTERS = 128
+# Warps that 132 multiprocessors run at once with that many registers.
+BACKWARD_WARPS = 132 * 16
 
 
 def sizes(args: Arguments) -> Sizes:
@@ -49,12 +52,12 @@ def sizes(args: Arguments) -> Sizes:
 
 def chunk(units: int) -> int:
     """Features of an inner product that are read at once."""
-    return min(max(triton.next_power_of_2(units), 16), 64)
+    return min(max(power_of_two(units), 16), 64)
 
 
 def forward_tile(args: Arguments) -> tuple[int, int, int]:
     """Queries, keys and warps of one program of the forward."""
-    wide = triton.next_power_of_2(args.value.shape[-1])
+    wide = power_of_two(args.value.shape[-1])
     queries = 16 if args.sizes[3] <= 16 or wide > 256 else 32 if wide > 128 else 64
     return queries, 64 if wide <= 256 else 32, 4
 
@@ -85,7 +88,7 @@ def tile(
         *sides,
         units,
         args.q.shape[-1],
-        max(triton.next_power_of_2(args.value.shape[-1]), 16),
+        max(power_of_two(args.value.shape[-1]), 16),
         kind,
         args.activation,
         WORK[working_dtype(dtype)],
@@ -132,7 +135,7 @@ def launch_forward(
         launch_decode(args, output, tail, peak)
         return
     changes, values, sides = prepare.pairs(args), prepare.values(args), forward_tile(args)
-    grid = (prepare.count(args) * triton.cdiv(args.sizes[3], sides[0]),)
+    grid = (prepare.count(args) * blocks(args.sizes[3], sides[0]),)
     # Behind a flag the result is in general not needed: laying out operands would only cost time.
     for form, kind, units in prepare.forms(args) if skip is None else prepare.direct(args):
         forward_kernel[grid](
@@ -157,11 +160,11 @@ def launch_decode(args: Arguments, output: Tensor, tail: Tensor, peak: Tensor) -
     """Run the kernel for few queries into these tensors."""
     queries, keys = args.sizes[3:]
     rows, changes = prepare.count(args) * queries, prepare.pairs(args)
-    wide = min(triton.next_power_of_2(args.q.shape[-1]), 128)
+    wide = min(power_of_two(args.q.shape[-1]), 128)
     block = max(16, min(64, DECODE_TILE // wide))
     programs = rows * 2 if INTERPRETED else DECODE_PROGRAMS
-    parts = max(min(programs // max(rows, 1), triton.cdiv(keys, 4 * block)), 1)
-    share = triton.cdiv(triton.cdiv(keys, parts), block) * block
+    parts = max(min(programs // max(rows, 1), blocks(keys, 4 * block)), 1)
+    share = blocks(blocks(keys, parts), block) * block
     totals, tops = (output.new_empty(rows * parts) for _ in range(2))
     partial = output.new_empty((rows * parts, output.shape[-1]))
     ((form, kind, units),) = prepare.direct(args)
@@ -189,8 +192,8 @@ def launch_decode(args: Arguments, output: Tensor, tail: Tensor, peak: Tensor) -
         peak,
         parts,
         output.shape[-1],
-        triton.next_power_of_2(parts),
-        max(triton.next_power_of_2(output.shape[-1]), 16),
+        power_of_two(parts),
+        max(power_of_two(output.shape[-1]), 16),
     )
 
 
@@ -205,17 +208,21 @@ def attend_backward(
     output: Tensor,
     peak: Tensor,
     tail: Tensor,
-    grad_tail: Tensor,
+    grad_tail: Tensor | None,
     spread: Tensor,
     grad_spread: Tensor | None,
     bias_gradient: bool,
 ) -> tuple[Tensor, ...]:
     """All gradients, recomputing every tile."""
     z, queries, work = prepare.count(args), args.sizes[3], working_dtype(args.q.dtype)
-    # A row that sees nothing has no gradient, whatever comes in for it.
-    empty = peak == -math.inf
-    grad = torch.where(empty.unsqueeze(-1), 0, grad)
-    shift = torch.where(empty, 0, grad_tail).to(work) - (grad * output).sum(-1)
+    if prepare.hides(args):
+        # A row that sees nothing has no gradient, whatever comes in for it.
+        empty = peak == -math.inf
+        grad = torch.where(empty.unsqueeze(-1), 0, grad)
+        grad_tail = None if grad_tail is None else torch.where(empty, 0, grad_tail)
+    shift = (grad * output).sum(-1).neg_()
+    if grad_tail is not None:
+        shift += grad_tail.to(work)
 
     def row(x: Tensor | None) -> Tensor | None:
         return None if x is None else x.to(work).reshape(z, queries).contiguous()
@@ -233,16 +240,21 @@ def attend_backward(
 
 def backward_tile(args: Arguments) -> tuple[int, int, int]:
     """Queries, keys and warps of one program of the backward."""
-    wide = triton.next_power_of_2(args.value.shape[-1])
+    wide = power_of_two(args.value.shape[-1])
     if args.v is None:
         return (32, 32, 4)
     return (32, 32, 1) if wide <= 64 else (32, 32, 2) if wide <= 128 else (16, 32, 4)
 
 
+def query_parts(args: Arguments, programs: int, sides: tuple[int, int, int]) -> int:
+    """How many programs share the queries of one block of keys, so that short calls fill a GPU."""
+    most = blocks(args.sizes[3], sides[0])
+    return max(min(BACKWARD_WARPS // max(programs * sides[2], 1), most), 1)
+
+
 def visible_reach(args: Arguments) -> Tensor | None:
     """The attention to |value|, (Z, Q, dv), or None where every query sees every key."""
-    masks = (args.bias, args.dense, args.start, args.stop, args.query_segment)
-    if all(x is None for x in masks):
+    if not prepare.hides(args):
         return None
     shape, work = (prepare.count(args), args.sizes[3]), working_dtype(args.q.dtype)
     output = args.q.new_empty((*shape, args.value.shape[-1]), dtype=work)
@@ -257,16 +269,17 @@ def launch_backward(
 ) -> GradientBuffers:
     """Run the backward kernel; nothing is done where the flag `skip` is set."""
     changes, values, sides = prepare.pairs(args), prepare.values(args), backward_tile(args)
-    programs = prepare.count(args) * triton.cdiv(args.sizes[4], sides[1])
-    unit = None
+    programs = prepare.count(args) * blocks(args.sizes[4], sides[1])
+    unit, parts = None, query_parts(args, programs, sides)
     if torch.are_deterministic_algorithms_enabled() and skip is None:
         unit = ordered.unit(args, known, visible_reach(args) if known.given is None else None)
+        parts = 1
     grads = GradientBuffers(args, known.given is None, bias_gradient, unit, skip)
     forms = prepare.forms(args, exponentials=True) if skip is None else prepare.direct(args)
     for form, kind, units in forms:
         if not programs * args.sizes[3]:
             break
-        backward_kernel[(programs,)](
+        backward_kernel[(programs * parts,)](
             form,
             changes,
             sizes(args),
@@ -274,6 +287,7 @@ def launch_backward(
             known,
             grads.pointers(),
             skip,
+            parts,
             tile(args, sides, kind, units, changes, backward=True),
             chunk(units),
             args.v is not None,
@@ -320,9 +334,9 @@ def scores_backward(args: Arguments, grad: Tensor) -> tuple[Tensor, ...]:
 def _launch_rows(kernel: Any, args: Arguments, *results: Tensor, by_tile: bool = False) -> None:
     """Run a kernel of `rows.py`, one program for each block of queries, or for each tile."""
     changes, sides = prepare.pairs(args), forward_tile(args)
-    programs = prepare.count(args) * triton.cdiv(args.sizes[3], sides[0])
+    programs = prepare.count(args) * blocks(args.sizes[3], sides[0])
     if by_tile:
-        programs *= triton.cdiv(args.sizes[4], sides[1])
+        programs *= blocks(args.sizes[4], sides[1])
     if not programs:
         return
     for form, kind, units in prepare.forms(args):

@@ -13,6 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 import triton
+from regard.engines.gpu import blocks, power_of_two
 
 BLOCK = 4096
 
@@ -33,7 +34,7 @@ def cleared(
     sizes = [math.prod(shape) for shape in shapes]
     memory = torch.empty(sum(sizes), dtype=dtype, device=device)
     if memory.numel():
-        clear_kernel[(triton.cdiv(memory.numel(), BLOCK),)](memory, memory.numel(), skip, BLOCK)
+        clear_kernel[(blocks(memory.numel(), BLOCK),)](memory, memory.numel(), skip, BLOCK)
     return [part.view(shape) for part, shape in zip(memory.split(sizes), shapes, strict=True)]
 
 
@@ -55,8 +56,8 @@ def negated_products(grad: Tensor, output: Tensor, shift: Tensor, skip: Tensor) 
     """Row by row, -<grad, output> into `shift`; all contiguous."""
     rows, columns = shift.numel(), grad.shape[-1]
     if rows:
-        shift_kernel[(triton.cdiv(rows, 16),)](
-            grad, output, shift, rows, columns, skip, 16, triton.next_power_of_2(columns)
+        shift_kernel[(blocks(rows, 16),)](
+            grad, output, shift, rows, columns, skip, 16, power_of_two(columns)
         )
 
 
@@ -98,7 +99,7 @@ def collect(
         return
     heads = result.numel() // (rows * columns)
     of_head, of_row, of_column = strides
-    collect_kernel[(heads * triton.cdiv(rows, 32),)](
+    collect_kernel[(heads * blocks(rows, 32),)](
         found, of_head, of_row, of_column, result, copies, of_copy, rows, columns, skip, 32,
-        min(triton.next_power_of_2(columns), 64),
+        min(power_of_two(columns), 64),
     )  # fmt: skip

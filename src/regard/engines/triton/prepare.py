@@ -25,7 +25,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-import triton
+from regard.engines.gpu import power_of_two
 from regard.engines.tiled import Arguments
 from regard.engines.triton.sides import side_kernel
 from regard.engines.triton.structs import Form, Pairs, Values
@@ -44,14 +44,24 @@ def count(args: Arguments) -> int:
     return math.prod(args.sizes[:3])
 
 
+def hides(args: Arguments) -> bool:
+    """Whether a query may see less than all keys, or nothing at all."""
+    masks = (args.bias, args.dense, args.start, args.stop, args.query_segment)
+    return args.sizes[4] == 0 or any(x is not None for x in masks)
+
+
 def strides(x: Tensor | None) -> tuple[int, int, int, int, int]:
     """Strides of all 5 dims; 0 where a size of 1 broadcasts."""
     if x is None:
         return (0, 0, 0, 0, 0)
-    b, k, g, row, column = (
-        0 if n == 1 else step for n, step in zip(x.shape, x.stride(), strict=True)
+    (b, k, g, rows, columns), steps = x.shape, x.stride()
+    return (
+        0 if b == 1 else steps[0],
+        0 if k == 1 else steps[1],
+        0 if g == 1 else steps[2],
+        0 if rows == 1 else steps[3],
+        0 if columns == 1 else steps[4],
     )
-    return (b, k, g, row, column)
 
 
 def head_strides(x: Tensor) -> tuple[int, int, int]:
@@ -124,7 +134,7 @@ def direct(args: Arguments) -> list[Prepared]:
     q, k = args.q, args.k
     sides = (q, *head_strides(q), q.stride(4), q.stride(3))
     sides = (*sides, k, *head_strides(k), k.stride(4), k.stride(3))
-    form = Form(*sides, v=v, parameter=float(args.numbers[3]))
+    form = Form(*sides, v=v, parameter=args.numbers.tolist()[3])
     return [Prepared(form, "direct", args.q.shape[-1])]
 
 
@@ -187,7 +197,7 @@ class Side:
             BLOCK,
             self.x.shape[-1],
             self.units,
-            min(triton.next_power_of_2(self.units), 64),
+            min(power_of_two(self.units), 64),
         )
 
 
@@ -217,7 +227,7 @@ def pairs(args: Arguments) -> Pairs:
     shared_spans = all(x.shape[:3] == (1, 1, 1) for x in spans)
     bias = None if args.bias is None else args.bias.to(work)
     dense = None if args.dense is None else args.dense.view(torch.uint8)
-    softcap = float(args.numbers[1])
+    softcap = args.numbers.tolist()[1]
     return Pairs(
         rows(args.rate, work),
         rows(args.alpha, work),
@@ -238,4 +248,4 @@ def pairs(args: Arguments) -> Pairs:
 def values(args: Arguments) -> Values:
     """The values, and dropout."""
     value = packed(args.value)
-    return Values(value, *head_strides(value), float(args.numbers[2]), args.seed)
+    return Values(value, *head_strides(value), args.numbers.tolist()[2], args.seed)

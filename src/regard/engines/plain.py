@@ -1,0 +1,95 @@
+"""The `plain` engine: a small pairwise call in as few PyTorch operations as it takes.
+
+A decoder asks one query against thirty keys, thousands of times: on a GPU such a call is over before
+the next can be launched, and what it costs is the number of operations, not their size. Fused kernels
+have nothing to win there. So the [Q, L, hidden] tensor is built, as in textbooks, in working precision.
+
+Shape legend: `*` leading dims, H query heads, K key heads, Q queries, L keys, E hidden units.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from regard.engines.base import Attended
+from regard.forms import Inner, Pairwise
+from regard.precision import working_dtype
+from regard.problem import Problem
+
+WEIGHTS = frozenset({"weights"})
+
+
+class Plain:
+    """The pairwise form in a dozen operations."""
+
+    name = "plain"
+
+    def refusals(self, problem: Problem) -> list[str]:
+        """All that would need more operations than the bare call."""
+        p = problem
+        if isinstance(p.form, Inner):
+            return ["it runs pairwise scores; inner products have SDPA"]
+        given = {
+            "bias": p.bias,
+            "sink": p.sink,
+            "soft cap": p.softcap,
+            "dropout": p.dropout or None,
+        }
+        reasons = [f"it has no {name}" for name, x in given.items() if x is not None]
+        if isinstance(p.temperature, Tensor) or p.temperature == 0:
+            reasons.append("it has one temperature, a number above 0")
+        if not p.want <= WEIGHTS:
+            more = ", ".join(sorted(p.want - WEIGHTS))
+            reasons.append(f"weights are the only statistic that it has, not {more}")
+        if p.mask is not None and not p.mask.same_for_every_query(p.queries):
+            reasons.append("the mask may hide a key from one query and show it to another")
+        return reasons
+
+    def missing_promises(self, problem: Problem) -> list[str]:
+        """Memory."""
+        return ["it builds the [Q, L, hidden] tensor, and keeps it for the backward pass"]
+
+    def run(self, problem: Problem) -> Attended:
+        """Score, hide, weigh, sum up."""
+        p, form = problem, problem.form
+        assert isinstance(form, Pairwise) and not isinstance(p.temperature, Tensor)
+        hidden = None if p.mask is None else ~p.mask.visible(p.queries, p.keys, p.device)
+        logits = scores(form, hidden)
+        if p.temperature != 1:
+            logits = logits / p.temperature
+        # In their own dtype: a copy in working precision would be kept for the backward, at each step.
+        value = of_heads(p.value, p.heads)
+        if hidden is None:
+            weights = torch.softmax(logits, -1)
+            output = weights.to(p.dtype) @ value
+        else:
+            # A row that sees nothing must not become NaN on the way, or its gradient will be; nor is
+            # a gradient read that comes in for it.
+            empty = hidden.all(-1, keepdim=True)
+            weights = torch.softmax(logits.masked_fill(hidden & ~empty, -torch.inf), -1)
+            weights = weights.masked_fill(hidden, 0)
+            output = weights.to(p.dtype) @ value.masked_fill(hidden.mT, 0)
+            output = output.masked_fill(empty, 0)
+        if not p.want:
+            return Attended(output)
+        return Attended(output, weights=weights.expand(*p.lead, *weights.shape[-3:]))
+
+
+def scores(form: Pairwise, hidden: Tensor | None) -> Tensor:
+    """`sum_e v_e f(a_e + b_e)` in working precision, (*, H, Q, L); of hidden keys, with a and b 0."""
+    heads, dtype = form.a.shape[-3], working_dtype(form.a.dtype)
+    # A sum of fp32 and bf16 is fp32: one side alone has to be cast.
+    total = form.a.to(dtype).unsqueeze(-2) + of_heads(form.b, heads).unsqueeze(-3)
+    if hidden is not None:  # whatever a hidden key holds is not read, NaN included
+        total = total.masked_fill(hidden.unsqueeze(-1), 0)
+    units, v = form.function.value(total, form.parameter), form.v.to(dtype)
+    if heads == 1:  # one product with a vector, and not one for each sequence
+        return units @ v.reshape(-1)
+    return (units @ v.unsqueeze(-1)).squeeze(-1)
+
+
+def of_heads(x: Tensor, heads: int) -> Tensor:
+    """Grouped heads repeated, so that every query head has its own."""
+    group = heads // x.shape[-3]
+    return x if group == 1 else x.repeat_interleave(group, -3)
