@@ -34,8 +34,8 @@ ENGINES = QUICK_ENGINES
 HEAD = """\
 # Accuracy
 
-The error of each score on each engine against the textbook formula in fp64, beside that of plain
-PyTorch: the same formula, written out and run in the same dtype. Two numbers stand in each cell:
+The error of each score on each engine against the textbook's formula in fp64, beside that of the
+textbook itself: the same formula, written out and run in the same dtype. Two numbers stand in each cell:
 
 - the **output**: the largest error, over the largest entry;
 - the **worst gradient**: the same of each gradient through the output (query, key, value and every
@@ -50,7 +50,7 @@ alone.
 - Seed: a checksum of the case's name, so that the numbers drawn are the same on every machine;
   an error may differ in its last digit with the processor.
 
-In fp64 plain PyTorch is the yardstick itself; what stands there is the rounding by which another
+In fp64 the textbook is the yardstick itself; what stands there is the rounding by which another
 order of summation differs from it.
 
 torch {torch}, regard {regard}, on the CPU. Written by
@@ -59,7 +59,7 @@ torch {torch}, regard {regard}, on the CPU. Written by
 python -m regard.testing.accuracy docs/accuracy.md
 ```
 
-The contract suite holds every engine to twice the error of plain PyTorch and a floor of a few units
+The contract suite holds every engine to twice the error of the textbook and a floor of a few units
 in the last place (`regard.testing.tolerance` derives it): output, LSE, entropy, the other statistics
 and every gradient, under every mask and option.
 """
@@ -81,7 +81,7 @@ def relative(expected: Expected, got: Found) -> str:
 
 
 def measure_row(row: ScoreRow, dtype: torch.dtype, sizes: Sizes) -> list[str]:
-    """The cells of one score in one dtype: plain PyTorch, then the engines."""
+    """The cells of one score in one dtype: the textbook, then the engines."""
     inputs = draw_inputs(Case(row, dtype, sizes=sizes))
     truth, size = run_textbook(inputs, torch.float64)
     plain, _ = run_textbook(inputs, yardstick_dtype(dtype))
@@ -112,7 +112,7 @@ def page(
         )
     ]
     for name in dtypes:
-        lines = [f"## {name}", "", f"| score | plain PyTorch | {' | '.join(ENGINES)} |"]
+        lines = [f"## {name}", "", f"| score | textbook | {' | '.join(ENGINES)} |"]
         lines.append("|---" * (2 + len(ENGINES)) + "|")
         lines += [
             f"| {score} | {' | '.join(measure_row(SCORES[score], DTYPES[name], sizes))} |"
