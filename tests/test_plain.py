@@ -121,16 +121,59 @@ def test_refusals(options, why) -> None:
         regard.attend(*inputs(), score(), engine="plain", **{"want": {"weights"}} | options)
 
 
-def test_a_single_query_takes_any_mask() -> None:
-    query, key, value = inputs(queries=1)
-    truth = regard.attention(query, key, value, score(), mask=SEEN, engine="reference")
-    found = regard.attention(query, key, value, score(), mask=Mask.dense(SEEN), engine="plain")
-    torch.testing.assert_close(found, truth)
+@pytest.mark.parametrize(
+    "mask",
+    [
+        Mask.causal(alignment="top_left"),
+        Mask.window(left=2),
+        Mask.lengths(keys=5, queries=torch.tensor([1, 0])),
+        Mask.segments(torch.tensor([[0], [1]]), torch.tensor([[0, 0, 0, 1, 1, 1, 1]] * 2)),
+    ],
+    ids=["causal", "window", "lengths", "segments"],
+)
+def test_a_single_query_takes_any_mask(mask) -> None:
+    call = (*inputs(queries=1), score())
+    truth = regard.attention(*call, mask=mask, engine="reference")
+    torch.testing.assert_close(regard.attention(*call, mask=mask, engine="plain"), truth)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_summed_in_fp32(dtype) -> None:
+    """Values far from 0 and gradients as a GradScaler makes them: <grad, value> leaves fp16."""
+    found = {}
+    for engine, kind in (("plain", dtype), ("reference", torch.float64)):
+        query, key, value = inputs()
+        leaves = [x.to(dtype).to(kind).requires_grad_() for x in (query, key, value + 100)]
+        output = regard.attention(*leaves, score().to(dtype).to(kind), engine=engine)
+        grad = (100 * draw(*output.shape, seed=6)).to(dtype).to(kind)
+        found[engine] = torch.autograd.grad(output, leaves, grad)
+    eps = torch.finfo(dtype).eps
+    for ours, truth in zip(found["plain"], found["reference"], strict=True):
+        assert (ours.double() - truth).abs().max() < 4 * eps * truth.abs().max()
+
+
+def test_values_are_kept_as_they_are() -> None:
+    kept = []
+
+    def pack(x: Tensor) -> Tensor:
+        kept.append((x.dtype, x.shape[-1]))
+        return x
+
+    leaves = [x.bfloat16().requires_grad_() for x in inputs()]
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+        regard.attention(*leaves, score().bfloat16(), engine="plain")
+    assert (torch.bfloat16, 5) in kept and (torch.float32, 5) not in kept
+
+
+def test_small_calls_go_to_it_but_on_the_cpu() -> None:
+    for device, engine in (("meta", "plain"), ("cpu", "cpu")):
+        x = torch.empty(1, 1, 2, 1, device=device)
+        assert regard.explain(x, x, x, regard.Additive(1, 1).to(device)).engine == engine
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(("batch", "engine"), [(1, "plain"), (FEW_TANH, "triton")])
-def test_small_calls_on_a_gpu_go_to_it(batch, engine) -> None:
-    query = torch.empty(1, 1, 1, 1, device="cuda").expand(batch, 1, 1, 1)
-    key = torch.empty(1, 1, 2, 1, device="cuda").expand(batch, 1, 2, 1)
+@pytest.mark.parametrize(("keys", "engine"), [(2, "plain"), (FEW_TANH + 1, "triton")])
+def test_small_calls_on_a_gpu_go_to_it(keys, engine) -> None:
+    query = torch.empty(1, 1, 1, 1, device="cuda")
+    key = torch.empty(1, 1, 1, 1, device="cuda").expand(1, 1, keys, 1)
     assert regard.explain(query, key, key, regard.Additive(1, 1).cuda()).engine == engine

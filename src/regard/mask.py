@@ -254,10 +254,7 @@ class Mask:
 
     def same_for_every_query(self, queries: int) -> bool:
         """Whether, by its kind, it hides the same keys from every query: padding, say."""
-        if queries == 1:
-            return True
-        by_place = len(self.bands) > 0 or len(self.packed) > 0 or self.query_lengths is not None
-        return not by_place and all(x.shape[-2] == 1 for x in self.allowed)
+        return queries == 1 or self.only_keys
 
     def real(self, queries: int, keys: int, device: torch.device) -> tuple[Tensor, Tensor]:
         """Queries that see some key (*, h, Q) and keys that some query sees (*, h, L).

@@ -16,6 +16,8 @@ from regard.testing.run import build_mask, seen_pairs
 
 CLOSE = {"rtol": 1e-10, "atol": 1e-12}
 
+INNER_ENGINES = [engine for engine in QUICK_ENGINES if engine != "plain"]
+
 
 def draw(*shape: int) -> torch.Tensor:
     return torch.randn(*shape, dtype=torch.float64).requires_grad_()
@@ -97,7 +99,7 @@ def test_masks_agree_with_their_definition(name, sizes):
     assert torch.equal(found.expand(expected.shape), expected)
 
 
-@pytest.mark.parametrize("engine", QUICK_ENGINES)
+@pytest.mark.parametrize("engine", INNER_ENGINES)
 def test_four_line_dot(engine):
     q, k, v = draw(2, 3, 6, 4), draw(2, 3, 7, 4), draw(2, 3, 7, 5)
     logits = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
@@ -145,7 +147,7 @@ SDPA_CASES = {
 
 @pytest.mark.parametrize("key_heads", [4, 2, 1])
 @pytest.mark.parametrize("case", SDPA_CASES)
-@pytest.mark.parametrize("engine", QUICK_ENGINES)
+@pytest.mark.parametrize("engine", INNER_ENGINES)
 def test_scaled_dot_against_sdpa(engine, case, key_heads):
     """PyTorch's own attention, in its plain implementation, gives the same output and gradients."""
     (queries, keys), theirs, ours = SDPA_CASES[case]

@@ -15,6 +15,7 @@ from .tools import (
     DIM,
     OWN_PAIRS,
     PAIRS,
+    PAIRS_AND_PLAIN,
     SHORT_PAIRS,
     assert_same,
     draw,
@@ -57,7 +58,7 @@ def test_a_constant_shift_moves_the_lse_and_nothing_else(engine, name):
         assert_same([getattr(moved, field)], [getattr(plain, field)])
 
 
-@pytest.mark.parametrize(("engine", "name"), PAIRS)
+@pytest.mark.parametrize(("engine", "name"), PAIRS_AND_PLAIN)
 def test_the_place_in_the_batch_does_not_matter(engine, name):
     """Neither the slot nor the neighbours: one sequence alone gives what it gives in a batch."""
     score, tensors = make_score(name, 2), [x.detach() for x in inputs(batch=4)]
@@ -74,7 +75,7 @@ def test_the_place_in_the_batch_does_not_matter(engine, name):
         assert_same([alone], [whole[b : b + 1]])
 
 
-@pytest.mark.parametrize(("engine", "name"), PAIRS)
+@pytest.mark.parametrize(("engine", "name"), PAIRS_AND_PLAIN)
 def test_queries_do_not_know_of_each_other(engine, name):
     score, (q, k, v) = make_score(name, 2), inputs(queries=5)
     whole = regard.attention(q, k, v, score, engine=engine)
@@ -97,7 +98,7 @@ def test_a_masked_key_may_as_well_not_be_there(engine, name):
 
 
 @pytest.mark.parametrize("changed", [1, 2])
-@pytest.mark.parametrize(("engine", "name"), PAIRS)
+@pytest.mark.parametrize(("engine", "name"), PAIRS_AND_PLAIN)
 def test_the_content_of_a_masked_key_does_not_matter(engine, name, changed):
     score, tensors = make_score(name, 2), [x.detach() for x in inputs(keys=8)]
     mask = Mask.lengths(keys=torch.tensor([5, 5]))
@@ -133,7 +134,7 @@ def test_grouped_heads_are_repeated_heads(engine, name, heads, key_heads, value_
     assert_same(*found)
 
 
-@pytest.mark.parametrize(("engine", "name"), PAIRS)
+@pytest.mark.parametrize(("engine", "name"), PAIRS_AND_PLAIN)
 def test_inputs_without_a_head_dim_are_one_head(engine, name):
     score, tensors = make_score(name, 1), [x.detach()[:, 0] for x in inputs(heads=1)]
     expected = regard.attention(*(x.unsqueeze(1) for x in tensors), score, engine=engine)

@@ -54,6 +54,8 @@ QUICK_PAIRS = [pair for pair in SHORT_PAIRS if pair[0] != "sdpa"]
 OWN_PAIRS = [*QUICK_PAIRS, *INTERPRETED]
 SHORT_PAIRS += INTERPRETED
 PAIRS += INTERPRETED
+# For what has no option, and no mask that differs by query.
+PAIRS_AND_PLAIN = [*PAIRS, *(("plain", name) for name in PAIRWISE)]
 
 
 def make_score(name: str, heads: int = 1, dtype: torch.dtype = torch.float64) -> regard.Score:

@@ -242,3 +242,31 @@ def test_kernels_are_not_imported_with_the_package():
         if path.name not in ("kernels.py", "gradients.py"):
             tops = [y for y in path.read_text().splitlines() if y.startswith(("import", "from"))]
             assert not any(re.search(r"triton|\b(kernels|gradients)\b", y) for y in tops)
+
+
+@pytest.mark.parametrize("default", [torch.float64, torch.bfloat16])
+def test_another_default_dtype_changes_nothing(exact, default):
+    x = inputs()
+    expected = operators.run(x).detach()
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(default)
+    try:
+        found = operators.run(x).detach()
+    finally:
+        torch.set_default_dtype(before)
+    assert torch.equal(found, expected) and exact.answers == 0
+
+
+def test_where_no_gradient_comes_in_none_goes_out():
+    class Stop(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, grad):
+            return None
+
+    x = inputs()
+    found = torch.autograd.grad(Stop.apply(operators.run(x)).sum(), x[:4], allow_unused=True)
+    assert found == (None,) * 4

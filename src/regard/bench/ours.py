@@ -44,7 +44,8 @@ class Ours(Candidate):
             plan = regard.explain(t.a, t.b, t.value, score, engine=engine)
         except ValueError as error:
             return str(error).partition("\n")[0]
-        return None if plan.engine else "; ".join(plan.refused.get(str(engine), ["it refuses"]))
+        assert engine is not None
+        return None if plan.engine else "; ".join(plan.refused.get(engine, ["it refuses"]))
 
     def prepare(self, tensors: Tensors) -> Prepared:
         """A score of its own."""

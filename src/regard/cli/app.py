@@ -72,8 +72,9 @@ class Commands(click.Group):
         try:
             try:
                 status = super().main(*arguments, **options)
-            finally:  # at Python's end nobody could say any more that the disk is full
-                sys.stdout.flush()
+            except SystemExit as end:
+                status = end.code
+            sys.stdout.flush()  # at Python's end nobody could say any more that the disk is full
         except click.ClickException as error:
             click.echo(f"Error: {sentence(error)}", err=True)
             status = error.exit_code

@@ -107,3 +107,9 @@ def with_hard_rows(result: Attended, hard: Tensor, mass: Tensor) -> Attended:
 def soft_capped(logits: Tensor, cap: float) -> Tensor:
     """Logits bounded to `cap * tanh(logits / cap)`."""
     return cap * torch.tanh(logits / cap)
+
+
+def repeat_heads(x: Tensor, heads: int, dim: int = -3) -> Tensor:
+    """Repeat grouped heads so that every query head has its own."""
+    group = heads // x.shape[dim]
+    return x if group == 1 else x.repeat_interleave(group, dim)

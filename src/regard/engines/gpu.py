@@ -40,17 +40,6 @@ def generation(index: int | None) -> int:
 generation._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
-# Triton has both, for kernels as well as for us; called from Python they take ten times as long.
-def power_of_two(n: int) -> int:
-    """The least power of two that is at least n: what Triton takes for sizes of tiles."""
-    return 1 << max(n - 1, 0).bit_length()
-
-
-def blocks(length: int, block: int) -> int:
-    """How many blocks cover a length."""
-    return -(-length // block)
-
-
 def device_current(device: torch.device) -> AbstractContextManager:
     """Triton launches on the current device, wherever the tensors are: in this, that is `device`."""
     if device.type != "cuda" or device.index == torch.cuda.current_device():

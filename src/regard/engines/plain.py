@@ -2,7 +2,7 @@
 
 A decoder asks one query against thirty keys, thousands of times: on a GPU such a call is over before
 the next can be launched, and what it costs is the number of operations, not their size. Fused kernels
-have nothing to win there. So the [Q, L, hidden] tensor is built, as in textbooks, in working precision.
+have little to win there. So the [Q, L, hidden] tensor is built, as in textbooks, in working precision.
 
 Shape legend: `*` leading dims, H query heads, K key heads, Q queries, L keys, E hidden units.
 """
@@ -12,7 +12,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from regard.engines.base import Attended
+from regard.engines.base import Attended, repeat_heads
+from regard.engines.tiled.operators import apply, differentiated, in_forward_mode
 from regard.forms import Inner, Pairwise
 from regard.precision import working_dtype
 from regard.problem import Problem
@@ -47,8 +48,11 @@ class Plain:
         return reasons
 
     def missing_promises(self, problem: Problem) -> list[str]:
-        """Memory."""
-        return ["it builds the [Q, L, hidden] tensor, and keeps it for the backward pass"]
+        """Memory, and one edge."""
+        return [
+            "it builds the [Q, L, hidden] tensor, and keeps it for the backward pass",
+            "a query whose scores are all -inf gets NaN",
+        ]
 
     def run(self, problem: Problem) -> Attended:
         """Score, hide, weigh, sum up."""
@@ -58,18 +62,17 @@ class Plain:
         logits = scores(form, hidden)
         if p.temperature != 1:
             logits = logits / p.temperature
-        # In their own dtype: a copy in working precision would be kept for the backward, at each step.
-        value = of_heads(p.value, p.heads)
+        value = repeat_heads(p.value, p.heads)
         if hidden is None:
             weights = torch.softmax(logits, -1)
-            output = weights.to(p.dtype) @ value
+            output = weighted_sum(weights, value)
         else:
             # A row that sees nothing must not become NaN on the way, or its gradient will be; nor is
             # a gradient read that comes in for it.
             empty = hidden.all(-1, keepdim=True)
             weights = torch.softmax(logits.masked_fill(hidden & ~empty, -torch.inf), -1)
             weights = weights.masked_fill(hidden, 0)
-            output = weights.to(p.dtype) @ value.masked_fill(hidden.mT, 0)
+            output = weighted_sum(weights, value.masked_fill(hidden.mT, 0))
             output = output.masked_fill(empty, 0)
         if not p.want:
             return Attended(output)
@@ -80,7 +83,7 @@ def scores(form: Pairwise, hidden: Tensor | None) -> Tensor:
     """`sum_e v_e f(a_e + b_e)` in working precision, (*, H, Q, L); of hidden keys, with a and b 0."""
     heads, dtype = form.a.shape[-3], working_dtype(form.a.dtype)
     # A sum of fp32 and bf16 is fp32: one side alone has to be cast.
-    total = form.a.to(dtype).unsqueeze(-2) + of_heads(form.b, heads).unsqueeze(-3)
+    total = form.a.to(dtype).unsqueeze(-2) + repeat_heads(form.b, heads).unsqueeze(-3)
     if hidden is not None:  # whatever a hidden key holds is not read, NaN included
         total = total.masked_fill(hidden.unsqueeze(-1), 0)
     units, v = form.function.value(total, form.parameter), form.v.to(dtype)
@@ -89,7 +92,37 @@ def scores(form: Pairwise, hidden: Tensor | None) -> Tensor:
     return (units @ v.unsqueeze(-1)).squeeze(-1)
 
 
-def of_heads(x: Tensor, heads: int) -> Tensor:
-    """Grouped heads repeated, so that every query head has its own."""
-    group = heads // x.shape[-3]
-    return x if group == 1 else x.repeat_interleave(group, -3)
+def weighted_sum(weights: Tensor, value: Tensor) -> Tensor:
+    """`weights @ value` in the precision of the weights, rounded once, to the dtype of the values."""
+    if weights.dtype == value.dtype:
+        return weights @ value
+    if differentiated((weights, value)) and not in_forward_mode():
+        return apply(WeightedSum, weights, value)
+    return (weights @ value.to(weights.dtype)).to(value.dtype)
+
+
+class WeightedSum(torch.autograd.Function):
+    """`weighted_sum` that keeps the values as they are.
+
+    Autograd would keep their copy in working precision, at each step of a decoder another one.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(weights, value):
+        """Multiply."""
+        return (weights @ value.to(weights.dtype)).to(value.dtype)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        """Keep both."""
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx, grad):  # type: ignore[override] # fixed arity
+        """In the precision of the weights too: half precision could not hold <grad, value>."""
+        weights, value = ctx.saved_tensors
+        grad = grad.to(weights.dtype)
+        of_weights = (grad @ value.to(weights.dtype).mT).sum_to_size(weights.shape)
+        return of_weights, (weights.mT @ grad).sum_to_size(value.shape).to(value.dtype)

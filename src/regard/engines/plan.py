@@ -32,8 +32,9 @@ SDPA, CPU, TRITON, PLAIN, REFERENCE = Sdpa(), Cpu(), Triton(), Plain(), Referenc
 SINE = Sine(through=(SDPA, CPU, TRITON, REFERENCE), exact=Behind())
 # In order of preference: the first that does not refuse runs.
 ENGINES: tuple[Engine, ...] = (SDPA, SINE, CPU, TRITON, PLAIN, REFERENCE)
-# Up to this many tanh, 0.4 GB of floats, plain PyTorch is done before the fused kernels are launched: one
-# NVIDIA H200, the named shapes of benchmarks/results/h200.json.
+# Up to this many tanh a call, as it is made from Python, is done sooner in plain PyTorch than by fused
+# kernels, which take longer to launch: one NVIDIA H200, the named shapes of
+# benchmarks/results/h200.json. At the limit it takes about 1 GB, of which 0.4 are kept for the backward.
 FEW_TANH = 10**8
 BY_NAME: dict[str, Engine] = {engine.name: engine for engine in ENGINES}
 

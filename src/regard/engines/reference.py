@@ -34,7 +34,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from regard.engines.base import Attended, jacobian_norm, soft_capped, with_hard_rows
+from regard.engines.base import (
+    Attended,
+    jacobian_norm,
+    repeat_heads,
+    soft_capped,
+    with_hard_rows,
+)
 from regard.forms import Form, Inner
 from regard.precision import working_dtype
 from regard.problem import Problem
@@ -89,12 +95,6 @@ class Reference:
 def hide(logits: Tensor, visible: Tensor | None) -> Tensor:
     """-inf where a pair is not visible."""
     return logits if visible is None else logits.masked_fill(~visible, -torch.inf)
-
-
-def repeat_heads(x: Tensor, heads: int, dim: int = -3) -> Tensor:
-    """Repeat grouped heads so that every query head has its own."""
-    group = heads // x.shape[dim]
-    return x if group == 1 else x.repeat_interleave(group, dim)
 
 
 def raw_scores(form: Form, dtype: torch.dtype, visible: Tensor | None = None) -> Tensor:

@@ -94,7 +94,8 @@ def check_case(
     be refused, the refusal is checked, and a lesser call follows.
     """
     report, inputs = Report(), expect(case).inputs
-    calls = [Call(case, inputs.statistics, True, device), Call(case, (), True, device)]
+    wants = [inputs.statistics, ("weights",), ()] if inputs.statistics else [()]
+    calls = [Call(case, want, True, device) for want in wants]
     calls += [Call(case, (), False, device)] if "bias" in inputs.tensors else []
     for call in calls:
         due = expected(engine, call)

@@ -115,5 +115,5 @@ REFUSALS: dict[str, list[tuple[str, Callable[[Call], bool]]]] = {
 
 
 def expected_support(engine: str, call: Call) -> bool:
-    """Whether the engine's documentation says that it serves the call."""
-    return not any(holds(call) for _, holds in REFUSALS[engine])
+    """Whether the engine's documentation says that it serves the call; one of your own serves all."""
+    return not any(holds(call) for _, holds in REFUSALS.get(engine, []))

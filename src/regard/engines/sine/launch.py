@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from regard import sine
-from regard.engines.gpu import blocks, power_of_two
 from regard.engines.sine.bounds import LARGEST_LOGIT, ROUNDING
+from regard.engines.sizes import blocks_in, power_of_two
 from regard.sine.series import load_lending
 
 if TYPE_CHECKING:
@@ -83,12 +83,12 @@ class Features:
         x, batch = self.x, self.batch
         shapes = ((batch, self.heads, self.hidden), (batch, self.key_heads, self.hidden))
         sizes = [*(math.prod(shape) for shape in shapes), batch * self.key_heads]
-        found = torch.zeros(sum(sizes), device=x.a.device)
-        of_a, of_b, of_value = found.split(sizes)
-        parts = (blocks(self.queries, MEASURED), blocks(self.keys, MEASURED))
+        bits = torch.zeros(sum(sizes), dtype=torch.int32, device=x.a.device)
+        of_a, of_b, of_value = bits.view(torch.float32).split(sizes)
+        parts = (blocks_in(self.queries, MEASURED), blocks_in(self.keys, MEASURED))
         programs = batch * (self.heads * parts[0] + 2 * self.key_heads * parts[1])
         self.kernels.peaks[(programs,)](
-            *(x.a, x.b, x.value, found.view(torch.int32), batch, *self.sizes, self.queries),
+            *(x.a, x.b, x.value, bits, batch, *self.sizes, self.queries),
             *(self.keys, *parts, *x.a.stride(), *x.b.stride(), *x.value.stride()),
             E=self.hidden,
             EP=self.units["EP"],
@@ -101,7 +101,7 @@ class Features:
 
     def query(self, row: Tensor) -> Tensor:
         """The features phi (B, H, Q, W)."""
-        x, count = self.x, blocks(self.queries, self.block)
+        x, count = self.x, blocks_in(self.queries, self.block)
         phi = self.new(
             self.batch, self.heads, self.queries, self.widths.features, dtype=torch.float16
         )
@@ -118,7 +118,7 @@ class Features:
     def key(self, row: Tensor, peak: Tensor) -> tuple[Tensor, Tensor]:
         """The features psi (B, H, L, W) and the values (B, H, L, X), for each query head."""
         x, block = self.x, max(16, VALUES // self.values["XP"])
-        lead, count = (self.batch, self.heads, self.keys), blocks(self.keys, block)
+        lead, count = (self.batch, self.heads, self.keys), blocks_in(self.keys, block)
         psi = self.new(*lead, self.widths.features, dtype=torch.float16)
         wide = self.new(*lead, self.widths.values, dtype=torch.float16)
         self.kernels.key_features[(self.batch * self.heads * count,)](
@@ -137,7 +137,7 @@ class Features:
     def finish(self, attended: Tensor, peak: Tensor) -> Tensor:
         """The output (B, H, Q, D) in the dtype of the values."""
         block = max(16, VALUES // self.values["XP"])
-        count = blocks(self.queries, block)
+        count = blocks_in(self.queries, block)
         output = self.new(
             self.batch, self.heads, self.queries, self.value_dim, dtype=self.x.value.dtype
         )
@@ -153,7 +153,7 @@ class Features:
     def output_gradient(self, grad: Tensor, attended: Tensor) -> tuple[Tensor, Tensor]:
         """The largest |grad_out| of each head (B, H), and the gradient of what is like `attended`."""
         block = max(16, VALUES // self.values["XP"])
-        count = blocks(self.queries, block)
+        count = blocks_in(self.queries, block)
         size = torch.linalg.vector_norm(grad, ord=float("inf"), dim=(-2, -1), dtype=torch.float32)
         found = torch.empty_like(attended)
         self.gradients.output_gradient[(self.batch * self.heads * count,)](
@@ -166,7 +166,7 @@ class Features:
 
     def query_gradient(self, kept: Kept, size: Tensor, grad_phi: Tensor) -> tuple[Tensor, Tensor]:
         """The gradient da (B, H, Q, E), and what the queries add to dv (H, E) in fp32."""
-        x, count = self.x, blocks(self.queries, self.block)
+        x, count = self.x, blocks_in(self.queries, self.block)
         grad_a = torch.empty(x.a.shape, dtype=x.a.dtype, device=x.a.device)
         partial = self.new(self.batch, self.heads, count, self.hidden)
         self.gradients.query_gradient[(self.batch * self.heads * count,)](
@@ -187,7 +187,7 @@ class Features:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Gradients db (B, K, L, E) and dvalue (B, K, L, D), and what the keys add to dv (H, E) in fp32."""
         x, block = self.x, max(16, GRADIENTS // self.values["XP"])
-        count = blocks(self.keys, block)
+        count = blocks_in(self.keys, block)
         grad_b, grad_value = (
             torch.empty(y.shape, dtype=y.dtype, device=y.device) for y in (x.b, x.value)
         )

@@ -22,7 +22,7 @@ from regard.engines.gpu import launching
 from regard.engines.sine.launch import Features
 from regard.engines.sine.parts import PARTS, Exact
 from regard.engines.sine.widths import Widths, lay_out
-from regard.engines.tiled.operators import LIBRARY, apply, below_autograd, once
+from regard.engines.tiled.operators import LIBRARY, apply, below_autograd, differentiated, once
 from regard.sine import escapes
 from regard.sine.series import can_lend
 
@@ -171,13 +171,14 @@ class Attend(torch.autograd.Function):
         ctx.save_for_backward(*inputs[:TENSORS], *output[1:])
         ctx.settings = inputs[TENSORS:]
         ctx.mark_non_differentiable(*output[1:])
-        ctx.set_materialize_grads(
-            False
-        )  # zeros for what has no gradient would be made and not read
+        # Zeros for what has no gradient would be made and not read.
+        ctx.set_materialize_grads(False)
 
     @staticmethod
     def backward(ctx, grad, *_):  # type: ignore[override] # fixed arity
         """Build the features again and take their gradient."""
+        if grad is None:
+            return (None,) * COUNT
         saved = ctx.saved_tensors
         inputs = (*saved[:TENSORS], *ctx.settings)
         grads = once("sine", "attend_backward", *inputs, grad, *saved[TENSORS:])
@@ -187,7 +188,7 @@ class Attend(torch.autograd.Function):
 
 def needs_gradient(x: Inputs) -> bool:
     """Whether autograd has to know of the call."""
-    return torch.is_grad_enabled() and any(y.requires_grad for y in (x.a, x.b, x.v, x.value))
+    return differentiated((x.a, x.b, x.v, x.value))
 
 
 def with_autograd(*flat):

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from regard.engines.gpu import launching
 from regard.precision import working_dtype
@@ -208,8 +209,8 @@ def operator(name: str, kernel: str) -> Callable:
 def apply(function: type[torch.autograd.Function], *flat) -> Any:
     """`function.apply` without the questions that it asks each time, which take longer than a kernel.
 
-    It binds arguments to names by reading the signature anew, and looks for `torch.func` transforms
-    at work, which are asked for here once.
+    It binds arguments to names by reading the signature anew, and looks at each of them for a wrapper
+    that a `torch.func` transform has left behind; at work, such a transform is asked for here.
     """
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
         return function.apply(*flat)
@@ -219,10 +220,11 @@ def apply(function: type[torch.autograd.Function], *flat) -> Any:
 def below_autograd(operator: Callable, *flat) -> Any:
     """Call an operator that no gradient is asked of.
 
-    Autograd's own entry to it would find that out too, in Python and at the cost of a second call;
-    compilers cannot trace this way, and need not.
+    Autograd's own entry to it would find that out too, in Python and at the cost of a second call.
+    Not under a transform of `torch.func`, around which a gradient may be asked for that its tensors do
+    not know of; and compilers cannot trace this way, and need not.
     """
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
         return operator(*flat)
     with torch._C._AutoDispatchBelowAutograd():
         return operator(*flat)
@@ -239,8 +241,21 @@ def with_arguments(kernel: Callable) -> Callable:
 
 def needs_gradient(args: Arguments) -> bool:
     """Whether autograd has to know of the call."""
-    inputs = args.differentiable()
-    return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in inputs)
+    return differentiated(args.differentiable())
+
+
+def differentiated(inputs: Sequence[Tensor | None]) -> bool:
+    """Whether one of them wants a gradient, or carries a tangent of forward mode."""
+    given = [x for x in inputs if x is not None]
+    if torch.is_grad_enabled() and any(x.requires_grad for x in given):
+        return True
+    # Then `apply` says that there is no forward mode; an operator alone would give tangents of 0.
+    return in_forward_mode() and any(forward_ad.unpack_dual(x).tangent is not None for x in given)
+
+
+def in_forward_mode() -> bool:
+    """Whether somebody differentiates in forward mode; compilers refuse that by themselves."""
+    return not torch.compiler.is_compiling() and forward_ad._current_level >= 0
 
 
 def detached(values: Sequence) -> list:
@@ -298,6 +313,8 @@ class Attend(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad, grad_tail, grad_spread, _):  # type: ignore[override] # fixed arity
         """Recompute every tile."""
+        if grad is None and grad_tail is None and grad_spread is None:
+            return (None,) * (COUNT + 2)
         *tensors, output, tail, spread, peak = ctx.saved_tensors
         args = Arguments(*tensors, *ctx.settings)
         needed = ctx.needs_input_grad[2:]
@@ -371,7 +388,12 @@ class Once(torch.autograd.Function):
 
 
 def once(name: str, kernel: str, *flat) -> tuple:
-    """Run a backward pass: compilers trace the operator, not a Function in one."""
-    if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+    """Run a backward pass; the Function around it is there to refuse a second derivative.
+
+    Compilers trace the operator, not a Function in one; and where nobody differentiates what is
+    computed here it would only take time.
+    """
+    watched = torch.is_grad_enabled() or in_forward_mode()
+    if torch.compiler.is_compiling() or not watched:
         return operator(name, kernel)(*flat)
     return Once.apply(name, kernel, *flat)  # type: ignore[return-value] # apply is untyped

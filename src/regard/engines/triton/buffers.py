@@ -41,8 +41,6 @@ class GradientBuffers:
         of_q = (z, units, queries) if pairwise else (z, queries, units)
         of_k = (z, units, keys) if pairwise else (z, keys, units)
         of_value = (z, keys, args.value.shape[-1])
-        self.q: Tensor
-        self.k: Tensor
         self.v: Tensor | None = None
         self.value: Tensor | None = None
         self.rate: Tensor | None = None
@@ -59,17 +57,19 @@ class GradientBuffers:
             return args.q.new_zeros(shape, dtype=dtype)
 
         shared = work if unit is None else torch.int64
-        pieces: dict[str, tuple[int, ...]] = {"k": of_k}
-        if unit is None:
-            pieces["q"] = of_q
-        if pairwise:
-            pieces["v"] = of_k
-        if of_attention:
-            pieces["value"] = of_value
-        for name, piece in zeroed(args.q, work, pieces).items():
-            setattr(self, name, piece)
+        nothing = (0,)
+        q, self.k, v, value = zeroed(
+            args.q,
+            work,
+            of_q if unit is None else nothing,
+            of_k,
+            of_k if pairwise else nothing,
+            of_value if of_attention else nothing,
+        )
+        self.q = q if unit is None else zeros(*of_q, dtype=shared)
+        self.v = v if pairwise else None
+        self.value = value if of_attention else None
         if unit is not None:
-            self.q = zeros(*of_q, dtype=shared)
             self.broken_rows = zeros(z, queries, dtype=torch.int32)
         if not of_attention:
             return
@@ -139,22 +139,27 @@ class GradientBuffers:
         )
 
 
-def zeroed(
-    like: Tensor, dtype: torch.dtype, shapes: dict[str, tuple[int, ...]]
-) -> dict[str, Tensor]:
+def zeroed(like: Tensor, dtype: torch.dtype, *shapes: tuple[int, ...]) -> list[Tensor]:
     """Zeros of these shapes in one piece of memory, which one launch clears."""
-    sizes = [math.prod(shape) for shape in shapes.values()]
-    parts = like.new_zeros(sum(sizes), dtype=dtype).split(sizes)
-    return {
-        name: part.view(shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)
-    }
+    sizes = [math.prod(shape) for shape in shapes]
+    # Each begins where 16 bytes do: kernels are compiled anew for what does not.
+    parts = like.new_zeros(sum(aligned(n) for n in sizes), dtype=dtype).split(
+        [aligned(n) for n in sizes]
+    )
+    return [part[:n].view(shape) for part, n, shape in zip(parts, sizes, shapes, strict=True)]
+
+
+def aligned(count: int) -> int:
+    """The next multiple of four."""
+    return -(-count // 4) * 4
 
 
 def summed_to(total: Tensor, x: Tensor) -> Tensor:
-    """A gradient for each head, summed to the shape of x where heads share it; in the dtype of x."""
+    """A gradient for each head, summed to the shape of x where heads share it; in the dtype of x.
+
+    Always in memory of its own, which others would keep alive; and not by `to` and then `contiguous`:
+    of a transposed tensor that would be two copies.
+    """
     if total.shape != x.shape:
         total = total.sum_to_size(x.shape)
-    if total.dtype == x.dtype:
-        return total.contiguous()
-    # Not `to` and then `contiguous`: of a transposed tensor that would be two copies.
     return torch.empty(x.shape, dtype=x.dtype, device=x.device).copy_(total)

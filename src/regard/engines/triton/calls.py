@@ -12,7 +12,7 @@ from torch import Tensor
 
 import triton
 from regard.engines.base import jacobian_norm
-from regard.engines.gpu import blocks, power_of_two
+from regard.engines.sizes import blocks_in, power_of_two
 from regard.engines.tiled import Arguments
 from regard.engines.triton import ordered, prepare
 from regard.engines.triton.backward import backward_kernel
@@ -135,7 +135,7 @@ def launch_forward(
         launch_decode(args, output, tail, peak)
         return
     changes, values, sides = prepare.pairs(args), prepare.values(args), forward_tile(args)
-    grid = (prepare.count(args) * blocks(args.sizes[3], sides[0]),)
+    grid = (prepare.count(args) * blocks_in(args.sizes[3], sides[0]),)
     # Behind a flag the result is in general not needed: laying out operands would only cost time.
     for form, kind, units in prepare.forms(args) if skip is None else prepare.direct(args):
         forward_kernel[grid](
@@ -163,8 +163,8 @@ def launch_decode(args: Arguments, output: Tensor, tail: Tensor, peak: Tensor) -
     wide = min(power_of_two(args.q.shape[-1]), 128)
     block = max(16, min(64, DECODE_TILE // wide))
     programs = rows * 2 if INTERPRETED else DECODE_PROGRAMS
-    parts = max(min(programs // max(rows, 1), blocks(keys, 4 * block)), 1)
-    share = blocks(blocks(keys, parts), block) * block
+    parts = max(min(programs // max(rows, 1), blocks_in(keys, 4 * block)), 1)
+    share = blocks_in(blocks_in(keys, parts), block) * block
     totals, tops = (output.new_empty(rows * parts) for _ in range(2))
     partial = output.new_empty((rows * parts, output.shape[-1]))
     ((form, kind, units),) = prepare.direct(args)
@@ -248,7 +248,7 @@ def backward_tile(args: Arguments) -> tuple[int, int, int]:
 
 def query_parts(args: Arguments, programs: int, sides: tuple[int, int, int]) -> int:
     """How many programs share the queries of one block of keys, so that short calls fill a GPU."""
-    most = blocks(args.sizes[3], sides[0])
+    most = blocks_in(args.sizes[3], sides[0])
     return max(min(BACKWARD_WARPS // max(programs * sides[2], 1), most), 1)
 
 
@@ -269,7 +269,7 @@ def launch_backward(
 ) -> GradientBuffers:
     """Run the backward kernel; nothing is done where the flag `skip` is set."""
     changes, values, sides = prepare.pairs(args), prepare.values(args), backward_tile(args)
-    programs = prepare.count(args) * blocks(args.sizes[4], sides[1])
+    programs = prepare.count(args) * blocks_in(args.sizes[4], sides[1])
     unit, parts = None, query_parts(args, programs, sides)
     if torch.are_deterministic_algorithms_enabled() and skip is None:
         unit = ordered.unit(args, known, visible_reach(args) if known.given is None else None)
@@ -334,9 +334,9 @@ def scores_backward(args: Arguments, grad: Tensor) -> tuple[Tensor, ...]:
 def _launch_rows(kernel: Any, args: Arguments, *results: Tensor, by_tile: bool = False) -> None:
     """Run a kernel of `rows.py`, one program for each block of queries, or for each tile."""
     changes, sides = prepare.pairs(args), forward_tile(args)
-    programs = prepare.count(args) * blocks(args.sizes[3], sides[0])
+    programs = prepare.count(args) * blocks_in(args.sizes[3], sides[0])
     if by_tile:
-        programs *= blocks(args.sizes[4], sides[1])
+        programs *= blocks_in(args.sizes[4], sides[1])
     if not programs:
         return
     for form, kind, units in prepare.forms(args):

@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 import triton
-from regard.engines.gpu import blocks, power_of_two
+from regard.engines.sizes import blocks_in, power_of_two
 
 BLOCK = 4096
 
@@ -34,7 +34,7 @@ def cleared(
     sizes = [math.prod(shape) for shape in shapes]
     memory = torch.empty(sum(sizes), dtype=dtype, device=device)
     if memory.numel():
-        clear_kernel[(blocks(memory.numel(), BLOCK),)](memory, memory.numel(), skip, BLOCK)
+        clear_kernel[(blocks_in(memory.numel(), BLOCK),)](memory, memory.numel(), skip, BLOCK)
     return [part.view(shape) for part, shape in zip(memory.split(sizes), shapes, strict=True)]
 
 
@@ -56,7 +56,7 @@ def negated_products(grad: Tensor, output: Tensor, shift: Tensor, skip: Tensor) 
     """Row by row, -<grad, output> into `shift`; all contiguous."""
     rows, columns = shift.numel(), grad.shape[-1]
     if rows:
-        shift_kernel[(blocks(rows, 16),)](
+        shift_kernel[(blocks_in(rows, 16),)](
             grad, output, shift, rows, columns, skip, 16, power_of_two(columns)
         )
 
@@ -99,7 +99,7 @@ def collect(
         return
     heads = result.numel() // (rows * columns)
     of_head, of_row, of_column = strides
-    collect_kernel[(heads * blocks(rows, 32),)](
+    collect_kernel[(heads * blocks_in(rows, 32),)](
         found, of_head, of_row, of_column, result, copies, of_copy, rows, columns, skip, 32,
         min(power_of_two(columns), 64),
     )  # fmt: skip

@@ -25,7 +25,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from regard.engines.gpu import power_of_two
+from regard.engines.sizes import power_of_two
 from regard.engines.tiled import Arguments
 from regard.engines.triton.sides import side_kernel
 from regard.engines.triton.structs import Form, Pairs, Values

@@ -142,7 +142,8 @@ class Gradients(NamedTuple):
     Pairwise: q (Z, E, Q), k and v (Z, E, L); inner: q (Z, Q, E), k (Z, L, E). value (Z, L, dv), rate
     and alpha (Z, Q), beta (Z, L), bias (5 dims, its strides). q, rate and alpha are added to by all
     programs of a head, the others by those of one block of keys, but for the bias. With `unit` (Z, Q)
-    that is one program, and these three are 64 bit integers that count units of 1 / unit, and NaN is noted in `broken_rows` (Z, Q).
+    a block of keys has one program; q, rate and alpha are then 64 bit integers that count units of
+    1 / unit, and NaN is noted in `broken_rows` (Z, Q).
     """
 
     q: Any
