@@ -40,6 +40,7 @@ help: ## show this list
 
 demo: .venv/.stamp ## which score for which data: trains, about two minutes, ends in a report
 	.venv/bin/regard choose
+	@echo "Next: . .venv/bin/activate, then: regard choose --data mine.npz"
 
 test: lint types unit wheel-test ## all that a change must pass: lint, format, types, tests, the wheel
 	@echo "make test: passed"

@@ -34,7 +34,19 @@ def without_torch() -> None:
 
 
 def load_library() -> None:
-    """Run what `import regard` would have run; nothing where it has been imported."""
+    """Run what `import regard` would have run; nothing where it has been imported.
+
+    Raises:
+        click.ClickException: torch is missing or broken; the message is one line.
+    """
     package = sys.modules["regard"]
-    if not hasattr(package, "__version__"):  # which is set behind the imports
-        importlib.reload(package)  # for the first time: it keeps the module, and runs its code
+    if hasattr(package, "__version__"):  # which is set behind the imports
+        return
+    try:
+        importlib.import_module("torch")
+    except Exception as error:  # of a driver, a library that it links to, or its own
+        from click import ClickException  # a verb has asked: the package is there
+
+        why = " ".join(str(error).split()) or type(error).__name__
+        raise ClickException(f"torch cannot be loaded: {why}") from None
+    importlib.reload(package)  # for the first time: it keeps the module, and runs its code

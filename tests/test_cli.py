@@ -126,6 +126,38 @@ def test_a_mistake_is_one_message_and_exit_code_2(
     assert result.stdout == ""
 
 
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("chose", "No such command 'chose'. Did you mean choose? See regard --help"),
+        ("frobnicate", "No such command 'frobnicate'. See regard --help"),
+        ("choose --dta x", "No such option '--dta'. Did you mean --data? See regard choose --help"),
+        ("choose --sed 3", "No such option '--sed'. Did you mean --seed? See regard choose --help"),
+        ("choose --verbose", "No such option '--verbose'. See regard choose --help"),
+        ("claims run --agan", "No such option '--agan'. Did you mean --again? See regard claims run"),
+        ("bench --suit bars", "arguments: --suit bars. Did you mean --suite? See regard bench"),
+        ("bench --frobnicate", "arguments: --frobnicate. See regard bench"),
+    ],
+)  # fmt: skip
+def test_a_name_that_is_nearly_right_is_answered_with_one(regard_cli, line: str, said: str) -> None:
+    result = regard_cli(*line.split())
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert said in result.stderr and result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("columns", ["0", "00"])
+def test_no_columns_is_no_width(regard_cli, columns: str) -> None:
+    result = regard_cli("claims", COLUMNS=columns)
+    assert result.exit_code == 0 and "\nA1 " in result.stdout
+
+
+def test_control_characters_stay_out_of_messages(regard_cli) -> None:
+    result = regard_cli("explain", "--shape", "d_q=4,len=3", "--device", "\x1b[2J")
+    assert result.exit_code == 2 and result.stderr[:-1].isprintable()
+    result = regard_cli("\x1b[2J")
+    assert result.exit_code == 2 and result.stderr[:-1].isprintable()
+
+
 def test_no_gpu_is_said_in_one_message(regard_cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     result = regard_cli("choose", "--shape", "d_q=4,len=3", "--device", "cuda")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from regard.cli.completion import FIND, SHELLS, VARIABLE, script
+from regard.cli.completion import FIND, SHELLS, VARIABLE, before_quote, script
 
 START = {"bash": ["bash", "--norc", "--noprofile", "-i"], "zsh": ["zsh", "-f", "-i"]}
 BEFORE = {"bash": "", "zsh": "autoload -Uz compinit; compinit -D -u; "}
@@ -26,6 +26,7 @@ VALUES = {
     "regard claims show c11\t": ["claims", "show", "C11"],
     "regard choose --shape d_q=3,dt\tb\t": ["choose", "--shape", "d_q=3,dtype=bfloat16"],
     "regard choose --tasks digits,two\t": ["choose", "--tasks", "digits,two criteria"],
+    'regard choose --tasks "non-l\t': ["choose", "--tasks", "non-linear match"],
 }
 MORE = {
     **VALUES,
@@ -40,6 +41,15 @@ MORE = {
     "regard doctor fol\t": ["doctor", "folder"],
     "regard claims run --la\tz\t": ["claims", "run", "--lang", "zh"],
     "regard completion f\t": ["completion", "fish"],
+}
+
+
+# Inside quotes, where zsh has habits of its own.
+QUOTED = {
+    "regard choose --tasks 'digits,two c\t": ["choose", "--tasks", "digits,two criteria"],
+    'regard choose --tasks="two \t': ["choose", "--tasks=two criteria"],
+    'regard choose --shape="d_q=3,dtype=b\t': ["choose", "--shape=d_q=3,dtype=bfloat16"],
+    'regard choose --data "my\t': ["choose", "--data", "my data.npz"],
 }
 
 
@@ -92,6 +102,7 @@ class Shell:
     ("name", "values"),
     [
         ("bash", VALUES),
+        pytest.param("bash", QUOTED, marks=pytest.mark.slow, id="bash-quoted"),
         pytest.param("bash", MORE, marks=pytest.mark.slow, id="bash-more"),
         pytest.param("zsh", MORE, marks=pytest.mark.slow),
     ],
@@ -139,6 +150,21 @@ def test_a_tab_loads_no_torch_and_nothing_from_the_current_folder(tmp_path: Path
         check=False, timeout=60, env={**env, VARIABLE: "bash_complete"},
     )  # fmt: skip
     assert (result.returncode, result.stderr, result.stdout) == (0, "", "plain,gatv2\n")
+
+
+@pytest.mark.parametrize(
+    ("line", "head"),
+    [
+        ("regard choose ", None),
+        ('regard choose "non-linear match" ', None),
+        ('regard choose --tasks "non-l', ""),
+        ("regard choose --tasks='two c", "--tasks="),
+        (r"regard choose --tasks non\"", None),
+        ("regard choose --tasks 'a\\' \"b", ""),
+    ],
+)  # fmt: skip
+def test_an_open_quote_is_seen(line: str, head: str | None) -> None:
+    assert before_quote(line) == head
 
 
 @pytest.mark.parametrize("shell", SHELLS)

@@ -5,18 +5,24 @@ Each in a process of its own, by the entry point that is installed.
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import os
 import runpy
 import subprocess
 import sys
 import tomllib
+import types
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 import torch
 
 import regard
+import regard_command
+from regard.cli.app import version_in
 
 from .test_cli_contract import CASES, PATHS
 
@@ -119,6 +125,41 @@ def test_a_verb_runs_in_the_whole_package(tmp_path: Path) -> None:
     assert {"__version__", "cli", *regard.__all__} - LATE <= set(held)
     ours = [file for name, file in files.items() if name.partition(".")[0] == "regard"]
     assert len(ours) == len(set(ours))  # no file is there under two names
+
+
+BROKEN = "libcudart.so.12: cannot open shared object file"
+
+
+@pytest.mark.parametrize(
+    ("line", "status", "said"),
+    [
+        ("--version", 0, f"regard {regard.__version__}, torch not found\n"),
+        ("explain --shape d_q=4,len=3", 1, f"Error: torch cannot be loaded: {BROKEN}\n"),
+        ("bench --list", 1, f"Error: torch cannot be loaded: {BROKEN}\n"),
+    ],
+)  # fmt: skip
+def test_a_torch_that_cannot_be_loaded_is_one_line(
+    tmp_path: Path, line: str, status: int, said: str
+) -> None:
+    """It was a traceback, and for --version the name of a file that nobody knows."""
+    (tmp_path / "torch.py").write_text(f"raise ImportError({BROKEN!r})")
+    result = subprocess.run(
+        [sys.executable, "-P", "-c", "from regard_command import main; main()", *line.split()],
+        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )  # fmt: skip
+    assert (result.returncode, result.stdout + result.stderr) == (status, said)
+
+
+def test_a_torch_that_is_missing_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.setitem(sys.modules, "regard", types.ModuleType("regard"))
+    with pytest.raises(click.ClickException, match=r"^torch cannot be loaded: .*torch"):
+        regard_command.load_library()
+    monkeypatch.undo()
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert version_in("torch", "version.py") == "not found"
 
 
 def test_python_m_regard(

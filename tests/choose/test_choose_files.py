@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +18,7 @@ from safetensors.torch import save_file
 
 from regard.choosing.tasks.files import read_task
 from regard.choosing.tasks.header import check_file, names_in
+from regard.choosing.tasks.reading import read_parquet, rectangle
 from regard.choosing.training.errors import ChooseError
 from regard.cli.app import group
 
@@ -72,6 +75,18 @@ def test_keys_may_be_shared_by_all_rows(tmp_path: Path) -> None:
     found["key"] = found["key"][0]
     task = read_task(save(tmp_path / "a.npz", found))
     assert task.data[0][1].shape == (36, KEYS, 3)
+
+
+def test_shared_keys_that_every_row_would_copy_are_counted_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file of 15 MB asked for 61 GB, and ended in a traceback."""
+    found = changed(query=np.zeros((20000, 64), np.float32), key=np.zeros((20000, 64), np.float32))
+    path = save(tmp_path / "a.npz", found | {"target": np.zeros(20000, int)})
+    monkeypatch.setattr("regard.measuring.memory.available", lambda device: 2 * 10**11)
+    said = r"95.4 GiB for key, 20000 x 20000 x 64 numbers when every row has it, of 186.3 GiB free"
+    with pytest.raises(ChooseError, match=said):
+        read_task(path)
 
 
 def changed(**changes: np.ndarray | None) -> dict[str, np.ndarray]:
@@ -155,6 +170,82 @@ def test_bad_files_are_one_clear_error(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr("regard.measuring.memory.available", lambda device: 100)
     with pytest.raises(ChooseError, match="too large"):
         read_task(save(tmp_path / "b.npz", arrays()))
+
+
+def nested(*, large: bool = False, fixed: bool = False) -> dict[str, pa.Array]:
+    """The same arrays in the types that writers of Parquet use."""
+    found = arrays()
+    query, key = found["query"].astype(np.float32), found["key"].astype(np.float32)
+    a_list = (lambda kind, size: pa.list_(kind, size)) if fixed else lambda kind, _: pa.list_(kind)
+    a_list = (lambda kind, _: pa.large_list(kind)) if large else a_list
+    return {
+        "query": pa.array(query.tolist(), a_list(pa.float32(), 6)),
+        "key": pa.array(key.tolist(), a_list(a_list(pa.float32(), 3), KEYS)),
+        "target": pa.array(found["target"]).cast(pa.int8()),
+    }
+
+
+@pytest.mark.parametrize("how", [{}, {"large": True}, {"fixed": True}], ids=str)
+def test_lists_of_every_kind_in_many_chunks(how: dict, tmp_path: Path) -> None:
+    pq.write_table(pa.table(nested(**how)), tmp_path / "a.parquet", row_group_size=7)
+    task, same = read_task(tmp_path / "a.parquet"), read_task(save(tmp_path / "a.npz", arrays()))
+    for part, wanted in zip(task.data, same.data, strict=True):
+        assert all(torch.equal(x, y) for x, y in zip(part, wanted, strict=True))
+
+
+def test_columns_become_no_python_objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lists took twenty times the memory of their numbers, and the bytes in the file less than those."""
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table(nested()), path)
+    numbers = ROWS * (6 + KEYS * 3 + 1)
+    monkeypatch.setattr("regard.measuring.memory.available", lambda device: 5 * 8 * numbers)
+    assert set(read_parquet(path)) == {"query", "key", "target"}
+    monkeypatch.setattr("regard.measuring.memory.available", lambda device: 5 * 8 * numbers - 5)
+    with pytest.raises(ChooseError, match="too large"):
+        read_parquet(path)
+    monkeypatch.undo()
+    table = pa.table(nested())
+    for column in table.columns:
+        assert rectangle(column.chunk(0), "x", path).dtype.kind in "fi"
+
+
+@pytest.mark.parametrize(
+    ("column", "said"),
+    [
+        (pa.array([[1.0, None]] * ROWS), "query must be numbers, but 60 of 120 are missing"),
+        (pa.array([[1.0], None] * (ROWS // 2)), "rows that are missing; pad or drop them"),
+        (pa.array(["a"] * ROWS), "query must be numbers, got string"),
+        (pa.array([{"a": 1}] * ROWS), "query must be numbers, got struct"),
+        (pa.array([[[1.0], [1.0, 2.0]]] * ROWS), "rows of different lengths"),
+        (pa.array([1.0] * ROWS).dictionary_encode(), r"query must be \(rows, dim\), got \(60,\)"),
+    ],
+)  # fmt: skip
+def test_columns_that_are_no_arrays(column: pa.Array, said: str, tmp_path: Path) -> None:
+    pq.write_table(pa.table(nested() | {"query": column}), tmp_path / "a.parquet")
+    with pytest.raises(ChooseError, match=said):
+        read_task(tmp_path / "a.parquet")
+
+
+@pytest.mark.parametrize(
+    "content", [b"hello", b"", pickle.dumps([1])], ids=["text", "none", "pickle"]
+)
+def test_a_member_that_is_no_array_is_named(content: bytes, tmp_path: Path) -> None:
+    path = save(tmp_path / "a.npz", changed(query=None))
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("query.npy", content)
+    result = CliRunner().invoke(group, ["choose", "--data", str(path)], prog_name="regard")
+    assert result.exit_code == 2
+    assert result.stderr == f"Error: --data {path}: is no good .npz file: query is no array\n"
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+@pytest.mark.parametrize("name", ["key", "key.npy"])
+def test_a_name_that_is_there_twice_is_refused(name: str, tmp_path: Path) -> None:
+    path = save(tmp_path / "a.npz", arrays())
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr(name, b"hello")
+    with pytest.raises(ChooseError, match=r"is no good \.npz file: key is there twice"):
+        read_task(path)
 
 
 def test_objects_in_a_file_are_not_loaded(tmp_path: Path) -> None:
@@ -244,8 +335,26 @@ def test_a_header_that_is_broken_is_left_to_the_reader(tmp_path: Path) -> None:
 
 
 def test_names_in_a_strangers_file_stay_one_short_line(tmp_path: Path) -> None:
-    names = ["\x1b[31m\n", *(f"layer{i:03}" for i in range(99))]
+    names = ["\x1b[31m\n", "a" * 5000, *(f"layer{i:03}" for i in range(98))]
     path = save(tmp_path / "a.safetensors", {name: np.zeros(1) for name in names})
     with pytest.raises(ChooseError) as refused:
         check_file(path)
-    assert str(refused.value).isprintable() and "layer010 and 88 more" in str(refused.value)
+    assert str(refused.value).isprintable() and "layer009 and 88 more" in str(refused.value)
+    assert f"{'a' * 40}..., layer000" in str(refused.value)
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".csv"])
+def test_a_path_cannot_move_the_cursor(suffix: str, tmp_path: Path) -> None:
+    """Names of files are a stranger's too."""
+    path = tmp_path / f"\x1b[2J\n{suffix}"
+    result = CliRunner().invoke(group, ["choose", "--data", str(path)], prog_name="regard")
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert result.stderr[:-1].isprintable() and r"/\x1b[2J\n." in result.stderr
+    task = read_task(save(tmp_path / "\x1b[31m.npz", arrays()))
+    assert task.name == r"'\x1b[31m.npz'"
+
+
+def test_no_name_is_told_as_such() -> None:
+    result = CliRunner().invoke(group, ["choose", "--data", ""], prog_name="regard")
+    said = "Error: --data names no file; for example --data mine.npz\n"
+    assert (result.exit_code, result.stderr) == (2, said)

@@ -7,6 +7,7 @@ its arguments on to it.
 from __future__ import annotations
 
 import argparse
+import difflib
 import re
 from pathlib import Path
 from typing import NoReturn
@@ -37,8 +38,13 @@ class OneLine(argparse.ArgumentParser):
     """Says a mistake in one line, as all commands do."""
 
     def error(self, message: str) -> NoReturn:
-        """Without the usage, which is longer than a screen."""
-        self.exit(2, f"Error: {message}. See {self.prog} --help\n")
+        """Without the usage, which is longer than a screen, and with the option that was meant."""
+        unknown = (
+            message.removeprefix("unrecognized arguments: ").partition(" ")[0].partition("=")[0]
+        )
+        near = difflib.get_close_matches(unknown, self._option_string_actions, n=1, cutoff=0.7)
+        hint = f" Did you mean {near[0]}?" if near and unknown.startswith("--") else ""
+        self.exit(2, f"Error: {message}.{hint} See {self.prog} --help\n")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -48,6 +54,7 @@ def parser() -> argparse.ArgumentParser:
         description=ABOUT,
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,  # a part of a name must not start a long measurement
     )
     add = found.add_argument
     add("--suite", action="append", choices=list(SUITES), help="may be repeated (default: all)")

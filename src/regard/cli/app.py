@@ -5,10 +5,12 @@ A new verb is one row of `VERBS` and one file beside this one, with a command of
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import importlib.util
 import re
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,6 +40,7 @@ VERBS = (
     Verb("play", "Drag vectors, and watch every score answer.", "play"),
     Verb("completion", "Completion by Tab for your shell.", "completion bash"),
 )
+NEAR = 0.7  # as difflib measures it: "chose" is near to "choose", "run" is near to nothing
 EXAMPLES = "\n".join(f"  regard {verb.example}" for verb in VERBS)
 HELP = f"""Attention for PyTorch: which score to use, what it costs, what runs.
 
@@ -66,6 +69,13 @@ class Commands(click.Group):
                 return found
         return None
 
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        """As click does, with the verb that was meant: click's own table of them is empty."""
+        known = self.list_commands(ctx)
+        if not (args[0] in known or args[0].startswith("-") or ctx.resilient_parsing):
+            raise click.UsageError(f"No such command {args[0]!r}.{meant(args[0], known)}", ctx)
+        return super().resolve_command(ctx, args)
+
     def main(self, *arguments: Any, **options: Any) -> Any:
         """As click does it, but a mistake is one line, and Ctrl-C has its own status."""
         options["standalone_mode"] = False
@@ -79,7 +89,7 @@ class Commands(click.Group):
             click.echo(f"Error: {sentence(error)}", err=True)
             status = error.exit_code
         except OSError as error:  # a full disk below stdout, a name that no file can have
-            given = "" if error.filename is None else f": {str(error.filename)[:80]}"
+            given = "" if error.filename is None else f": {printable(str(error.filename)[:80])}"
             click.echo(f"Error: {error.strerror or error}{given}", err=True)
             status = 1 if error.filename is None else 2
         except click.Abort:  # Ctrl-C; commands with something to keep catch it first
@@ -88,13 +98,29 @@ class Commands(click.Group):
         raise SystemExit(status if isinstance(status, int) else 0)
 
 
+def printable(text: str) -> str:
+    """The text with what would steer a terminal spelled out."""
+    return "".join(x if x.isprintable() else ascii(x)[1:-1] for x in text)
+
+
 def sentence(error: click.ClickException) -> str:
     """What is wrong, on one line; where a usage error happened, also where to look."""
-    text = " ".join(error.format_message().split())
+    text = error.format_message()
+    if isinstance(error, click.NoSuchOption):  # click names up to three, far ones too
+        params = [] if error.ctx is None else error.ctx.command.get_params(error.ctx)
+        known = [name for param in params for name in (*param.opts, *param.secondary_opts)]
+        text = f"No such option {error.option_name!r}.{meant(error.option_name, known)}"
+    text = printable(" ".join(text.split()))
     if not isinstance(error, click.UsageError) or error.ctx is None:
         return text
     stop = "" if text.endswith((".", "?", "?)")) else "."
     return f"{text}{stop} See {error.ctx.command_path} --help"
+
+
+def meant(given: str, known: Iterable[str]) -> str:
+    """A question after the nearest name, if one is near."""
+    near = difflib.get_close_matches(given, known, n=1, cutoff=NEAR)
+    return f" Did you mean {near[0]}?" if near else ""
 
 
 def say_version(ctx: click.Context, param: click.Parameter, wanted: bool) -> None:
@@ -111,12 +137,15 @@ def version_in(package: str, file: str) -> str:
 
     Metadata would not do: there a wheel of torch may leave out what it was built for, as +cu126.
     """
-    spec = importlib.util.find_spec(package)
-    if spec is not None and spec.origin is not None:
-        text = Path(spec.origin).with_name(file).read_text(encoding="utf-8")
-        if found := re.search(r"""^__version__ = ["'](.+)["']$""", text, re.MULTILINE):
-            return found[1]
-    return importlib.import_module(package).__version__
+    try:
+        spec = importlib.util.find_spec(package)
+        if spec is not None and spec.origin is not None:
+            text = Path(spec.origin).with_name(file).read_text(encoding="utf-8")
+            if found := re.search(r"""^__version__ = ["'](.+)["']$""", text, re.MULTILINE):
+                return found[1]
+        return importlib.import_module(package).__version__
+    except Exception:  # a torch that is missing, or of which a part is
+        return "not found"
 
 
 @click.group(

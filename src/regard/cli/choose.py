@@ -124,6 +124,8 @@ def choose(shape: Shape | None, data: Path | None, **options: Any) -> None:
 
 def check_data(path: Path) -> None:
     """Refuse what is no file of data."""
+    if path == Path():  # as from a variable that is not set
+        raise Mistake("--data names no file; for example --data mine.npz")
     from regard.choosing.tasks.header import check_file
     from regard.choosing.training.errors import ChooseError
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -99,7 +100,13 @@ def console(*, stderr: bool = False) -> Console:
     from rich.console import Console
 
     plain = bool(os.environ.get("NO_COLOR"))
-    return Console(highlight=False, stderr=stderr, color_system=None if plain else "auto")
+    colours, width = None if plain else "auto", None
+    columns = os.environ.get("COLUMNS")
+    if columns and not columns.strip(
+        "0"
+    ):  # of a terminal that does not know: rich would print nothing
+        width = shutil.get_terminal_size().columns
+    return Console(highlight=False, stderr=stderr, color_system=colours, width=width)
 
 
 def pick_device(name: str) -> torch.device:

@@ -141,13 +141,36 @@ class Bash(WholeWords, BashComplete):
         line = os.environ["COMP_WORDS"]
         words = split_arg_string(line)[1:]
         between = line[-1:].isspace() and not line.endswith("\\ ")
-        if between or not words:
+        if not words or (between and before_quote(line) is None):
             return words, ""
         return words[:-1], words[-1]
 
     def format_completion(self, item: CompletionItem) -> str:
-        """As the line must have it: bash puts it there as it is."""
-        return super().format_completion(item).replace(" ", "\\ ")
+        """As the line must have it: bash puts it there as it is, behind an open quote if there is one."""
+        head = before_quote(os.environ["COMP_WORDS"])
+        if head is None:
+            return super().format_completion(item).replace(" ", "\\ ")
+        item.value = item.value.removeprefix(head)
+        return super().format_completion(item)
+
+
+def before_quote(line: str) -> str | None:
+    """What the last word has before a quote that is still open, as `--tasks=`; None without one."""
+    word, quote, escaped = "", "", False
+    for letter in line:
+        if escaped:
+            escaped = False
+        elif letter == "\\" and quote != "'":
+            escaped = True
+        elif quote:
+            quote = "" if letter == quote else quote
+        elif letter in ("'", '"'):
+            quote = letter
+        elif letter.isspace():
+            word = ""
+        else:
+            word += letter
+    return word if quote else None
 
 
 class Zsh(WholeWords, ZshComplete):

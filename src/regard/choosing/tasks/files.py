@@ -18,9 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.choosing.tasks.header import NAMES
+from regard.choosing.tasks.header import NAMES, printable, shown
 from regard.choosing.tasks.models import Match, Read
-from regard.choosing.tasks.reading import read_tensors
+from regard.choosing.tasks.reading import check_size, read_tensors
 from regard.choosing.tasks.task import Task
 from regard.choosing.training.errors import ChooseError
 from regard.claims.text import Text
@@ -53,7 +53,7 @@ def read_task(path: Path, kind: str = "auto") -> Task:
         build = partial(Read, value_dim=value.shape[-1], outputs=outputs, width=32)
     wide = max(min(*dims, 64), 4)
     return Task(
-        path.name, KINDS_OF_DATA[kind], build, cut(inputs, target), dims,
+        printable(path.name), KINDS_OF_DATA[kind], build, cut(inputs, target), dims,
         options={"metric": metric, "width": wide, "hidden": (wide,)},
     )  # fmt: skip
 
@@ -63,30 +63,36 @@ def check_shapes(arrays: dict[str, Tensor], path: Path) -> dict[str, Tensor]:
     query, target = arrays["query"], arrays["target"]
     rows = len(query) if query.ndim else 0
     if query.ndim != 2:
-        raise ChooseError(f"{path}: query must be (rows, dim), got {tuple(query.shape)}")
+        raise ChooseError(f"{shown(path)}: query must be (rows, dim), got {tuple(query.shape)}")
     if rows < FEWEST_ROWS:
-        raise ChooseError(f"{path}: {rows} rows are too few to learn and test on; {FEWEST_ROWS} do")
+        raise ChooseError(
+            f"{shown(path)}: {rows} rows are too few to learn and test on; {FEWEST_ROWS} do"
+        )
     for name in ("key", "value"):
         x = arrays.get(name)
         if x is None:
             continue
         if x.ndim == 2:
             x = arrays[name] = x.expand(rows, *x.shape)
+            what = f" for {name}, {' x '.join(map(str, x.shape))} numbers when every row has it"
+            check_size(x.numel() * x.element_size(), path, what)
         if x.ndim != 3 or len(x) != rows:
             raise ChooseError(
-                f"{path}: {name} must be ({rows}, keys, dim), or (keys, dim) for all rows, got "
+                f"{shown(path)}: {name} must be ({rows}, keys, dim), or (keys, dim) for all rows, got "
                 f"{tuple(x.shape)}"
             )
     keys = arrays["key"].shape[1]
     if keys < 2:
-        raise ChooseError(f"{path}: {keys} key in a row leaves nothing to attend to")
+        raise ChooseError(f"{shown(path)}: {keys} key in a row leaves nothing to attend to")
     if "value" in arrays and arrays["value"].shape[1] != keys:
-        raise ChooseError(f"{path}: {keys} keys but {arrays['value'].shape[1]} values in a row")
+        raise ChooseError(
+            f"{shown(path)}: {keys} keys but {arrays['value'].shape[1]} values in a row"
+        )
     if target.ndim not in (1, 2) or len(target) != rows:
-        raise ChooseError(f"{path}: target must have {rows} rows, got {tuple(target.shape)}")
+        raise ChooseError(f"{shown(path)}: target must have {rows} rows, got {tuple(target.shape)}")
     for name, x in arrays.items():
         if 0 in x.shape:
-            raise ChooseError(f"{path}: {name} is empty: its shape is {tuple(x.shape)}")
+            raise ChooseError(f"{shown(path)}: {name} is empty: its shape is {tuple(x.shape)}")
     return arrays
 
 
@@ -102,37 +108,43 @@ def check_kind(arrays: dict[str, Tensor], kind: str, path: Path) -> str:
     allowed = ("classification", "regression") if "value" in arrays else (natural,)
     if kind not in allowed:
         raise ChooseError(
-            f"{path}: {kind} does not go with its target of shape {tuple(target.shape)} "
+            f"{shown(path)}: {kind} does not go with its target of shape {tuple(target.shape)} "
             f"{'and' if 'value' in arrays else 'without'} a value; that is {natural}"
         )
     if kind == "classification":
         check_classes(target, None if "value" in arrays else keys, path)
     elif kind == "ranking" and (target.shape[1] != keys or bool((target < 0).any())):
         raise ChooseError(
-            f"{path}: a target for ranking is ({len(target)}, {keys}) relevances of 0 and up, got "
+            f"{shown(path)}: a target for ranking is ({len(target)}, {keys}) relevances of 0 and up, got "
             f"{tuple(target.shape)} from {float(target.min()):g}"
         )
     if float(target.float().std()) == 0:
-        raise ChooseError(f"{path}: every target is the same, {float(target.flatten()[0]):g}")
+        raise ChooseError(
+            f"{shown(path)}: every target is the same, {float(target.flatten()[0]):g}"
+        )
     return kind
 
 
 def check_classes(target: Tensor, keys: int | None, path: Path) -> None:
     """Whole numbers from 0, at least two of them."""
     if target.is_floating_point():
-        raise ChooseError(f"{path}: classes are whole numbers, but target holds {target.dtype}")
+        raise ChooseError(
+            f"{shown(path)}: classes are whole numbers, but target holds {target.dtype}"
+        )
     classes = target.unique()
     if len(classes) < 2:
-        raise ChooseError(f"{path}: target has one class only, {int(classes[0])}: nothing to learn")
+        raise ChooseError(
+            f"{shown(path)}: target has one class only, {int(classes[0])}: nothing to learn"
+        )
     low, high = int(classes[0]), int(classes[-1])
     if keys is not None and (low < 0 or high >= keys):
         raise ChooseError(
-            f"{path}: without a value, target says which of the {keys} keys is right: 0 to "
+            f"{shown(path)}: without a value, target says which of the {keys} keys is right: 0 to "
             f"{keys - 1}, but it holds {low} to {high}"
         )
     if keys is None and (low < 0 or high >= MOST_CLASSES):
         raise ChooseError(
-            f"{path}: classes are 0 to {MOST_CLASSES - 1} at most, but target holds {low} to {high}"
+            f"{shown(path)}: classes are 0 to {MOST_CLASSES - 1} at most, but target holds {low} to {high}"
         )
 
 

@@ -16,6 +16,18 @@ BEGINNINGS = {".npz": b"PK", ".safetensors": b"{", ".parquet": b"PAR1"}
 LENGTH = 8
 LARGEST = 10**8  # bytes of a header; safetensors itself takes no more
 MOST = 12  # names of a stranger's file in a message
+LONGEST_NAME, LONGEST_PATH = 40, 200  # letters in a message
+
+
+def shown(name: Path | str) -> str:
+    """A path, or a name in a stranger's file, for a message: short, and safe for a terminal."""
+    text, most = str(name), LONGEST_PATH if isinstance(name, Path) else LONGEST_NAME
+    return printable(text if len(text) <= most else f"{text[:most]}...")
+
+
+def printable(text: str) -> str:
+    """The text, or as Python would write it where it could move a terminal's cursor."""
+    return text if text.isprintable() else ascii(text)
 
 
 def check_file(path: Path) -> None:
@@ -27,20 +39,22 @@ def check_file(path: Path) -> None:
         ChooseError: one sentence says why.
     """
     if path.suffix not in BEGINNINGS:
-        raise ChooseError(f"{path}: files are {', '.join(BEGINNINGS)}, this one is {path.suffix!r}")
+        raise ChooseError(
+            f"{shown(path)}: files are {', '.join(BEGINNINGS)}, this one is {path.suffix!r}"
+        )
     try:
         path.stat()
         if not path.is_file():
             raise ChooseError(
-                f"{path}: is {'a folder' if path.is_dir() else 'no file'}; give a file"
+                f"{shown(path)}: is {'a folder' if path.is_dir() else 'no file'}; give a file"
             )
         with path.open("rb") as file:
             file.seek(LENGTH if path.suffix == ".safetensors" else 0)
             begins = file.read(len(BEGINNINGS[path.suffix]))
     except OSError as error:
-        raise ChooseError(f"{path}: cannot be read: {error.strerror or error}") from None
+        raise ChooseError(f"{shown(path)}: cannot be read: {error.strerror or error}") from None
     if begins != BEGINNINGS[path.suffix]:
-        raise ChooseError(f"{path}: is no good {path.suffix} file: it does not begin as one")
+        raise ChooseError(f"{shown(path)}: is no good {path.suffix} file: it does not begin as one")
     names = names_in(path)
     if names is not None:
         check_names(names, path)
@@ -71,8 +85,8 @@ def check_names(names: Iterable[str], path: Path) -> None:
     found = sorted(names)
     lacking = [name for name in NAMES if name not in found and name not in OPTIONAL]
     if lacking:
-        there = [name if name.isprintable() else ascii(name) for name in found[:MOST]]
+        there = [shown(name) for name in found[:MOST]]
         more = f" and {len(found) - MOST} more" if len(found) > MOST else ""
         raise ChooseError(
-            f"{path}: has no {' and no '.join(lacking)}; it has {', '.join(there) or 'nothing'}{more}"
+            f"{shown(path)}: has no {' and no '.join(lacking)}; it has {', '.join(there) or 'nothing'}{more}"
         )

@@ -11,13 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.choosing.tasks.header import NAMES, check_file, check_names
+from regard.choosing.tasks.header import NAMES, check_file, check_names, shown
 from regard.choosing.training.errors import ChooseError
 from regard.measuring import memory
 from regard.measuring.graphs import first_line
 
 # Arrays may take this part of the free memory: they are copied a few times.
 SHARE = 0.2
+WIDEST = 8  # bytes of a number
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
@@ -41,21 +42,23 @@ def read_arrays(path: Path) -> dict[str, Any]:
     except ChooseError:
         raise
     except OSError as error:
-        raise ChooseError(f"{path}: cannot be read: {error.strerror or error}") from None
+        raise ChooseError(f"{shown(path)}: cannot be read: {error.strerror or error}") from None
     except ImportError as error:
-        raise ChooseError(f"{path}: to read it, pip install {error.name}") from None
+        raise ChooseError(f"{shown(path)}: to read it, pip install {error.name}") from None
     except Exception as error:  # each format has errors of its own
-        raise ChooseError(f"{path}: is no good {path.suffix} file: {first_line(error)}") from None
+        raise ChooseError(
+            f"{shown(path)}: is no good {path.suffix} file: {first_line(error)}"
+        ) from None
     check_names(found, path)
     return {name: found[name] for name in NAMES if name in found}
 
 
-def check_size(size: int, path: Path) -> None:
-    """Refuse what would fill the memory; `size` in bytes when unpacked."""
+def check_size(size: int, path: Path, what: str = "") -> None:
+    """Refuse what would fill the memory; `size` in bytes when unpacked, `what` takes them if not all."""
     free = memory.available(torch.device("cpu"))
     if size > SHARE * free:
         raise ChooseError(
-            f"{path}: too large: {memory.show(size)}, of {memory.show(free)} free memory a file "
+            f"{shown(path)}: too large: {memory.show(size)}{what}, of {memory.show(free)} free memory a file "
             f"may take {SHARE:.0%}. Give fewer rows"
         )
 
@@ -68,7 +71,15 @@ def read_npz(path: Path) -> dict[str, Any]:
         wanted = [x for x in archive.infolist() if x.filename.removesuffix(".npy") in NAMES]
         check_size(sum(x.file_size for x in wanted), path)
     with np.load(path, allow_pickle=False) as archive:
-        return {name: archive[name] if name in NAMES else None for name in archive.files}
+        for name in NAMES:
+            if archive.files.count(name) > 1:
+                raise ChooseError(f"{shown(path)}: is no good .npz file: {name} is there twice")
+        found = {name: archive[name] if name in NAMES else None for name in archive.files}
+    for name, x in found.items():
+        # Of a member that is no .npy file NumPy gives the bytes.
+        if name in NAMES and not isinstance(x, np.ndarray):
+            raise ChooseError(f"{shown(path)}: is no good .npz file: {name} is no array")
+    return found
 
 
 def read_safetensors(path: Path) -> dict[str, Any]:
@@ -86,18 +97,62 @@ def read_parquet(path: Path) -> dict[str, Any]:
     about = parquet.read_metadata(path)
     names = about.schema.to_arrow_schema().names
     check_names(names, path)
-    check_size(sum(about.row_group(i).total_byte_size for i in range(about.num_row_groups)), path)
+    check_size(WIDEST * numbers_in(about), path)
     table = parquet.read_table(path, columns=[name for name in NAMES if name in names])
     found: dict[str, Any] = dict.fromkeys(names)
     for name in table.column_names:
+        chunks = [chunk for chunk in table.column(name).chunks if len(chunk)]
         try:
-            found[name] = np.array(table.column(name).to_pylist())
+            parts = [rectangle(chunk, name, path) for chunk in chunks]
+            found[name] = np.concatenate(parts) if parts else np.zeros(0)
+        except ChooseError:
+            raise
         except ValueError:
             raise ChooseError(
-                f"{path}: column {name!r} has rows of different lengths, or rows that are missing; "
-                "pad or drop them"
+                f"{shown(path)}: column {name!r} has rows of different lengths, or rows that are "
+                "missing; pad or drop them"
             ) from None
     return found
+
+
+def numbers_in(about: Any) -> int:
+    """How many numbers the arrays of a .parquet file have; its bytes may be packed to next to none."""
+    groups = [about.row_group(i) for i in range(about.num_row_groups)]
+    columns = [group.column(i) for group in groups for i in range(group.num_columns)]
+    return sum(x.num_values for x in columns if x.path_in_schema.partition(".")[0] in NAMES)
+
+
+def rectangle(column: Any, name: str, path: Path) -> np.ndarray:
+    """Numbers, lists of them, or lists of lists, without an object of Python for each number.
+
+    Raises:
+        ChooseError: they are no numbers, or some are missing.
+        ValueError: rows have different lengths, or are missing.
+    """
+    import pyarrow as arrow
+
+    is_a, shape = arrow.types, [len(column)]
+    while True:
+        kind = column.type
+        if isinstance(column, arrow.ExtensionArray):
+            column = column.storage
+        elif is_a.is_dictionary(kind):
+            column = column.dictionary_decode()
+        elif is_a.is_list(kind) or is_a.is_large_list(kind) or is_a.is_fixed_size_list(kind):
+            lengths = column.value_lengths().unique()
+            if column.null_count or len(lengths) > 1:
+                raise ValueError("no rectangle")
+            shape.append(lengths[0].as_py() if len(lengths) else 0)
+            column = column.flatten()
+        else:
+            break
+    if not (is_a.is_integer(kind) or is_a.is_floating(kind) or is_a.is_boolean(kind)):
+        raise ChooseError(f"{shown(path)}: {name} must be numbers, got {shown(str(kind))}")
+    if column.null_count:
+        raise ChooseError(
+            f"{shown(path)}: {name} must be numbers, but {column.null_count} of {len(column)} are missing"
+        )
+    return column.to_numpy(zero_copy_only=False).reshape(shape)
 
 
 def as_tensor(given: Any, name: str, path: Path) -> Tensor:
@@ -105,14 +160,14 @@ def as_tensor(given: Any, name: str, path: Path) -> Tensor:
     if isinstance(given, np.ndarray):
         given = torch.from_numpy(plain(given, name, path))
     if given.is_complex():
-        raise ChooseError(f"{path}: {name} must be real numbers, got {given.dtype}")
+        raise ChooseError(f"{shown(path)}: {name} must be real numbers, got {given.dtype}")
     if not given.is_floating_point():
         return given.long()
     found = given.float()
     bad = int((~found.isfinite()).sum())
     if bad:
         raise ChooseError(
-            f"{path}: {name} holds NaN or infinite numbers, {bad} of {found.numel()} (in fp32)"
+            f"{shown(path)}: {name} holds NaN or infinite numbers, {bad} of {found.numel()} (in fp32)"
         )
     return found
 
@@ -122,8 +177,8 @@ def plain(given: np.ndarray, name: str, path: Path) -> np.ndarray:
     kind = given.dtype.kind
     if kind not in "fiub":
         why = " (are values missing?)" if kind == "O" else ""
-        raise ChooseError(f"{path}: {name} must be numbers, got {given.dtype}{why}")
+        raise ChooseError(f"{shown(path)}: {name} must be numbers, got {given.dtype}{why}")
     if kind == "u" and given.size and int(given.max()) > np.iinfo(np.int64).max:
-        raise ChooseError(f"{path}: {name} holds whole numbers beyond 64 bits with a sign")
+        raise ChooseError(f"{shown(path)}: {name} holds whole numbers beyond 64 bits with a sign")
     with np.errstate(over="ignore"):  # what becomes infinite is told of
         return given.astype(np.float32 if kind == "f" else np.int64)
