@@ -12,6 +12,9 @@ import statistics
 from pathlib import Path
 from typing import NamedTuple
 
+from regard.choosing.training.verdict import as_good
+from regard.claims.tools.statistics import Estimate
+
 RESULTS = Path(__file__).parent / "results"
 LANGUAGES = ("en", "zh")
 # The properties of the tasks of `regard choose` in Chinese; the results have them in English.
@@ -66,7 +69,7 @@ class Gain(NamedTuple):
     prop: dict[str, str]
     score: str  # the name of the winner's score
     use: dict[str, str]  # the winner as a candidate
-    instead: dict[str, str] | None  # what is not surely behind it by as much as matters
+    instead: dict[str, str] | None  # the next, where it is surely not behind by as much as matters
     before: float  # accuracy of scaled dot
     after: float  # and of the winner
     lead: tuple[float, float, float]  # of the best alternative over scaled dot, with its interval
@@ -116,7 +119,7 @@ def gain(task: dict) -> Gain:
     lead = tuple(verdict["best_alternative_over_scaled_dot"])
     beaten = verdict["outcome"] == "alternative"
     after = statistics.mean(winner["quality"].values())
-    close = beaten and verdict["margin"][1] < verdict["matters"]
+    close = beaten and as_good(Estimate(*verdict["margin"]), verdict["matters"])
     return Gain(
         {"en": task["property"], "zh": PROPERTIES[task["name"]]},
         re.match(r"\w+", winner["name"])[0],

@@ -61,6 +61,22 @@ def test_other_results_make_another_page(writer, monkeypatch):
     assert changed == {"README.md", "README.zh-CN.md", "front.svg", "front.zh.svg"}
 
 
+def test_a_noisy_second_is_not_named_beside_the_first(writer):
+    """An interval that reaches what matters rules nothing out, however low it begins."""
+    (task,) = [one for one in writer.front.load("choose")["tasks"] if one["name"] == "two criteria"]
+    for margin, named in ([0.19, -0.16, 0.54], False), ([0.001, -0.003, 0.005], True):
+        task["verdict"]["margin"] = margin
+        assert (writer.front.gain(task).instead is not None) is named
+
+
+def test_a_cost_says_at_which_hidden_width_it_was_measured():
+    for page, words in ((ENGLISH, "x at 16 hidden"), (CHINESE, "x（16 个隐藏单元时）")):
+        rows = [row.split(" | ") for row in tables(page)[2:]]
+        assert [words in row[4] for row in rows] == [
+            "hidden" in row[1] or "隐藏" in row[1] for row in rows
+        ]
+
+
 def test_a_page_without_its_place_is_one_error(writer):
     with pytest.raises(SystemExit, match="0 places for the table 'choose'"):
         writer.filled("nothing", {"choose": lambda: "table"}, "page.md")

@@ -75,12 +75,15 @@ def test_what_is_not_decided_says_so_first_and_how_to_decide() -> None:
     assert found.as_dict()["decided"] is False and found.as_dict()["seeds_to_decide"] == count
 
 
-@pytest.mark.parametrize(("ahead", "outcome"), [(0.02, Outcome.ALTERNATIVE), (0.004, Outcome.SAME)])
-def test_as_many_seeds_as_it_says_decide_it(ahead: float, outcome: Outcome) -> None:
+@pytest.mark.parametrize(
+    ("ahead", "wide", "outcome"),
+    [(0.02, 0.03, Outcome.ALTERNATIVE), (0.004, 0.02, Outcome.SAME)],
+)
+def test_as_many_seeds_as_it_says_decide_it(ahead: float, wide: float, outcome: Outcome) -> None:
     def with_seeds(count: int) -> Verdict:
         swing = [0.03 * (-1) ** seed for seed in range(count)]
         noise = (sum(x * x for x in swing) / (count - 1)) ** 0.5  # the same for every count
-        other = [0.5 + ahead + x * 0.03 / noise for x in swing]
+        other = [0.5 + ahead + x * wide / noise for x in swing]
         return verdict_of([0.5] * count, other)
 
     found = with_seeds(4)
@@ -94,7 +97,8 @@ def test_as_many_seeds_as_it_says_decide_it(ahead: float, outcome: Outcome) -> N
 def test_a_lead_that_no_seeds_decide() -> None:
     close = verdict_of([0.5] * 4, [0.40, 0.62, 0.40, 0.61])
     assert close.outcome is Outcome.UNDECIDED and close.seeds_to_decide is None
-    assert "even 1000 seeds" in recommendation(close)[1].en
+    assert "more than 50 seeds would be needed" in recommendation(close)[1].en
+    assert "--seeds" not in str(close)
 
 
 def test_more_than_noise_is_not_yet_enough_to_matter() -> None:
@@ -121,10 +125,34 @@ def test_intervals_widen_with_the_number_of_comparisons() -> None:
     assert many.value == one.value and many.low < one.low and many.high > one.high
 
 
-def test_the_cheapest_within_the_noise() -> None:
-    noisy = [0.80, 0.90, 0.70]
-    found = judge(rows([0.3, 0.31, 0.32], [0.85, 0.86, 0.84], noisy, costs=(1.0, 3.0, 2.0)), "scaled_dot", range(3), 0.01)  # fmt: skip
-    assert (found.winner, found.cheapest, found.runner_up) == ("cosine", "bilinear", "bilinear")
+@pytest.mark.parametrize(
+    ("other", "cheapest"),
+    [
+        ([0.80, 0.90, 0.70], "cosine"),  # not surely behind, since it is noisy
+        ([0.8500, 0.8605, 0.8395], "bilinear"),  # hardly behind
+        ([0.848, 0.858, 0.838], "bilinear"),  # surely behind, by less than matters
+        ([0.830, 0.841, 0.819], "cosine"),  # surely behind, by more
+    ],
+)
+def test_the_cheapest_that_is_not_behind_by_as_much_as_matters(other, cheapest) -> None:
+    final = rows([0.3, 0.31, 0.32], [0.85, 0.86, 0.84], other, costs=(1.0, 3.0, 2.0))
+    found = judge(final, "scaled_dot", range(3), 0.01)
+    assert (found.winner, found.cheapest, found.runner_up) == ("cosine", cheapest, "bilinear")
+
+
+def test_one_seed_shows_nobody_to_be_as_good() -> None:
+    found = judge(rows([0.9], [0.9], costs=(2.0, 1.0)), "scaled_dot", [0], 0.01)
+    assert found.winner == found.cheapest == "scaled_dot"
+
+
+def test_what_is_cheaper_and_as_good_is_said_in_these_words() -> None:
+    found = verdict_of([0.3, 0.31, 0.32], [0.85, 0.86, 0.84], [0.848, 0.858, 0.838])
+    found.row("bilinear").cost = Cost(1.0, 1, 1)
+    found.cheapest = "bilinear"
+    told = recommendation(found)[1]
+    assert "the cheapest that is not behind by as much as matters is bilinear" in told.en
+    assert "落后不到要紧幅度的候选里最便宜的是双线性" in told.zh
+    assert found.as_dict()["cheapest_as_good"] == "bilinear"
 
 
 @pytest.mark.parametrize("projected", [True, False])

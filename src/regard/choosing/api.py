@@ -100,8 +100,9 @@ def choose(
         progress: True for a bar, False for none and no word, or a function that is told.
 
     Returns:
-        The verdict: winner, runner-up, margin with its interval, the cheapest within the noise; it
-        prints as text, and `verdict.save("report.html")` writes the report.
+        The verdict: winner, runner-up, margin with its interval, the cheapest that is
+        not behind by as much as matters; it prints as text, and `verdict.save("report.html")` writes
+        the report.
 
     Raises:
         ChooseError: every candidate failed, or the data or storage cannot be used.

@@ -11,8 +11,9 @@ from regard.choosing.cost import Report
 from regard.choosing.cost.answer import busy, times
 from regard.choosing.cost.present import TITLE, bullet
 from regard.choosing.suite import SHAPE, Answer, Suite
+from regard.choosing.training.table import as_text
 from regard.choosing.training.verdict import Outcome
-from regard.choosing.training.words import as_text, enough, margin, plural, price, use
+from regard.choosing.training.words import enough, margin, plural, price, use
 from regard.measuring.memory import show
 from regard.measuring.words import duration, seconds
 
@@ -50,7 +51,7 @@ def show_suite(suite: Suite, console: Console) -> None:
     answers = suite.answers
     if len(answers) == 1 and answers[0].verdict is not None:
         console.print(Text(f"Which score for {answers[0].task.name}?", style=TITLE))
-        console.print(as_text(answers[0].verdict), soft_wrap=True, markup=False)
+        console.print(as_text(answers[0].verdict, console.width), soft_wrap=True, markup=False)
     else:
         console.print(Text("Which score for which data?", style=TITLE))
         console.print(answer_table(answers))

@@ -7,7 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from regard.choosing.report.charts import Drawing, cost_chart, curve_chart
-from regard.choosing.report.words import FINDINGS, NO_VERDICT, NOTES, OUTCOMES, VITALS
+from regard.choosing.report.words import (
+    FINDINGS,
+    NO_VERDICT,
+    NOTES,
+    NOTHING_LEARNED,
+    OUTCOMES,
+    VITALS,
+)
 from regard.choosing.suite import Answer, Suite
 from regard.choosing.training.verdict import Row, Verdict
 from regard.choosing.training.words import (
@@ -91,7 +98,7 @@ def entry(answer: Answer, place: int) -> Entry:
         tone, outcome = NO_VERDICT
         why = Text(answer.reason, answer.reason)
         return Entry(name, task.title, task.prop, tone, outcome, [why])
-    tone, outcome = OUTCOMES[verdict.outcome]
+    tone, outcome = OUTCOMES[verdict.outcome] if verdict.learned else NOTHING_LEARNED
     winner = verdict.row(verdict.winner)
     shown = [vital for vital in VITALS if any(vital in vitals(row) for row in verdict.rows)]
     return Entry(

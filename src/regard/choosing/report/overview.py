@@ -8,7 +8,7 @@ from regard.choosing.cost import Report
 from regard.choosing.report.words import FIRST, WORDS
 from regard.choosing.suite import Answer, Suite
 from regard.choosing.training.candidates import LABELS, kind_of
-from regard.choosing.training.verdict import Outcome, Verdict
+from regard.choosing.training.verdict import MOST_SEEDS, Outcome, Verdict
 from regard.choosing.training.words import SHARES, enough, recommendation, undecided
 from regard.claims.text import Text
 from regard.measuring.figure import size
@@ -17,16 +17,29 @@ from regard.measuring.words import listed, number, seconds
 
 def summary(suite: Suite) -> list[Text]:
     """Two sentences for all tasks; of one task its own."""
-    done = [(one, one.verdict) for one in suite.answers if one.verdict is not None]
-    if len(suite.answers) == 1 and done:
-        return recommendation(done[0][1])
+    every = [(one, one.verdict) for one in suite.answers if one.verdict is not None]
+    if len(suite.answers) == 1 and every:
+        return recommendation(every[0][1])
+    done = [pair for pair in every if pair[1].learned]
+    lost = [answer for answer, verdict in every if not verdict.learned]
     won = [pair for pair in done if pair[1].outcome is Outcome.ALTERNATIVE]
     kept = [pair for pair in done if pair[1].outcome in (Outcome.NULL, Outcome.SAME)]
     unsettled = [pair for pair in done if undecided(pair[1])]
-    found = [changes(won)] if won else []
+    found = [nothing_learned(lost)] if lost else []
+    found += [changes(won)] if won else []
     found += [stays(kept)] if kept else []
     found += [not_decided(unsettled)] if unsettled else []
     return found + ([unanswered(suite.failed)] if suite.failed else [])
+
+
+def nothing_learned(answers: Sequence[Answer]) -> Text:
+    """Where the best is no better than guessing."""
+    names = titles(answers)
+    return Text(
+        f"No score learned anything for {names.en}: the best is no better than guessing. Check that "
+        "target belongs to query and key.",
+        f"{names.zh}上没有任何打分学到东西：最好的也不比瞎猜好。请检查 target 是否与 query 和 key 对应。",
+    )
 
 
 def changes(won: Sequence[tuple[Answer, Verdict]]) -> Text:
@@ -75,6 +88,8 @@ def not_decided(pairs: Sequence[tuple[Answer, Verdict]]) -> Text:
     seeds = Text("", "")
     if len(known) == len(needs):
         seeds = Text(f" (--seeds {max(known)})", f"（--seeds {max(known)}）")
+    elif all(len(verdict.seeds) > 1 for _, verdict in pairs):
+        seeds = Text(f" (more than {MOST_SEEDS})", f"（超过 {MOST_SEEDS} 个）")
     return Text(
         f"Not decided for {names.en}: a difference that matters ({matters.en}) is neither shown nor "
         f"ruled out. Use scaled dot meanwhile; more seeds{seeds.en} or longer trainings (--steps) tell.",

@@ -13,6 +13,7 @@ OUTCOMES = {
     Outcome.SAME: ("warning", Text("no difference that matters", "没有要紧的差别")),
     Outcome.UNDECIDED: ("undecided", Text("not decided", "未能判定")),
 }
+NOTHING_LEARNED = ("warning", Text("nothing learned", "什么也没学到"))
 NO_VERDICT = ("failure", Text("no verdict", "没有结论"))
 
 # By the doctor's names: what is shown of them.

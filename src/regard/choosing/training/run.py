@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from regard.choosing.training.candidates import Candidate
+from regard.choosing.training.chance import Chance, chance_of
 from regard.choosing.training.costs import Cost, measure_costs
 from regard.choosing.training.data import Data, parts_of
 from regard.choosing.training.errors import ChooseError
@@ -260,7 +261,16 @@ class Comparison:
                 "seconds": round(time.time() - self.began, 1),
                 "machine": machine(self.order.device),
             },
+            chance=self.chance(len(seeds)),
         )  # fmt: skip
+
+    def chance(self, seeds: int) -> Chance | None:
+        """What guessing gives, where the metric is ours."""
+        order = self.order
+        if callable(order.metric):
+            return None
+        draws = seeds if callable(order.data) else 1
+        return chance_of(self.goal.name, order.build, self.parts.test, draws)
 
     def nothing(self, null: Row, rows: list[Row]) -> str:
         """Why there is no verdict."""

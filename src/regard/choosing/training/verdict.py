@@ -7,6 +7,7 @@ that all of them hold together with 95%.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -16,12 +17,13 @@ from scipy import stats
 
 from regard import Score
 from regard.choosing.training.candidates import Candidate
+from regard.choosing.training.chance import Chance
 from regard.choosing.training.costs import Cost
 from regard.claims.tools.statistics import LEVEL, Estimate, difference, mean
 
-SCHEMA = "regard.choose/trained/1"
-# What is advised where it is not decided: fewer tell little of the noise, more the command refuses.
-FEW_SEEDS, MOST_SEEDS = 5, 1000
+SCHEMA = "regard.choose/trained/2"
+# What is advised where it is not decided: fewer tell little of the noise, more nobody waits for.
+FEW_SEEDS, MOST_SEEDS = 5, 50
 
 
 class Outcome(StrEnum):
@@ -74,12 +76,13 @@ class Verdict:
         margin: by how much the winner is ahead of the runner-up, with its 95% interval.
         over_null: by how much the winner, or where that is scaled dot itself the best alternative, is
             ahead of scaled dot.
-        cheapest: the cheapest candidate that is not surely worse than the best.
+        cheapest: the cheapest candidate that is not behind the winner by as much as matters.
         rows: every candidate, the best first.
         metric: the name of what is compared; more is better.
         matters: the smallest difference that matters.
         seeds: that are finished for all finalists.
         facts: settings, machine and times, for the record.
+        chance: what guessing gives; None where that is not known.
     """
 
     outcome: Outcome
@@ -94,6 +97,7 @@ class Verdict:
     seeds: list[int]
     interrupted: bool = False
     facts: dict[str, Any] = field(default_factory=dict)
+    chance: Chance | None = None
 
     def row(self, name: str) -> Row:
         """Of the candidate with that name."""
@@ -116,13 +120,30 @@ class Verdict:
         return compared(first, second, sum(one.status == "final" for one in self.rows) - 1)
 
     @property
+    def learned(self) -> bool:
+        """Whether a finalist is better than guessing; True where guessing is not known.
+
+        Its interval has to be above, and its mean by more than the rows that were tested leave to
+        luck: seeds that are tested on the same rows are lucky together.
+        """
+        final = [row.mean() for row in self.rows if row.status == "final"]
+        if self.chance is None or not final:
+            return True
+        luck = float(stats.norm.isf((1 - LEVEL) / 2 / len(final))) * self.chance.error
+        return any(
+            one.value > self.chance.value + luck
+            and (one.low > self.chance.value or not math.isfinite(one.low))
+            for one in final
+        )
+
+    @property
     def seeds_to_decide(self) -> int | None:
         """How many seeds would decide what is not, if leads and noise stay as they are.
 
-        None where it is decided, where one seed tells nothing of the noise, or where `MOST_SEEDS`
-        would not do.
+        None where it is decided, where nothing was learned, where one seed tells nothing of the
+        noise, or where `MOST_SEEDS` would not do.
         """
-        if self.outcome is not Outcome.UNDECIDED or len(self.seeds) < 2:
+        if self.outcome is not Outcome.UNDECIDED or len(self.seeds) < 2 or not self.learned:
             return None
         leads = [found for row in self.rows if (found := self.over(row)) is not None]
         return seeds_to_decide(leads, len(self.seeds), self.matters) if leads else None
@@ -145,7 +166,7 @@ class Verdict:
 
     def __str__(self) -> str:
         """The recommendation and the table, as text."""
-        from regard.choosing.training.words import as_text
+        from regard.choosing.training.table import as_text
 
         return as_text(self)
 
@@ -174,7 +195,7 @@ class Judged(NamedTuple):
 
 
 def judge(rows: Sequence[Row], null: str, seeds: Sequence[int], matters: float) -> Judged:
-    """Who won, by how much, and who is the cheapest within the noise.
+    """Who won, by how much, and who is the cheapest that is not behind by as much as matters.
 
     Args:
         rows: of the finalists, the null among them.
@@ -203,15 +224,23 @@ def judge(rows: Sequence[Row], null: str, seeds: Sequence[int], matters: float) 
         outcome = Outcome.SAME
     else:
         outcome = Outcome.UNDECIDED
-    within = [
+    good = [
         name
         for name in order
-        if name == winner or compared(found[winner], found[name], several).low <= 0
+        if name == winner or as_good(compared(found[winner], found[name], several), matters)
     ]
     costs = {row.candidate.name: row.cost.seconds for row in rows if row.cost is not None}
-    cheapest = min(within, key=lambda name: costs.get(name, float("inf")))
+    cheapest = min(good, key=lambda name: costs.get(name, float("inf")))
     over_null = ahead[winner if sure else best]
     return Judged(outcome, winner, runner_up, margin, over_null, cheapest)
+
+
+def as_good(behind: Estimate, matters: float) -> bool:
+    """Whether one is as good as another that is ahead by that: its interval rules out what matters.
+
+    Not to be surely behind would not do: the noisier a candidate, the easier that is.
+    """
+    return behind.below(matters)
 
 
 def compared(first: Sequence[float], second: Sequence[float], several: int) -> Estimate:

@@ -1,4 +1,4 @@
-"""A verdict in words, English and Chinese, and as a table in plain text."""
+"""A verdict in words, English and Chinese."""
 
 from __future__ import annotations
 
@@ -26,10 +26,42 @@ KEPT = {
 }
 
 
+# Not behind by as much as matters; the sentence before the table has all these words.
+CHEAPEST = Text("cheapest that is as good", "同样好的里最便宜")
+DUST = 1e-9  # of a mean: an interval that reaches less far is rounding
+
+
 def recommendation(verdict: Verdict) -> list[Text]:
-    """What to use and by how much; what it costs, or what is cheaper; if undecided, how to decide."""
+    """What to use and by how much; what it costs, or what is cheaper; if undecided, how to decide.
+
+    That nothing was learned is said before all of it.
+    """
     told = [first_sentence(verdict), second_sentence(verdict)]
-    return [told[0], meanwhile(verdict), told[1]] if undecided(verdict) else told
+    if undecided(verdict):
+        told.insert(1, meanwhile(verdict))
+    return told if verdict.learned else [nothing_learned(verdict), *told]
+
+
+def nothing_learned(verdict: Verdict) -> Text:
+    """How good the best is beside guessing, and what to look at."""
+    best, guess = best_and_guess(verdict)
+    return Text(
+        f"No score learned anything: the best has {best.en}, guessing gives {guess}. Check that target "
+        "belongs to query and key.",
+        f"没有任何打分学到东西：最好的是 {best.zh}，瞎猜是 {guess}。请检查 target 是否与 query 和 key 对应。",
+    )
+
+
+def best_and_guess(verdict: Verdict) -> tuple[Text, str]:
+    """The quality of the best finalist, and that of guessing."""
+    assert verdict.chance is not None
+    best = max(row.mean().value for row in verdict.rows if row.status == "final")
+    if verdict.metric in SHARES:
+        shown = f"{100 * best:.1f}%"
+        named = shown if verdict.metric == "accuracy" else f"{metric_of(verdict).en} {shown}"
+        return Text(named, named), f"{100 * verdict.chance.value:.1f}%"
+    named = f"{metric_of(verdict).en} {fixed(best, 3)}"
+    return Text(named, named), f"{verdict.chance.value:g}"
 
 
 def first_sentence(verdict: Verdict) -> Text:
@@ -84,7 +116,12 @@ def meanwhile(verdict: Verdict) -> Text:
             f"longer trainings (--steps {2 * steps})", f"更长的训练（--steps {2 * steps}）"
         )
     count = verdict.seeds_to_decide
-    if count is not None:
+    if not verdict.learned:
+        how = Text(
+            f"more seeds do not decide between guesses; {longer.en} may help",
+            f"都在瞎猜时，增加种子无从判定；{longer.zh}可能有用",
+        )
+    elif count is not None:
         how = Text(
             f"if leads and noise stay as they are, {count} seeds decide it (--seeds {count}); "
             f"{longer.en} may, too",
@@ -97,8 +134,8 @@ def meanwhile(verdict: Verdict) -> Text:
         )
     else:
         how = Text(
-            f"it is so close that even {MOST_SEEDS} seeds would not decide it; {longer.en} may",
-            f"相差太小，{MOST_SEEDS} 个种子也难以判定；{longer.zh}可能有用",
+            f"more than {MOST_SEEDS} seeds would be needed to decide it; {longer.en} may do",
+            f"要判定需要 {MOST_SEEDS} 个以上的种子；{longer.zh}可能有用",
         )
     return Text(
         f"Use {label.en}, the null, meanwhile; {how.en}.", f"暂时使用基准{label.zh}；{how.zh}。"
@@ -135,25 +172,26 @@ def lead(verdict: Verdict, found: Estimate) -> Text:
 
 
 def second_sentence(verdict: Verdict) -> Text:
-    """Its price, and who is cheaper within the noise."""
+    """Its price, and who is cheaper and not behind by as much as matters."""
     winner, cheapest = verdict.row(verdict.winner), verdict.row(verdict.cheapest)
     cost = cost_words(winner)
     if cheapest is winner or winner.cost is None or cheapest.cost is None:
         return Text(
-            f"Nothing within the noise is cheaper: a training step takes {cost.en}.",
-            f"噪声范围内没有更便宜的：训练一步要 {cost.zh}。",
+            f"Nothing cheaper is shown to be as good: a training step takes {cost.en}.",
+            f"没有更便宜而又确认同样好的：训练一步要 {cost.zh}。",
         )
     ratio = cheapest.cost.seconds / winner.cost.seconds
     if ratio > 0.95:
         return Text(
-            f"Nothing within the noise is cheaper by more than 5%: a training step takes {cost.en}.",
-            f"噪声范围内没有便宜 5% 以上的：训练一步要 {cost.zh}。",
+            "Nothing cheaper by more than 5% is shown to be as good: a training step takes "
+            f"{cost.en}.",
+            f"没有便宜 5% 以上而又确认同样好的：训练一步要 {cost.zh}。",
         )
     label = cheapest.candidate.label
     return Text(
-        f"A training step takes {cost.en}; the cheapest within the noise is {label.en}, at "
-        f"{ratio:.2f} times that.",
-        f"训练一步要 {cost.zh}；噪声范围内最便宜的是{label.zh}，时间是它的 {ratio:.2f} 倍。",
+        f"A training step takes {cost.en}; the cheapest that is not behind by as much as matters is "
+        f"{label.en}, at {ratio:.2f} times that.",
+        f"训练一步要 {cost.zh}；落后不到要紧幅度的候选里最便宜的是{label.zh}，时间是它的 {ratio:.2f} 倍。",
     )
 
 
@@ -180,12 +218,17 @@ def spread(verdict: Verdict, found: Estimate) -> Text:
     value = factor * found.value
     if not math.isfinite(found.low):
         return Text(
-            f"{value:.3g}{units.en} (one seed: no interval)",
-            f"{value:.3g}{units.zh}（只有一个种子，没有区间）",
+            f"{value:z.3g}{units.en} (one seed: no interval)",
+            f"{value:z.3g}{units.zh}（只有一个种子，没有区间）",
         )
     digits = 1 if shares else digits_of(verdict)
-    between = f"[{factor * found.low:.{digits}f}, {factor * found.high:.{digits}f}]"
-    return Text(*(f"{value:.{digits}f}{unit} {between}" for unit in units))
+    between = f"[{fixed(factor * found.low, digits)}, {fixed(factor * found.high, digits)}]"
+    return Text(*(f"{fixed(value, digits)}{unit} {between}" for unit in units))
+
+
+def fixed(value: float, digits: int) -> str:
+    """With so many digits behind the point; what rounds to zero has no sign."""
+    return f"{value:z.{digits}f}"
 
 
 def digits_of(verdict: Verdict) -> int:
@@ -197,6 +240,12 @@ def margin(verdict: Verdict) -> Text:
     """How the winner stands to scaled dot."""
     if verdict.over_null is None or verdict.margin is None or verdict.runner_up is None:
         return Text("nothing to compare with", "没有可比的")
+    if not verdict.learned:
+        best, guess = best_and_guess(verdict)
+        return Text(
+            f"nothing learned: the best has {best.en}, guessing gives {guess}",
+            f"什么也没学到：最好的是 {best.zh}，瞎猜是 {guess}",
+        )
     if verdict.outcome is Outcome.ALTERNATIVE:
         ahead = spread(verdict, verdict.over_null)
         return Text(f"+{ahead.en}", f"+{ahead.zh}")
@@ -226,20 +275,25 @@ def level(verdict: Verdict, row: Row) -> str:
     if not row.quality:
         return ""
     found = row.mean()
+    reach = found.high - found.value
+    if reach <= DUST * abs(found.value):
+        reach = 0.0
     if verdict.metric == "r2":
-        value, reach = f"{found.value:.3f}", f"{found.high - found.value:.3f}"
+        told = fixed(found.value, 3), fixed(reach, 3)
     elif verdict.metric in SHARES:
-        value, reach = f"{100 * found.value:.4g}%", f"{100 * (found.high - found.value):.2g}"
+        told = f"{100 * found.value:z.4g}%", f"{100 * reach:.2g}"
     else:
-        value, reach = f"{found.value:.4g}", f"{found.high - found.value:.2g}"
-    return f"{value} ±{reach}" if math.isfinite(found.low) else value
+        told = f"{found.value:z.4g}", f"{reach:.2g}"
+    return " ±".join(told) if math.isfinite(found.low) else told[0]
 
 
 def standing(verdict: Verdict, row: Row) -> Text:
     """What became of it."""
     if row.status == "halved" and row.searched is not None:
         step = row.searched[0]
-        return Text(f"left behind in the search, at step {step}", f"搜索中在第 {step} 步落选")
+        if step == verdict.facts.get("settings", {}).get("steps"):
+            return Text("not among the finalists", "未进入决赛")
+        return Text(f"dropped at step {step}", f"第 {step} 步落选")
     if row.status == "failed":
         return Text(f"failed: {row.reason}", f"失败：{row.reason}")
     if row.status == "final":
@@ -251,21 +305,10 @@ def standing(verdict: Verdict, row: Row) -> Text:
                 verdict.runner_up: Text("best alternative", "最好的替代者"),
             }
         told = [marks[name]] if name in marks else []
-        if name == verdict.cheapest:
-            told.append(Text("cheapest within the noise", "噪声范围内最便宜"))
+        if name == verdict.cheapest != verdict.winner:
+            told.append(CHEAPEST)
         return Text(", ".join(text.en for text in told), "，".join(text.zh for text in told))
     return Text(row.status, "时间不够，未轮到" if row.status == "not reached" else row.status)
-
-
-def as_text(verdict: Verdict) -> str:
-    """The recommendation, then a line for each candidate."""
-    lines = [*(sentence.en for sentence in recommendation(verdict)), ""]
-    width = max(len(row.candidate.label.en) for row in verdict.rows)
-    for row in verdict.rows:
-        time = "" if row.cost is None else seconds(row.cost.seconds)
-        cells = (row.candidate.label.en.ljust(width), level(verdict, row).rjust(14), time.rjust(8))
-        lines.append("  ".join((*cells, standing(verdict, row).en)).rstrip())
-    return "\n".join([*lines, "", f"score = {verdict.code}"])
 
 
 def plural(count: int) -> str:
