@@ -278,7 +278,7 @@ def save_suite(suite: Suite, out: Path, report: Path | None, quiet: bool) -> boo
         write_report(suite, path)
     except OSError as error:
         return unsaved(out, error)
-    click.echo(f"Report: {path}. Saved in {out}: choose.json", err=quiet)
+    click.echo(f"Saved in {out}: choose.json\nOpen the report in a browser: {path}", err=quiet)
     return True
 
 

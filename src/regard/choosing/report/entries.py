@@ -189,7 +189,8 @@ def paste(code: str) -> str:
         return code
     names = [name for name in STABILIZERS if f"{name}(" in code]
     imports = f"from regard.stabilize import {', '.join(names)}\n" if names else ""
-    return f"import regard\n{imports}\nscore = {code}\n"
+    use = "# regard.attention(query, key, value, score), each of them (batch, 1, length, dim)"
+    return f"import regard\n{imports}\nscore = {code}\n{use}\n"
 
 
 def versions(suite: Suite) -> list[tuple[str, Any]]:
