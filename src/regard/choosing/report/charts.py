@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from markupsafe import Markup
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
@@ -50,10 +51,22 @@ class Drawing:
     caption: Text
 
 
-def look(row: Row) -> tuple[str, str]:
-    """Colour and mark of a score, the same in every figure of the library."""
+def look(row: Row, beside: Sequence[Row] = ()) -> tuple[str, str]:
+    """Colour and mark of a score, the same in every figure of the library.
+
+    Of the same score in several hidden widths, shown `beside` it, the narrower ones are paler.
+    """
     name = row.candidate.score.replace("_", " ")
-    return LOOKS.get(name, (ORANGE, "h") if name == "gatv2" else (GREY, "*"))
+    ink, mark = LOOKS.get(name, (ORANGE, "h") if name == "gatv2" else (GREY, "*"))
+    alike = [other.candidate for other in beside if other.candidate.score == row.candidate.score]
+    wider = {x.hidden for x in alike if (x.hidden or 0) > (row.candidate.hidden or 0)}
+    return (paler(ink), mark) if wider else (ink, mark)
+
+
+def paler(ink: str) -> str:
+    """The colour halfway to white."""
+    red, green, blue = to_rgb(ink)
+    return to_hex(((1 + red) / 2, (1 + green) / 2, (1 + blue) / 2))
 
 
 def cost_chart(verdict: Verdict, prefix: str) -> Drawing:
@@ -65,7 +78,7 @@ def cost_chart(verdict: Verdict, prefix: str) -> Drawing:
         factor = scale(verdict)
         for row in sorted(rows, key=lambda row: row.mean().value):
             assert row.cost is not None
-            ink, mark = look(row)
+            ink, mark = look(row, rows)
             found = row.mean()
             half = factor * (found.high - found.value) if math.isfinite(found.high) else 0.0
             filled = row.candidate.stabilizer == "none"
@@ -84,8 +97,9 @@ def cost_chart(verdict: Verdict, prefix: str) -> Drawing:
         f"{prefix}-cost",
         Text(
             f"{heading(metric)} on the test part, with its 95% interval over seeds, against the "
-            "time of one training step. Up and to the left is better; open marks have a stabiliser.",
-            f"测试部分上的{metric.zh}及其对种子的 95% 区间，与训练一步的时间。越靠左上越好；空心标记带有稳定措施。",
+            "time of one training step. Up and to the left is better; open marks have a stabiliser, pale "
+            "ones fewer hidden units.",
+            f"测试部分上的{metric.zh}及其对种子的 95% 区间，与训练一步的时间。越靠左上越好；空心标记带有稳定措施，浅色标记的隐藏单元较少。",
         ),
         [STEP, unit(verdict), *(row.candidate.label for row in rows)],
     )
@@ -102,7 +116,7 @@ def curve_chart(verdict: Verdict, prefix: str) -> Drawing:
             points = [(step, factor * value) for step, value in row.curve if value > DIVERGED]
             if not points:
                 continue
-            final, (ink, mark) = row.status == "final", look(row)
+            final, (ink, mark) = row.status == "final", look(row, verdict.rows)
             axes.plot(
                 *zip(*points, strict=True), color=ink, marker=mark, ms=4 if final else 2.5,
                 lw=1.8 if final else 0.8, alpha=1.0 if final else 0.55,
