@@ -93,6 +93,11 @@ WORDS = {
         "稳定性（由 doctor 检查）：训练结束时最差的头",
     ),
     "findings": Text("findings", "诊断"),
+    "reason": Text(
+        "A finding is a reason to look, not a verdict: it is said of a head, whatever the model has "
+        "learned with it.",
+        "诊断只是提醒留意，不是结论：它说的是某个头的状态，与模型学得好不好无关。",
+    ),
     "healthy": Text("none", "无"),
     "next": Text("; ", "；"),
     "unseen": Text(
