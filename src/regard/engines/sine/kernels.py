@@ -96,13 +96,13 @@ def peak_of_units(
 
 @triton.jit
 def peaks(
-    a, b, value, found, B, H, K, Q, L, query_parts, key_parts,
+    a, b, value, found, units, B, H, K, Q, L, query_parts, key_parts,
     a_batch, a_head, a_place, a_unit, b_batch, b_head, b_place, b_unit,
     value_batch, value_head, value_place, value_column,
     E: tl.constexpr, EP: tl.constexpr, D: tl.constexpr, DP: tl.constexpr,
     PLACES: tl.constexpr, NUMBERS: tl.constexpr,
 ):  # fmt: skip
-    """The bits of the largest |a| (B, H, E), |b| (B, K, E) and |value| (B, K), one after the other.
+    """The bits of the largest |value| (B, K), and from `units` on of |a| (B, H, E) and |b| (B, K, E).
 
     `found` comes as zeros. First the programs of a, then those of b, then those of the values.
     """
@@ -114,14 +114,14 @@ def peaks(
         most_a = peak_of_units(
             a, part, at_head, H, Q, a_batch, a_head, a_place, a_unit, E, EP, PLACES, NUMBERS
         )
-        tl.atomic_max(found + at_head * E + unit, most_a, mask=unit < E, sem="relaxed")
+        tl.atomic_max(found + units + at_head * E + unit, most_a, mask=unit < E, sem="relaxed")
     elif program < of_a + of_b:
         program -= of_a
         part, at_head = program % key_parts, program // key_parts
         most_b = peak_of_units(
             b, part, at_head, K, L, b_batch, b_head, b_place, b_unit, E, EP, PLACES, NUMBERS
         )
-        first = found + B * H * E + at_head * E
+        first = found + units + B * H * E + at_head * E
         tl.atomic_max(first + unit, most_b, mask=unit < E, sem="relaxed")
     else:
         program -= of_a + of_b
@@ -130,7 +130,7 @@ def peaks(
             value, part, at_head, K, L,
             value_batch, value_head, value_place, value_column, D, DP, PLACES, NUMBERS,
         )  # fmt: skip
-        tl.atomic_max(found + B * (H + K) * E + at_head, tl.max(most_value, axis=0), sem="relaxed")
+        tl.atomic_max(found + at_head, tl.max(most_value, axis=0), sem="relaxed")
 
 
 @triton.jit

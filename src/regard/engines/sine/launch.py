@@ -82,13 +82,16 @@ class Features:
         """The largest |a| (B, H, E), |b| (B, K, E) and |value| (B, K) in fp32; NaN stays NaN."""
         x, batch = self.x, self.batch
         shapes = ((batch, self.heads, self.hidden), (batch, self.key_heads, self.hidden))
-        sizes = [*(math.prod(shape) for shape in shapes), batch * self.key_heads]
+        # The values lead: theirs is kept and given back, and has to begin where its memory does. The rest
+        # begins where 16 bytes do.
+        head_count = batch * self.key_heads
+        sizes = [blocks_in(head_count, 4) * 4, *(math.prod(shape) for shape in shapes)]
         bits = torch.zeros(sum(sizes), dtype=torch.int32, device=x.a.device)
-        of_a, of_b, of_value = bits.view(torch.float32).split(sizes)
+        of_value, of_a, of_b = bits.view(torch.float32).split(sizes)
         parts = (blocks_in(self.queries, MEASURED), blocks_in(self.keys, MEASURED))
         programs = batch * (self.heads * parts[0] + 2 * self.key_heads * parts[1])
         self.kernels.peaks[(programs,)](
-            *(x.a, x.b, x.value, bits, batch, *self.sizes, self.queries),
+            *(x.a, x.b, x.value, bits, sizes[0], batch, *self.sizes, self.queries),
             *(self.keys, *parts, *x.a.stride(), *x.b.stride(), *x.value.stride()),
             E=self.hidden,
             EP=self.units["EP"],
@@ -97,7 +100,8 @@ class Features:
             PLACES=MEASURED,
             NUMBERS=NUMBERS,
         )
-        return of_a.view(shapes[0]), of_b.view(shapes[1]), of_value.view(batch, self.key_heads)
+        of_value = of_value[:head_count].view(batch, self.key_heads)
+        return of_a.view(shapes[0]), of_b.view(shapes[1]), of_value
 
     def query(self, row: Tensor) -> Tensor:
         """The features phi (B, H, Q, W)."""
