@@ -8,7 +8,7 @@ from torch.autograd import forward_ad
 
 import regard
 
-from .tools import INTERPRETED, inputs, make_score
+from .tools import INTERPRETED, Stop, inputs, make_score
 
 ENGINES = [("cpu", "additive"), ("cpu", "bilinear"), *INTERPRETED]
 
@@ -49,15 +49,6 @@ def test_nor_one_of_a_gradient(engine: str, name: str) -> None:
 
 @pytest.mark.parametrize(("engine", "name"), ENGINES)
 def test_where_no_gradient_comes_in_none_goes_out(engine: str, name: str) -> None:
-    class Stop(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x.clone()
-
-        @staticmethod
-        def backward(ctx, grad):
-            return None
-
     query, key, value = inputs()
     output = regard.attention(query, key, value, make_score(name, 2), engine=engine)
     (found,) = torch.autograd.grad(Stop.apply(output).sum(), query, allow_unused=True)

@@ -58,6 +58,18 @@ PAIRS += INTERPRETED
 PAIRS_AND_PLAIN = [*PAIRS, *(("plain", name) for name in PAIRWISE)]
 
 
+class Stop(torch.autograd.Function):
+    """The same numbers, through which no gradient comes back: not zeros, none at all."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return None
+
+
 def make_score(name: str, heads: int = 1, dtype: torch.dtype = torch.float64) -> regard.Score:
     return SCORES[name](heads).to(dtype)
 

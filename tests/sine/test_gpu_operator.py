@@ -13,6 +13,7 @@ from regard.engines.sine.operators import Inputs
 from regard.engines.sine.parts import PARTS, Cudnn
 from regard.sine import escapes
 
+from ..edge.tools import Stop
 from .standins import PlainExact, PlainFused, textbook
 
 pytest.importorskip("triton")
@@ -258,15 +259,6 @@ def test_another_default_dtype_changes_nothing(exact, default):
 
 
 def test_where_no_gradient_comes_in_none_goes_out():
-    class Stop(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x.clone()
-
-        @staticmethod
-        def backward(ctx, grad):
-            return None
-
     x = inputs()
     found = torch.autograd.grad(Stop.apply(operators.run(x)).sum(), x[:4], allow_unused=True)
     assert found == (None,) * 4
