@@ -236,9 +236,9 @@ def test_explain_prints_the_plan(regard_cli) -> None:
     ]
     result = regard_cli(*arguments)
     assert result.exit_code == 0
-    assert "engine  cpu" in result.stdout and "refused sdpa" in result.stdout
+    assert "engine  plain" in result.stdout and "refused sdpa" in result.stdout
     plan = json.loads(regard_cli(*arguments, "--json").stdout)
-    assert plan["engine"] == "cpu" and plan["error_bound"] < 1e-3
+    assert plan["engine"] == "plain" and plan["error_bound"] < 1e-3
 
 
 @pytest.mark.parametrize("missing", cli.NEEDS)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 import regard
 from regard import Mask
-from regard.engines.plan import FEW_TANH
+from regard.engines.plan import FEW_TANH, FEW_TANH_OF_ONE_QUERY, FEW_TANH_ON_CPU
 
 HEADS, HIDDEN = 4, 6
 
@@ -165,10 +165,27 @@ def test_values_are_kept_as_they_are() -> None:
     assert (torch.bfloat16, 5) in kept and (torch.float32, 5) not in kept
 
 
-def test_small_calls_go_to_it_but_on_the_cpu() -> None:
-    for device, engine in (("meta", "plain"), ("cpu", "cpu")):
-        x = torch.empty(1, 1, 2, 1, device=device)
-        assert regard.explain(x, x, x, regard.Additive(1, 1).to(device)).engine == engine
+@pytest.mark.parametrize(
+    ("queries", "keys", "device", "engine"),
+    [
+        (2, FEW_TANH // 2, "meta", "plain"),
+        (2, FEW_TANH_ON_CPU // 2, "cpu", "plain"),
+        (2, FEW_TANH_ON_CPU // 2 + 1, "cpu", "cpu"),
+        (1, FEW_TANH_OF_ONE_QUERY, "cpu", "plain"),
+        (1, FEW_TANH_OF_ONE_QUERY + 1, "cpu", "cpu"),
+    ],
+)
+def test_small_calls_go_to_it(queries, keys, device, engine) -> None:
+    one = torch.zeros(1, 1, 1, 1, device=device)
+    query, key = (one.expand(1, 1, length, 1) for length in (queries, keys))
+    assert regard.explain(query, key, key, regard.Additive(1, 1).to(device)).engine == engine
+
+
+def test_who_allows_an_error_on_the_cpu_gets_the_series() -> None:
+    x = torch.zeros(1, 1, 64, 4)
+    score = regard.Additive(4, 1)
+    assert regard.explain(x, x, x, score).engine == "plain"
+    assert regard.explain(x, x, x, score, error=0.05).engine == "sine"
 
 
 @pytest.mark.gpu

@@ -30,6 +30,8 @@ def test_explain_names_the_first_engine_that_should_serve(option, want):
         for learn_bias in (True, False):
             call = Call(Case(SCORES[name], option=option), want, learn_bias)
             due = [engine for engine in ENGINES if expected_support(engine, call)]
+            # These are small: "plain" is done sooner with pairwise ones.
+            due.sort(key=lambda engine: engine != "plain")
             plan = plan_of(call)
             assert plan.engine == due[0], call
             assert plan.also == due[1:]

@@ -36,6 +36,10 @@ ENGINES: tuple[Engine, ...] = (SDPA, SINE, CPU, TRITON, PLAIN, REFERENCE)
 # kernels, which take longer to launch: one NVIDIA H200, the named shapes of
 # benchmarks/results/h200.json. At the limit it takes about 1 GB, of which 0.4 are kept for the backward.
 FEW_TANH = 10**8
+# The same on a CPU, where blocks repay sooner; one query alone repays exponentials of its own only by
+# the memory they save. benchmarks/results/small_cpu.json.
+FEW_TANH_ON_CPU = 2**18
+FEW_TANH_OF_ONE_QUERY = 2**23
 BY_NAME: dict[str, Engine] = {engine.name: engine for engine in ENGINES}
 
 
@@ -97,10 +101,13 @@ class Plan:
 def preferred(p: Problem) -> tuple[Engine, ...]:
     """All engines, the one to ask first in front."""
     form = p.form
-    if p.on_cpu or not isinstance(form, Pairwise):
+    if not isinstance(form, Pairwise) or (p.on_cpu and p.error is not None):
         return ENGINES
     tanh = math.prod(p.lead) * p.heads * p.queries * p.keys * form.query.shape[-1]
-    return (PLAIN, *ENGINES) if tanh <= FEW_TANH else ENGINES
+    few = FEW_TANH
+    if p.on_cpu:
+        few = FEW_TANH_OF_ONE_QUERY if p.queries == 1 else FEW_TANH_ON_CPU
+    return (PLAIN, *ENGINES) if tanh <= few else ENGINES
 
 
 def pick(problem: Problem, engine: str | None = None) -> Engine:
