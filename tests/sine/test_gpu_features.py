@@ -83,9 +83,9 @@ def test_features_are_those_of_the_lowering(shape, expanded):
     x = inputs(shape, expanded=expanded)
     features = Features(x)
     width, widths = 2 * x.rank * x.a.shape[-1], features.widths
-    row, peak, holds = features.measure()
+    row, peak, sound = features.measure()
     phi, psi, beta, lends = lowered(x)
-    assert bool(holds)
+    assert bool(sound.all())
     q = features.query(row)
     k, wide = features.key(row, peak)
     first, second = (y.unsqueeze(-2) for y in lent_columns(x, lends))
@@ -129,7 +129,7 @@ def test_rows_are_picked_as_the_lowering_picks_them(shape):
 @pytest.mark.parametrize("shape", ["columns", "lent", "widest"])
 def test_what_does_not_hold_is_seen(shape, broken):
     x = inputs(shape)
-    assert bool(Features(x).measure()[-1])
+    assert bool(Features(x).measure()[-1].all())
     if broken == "reach":
         x.a[-1, -1, -1, -1] = -15.9
     elif broken == "nan in a":
@@ -145,7 +145,7 @@ def test_what_does_not_hold_is_seen(shape, broken):
         series, reach = sine.load(x.kind, x.rank), sine.unit_reach(form)
         fit = torch.expm1(2 * sine.logit_error(form, series, reach))
         x.numbers[1] = float(fit) / 2
-    assert not bool(Features(x).measure()[-1])
+    assert not bool(Features(x).measure()[-1].all())
 
 
 def test_the_bound_on_the_device_is_the_one_that_is_stated():
@@ -158,7 +158,7 @@ def test_the_bound_on_the_device_is_the_one_that_is_stated():
     bound = torch.expm1(2 * fit) + ROUNDING * ((RATE * x.v).square() * power).sum(-1).sqrt()
     for factor, holds in ((1.001, True), (0.999, False)):
         x.numbers[1] = factor * float(bound.max())
-        assert bool(Features(x).measure()[-1]) is holds
+        assert bool(Features(x).measure()[-1].all()) is holds
 
 
 @pytest.mark.parametrize("expanded", [False, True])
@@ -168,8 +168,8 @@ def test_gradients_are_those_of_the_lowering(shape, expanded):
     x = inputs(shape, expanded=expanded)
     features = Features(x)
     width, value_dim = 2 * x.rank * x.a.shape[-1], x.value.shape[-1]
-    row, peak, holds = features.measure()
-    kept = Kept(peak, peak, row, peak, holds)
+    row, peak, sound = features.measure()
+    kept = Kept(peak, peak, row, peak, sound)
     k, wide = features.key(row, peak)
     grad_q, grad_k, grad_wide = (
         torch.randn(y.shape).half() for y in (features.query(row), k, wide)

@@ -63,7 +63,7 @@ class Features:
         return torch.empty(shape, dtype=dtype, device=self.x.a.device)
 
     def measure(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Rows of the table (B, K, E), largest |value| (B, K), and whether all holds."""
+        """Rows of the table (B, K, E), largest |value| (B, K), and for which heads all holds (B, H)."""
         x, series = self.x, self.series
         row = self.new(self.batch, self.key_heads, self.hidden, dtype=torch.int32)
         sound = self.new(self.batch, self.heads, dtype=torch.int32)
@@ -76,7 +76,7 @@ class Features:
             **self.rows,
             R=x.rank,
         )
-        return row, peak, sound.all().reshape(1)
+        return row, peak, sound
 
     def peaks(self) -> tuple[Tensor, Tensor, Tensor]:
         """The largest |a| (B, H, E), |b| (B, K, E) and |value| (B, K) in fp32; NaN stays NaN."""

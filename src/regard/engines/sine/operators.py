@@ -103,11 +103,13 @@ def attend(*flat) -> tuple[Tensor, ...]:
     # Triton launches on the current device.
     with torch.cuda.device_of(x.a):
         features = Features(x)
-        row, peak, holds = features.measure()
-        escapes.note(holds)
+        row, peak, sound = features.measure()
         wide = features.key(row, peak)
         attended, lse = PARTS.fused.forward(features.query(row), *wide, x.causal)
         del wide
+        # Not before: what is launched from here on, the device does after the fused kernel anyway.
+        holds = sound.all().reshape(1)
+        escapes.note(holds)
         output = features.finish(attended, peak)
         behind().attend(holds, *x[:4], features.rate, x.causal, output)
     return output, attended, lse, row, peak, holds
