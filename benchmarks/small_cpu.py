@@ -23,8 +23,8 @@ from cpu_bars import compare, with_backward
 import regard
 
 RESULTS = Path(__file__).parent / "results" / "small_cpu.json"
-# (B, H, Q, L, E, D), the number of tanh growing within each group.
-ONE_QUERY = [
+# (B, H, Q, L, E, D): first of one query, then of more, the number of tanh growing within each.
+SHAPES = [
     (1, 1, 1, 30, 64, 64),
     (64, 4, 1, 100, 32, 32),
     (64, 1, 1, 30, 512, 512),
@@ -32,8 +32,6 @@ ONE_QUERY = [
     (4, 8, 1, 4096, 16, 64),
     (64, 1, 1, 1500, 128, 128),
     (64, 8, 1, 4096, 32, 64),
-]
-MORE_QUERIES = [
     (8, 4, 8, 8, 16, 16),
     (4, 4, 4, 64, 16, 64),
     (1, 2, 24, 24, 64, 64),
@@ -82,17 +80,16 @@ def main() -> None:
     """Measure all, write and print them."""
     torch.set_num_threads(2)
     rows, start = [], time.perf_counter()
-    shapes = [*ONE_QUERY, *MORE_QUERIES]
     print("(B, H, Q, L, E, D)                tanh   plain / cpu: forward   with backward   chosen")
-    for number, shape in enumerate(shapes, 1):
+    for number, shape in enumerate(SHAPES, 1):
         rows.append(row := measured(shape))
         cells = "   ".join(
             f"{x['ratio']:5.2f} ({x['ratio_low']:.2f} to {x['ratio_high']:.2f})"
             for x in (row["forward"], row["forward+backward"])
         )
         print(f"{shape!s:<30} {row['tanh']:8.1e}   {cells}   {row['chosen']}")
-        left = (time.perf_counter() - start) / number * (len(shapes) - number)
-        print(f"  {number}/{len(shapes)}, about {left:.0f} s left", end="\r", file=sys.stderr)
+        left = (time.perf_counter() - start) / number * (len(SHAPES) - number)
+        print(f"  {number}/{len(SHAPES)}, about {left:.0f} s left", end="\r", file=sys.stderr)
     machine = {"cores": 2, "torch": torch.__version__, "platform": platform.machine()}
     RESULTS.write_text(json.dumps({"machine": machine, "results": rows}, indent=1) + "\n")
 
