@@ -55,16 +55,18 @@ class PlainExact:
     def __init__(self) -> None:
         self.answers = 0
 
-    def attend(self, skip, a, b, v, value, rate, causal, output):
-        if not skip:
+    def attend(self, skip, a, b, weight, value, causal, output):
+        if not skip.tensor()[0]:
             self.answers += 1
+            v = weight.tensor(a.shape[1], a.shape[-1])
             wide = (x.double() for x in (a, b, v, value))
-            output.copy_(textbook(*wide, rate, causal))
+            output.copy_(textbook(*wide, 1.0, causal))
 
-    def backward(self, skip, grad, a, b, v, value, rate, causal, *found):
-        if skip:
+    def backward(self, skip, grad, a, b, weight, value, rate, causal, *found):
+        if skip.tensor()[0]:
             return
         self.answers += 1
+        v = weight.tensor(a.shape[1], a.shape[-1]) / rate
         with torch.enable_grad():
             leaves = [x.detach().double().requires_grad_() for x in (a, b, v, value)]
             out = textbook(*leaves, rate, causal)

@@ -6,8 +6,8 @@ import torch
 from regard import sine
 from regard.engines.sine.bounds import LARGEST_LOGIT, ROUNDING
 from regard.engines.sine.kernels import sine_cosine
-from regard.engines.sine.launch import GRAD_TARGET, VALUE_TARGET, Features
-from regard.engines.sine.operators import Inputs, Kept
+from regard.engines.sine.launch import GRAD_TARGET, VALUE_TARGET, Features, Scratch, kind_of
+from regard.engines.sine.operators import Inputs
 from regard.engines.sine.widths import COST, lay_out
 from regard.forms import Pairwise
 from regard.sine.lowering import lending_rows, row_for
@@ -40,6 +40,15 @@ def inputs(shape, dtype=torch.float32, expanded=False):
     v = torch.randn(heads, hidden).to(dtype)
     numbers = torch.tensor([RATE, float("inf")], dtype=torch.float64)
     return Inputs(a, b, v, value, numbers, False, "uniform", rank)
+
+
+def measured(x):
+    """The launches of a call and what they note: rows (B, K, E), peaks (B, K) and soundness (B, H)."""
+    features = Features(kind_of(x))
+    notes = features.measure(None, x)[1]
+    lead = x.b.shape[:2]
+    row, peak = notes.row.tensor(*lead, x.b.shape[-1]), notes.peak.tensor(*lead)
+    return features, notes, row, peak, notes.sound.tensor(*x.a.shape[:2])
 
 
 def lowered(x, leaves=None):
@@ -81,13 +90,12 @@ def close(x, y, relative=2**-10):
 @pytest.mark.parametrize("shape", SHAPES)
 def test_features_are_those_of_the_lowering(shape, expanded):
     x = inputs(shape, expanded=expanded)
-    features = Features(x)
+    features, notes, _, peak, sound = measured(x)
     width, widths = 2 * x.rank * x.a.shape[-1], features.widths
-    row, peak, sound = features.measure()
     phi, psi, beta, lends = lowered(x)
     assert bool(sound.all())
-    q = features.query(row)
-    k, wide = features.key(row, peak)
+    q = features.query(None, x, notes.row, RATE)
+    k, wide = features.key(None, x, notes, RATE)
     first, second = (y.unsqueeze(-2) for y in lent_columns(x, lends))
     high = beta.half().double().unsqueeze(-1)
     psi = torch.where(first, high, torch.where(second, beta.unsqueeze(-1) - high, psi))
@@ -114,7 +122,7 @@ def test_rows_are_picked_as_the_lowering_picks_them(shape):
     x = x._replace(a=x.a * torch.linspace(0.1, 3, x.a.shape[-1]))
     form = Pairwise(x.a, x.b, x.v.unsqueeze(-2), "tanh")
     series, reach = sine.load(x.kind, x.rank), sine.unit_reach(form)
-    row = Features(x).measure()[0]
+    row = measured(x)[2]
     assert row.shape == reach.shape and row.unique().numel() > 1
     wanted = torch.searchsorted(series.reach, reach)
     if x.widths.lent:
@@ -129,7 +137,7 @@ def test_rows_are_picked_as_the_lowering_picks_them(shape):
 @pytest.mark.parametrize("shape", ["columns", "lent", "widest"])
 def test_what_does_not_hold_is_seen(shape, broken):
     x = inputs(shape)
-    assert bool(Features(x).measure()[-1].all())
+    assert bool(measured(x)[-1].all())
     if broken == "reach":
         x.a[-1, -1, -1, -1] = -15.9
     elif broken == "nan in a":
@@ -145,7 +153,7 @@ def test_what_does_not_hold_is_seen(shape, broken):
         series, reach = sine.load(x.kind, x.rank), sine.unit_reach(form)
         fit = torch.expm1(2 * sine.logit_error(form, series, reach))
         x.numbers[1] = float(fit) / 2
-    assert not bool(Features(x).measure()[-1].all())
+    assert not bool(measured(x)[-1].all())
 
 
 def test_the_bound_on_the_device_is_the_one_that_is_stated():
@@ -158,7 +166,7 @@ def test_the_bound_on_the_device_is_the_one_that_is_stated():
     bound = torch.expm1(2 * fit) + ROUNDING * ((RATE * x.v).square() * power).sum(-1).sqrt()
     for factor, holds in ((1.001, True), (0.999, False)):
         x.numbers[1] = factor * float(bound.max())
-        assert bool(Features(x).measure()[-1].all()) is holds
+        assert bool(measured(x)[-1].all()) is holds
 
 
 @pytest.mark.parametrize("expanded", [False, True])
@@ -166,19 +174,18 @@ def test_the_bound_on_the_device_is_the_one_that_is_stated():
 def test_gradients_are_those_of_the_lowering(shape, expanded):
     """Random gradients of the features; the kernels and autograd through the plain lowering."""
     x = inputs(shape, expanded=expanded)
-    features = Features(x)
+    features, notes, _, peak, _ = measured(x)
     width, value_dim = 2 * x.rank * x.a.shape[-1], x.value.shape[-1]
-    row, peak, sound = features.measure()
-    kept = Kept(peak, peak, row, peak, sound)
-    k, wide = features.key(row, peak)
+    k, wide = features.key(None, x, notes, RATE)
     grad_q, grad_k, grad_wide = (
-        torch.randn(y.shape).half() for y in (features.query(row), k, wide)
+        torch.randn(y.shape).half() for y in (features.query(None, x, notes.row, RATE), k, wide)
     )
     grad_k[..., width + 1 :] = 0
     # grad_out of sizes that differ by head: the lifts are undone for each.
     size = torch.rand(x.a.shape[:2]) * 10.0 ** torch.randint(-6, 3, x.a.shape[:2])
-    found_a, by_queries = features.query_gradient(kept, size, grad_q)
-    found_b, found_value, by_keys = features.key_gradient(kept, size, grad_k, grad_wide)
+    scratch = Scratch(*features.scratch.cut(features.scratch.new(x.a.device)))
+    scratch.peak.tensor(*size.shape).copy_(size)
+    found = features.gradients_of(None, x, notes, scratch, (grad_q, grad_k, grad_wide), RATE)
 
     down = 1 / lift(size, GRAD_TARGET)[..., None, None]
     groups = x.a.shape[1] // x.b.shape[1]
@@ -196,7 +203,7 @@ def test_gradients_are_those_of_the_lowering(shape, expanded):
     if not features.widths.lent:
         total = total + (down / up).squeeze(-1).mul(beta * grad_k[..., width].double()).sum()
     wanted = torch.autograd.grad(total, leaves)
-    for got, y in zip((found_a, found_b, by_queries + by_keys, found_value), wanted, strict=True):
+    for got, y in zip(found, wanted, strict=True):
         scale = y.abs().max()
         assert float((got.double() - y).abs().max()) <= 2e-3 * float(scale)
 

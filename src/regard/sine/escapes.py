@@ -35,7 +35,7 @@ def note(held: Tensor | bool) -> None:
                 f"held says of one call whether the series held, but has {held.numel()} elements; "
                 "use held.all()"
             )
-        counts = _on(held.device)
+        counts = counter(held.device)
         counts[1].add_(held.detach().reshape(()).to(torch.bool))
         counts[0].add_(1)
     else:
@@ -68,7 +68,8 @@ def reset() -> None:
         counts.zero_()
 
 
-def _on(device: torch.device) -> Tensor:
+def counter(device: torch.device) -> Tensor:
+    """The counts of a device, for kernels that count by themselves: calls, and those that held."""
     if device not in _counts:
         # Made in inference mode it could not be written to outside of it.
         with torch.inference_mode(False):

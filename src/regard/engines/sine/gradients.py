@@ -8,34 +8,64 @@ from __future__ import annotations
 import triton.language as tl
 
 import triton
-from regard.engines.sine.kernels import inverse, load_units, power_below, sine_cosine
+from regard.engines.sine.kernels import (
+    inverse,
+    load_units,
+    most_of_parts,
+    peak_of_units,
+    power_below,
+    sine_cosine,
+)
+
+
+@triton.jit
+def gradient_peaks(
+    grad, found, H, Q, parts, grad_batch, grad_head, grad_place, grad_column,
+    D: tl.constexpr, DP: tl.constexpr, PLACES: tl.constexpr, NUMBERS: tl.constexpr,
+):  # fmt: skip
+    """The bits of the largest |grad_out| of each part, (B, H, parts)."""
+    program = tl.program_id(0)
+    most = peak_of_units(
+        grad, program % parts, program // parts, H, Q,
+        grad_batch, grad_head, grad_place, grad_column, D, DP, PLACES, NUMBERS,
+    )  # fmt: skip
+    tl.store(found + program, tl.max(most, axis=0))
 
 
 @triton.jit
 def output_gradient(
-    grad, peak_grad, found,
-    H, Q, grad_batch, grad_head, grad_place, grad_column, blocks,
+    grad, found, holds, peak_grad, skip, given,
+    H, Q, parts, grad_batch, grad_head, grad_place, grad_column, blocks,
     D: tl.constexpr, X: tl.constexpr, XP: tl.constexpr, TARGET: tl.constexpr, BLOCK: tl.constexpr,
+    PARTS: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of what cuDNN gave, (B, H, Q, X) in fp16, times the lift of grad_out."""
+    """The gradient of what cuDNN gave, (B, H, Q, X) in fp16, times the lift of grad_out.
+
+    `found` is what `gradient_peaks` found, of which the largest (B, H) is kept; `skip` begins as `holds`.
+    """
     program = tl.program_id(0)
     block, at_head = program % blocks, program // blocks
     batch, head = at_head // H, at_head % H
+    peak = tl.max(most_of_parts(found + at_head * parts, parts, 1, 1, PARTS), axis=0)
+    if block == 0:
+        tl.store(peak_grad + at_head, peak)
+    if program == 0:
+        tl.store(skip, tl.load(holds))
     d, place = tl.arange(0, XP), block * BLOCK + tl.arange(0, BLOCK)
     there = place < Q
     base = batch.to(tl.int64) * grad_batch + head.to(tl.int64) * grad_head
     at = base + place.to(tl.int64)[:, None] * grad_place + d[None, :] * grad_column
     g = tl.load(grad + at, mask=there[:, None] & (d < D)[None, :], other=0.0).to(tl.float32)
-    g = g * power_below(tl.load(peak_grad + at_head).to(tl.float32), TARGET)
+    g = g * power_below(peak, TARGET)
     line = (at_head.to(tl.int64) * Q + place)[:, None] * X + d[None, :]
     inside = there[:, None] & (d < X)[None, :]
-    tl.store(found + line, g.to(tl.float16), mask=inside)
+    tl.store(given + line, g.to(tl.float16), mask=inside)
 
 
 @triton.jit
 def query_gradient(
     a, v, row, frequency, height, peak_value, peak_grad, grad_phi, grad_a, partial,
-    H, K, Q, a_batch, a_head, a_place, a_unit, v_head, v_unit, rate, blocks,
+    H, K, Q, blocks, a_batch, a_head, a_place, a_unit, v_head, v_unit, rate,
     G: tl.constexpr, E: tl.constexpr, EP: tl.constexpr, R: tl.constexpr, W: tl.constexpr,
     VALUE_TARGET: tl.constexpr, GRAD_TARGET: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -100,7 +130,7 @@ def by_angle(
 def key_gradient(
     b, v, row, linear, frequency, peak_value, peak_grad, grad_psi, grad_wide,
     grad_b, grad_value, partial,
-    H, K, L, b_batch, b_head, b_place, b_unit, v_head, v_unit, rate, blocks,
+    H, K, L, blocks, b_batch, b_head, b_place, b_unit, v_head, v_unit, rate,
     G: tl.constexpr, E: tl.constexpr, EP: tl.constexpr, R: tl.constexpr, W: tl.constexpr,
     D: tl.constexpr, X: tl.constexpr, XP: tl.constexpr,
     VALUE_TARGET: tl.constexpr, GRAD_TARGET: tl.constexpr,
@@ -158,3 +188,39 @@ def key_gradient(
     at = grad_value + line[:, None] * D + d[None, :]
     keep = there[:, None] & (d < D)[None, :]
     tl.store(at, by_value.to(grad_value.dtype.element_ty), mask=keep)
+
+
+@triton.jit
+def sum_of_blocks(
+    partial, head, B, H, blocks, E: tl.constexpr, EP: tl.constexpr, ROWS: tl.constexpr
+):
+    """The sum of (B, H, blocks, E) over batch and blocks, for one head."""
+    unit = tl.arange(0, EP)
+    total = tl.zeros([ROWS, EP], tl.float32)
+    for first in range(0, B * blocks, ROWS):
+        n = first + tl.arange(0, ROWS)
+        row = ((n // blocks).to(tl.int64) * H + head) * blocks + n % blocks
+        inside = (n < B * blocks)[:, None] & (unit < E)[None, :]
+        at = partial + row[:, None] * E + unit[None, :]
+        total += tl.load(at, mask=inside, other=0.0)
+    return tl.sum(total, axis=0)
+
+
+@triton.jit
+def weight_gradient(
+    from_queries, from_keys, grad_v, skip, B, H, query_blocks, key_blocks,
+    E: tl.constexpr, EP: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """The gradient dv (H, E); where it is not finite, `skip` becomes 0.
+
+    Gradients that overflowed fp16 on the way have made it NaN.
+    """
+    head = tl.program_id(0)
+    unit = tl.arange(0, EP)
+    total = sum_of_blocks(from_queries, head, B, H, query_blocks, E, EP, ROWS)
+    total += sum_of_blocks(from_keys, head, B, H, key_blocks, E, EP, ROWS)
+    at = grad_v + head * E + unit
+    tl.store(at, total.to(grad_v.dtype.element_ty), mask=unit < E)
+    finite = tl.min((tl.abs(total) < float("inf")).to(tl.int32), axis=0)
+    if finite == 0:
+        tl.store(skip, 0)

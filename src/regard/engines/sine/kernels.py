@@ -96,15 +96,15 @@ def peak_of_units(
 
 @triton.jit
 def peaks(
-    a, b, value, found, units, B, H, K, Q, L, query_parts, key_parts,
+    a, b, value, found, B, H, K, Q, L, query_parts, key_parts,
     a_batch, a_head, a_place, a_unit, b_batch, b_head, b_place, b_unit,
     value_batch, value_head, value_place, value_column,
     E: tl.constexpr, EP: tl.constexpr, D: tl.constexpr, DP: tl.constexpr,
     PLACES: tl.constexpr, NUMBERS: tl.constexpr,
 ):  # fmt: skip
-    """The bits of the largest |value| (B, K), and from `units` on of |a| (B, H, E) and |b| (B, K, E).
+    """The bits of the largest |a| (B, H, query parts, E), |b| (B, K, key parts, E) and |value| (B, K, key parts).
 
-    `found` comes as zeros. First the programs of a, then those of b, then those of the values.
+    They follow one another in `found`, and so do the programs: those of a, of b, of the values.
     """
     of_a, of_b = B * H * query_parts, B * K * key_parts
     program = tl.program_id(0)
@@ -114,15 +114,13 @@ def peaks(
         most_a = peak_of_units(
             a, part, at_head, H, Q, a_batch, a_head, a_place, a_unit, E, EP, PLACES, NUMBERS
         )
-        tl.atomic_max(found + units + at_head * E + unit, most_a, mask=unit < E, sem="relaxed")
+        tl.store(found + program * E + unit, most_a, mask=unit < E)
     elif program < of_a + of_b:
-        program -= of_a
-        part, at_head = program % key_parts, program // key_parts
+        part, at_head = (program - of_a) % key_parts, (program - of_a) // key_parts
         most_b = peak_of_units(
             b, part, at_head, K, L, b_batch, b_head, b_place, b_unit, E, EP, PLACES, NUMBERS
         )
-        first = found + units + B * H * E + at_head * E
-        tl.atomic_max(first + unit, most_b, mask=unit < E, sem="relaxed")
+        tl.store(found + program * E + unit, most_b, mask=unit < E)
     else:
         program -= of_a + of_b
         part, at_head = program % key_parts, program // key_parts
@@ -130,15 +128,28 @@ def peaks(
             value, part, at_head, K, L,
             value_batch, value_head, value_place, value_column, D, DP, PLACES, NUMBERS,
         )  # fmt: skip
-        tl.atomic_max(found + at_head, tl.max(most_value, axis=0), sem="relaxed")
+        tl.store(found + (of_a + of_b) * E + program, tl.max(most_value, axis=0))
+
+
+@triton.jit
+def most_of_parts(found, count, E: tl.constexpr, EP: tl.constexpr, PARTS: tl.constexpr):
+    """The largest of `count` rows of bits (count, E), as numbers in fp32 (EP,); NaN stays NaN."""
+    unit = tl.arange(0, EP)
+    most = tl.zeros([PARTS, EP], tl.int32)
+    for first in range(0, count, PARTS):
+        part = first + tl.arange(0, PARTS)
+        inside = (part < count)[:, None] & (unit < E)[None, :]
+        at = found + part[:, None] * E + unit[None, :]
+        most = tl.maximum(most, tl.load(at, mask=inside, other=0))
+    return tl.max(most, axis=0).to(tl.float32, bitcast=True)
 
 
 @triton.jit
 def pick_rows(
-    peak_a, peak_b, peak_value, v, reach, error, height, row, sound, bound,
-    H, K, v_head, v_unit, rate, allowed, rounding, largest,
+    found, v, reach, error, height, weight, row, peak_value, sound, holds,
+    B, H, K, query_parts, key_parts, v_head, v_unit, rounding, largest, rate, allowed,
     G: tl.constexpr, E: tl.constexpr, EP: tl.constexpr, R: tl.constexpr, N: tl.constexpr,
-    LENT: tl.constexpr,
+    LENT: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
     """The row of the table for each hidden unit, (B, K, E), and whether each head, (B, H), is sound.
 
@@ -146,17 +157,21 @@ def pick_rows(
     such a row, the bound `e^(2 delta) - 1 + rounding sqrt(sum_e v_e^2 sum_r c_r^2)` with
     `delta = rate sum_e |v_e| error_e` is allowed, `rate |v|_1` is at most `largest`, and all values
     are finite.
+
+    `found` is what `peaks` found, of which the largest |value| (B, K) is kept; `weight` (H, E) becomes
+    rate v, rounded as v is; the four integers at `holds` become 0.
     """
     program = tl.program_id(0)
     batch, key_head = program // K, program % K
     unit = tl.arange(0, EP)
     real = unit < E
     first = batch * H + key_head * G
-    most = tl.zeros([EP], tl.float32)
-    for g in range(G):
-        peak = tl.load(peak_a + (first + g) * E + unit, mask=real, other=0.0).to(tl.float32)
-        most = tl.where((peak > most) | (peak != peak), peak, most)  # a maximum that keeps NaN
-    most += tl.load(peak_b + program * E + unit, mask=real, other=0.0).to(tl.float32)
+    most = most_of_parts(found + first * query_parts * E, G * query_parts, E, EP, PARTS)
+    found += B * H * query_parts * E
+    most += most_of_parts(found + program * key_parts * E, key_parts, E, EP, PARTS)
+    found += B * K * key_parts * E
+    most_value = tl.max(most_of_parts(found + program * key_parts, key_parts, 1, 1, PARTS), axis=0)
+    tl.store(peak_value + program, most_value)
     index = tl.zeros([EP], tl.int32)
     for n in range(N):
         index += (tl.load(reach + n) < most).to(tl.int32)
@@ -164,11 +179,11 @@ def pick_rows(
     index = tl.minimum(index, N - 1)
     if LENT:
         # The unit with the least |v| takes a row of the second table.
-        weight = tl.zeros([EP], tl.float32)
+        size = tl.zeros([EP], tl.float32)
         for g in range(G):
             at = v + (key_head * G + g) * v_head + unit * v_unit
-            weight = tl.maximum(weight, tl.abs(tl.load(at, mask=real, other=0.0).to(tl.float32)))
-        lender = tl.argmin(tl.where(real, weight, float("inf")), axis=0)
+            size = tl.maximum(size, tl.abs(tl.load(at, mask=real, other=0.0).to(tl.float32)))
+        lender = tl.argmin(tl.where(real, size, float("inf")), axis=0)
         index = tl.where(unit == lender, index + N, index)
     tl.store(row + program * E + unit, index, mask=real)
     power = tl.zeros([EP], tl.float32)
@@ -176,23 +191,26 @@ def pick_rows(
         c = tl.load(height + index * R + r, mask=real, other=0.0)
         power += c * c
     fit = tl.load(error + index, mask=real, other=0.0)
-    reached = tl.min(within.to(tl.int32), axis=0)
-    reached *= (tl.load(peak_value + program).to(tl.float32) < float("inf")).to(tl.int32)
+    reached = tl.min(within.to(tl.int32), axis=0) * (most_value < float("inf")).to(tl.int32)
     for g in range(G):
         head = key_head * G + g
-        size = tl.load(v + head * v_head + unit * v_unit, mask=real, other=0.0).to(tl.float32)
-        size = rate * tl.abs(size)
-        worst = tl.exp(2 * tl.sum(size * fit, axis=0)) - 1
-        worst += rounding * tl.sqrt(tl.sum(size * size * power, axis=0))
-        good = (worst <= allowed) & (tl.sum(size, axis=0) <= largest)
-        tl.store(bound + first + g, worst)
+        of_head = tl.load(v + head * v_head + unit * v_unit, mask=real, other=0.0)
+        pull = rate * of_head.to(tl.float32)
+        if batch == 0:
+            tl.store(weight + head * E + unit, pull.to(of_head.dtype).to(tl.float32), mask=real)
+        pull = tl.abs(pull)
+        worst = tl.exp(2 * tl.sum(pull * fit, axis=0)) - 1
+        worst += rounding * tl.sqrt(tl.sum(pull * pull * power, axis=0))
+        good = (worst <= allowed) & (tl.sum(pull, axis=0) <= largest)
         tl.store(sound + first + g, reached * good.to(tl.int32))
+    if program == 0:
+        tl.store(holds + tl.arange(0, 4), tl.zeros([4], tl.int32))
 
 
 @triton.jit
 def query_features(
     a, v, row, frequency, height, phi,
-    H, K, Q, a_batch, a_head, a_place, a_unit, v_head, v_unit, rate, blocks,
+    H, K, Q, blocks, a_batch, a_head, a_place, a_unit, v_head, v_unit, rate,
     G: tl.constexpr, E: tl.constexpr, EP: tl.constexpr, R: tl.constexpr, W: tl.constexpr, TP: tl.constexpr,
     N: tl.constexpr, LENT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -230,8 +248,8 @@ def query_features(
 @triton.jit
 def key_features(
     b, v, value, row, linear, frequency, peak_value, psi, wide,
-    H, K, L, b_batch, b_head, b_place, b_unit, v_head, v_unit,
-    value_batch, value_head, value_place, value_column, rate, blocks,
+    H, K, L, blocks, b_batch, b_head, b_place, b_unit, v_head, v_unit,
+    value_batch, value_head, value_place, value_column, rate,
     G: tl.constexpr, E: tl.constexpr, EP: tl.constexpr, R: tl.constexpr, W: tl.constexpr, TP: tl.constexpr,
     D: tl.constexpr, X: tl.constexpr, XP: tl.constexpr, TARGET: tl.constexpr,
     N: tl.constexpr, LENT: tl.constexpr, BLOCK: tl.constexpr,
@@ -286,13 +304,26 @@ def key_features(
 
 
 @triton.jit
+def note(sound, holds, counts, heads, HEADS: tl.constexpr):
+    """Whether all heads are sound, into `holds`; and the call is counted, see `regard.sine.escapes`."""
+    least = tl.full([HEADS], 1, tl.int32)
+    for first in range(0, heads, HEADS):
+        head = first + tl.arange(0, HEADS)
+        least = tl.minimum(least, tl.load(sound + head, mask=head < heads, other=1))
+    held = tl.min(least, axis=0)
+    tl.store(holds, held)
+    tl.atomic_add(counts, 1, sem="relaxed")
+    tl.atomic_add(counts + 1, held, sem="relaxed")
+
+
+@triton.jit
 def finish(
-    attended, peak_value, output,
-    H, K, Q, blocks,
+    attended, peak_value, output, sound, holds, counts,
+    B, H, K, Q, blocks,
     G: tl.constexpr, D: tl.constexpr, X: tl.constexpr, XP: tl.constexpr, TARGET: tl.constexpr,
-    BLOCK: tl.constexpr,
+    BLOCK: tl.constexpr, HEADS: tl.constexpr,
 ):  # fmt: skip
-    """The output (B, H, Q, D) from what cuDNN gave, (B, H, Q, X)."""
+    """The output (B, H, Q, D) from what cuDNN gave, (B, H, Q, X); the first program also does `note`."""
     program = tl.program_id(0)
     block, at_head = program % blocks, program // blocks
     batch, head = at_head // H, at_head % H
@@ -304,3 +335,5 @@ def finish(
     y = x * inverse(power_below(tl.load(peak_value + batch * K + head // G).to(tl.float32), TARGET))
     inside = there[:, None] & (d < D)[None, :]
     tl.store(output + line[:, None] * D + d[None, :], y.to(output.dtype.element_ty), mask=inside)
+    if program == 0:
+        note(sound, holds, counts, B * H, HEADS)

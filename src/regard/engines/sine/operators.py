@@ -19,12 +19,11 @@ import torch
 from torch import Tensor
 
 from regard.engines.gpu import launching
-from regard.engines.sine.launch import Features
+from regard.engines.launching import current_stream
+from regard.engines.sine.launch import Notes, features_of, kind_of, note_words
 from regard.engines.sine.parts import PARTS, Exact
-from regard.engines.sine.widths import Widths, lay_out
+from regard.engines.sine.widths import Widths, widths_of
 from regard.engines.tiled.operators import LIBRARY, apply, below_autograd, differentiated, once
-from regard.sine import escapes
-from regard.sine.series import can_lend
 
 
 class Inputs(NamedTuple):
@@ -47,35 +46,25 @@ class Inputs(NamedTuple):
     @property
     def widths(self) -> Widths:
         """The layout for cuDNN, which the engine has checked to exist."""
-        lend = can_lend(self.kind, self.rank)
-        found = lay_out(2 * self.rank * self.a.shape[-1], self.value.shape[-1], lend)
-        if found is None:
-            raise ValueError(
-                f"rank {self.rank}, {self.a.shape[-1]} hidden units and value dim "
-                f"{self.value.shape[-1]} do not fit into cuDNN; see regard.engines.sine.widths"
-            )
-        return found
+        return widths_of(self.kind, self.rank, self.a.shape[-1], self.value.shape[-1])
 
 
 class Kept(NamedTuple):
     """What the backward needs beside the inputs.
 
-    attended (B, H, Q, X) in fp16 and lse (B, H, Q) as cuDNN gave them; row (B, K, E), the row of the
-    table for each unit; peak (B, K), the largest |value|; holds (1,), whether the series held.
+    attended (B, H, Q, X) in fp16 and lse (B, H, Q) as cuDNN gave them; notes, the memory of `Notes`.
     """
 
     attended: Tensor
     lse: Tensor
-    row: Tensor
-    peak: Tensor
-    holds: Tensor
+    notes: Tensor
 
 
 ARGUMENTS = (
     "Tensor a, Tensor b, Tensor v, Tensor value, Tensor numbers, bool causal, str kind, int rank"
 )
-KEPT = "Tensor attended, Tensor lse, Tensor row, Tensor peak, Tensor holds"
-LIBRARY.define(f"sine_attend({ARGUMENTS}) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)")
+KEPT = "Tensor attended, Tensor lse, Tensor notes"
+LIBRARY.define(f"sine_attend({ARGUMENTS}) -> (Tensor, Tensor, Tensor, Tensor)")
 LIBRARY.define(
     f"sine_attend_backward({ARGUMENTS}, Tensor grad, {KEPT}) -> (Tensor, Tensor, Tensor, Tensor)"
 )
@@ -100,19 +89,16 @@ def attend(*flat) -> tuple[Tensor, ...]:
     x = Inputs(*flat)
     if empty_call(x):
         return tuple(made.zero_() for made in fake_attend(*flat))
-    # Triton launches on the current device.
-    with torch.cuda.device_of(x.a):
-        features = Features(x)
-        row, peak, sound = features.measure()
-        wide = features.key(row, peak)
-        attended, lse = PARTS.fused.forward(features.query(row), *wide, x.causal)
-        del wide
-        # Not before: what is launched from here on, the device does after the fused kernel anyway.
-        holds = sound.all().reshape(1)
-        escapes.note(holds)
-        output = features.finish(attended, peak)
-        behind().attend(holds, *x[:4], features.rate, x.causal, output)
-    return output, attended, lse, row, peak, holds
+    features, stream = features_of(kind_of(x)), current_stream(x.a.device)
+    rate = x.numbers.tolist()[0]
+    memory, notes = features.measure(stream, x)
+    wide = features.key(stream, x, notes, rate)
+    phi = features.query(stream, x, notes.row, rate)
+    attended, lse = PARTS.fused.forward(phi, *wide, x.causal)
+    del phi, wide
+    output = features.finish(stream, x, attended, notes)
+    behind().attend(notes.holds, x.a, x.b, notes.weight, x.value, x.causal, output)
+    return output, attended, lse, memory
 
 
 def attend_backward(*flat) -> tuple[Tensor, ...]:
@@ -120,36 +106,32 @@ def attend_backward(*flat) -> tuple[Tensor, ...]:
     x, grad, kept = Inputs(*flat[:COUNT]), flat[COUNT], Kept(*flat[COUNT + 1 :])
     if empty_call(x):
         return tuple(made.zero_() for made in fake_attend_backward(*flat))
-    with torch.cuda.device_of(x.a):
-        features = Features(x)
-        size, wide = features.output_gradient(grad, kept.attended)
-        q = features.query(kept.row)
-        k, v = features.key(kept.row, kept.peak)
-        found = PARTS.fused.backward(wide, q, k, v, kept.attended, kept.lse, x.causal)
-        grad_q, grad_k, grad_wide = (part.contiguous() for part in found)
-        del found, wide, q, k, v
-        grad_a, from_queries = features.query_gradient(kept, size, grad_q)
-        grad_b, grad_value, from_keys = features.key_gradient(kept, size, grad_k, grad_wide)
-        grad_v = from_queries + from_keys
-        # Gradients that overflowed fp16 on the way have made it NaN.
-        skip = kept.holds & grad_v.isfinite().all()
-        grads = (grad_a, grad_b, grad_v, grad_value)
-        behind().backward(skip, grad, *x[:4], features.rate, x.causal, *grads)
-    return grad_a, grad_b, grad_v.to(x.v.dtype), grad_value
+    features, stream = features_of(kind_of(x)), current_stream(x.a.device)
+    rate, notes = x.numbers.tolist()[0], Notes(*features.notes.cut(kept.notes))
+    scratch, given = features.output_gradient(stream, grad, notes)
+    phi = features.query(stream, x, notes.row, rate)
+    wide = features.key(stream, x, notes, rate)
+    found = PARTS.fused.backward(given, phi, *wide, kept.attended, kept.lse, x.causal)
+    del given, phi, wide
+    by_features = tuple(part.contiguous() for part in found)
+    del found
+    grads = features.gradients_of(stream, x, notes, scratch, by_features, rate)
+    del by_features
+    exact = behind()
+    exact.backward(scratch.skip, grad, x.a, x.b, notes.weight, x.value, rate, x.causal, *grads)
+    return grads
 
 
 def fake_attend(*flat) -> tuple[Tensor, ...]:
     """What `attend` returns as far as shapes, dtypes and strides go."""
     x = Inputs(*flat)
-    (batch, heads, queries, hidden), key_heads = x.a.shape, x.b.shape[1]
-    full = x.a.new_empty((batch, heads, queries), dtype=torch.float32)
+    batch, heads, queries, _ = x.a.shape
+    words = sum(count for count, _ in note_words(x.a.shape, x.b.shape))
     return (
         x.value.new_empty((batch, heads, queries, x.value.shape[-1])),
         x.a.new_empty((batch, heads, queries, x.widths.values), dtype=torch.float16),
-        full,
-        x.a.new_empty((batch, key_heads, hidden), dtype=torch.int32),
-        full.new_empty((batch, key_heads)),
-        x.a.new_empty((1,), dtype=torch.bool),
+        x.a.new_empty((batch, heads, queries), dtype=torch.float32),
+        x.a.new_empty((words,), dtype=torch.int32),
     )
 
 
@@ -165,7 +147,7 @@ class Attend(torch.autograd.Function):
     @staticmethod
     def forward(*flat):
         """Run the operator; `flat` is `Inputs`."""
-        return torch.ops.regard.sine_attend(*flat)
+        return below_autograd(torch.ops.regard.sine_attend, *flat)
 
     @staticmethod
     def setup_context(ctx, inputs, output):

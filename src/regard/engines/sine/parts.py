@@ -11,6 +11,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from regard.engines.launching import Piece
+
 
 class Fused(Protocol):
     """Attention over features in fp16: `softmax(q k') v`, contiguous (B, H, length, width)."""
@@ -29,35 +31,34 @@ class Fused(Protocol):
 class Exact(Protocol):
     """Exact additive attention behind a flag that stays on the device.
 
-    `skip` is one boolean on the device. Where it is True the kernels return at once; where it is
-    False they overwrite their results, in place. Nothing waits for the device. Inputs have any
-    strides; results are contiguous. `rate` is 1 / temperature; causal is top-left (Q = L).
+    `skip` is one integer on the device. Where it is 1 the kernels return at once; where it is 0 they
+    overwrite their results, in place. Nothing waits for the device. Inputs have any strides, but for
+    `weight`, v / temperature in fp32; results are contiguous. Causal is top-left (Q = L).
     """
 
     def attend(
         self,
-        skip: Tensor,
+        skip: Piece,
         a: Tensor,
         b: Tensor,
-        v: Tensor,
+        weight: Piece,
         value: Tensor,
-        rate: float,
         causal: bool,
         output: Tensor,
     ) -> None:
-        """Put `softmax(rate sum_e v_e tanh(a + b)) value` into `output` (B, H, Q, D).
+        """Put `softmax(sum_e weight_e tanh(a + b)) value` into `output` (B, H, Q, D).
 
-        a (B, H, Q, E), b (B, K, L, E), v (H, E), value (B, K, L, D).
+        a (B, H, Q, E), b (B, K, L, E), weight (H, E), value (B, K, L, D).
         """
         ...
 
     def backward(
         self,
-        skip: Tensor,
+        skip: Piece,
         grad: Tensor,
         a: Tensor,
         b: Tensor,
-        v: Tensor,
+        weight: Piece,
         value: Tensor,
         rate: float,
         causal: bool,
@@ -66,7 +67,7 @@ class Exact(Protocol):
         grad_v: Tensor,
         grad_value: Tensor,
     ) -> None:
-        """Put the gradients for grad_out `grad` into the last four; `grad_v` is fp32.
+        """Put the gradients for grad_out `grad` into the last four; `rate` is 1 / temperature.
 
         It computes again what it needs of its forward, which in general never ran.
         """
@@ -78,7 +79,7 @@ class Cudnn:
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
         """See `Fused`."""
-        found = torch.ops.aten._scaled_dot_product_cudnn_attention(
+        found = torch.ops.aten._scaled_dot_product_cudnn_attention.default(
             q, k, v, None, True, 0.0, causal, False, scale=1.0
         )
         return found[0].contiguous(), found[1].squeeze(-1).contiguous()
@@ -88,8 +89,8 @@ class Cudnn:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """See `Fused`."""
         # Seed and offset are those of a dropout that there is not: any integers will do.
-        seed = torch.zeros((), dtype=torch.int64, device=q.device)
-        return torch.ops.aten._scaled_dot_product_cudnn_attention_backward(
+        seed = torch.empty((), dtype=torch.int64, device=q.device)
+        return torch.ops.aten._scaled_dot_product_cudnn_attention_backward.default(
             grad,
             q,
             k,

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from regard.sine.series import can_lend
+
 # Milliseconds of forward, and of forward and backward, through cuDNN SDPA on one NVIDIA H200 (batch 4,
 # 16 heads, length 4096, fp16), by width of the features and of the values. A call is padded to the
 # cheapest that holds it. Widths between these cost more than the next ones here: (136, 64) 1.17 and
@@ -56,3 +58,14 @@ def lay_out(series_width: int, value_dim: int, lend: bool = True) -> Widths | No
             if wide >= features and wide_value >= value_dim and sum(times) < least:
                 best, least = Widths(wide, wide_value, lent), sum(times)
     return best
+
+
+def widths_of(kind: str, rank: int, hidden: int, value_dim: int) -> Widths:
+    """The layout of a call that the engine has checked to have one."""
+    found = lay_out(2 * rank * hidden, value_dim, can_lend(kind, rank))
+    if found is None:
+        raise ValueError(
+            f"rank {rank}, {hidden} hidden units and value dim {value_dim} do not fit into cuDNN; "
+            "see regard.engines.sine.widths"
+        )
+    return found

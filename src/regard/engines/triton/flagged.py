@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 import triton
-from regard.engines.sizes import blocks_in, power_of_two
+from regard.engines.sizes import blocks_in
 
 BLOCK = 4096
 
@@ -39,39 +39,39 @@ def cleared(
 
 
 @triton.jit
-def shift_kernel(grad, output, shift, rows, columns, skip, BLOCK: tl.constexpr, WIDE: tl.constexpr):
-    """Take -<grad, output> of each row of (rows, columns)."""
+def ready_kernel(
+    grad, output, shift, sums, skip, rows, columns, count, shift_blocks,
+    ROWS: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """What the backward starts from: -<grad, output> of each row of (rows, columns), and sums of 0.
+
+    The first programs are those of the rows.
+    """
     if tl.load(skip) != 0:
         return
-    row = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    column = tl.arange(0, WIDE)
-    at = row[:, None] * columns + column[None, :]
-    inside = (row[:, None] < rows) & (column[None, :] < columns)
-    x = tl.load(grad + at, mask=inside, other=0.0).to(tl.float32)
-    y = tl.load(output + at, mask=inside, other=0.0).to(tl.float32)
-    tl.store(shift + row, -tl.sum(x * y, 1), mask=row < rows)
-
-
-def negated_products(grad: Tensor, output: Tensor, shift: Tensor, skip: Tensor) -> None:
-    """Row by row, -<grad, output> into `shift`; all contiguous."""
-    rows, columns = shift.numel(), grad.shape[-1]
-    if rows:
-        shift_kernel[(blocks_in(rows, 16),)](
-            grad, output, shift, rows, columns, skip, 16, power_of_two(columns)
-        )
+    program = tl.program_id(0)
+    if program < shift_blocks:
+        row = program.to(tl.int64) * ROWS + tl.arange(0, ROWS)
+        column = tl.arange(0, WIDE)
+        at = row[:, None] * columns + column[None, :]
+        inside = (row[:, None] < rows) & (column[None, :] < columns)
+        x = tl.load(grad + at, mask=inside, other=0.0).to(tl.float32)
+        y = tl.load(output + at, mask=inside, other=0.0).to(tl.float32)
+        tl.store(shift + row, -tl.sum(x * y, 1), mask=row < rows)
+    else:
+        place = (program - shift_blocks).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+        tl.store(sums + place, tl.zeros([BLOCK], sums.dtype.element_ty), mask=place < count)
 
 
 @triton.jit
-def collect_kernel(
-    found, of_head, of_row, of_column, result, copies, of_copy, rows, columns, skip,
+def collect_rows(
+    found, program, of_head, of_row, of_column, result, copies, of_copy, rows, columns,
     BLOCK: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """Sum copies of `found`, by its strides, into (heads, rows, columns)."""
-    if tl.load(skip) != 0:
-        return
+    """Sum copies of `found`, by its strides, into (heads, rows, columns): one block of rows."""
     blocks = tl.cdiv(rows, BLOCK)
-    head = (tl.program_id(0) // blocks).to(tl.int64)
-    row = (tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK))[:, None]
+    head = (program // blocks).to(tl.int64)
+    row = (program % blocks * BLOCK + tl.arange(0, BLOCK))[:, None]
     for first in range(0, columns, WIDE):
         column = first + tl.arange(0, WIDE)[None, :]
         inside = (row < rows) & (column < columns)
@@ -82,24 +82,40 @@ def collect_kernel(
         tl.store(result + (head * rows + row) * columns + column, total, mask=inside)
 
 
-def collect(
-    found: Tensor,
-    strides: tuple[int, int, int],
-    copies: int,
-    of_copy: int,
-    result: Tensor,
-    skip: Tensor,
-) -> None:
-    """Sum `copies` of a tensor into a contiguous `result` (..., rows, columns), cast to its dtype.
+@triton.jit
+def collect_kernel(
+    q, k, v, value, grad_a, grad_b, grad_v, grad_value, skip,
+    batch, heads, shared, queries, keys, units, q_step, k_step, E, D, rate,
+    ROWS: tl.constexpr, WIDE_E: tl.constexpr, WIDE_D: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The gradients of a, b, value and v from the sums for each head, as the backward leaves them.
 
-    `strides` are those of heads, rows and columns of `found`.
+    q (Z, units, q_step), k and v (Z, units, k_step), of which the first E, Q and L count; value (Z, L,
+    D). Heads that share keys are summed; the gradient of v is still one number for each key.
     """
-    rows, columns = result.shape[-2:]
-    if not result.numel():
+    if tl.load(skip) != 0:
         return
-    heads = result.numel() // (rows * columns)
-    of_head, of_row, of_column = strides
-    collect_kernel[(heads * blocks_in(rows, 32),)](
-        found, of_head, of_row, of_column, result, copies, of_copy, rows, columns, skip, 32,
-        min(power_of_two(columns), 64),
-    )  # fmt: skip
+    program, key_heads = tl.program_id(0), batch * (heads // shared)
+    of_a, of_b = batch * heads * tl.cdiv(queries, ROWS), key_heads * tl.cdiv(keys, ROWS)
+    if program < of_a:
+        collect_rows(q, program, units * q_step, 1, q_step, grad_a, 1, 0, queries, E, ROWS, WIDE_E)
+    elif program < of_a + of_b:
+        copy = units * k_step
+        collect_rows(
+            k, program - of_a, shared * copy, 1, k_step, grad_b, shared, copy, keys, E, ROWS, WIDE_E
+        )
+    elif program < of_a + 2 * of_b:
+        copy = keys * D
+        collect_rows(
+            value, program - of_a - of_b, shared * copy, D, 1, grad_value, shared, copy, keys, D,
+            ROWS, WIDE_D,
+        )  # fmt: skip
+    else:
+        program -= of_a + 2 * of_b
+        head, unit = program // E, program % E
+        total = tl.zeros([BLOCK], tl.float32)
+        for first in range(0, batch * keys, BLOCK):
+            n = first + tl.arange(0, BLOCK)
+            line = ((n // keys).to(tl.int64) * heads + head) * units + unit
+            total += tl.load(v + line * k_step + n % keys, mask=n < batch * keys, other=0.0)
+        tl.store(grad_v + program, tl.sum(total, 0) * rate)
