@@ -56,17 +56,17 @@ class PlainExact:
         self.answers = 0
 
     def attend(self, skip, a, b, weight, value, causal, output):
-        if not skip.tensor()[0]:
+        if not skip[0]:
             self.answers += 1
-            v = weight.tensor(a.shape[1], a.shape[-1])
+            v = weight.view(a.shape[1], a.shape[-1])
             wide = (x.double() for x in (a, b, v, value))
             output.copy_(textbook(*wide, 1.0, causal))
 
     def backward(self, skip, grad, a, b, weight, value, rate, causal, *found):
-        if skip.tensor()[0]:
+        if skip[0]:
             return
         self.answers += 1
-        v = weight.tensor(a.shape[1], a.shape[-1]) / rate
+        v = weight.view(a.shape[1], a.shape[-1]) / rate
         with torch.enable_grad():
             leaves = [x.detach().double().requires_grad_() for x in (a, b, v, value)]
             out = textbook(*leaves, rate, causal)

@@ -6,7 +6,14 @@ import torch
 from regard import sine
 from regard.engines.sine.bounds import LARGEST_LOGIT, ROUNDING
 from regard.engines.sine.kernels import sine_cosine
-from regard.engines.sine.launch import GRAD_TARGET, VALUE_TARGET, Features, Scratch, kind_of
+from regard.engines.sine.launch import (
+    GRAD_TARGET,
+    VALUE_TARGET,
+    Features,
+    Scratch,
+    call_of,
+    kind_of,
+)
 from regard.engines.sine.operators import Inputs
 from regard.engines.sine.widths import COST, lay_out
 from regard.forms import Pairwise
@@ -45,10 +52,10 @@ def inputs(shape, dtype=torch.float32, expanded=False):
 def measured(x):
     """The launches of a call and what they note: rows (B, K, E), peaks (B, K) and soundness (B, H)."""
     features = Features(kind_of(x))
-    notes = features.measure(None, x)[1]
+    notes = features.measure(call_of(x))[1]
     lead = x.b.shape[:2]
-    row, peak = notes.row.tensor(*lead, x.b.shape[-1]), notes.peak.tensor(*lead)
-    return features, notes, row, peak, notes.sound.tensor(*x.a.shape[:2])
+    row, peak = notes.row.view(*lead, x.b.shape[-1]), notes.peak.view(lead)
+    return features, notes, row, peak, notes.sound.view(x.a.shape[:2])
 
 
 def lowered(x, leaves=None):
@@ -94,8 +101,8 @@ def test_features_are_those_of_the_lowering(shape, expanded):
     width, widths = 2 * x.rank * x.a.shape[-1], features.widths
     phi, psi, beta, lends = lowered(x)
     assert bool(sound.all())
-    q = features.query(None, x, notes.row, RATE)
-    k, wide = features.key(None, x, notes, RATE)
+    q = features.query(call_of(x), notes)
+    k, wide = features.key(call_of(x), notes)
     first, second = (y.unsqueeze(-2) for y in lent_columns(x, lends))
     high = beta.half().double().unsqueeze(-1)
     psi = torch.where(first, high, torch.where(second, beta.unsqueeze(-1) - high, psi))
@@ -176,16 +183,17 @@ def test_gradients_are_those_of_the_lowering(shape, expanded):
     x = inputs(shape, expanded=expanded)
     features, notes, _, peak, _ = measured(x)
     width, value_dim = 2 * x.rank * x.a.shape[-1], x.value.shape[-1]
-    k, wide = features.key(None, x, notes, RATE)
+    k, wide = features.key(call_of(x), notes)
     grad_q, grad_k, grad_wide = (
-        torch.randn(y.shape).half() for y in (features.query(None, x, notes.row, RATE), k, wide)
+        torch.randn(y.shape).half() for y in (features.query(call_of(x), notes), k, wide)
     )
     grad_k[..., width + 1 :] = 0
     # grad_out of sizes that differ by head: the lifts are undone for each.
     size = torch.rand(x.a.shape[:2]) * 10.0 ** torch.randint(-6, 3, x.a.shape[:2])
     scratch = Scratch(*features.scratch.cut(features.scratch.new(x.a.device)))
-    scratch.peak.tensor(*size.shape).copy_(size)
-    found = features.gradients_of(None, x, notes, scratch, (grad_q, grad_k, grad_wide), RATE)
+    scratch.peak.view(size.shape).copy_(size)
+    by_features = (grad_q, grad_k, grad_wide)
+    found = features.input_gradients(call_of(x), notes, scratch, by_features)
 
     down = 1 / lift(size, GRAD_TARGET)[..., None, None]
     groups = x.a.shape[1] // x.b.shape[1]

@@ -39,8 +39,8 @@ def flagged(v, skip):
     """The flag, and rate v, as the engine hands them over."""
     layout = Layout((1, torch.int32), (v.numel(), torch.float32))
     flag, weight = layout.cut(layout.new(v.device))
-    flag.tensor().fill_(skip)
-    weight.tensor(*v.shape).copy_(RATE * v)
+    flag.fill_(skip)
+    weight.view(v.shape).copy_(RATE * v)
     return flag, weight
 
 

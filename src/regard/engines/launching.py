@@ -10,56 +10,38 @@ Triton itself is imported where something is launched: `import regard` works wit
 
 from __future__ import annotations
 
-import importlib.metadata
+import functools
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
-# Versions whose compiled kernels are known to be called as below; others are launched by themselves.
+# Versions whose compiled kernels are known to be called as below; others are launched by Triton.
 KNOWN = ("3.6.",)
 # Kernels are compiled for pointers that 16 bytes divide, and otherwise for any.
 ALIGNMENT = 16
 WORD = 4
 
-
-class Operand(Protocol):
-    """A tensor, or a piece of one."""
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Of what it points to."""
-        ...
-
-    def data_ptr(self) -> int:
-        """Its address."""
-        ...
+# Where a kernel reads or writes: an address on a GPU, which keeps nothing alive; in Triton's
+# interpreter, which has no addresses, a tensor.
+Place = int | Tensor
 
 
-class Piece:
-    """Numbers of 4 bytes within a tensor's memory: a view, made without PyTorch's help."""
+def has_addresses(device: torch.device) -> bool:
+    """Whether kernels are compiled for this device, and not interpreted."""
+    return device.type == "cuda"
 
-    __slots__ = ("address", "count", "dtype", "memory", "start")
 
-    def __init__(
-        self, memory: Tensor, address: int, start: int, count: int, dtype: torch.dtype
-    ) -> None:
-        self.memory, self.address, self.start = memory, address, start
-        self.count, self.dtype = count, dtype
-
-    def data_ptr(self) -> int:
-        """The address, as tensors have one."""
-        return self.address
-
-    def tensor(self, *shape: int) -> Tensor:
-        """The same as a tensor, of this shape if one is given."""
-        found = self.memory[self.start : self.start + self.count].view(self.dtype)
-        return found.view(shape) if shape else found
+def places(*tensors: Tensor) -> Sequence[Place]:
+    """Where tensors of one device begin. The caller keeps them alive until all is launched."""
+    if has_addresses(tensors[0].device):
+        return [x.data_ptr() for x in tensors]
+    return tensors
 
 
 class Layout:
-    """Pieces one after another in one memory.
+    """Pieces of 4 byte numbers, one after another in one memory.
 
     Args:
         pieces: for each its count and dtype.
@@ -69,22 +51,29 @@ class Layout:
 
     def __init__(self, *pieces: tuple[int, torch.dtype], gaps: bool = True) -> None:
         step = ALIGNMENT // WORD if gaps else 1
-        self.places: list[tuple[int, int, torch.dtype]] = []
-        self.words = 0
-        for count, dtype in pieces:
-            self.places.append((self.words, count, dtype))
+        self.starts, self.words = [], 0
+        self.pieces = pieces
+        for count, _ in pieces:
+            self.starts.append(self.words)
             self.words += -(-count // step) * step
+        self.offsets = [WORD * start for start in self.starts]
 
     def new(self, device: torch.device) -> Tensor:
         """Memory that holds them all."""
         return torch.empty(self.words, dtype=torch.int32, device=device)
 
-    def cut(self, memory: Tensor) -> list[Piece]:
-        """The pieces of such a memory."""
+    def cut(self, memory: Tensor) -> list[Place]:
+        """Where the pieces of such a memory are."""
+        if not has_addresses(memory.device):
+            return list(self.tensors(memory))
         base = memory.data_ptr()
+        return [base + offset for offset in self.offsets]
+
+    def tensors(self, memory: Tensor) -> list[Tensor]:
+        """The same as tensors of one dim."""
         return [
-            Piece(memory, base + WORD * start, start, count, dtype)
-            for start, count, dtype in self.places
+            memory[start : start + count].view(dtype)
+            for start, (count, dtype) in zip(self.starts, self.pieces, strict=True)
         ]
 
 
@@ -93,27 +82,45 @@ def current_stream(device: torch.device) -> int | None:
 
     They have to where somebody's hooks are told of every launch, and in the interpreter.
     """
-    if device.type != "cuda":
+    if not has_addresses(device):
         return None
-    from triton.knobs import runtime
-
+    runtime = triton_settings()
     # Chains of hooks, empty in general; in somebody's hands they may be anything.
-    for hook in (runtime.launch_enter_hook, runtime.launch_exit_hook):
-        if getattr(hook, "calls", hook):
-            return None
+    before, after = runtime.launch_enter_hook, runtime.launch_exit_hook
+    if getattr(before, "calls", before) or getattr(after, "calls", after):
+        return None
     return torch._C._cuda_getCurrentRawStream(device.index)
 
 
-class Launch:
-    """One kernel, its grid, and all of its arguments but pointers and a few numbers.
+@functools.cache
+def triton_settings() -> Any:
+    """What others tell Triton at run time."""
+    from triton.knobs import runtime
 
-    It is for one device and for operands of fixed dtypes; numbers among the operands are floats,
-    which Triton compiles alike whatever they are. It keeps no operand.
+    return runtime
+
+
+class Pointer:
+    """An address as Triton takes it in place of a tensor."""
+
+    def __init__(self, address: int, dtype: torch.dtype) -> None:
+        self.address, self.dtype = address, dtype
+
+    def data_ptr(self) -> int:
+        """The address, as tensors have one."""
+        return self.address
+
+
+class Launch:
+    """One kernel, its grid, and all of its arguments but pointers and a few floats.
+
+    It is for one device, and keeps no operand.
 
     Args:
         kernel: made by `triton.jit`.
         programs: how many are launched.
-        arguments: makes of the operands, pointers or tensors, all arguments but `constants`.
+        dtypes: of what the pointers among the operands point to; they come first.
+        arguments: makes of the operands all arguments of the kernel but `constants`.
         constants: the arguments that follow, which a kernel is compiled for.
         options: how it is compiled: `num_warps` and the like.
     """
@@ -122,67 +129,87 @@ class Launch:
         self,
         kernel: Any,
         programs: int,
+        dtypes: Sequence[torch.dtype],
         arguments: Callable[..., Sequence],
         constants: Sequence = (),
         **options: Any,
     ) -> None:
-        self.kernel, self.programs, self.arguments = kernel, programs, arguments
-        self.constants, self.options = tuple(constants), options
+        self.kernel, self.programs, self.dtypes = kernel, programs, tuple(dtypes)
+        self.arguments, self.constants, self.options = arguments, tuple(constants), options
         # By which operands are aligned: as many as alignments that callers come with.
         self.bound: dict[tuple[bool, ...] | None, Callable] = {}
 
-    def __call__(self, stream: int | None, operands: Sequence[Operand], *numbers: float) -> None:
+    def __call__(self, stream: int | None, pointers: Sequence[Place], *floats: float) -> None:
         """Launch it; `stream` is what `current_stream` says."""
         if stream is None or self.kernel.pre_run_hooks:
-            self.ordinary(operands, *numbers)
+            self.ordinary(pointers, *floats)
             return
-        pointers = [x.data_ptr() for x in operands]
         together = 0
         for pointer in pointers:
-            together |= pointer
-        alignment = None
-        if together % ALIGNMENT:
-            alignment = tuple(pointer % ALIGNMENT == 0 for pointer in pointers)
-        run = self.bound.get(alignment)
-        if run is None:
-            run = direct(self.ordinary(operands, *numbers), self.programs)
-            if run is not None:
-                self.bound[alignment] = run
+            together |= pointer  # type: ignore[unsupported-operation] # a stream says: addresses
+        aligned = None if together % ALIGNMENT == 0 else alignments(pointers)
+        run = self.bound.get(aligned)
+        if run is not None:
+            run(stream, *self.arguments(*pointers, *floats), *self.constants)
             return
-        run(stream, *self.arguments(*pointers, *numbers), *self.constants)
+        run = direct(self.ordinary(pointers, *floats), self.programs)
+        if run is not None:
+            self.bound[aligned] = run
 
-    def ordinary(self, operands: Sequence[Operand], *numbers: float) -> Any:
-        """Launch it through Triton; what comes back is the compiled kernel, or None."""
-        # The interpreter takes tensors alone.
-        given = [x if isinstance(x, Tensor) else whole(x) for x in operands]
-        arguments = self.arguments(*given, *numbers)
+    def ordinary(self, pointers: Sequence[Place], *floats: float) -> Any:
+        """Launch it through Triton; what comes back is the compiled kernel."""
+        given = [
+            x if isinstance(x, Tensor) else Pointer(x, dtype)
+            for x, dtype in zip(pointers, self.dtypes, strict=True)
+        ]
+        arguments = self.arguments(*given, *floats)
         return self.kernel[(self.programs,)](*arguments, *self.constants, **self.options)
 
 
-def whole(x: Any) -> Tensor:
-    """A piece as a tensor."""
-    return x.tensor()
+def alignments(pointers: Sequence) -> tuple[bool, ...]:
+    """Which of them are aligned: the kernel is compiled anew for each answer."""
+    return tuple(pointer % ALIGNMENT == 0 for pointer in pointers)
 
 
 def direct(compiled: Any, programs: int) -> Callable | None:
     """A function of the stream and all arguments, or None where this Triton is not one we know."""
-    if not known_version():
-        return None
-    try:
-        run, function = compiled.run, compiled.function
-        packed = compiled.packed_metadata
-    except AttributeError:  # not compiled yet, by somebody's executor
-        return None
-
-    def launch(stream: int, *arguments: Any) -> None:
-        # No metadata and no hooks: they are for those who watch.
-        run(programs, 1, 1, stream, function, packed, None, None, None, *arguments)
-
-    return launch
-
-
-def known_version() -> bool:
-    """Whether compiled kernels of the installed Triton are called as in `direct`."""
     import triton
 
-    return triton.__version__.startswith(KNOWN)
+    if not triton.__version__.startswith(KNOWN):
+        return None
+    try:
+        launcher, function, packed = compiled.run, compiled.function, compiled.packed_metadata
+        launch, scratch = launcher.launch, launcher.global_scratch_size
+        scratch += launcher.profile_scratch_size
+        how = (launcher.launch_cooperative_grid, launcher.launch_pdl)
+    except AttributeError:  # not compiled yet, by somebody's executor; or not for CUDA
+        return None
+    if scratch:  # memory that Triton allocates for each launch
+        return None
+    grid = (programs, 1, 1)
+    # No memory of its own, its metadata, and nobody who watches.
+    rest = (function, *how, None, None, packed, None, None, None)
+    return lambda stream, *arguments: launch(*grid, stream, *rest, *arguments)
+
+
+def sizes_between(pointers: int, *sizes: Any) -> Callable[..., tuple]:
+    """Arguments of a kernel that takes pointers, then these sizes, then floats."""
+
+    def arguments(*operands: Any) -> tuple:
+        return (*operands[:pointers], *sizes, *operands[pointers:])
+
+    return arguments
+
+
+def filling(template: Any, *names: str) -> Callable[..., Any]:
+    """`template._replace(**dict(zip(names, values)))` of a named tuple, as a function of the values."""
+    fields, make = list(template), type(template)._make
+    at = [template._fields.index(name) for name in names]
+
+    def filled(*values: Any) -> Any:
+        new = fields.copy()
+        for i, value in zip(at, values, strict=True):
+            new[i] = value
+        return make(new)
+
+    return filled

@@ -6,6 +6,7 @@ units, D value dim.
 
 from __future__ import annotations
 
+import functools
 import math
 
 import torch
@@ -112,20 +113,42 @@ def run(p: Problem) -> Attended:
     call, _ = choice.on_device(p)
     assert call is not None
     b, value = same_heads(form.b, p.value, p.heads)
-    numbers = torch.tensor([1 / p.temperature, call.allowed], dtype=torch.float64, device="cpu")
+    lead = p.lead
     output = operators.run(
         operators.Inputs(
-            four_dims(form.a, p.lead),
-            four_dims(b, p.lead),
-            form.v.squeeze(-2).expand(p.heads, -1),
-            four_dims(value, p.lead),
-            numbers,
+            four_dims(form.a, lead),
+            four_dims(b, lead),
+            one_for_each_head(form.v, p.heads),
+            four_dims(value, lead),
+            numbers(1 / p.temperature, call.allowed),
             p.mask is not None,
             call.kind,
             call.rank,
         )
     )
-    return Attended(output.reshape(*p.lead, *output.shape[1:]))
+    return Attended(output if len(lead) == 1 else output.reshape(*lead, *output.shape[1:]))
+
+
+def numbers(rate: float, allowed: float) -> Tensor:
+    """The numbers of `Inputs`: made once where nothing looks on, which takes longer than a kernel."""
+    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
+        return made(rate, allowed)
+    return remembered(rate, allowed)
+
+
+def made(rate: float, allowed: float) -> Tensor:
+    """Two numbers on the CPU; made in inference mode they could not be saved for a backward later."""
+    with torch.inference_mode(False):
+        return torch.tensor([rate, allowed], dtype=torch.float64, device="cpu")
+
+
+remembered = functools.lru_cache(maxsize=64)(made)
+
+
+def one_for_each_head(v: Tensor, heads: int) -> Tensor:
+    """The v (H or 1, 1, E) of a form as (H, E)."""
+    v = v.squeeze(-2)
+    return v if v.shape[0] == heads else v.expand(heads, -1)
 
 
 def four_dims(x: Tensor, lead: tuple[int, ...]) -> Tensor:

@@ -6,13 +6,21 @@ Shape legend: see `operators`; W width of the features, X width of the values.
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from regard import sine
-from regard.engines.launching import Launch, Layout, Piece
+from regard.engines.launching import (
+    Launch,
+    Layout,
+    Place,
+    current_stream,
+    places,
+    sizes_between,
+)
 from regard.engines.sine.bounds import LARGEST_LOGIT, ROUNDING
 from regard.engines.sine.widths import widths_of
 from regard.engines.sizes import blocks_in, power_of_two
@@ -32,6 +40,7 @@ PARTS, HEADS, SUMMED = 16, 1024, 2048
 # Values reach up to 4 and grad_out up to 1 in fp16: their products, times weights of 1 / L and summed
 # over Q queries, then stay clear of both ends of its range for lengths up to 32k and more.
 VALUE_TARGET, GRAD_TARGET = 2, 0
+INT, FLOAT, HALF = torch.int32, torch.float32, torch.float16
 MEASURING = {"PLACES": MEASURED, "NUMBERS": NUMBERS}
 # Kinds of calls whose launches are kept, each of them some 20 kB.
 REMEMBERED = 256
@@ -63,6 +72,24 @@ def kind_of(x: Inputs) -> Kind:
     )
 
 
+class Call(NamedTuple):
+    """One call: where its inputs are, its numbers, and the stream."""
+
+    a: Place
+    b: Place
+    v: Place
+    value: Place
+    rate: float
+    allowed: float
+    stream: int | None
+
+
+def call_of(x: Inputs) -> Call:
+    """This call; x keeps the memory alive."""
+    of_x = places(x.a, x.b, x.v, x.value)
+    return Call(*of_x, *x.numbers.tolist(), current_stream(x.a.device))
+
+
 class Notes(NamedTuple):
     """What is known of a call, in one memory, which the backward reads too.
 
@@ -71,12 +98,12 @@ class Notes(NamedTuple):
     all holds; parts, what the range was found from.
     """
 
-    holds: Piece
-    weight: Piece
-    row: Piece
-    peak: Piece
-    sound: Piece
-    parts: Piece
+    holds: Place
+    weight: Place
+    row: Place
+    peak: Place
+    sound: Place
+    parts: Place
 
 
 class Scratch(NamedTuple):
@@ -86,11 +113,11 @@ class Scratch(NamedTuple):
     found from; what each block of queries and of keys adds to dv.
     """
 
-    skip: Piece
-    peak: Piece
-    parts: Piece
-    from_queries: Piece
-    from_keys: Piece
+    skip: Place
+    peak: Place
+    parts: Place
+    from_queries: Place
+    from_keys: Place
 
 
 def note_words(a: torch.Size, b: torch.Size) -> tuple[tuple[int, torch.dtype], ...]:
@@ -99,31 +126,30 @@ def note_words(a: torch.Size, b: torch.Size) -> tuple[tuple[int, torch.dtype], .
     query_parts, key_parts = blocks_in(queries, MEASURED), blocks_in(keys, MEASURED)
     parts = (heads * query_parts + key_heads * key_parts) * hidden + key_heads * key_parts
     return (
-        (4, torch.int32),
-        (heads * hidden, torch.float32),
-        (batch * key_heads * hidden, torch.int32),
-        (batch * key_heads, torch.float32),
-        (batch * heads, torch.int32),
-        (batch * parts, torch.int32),
+        (4, INT),
+        (heads * hidden, FLOAT),
+        (batch * key_heads * hidden, INT),
+        (batch * key_heads, FLOAT),
+        (batch * heads, INT),
+        (batch * parts, INT),
     )
 
 
 class Features:
-    """The launches of all calls of one kind, with the sizes and strides that they take.
-
-    Methods take the stream first, see `regard.engines.launching`.
-    """
+    """The launches of all calls of one kind, with the sizes and strides that they take."""
 
     def __init__(self, kind: Kind) -> None:
         # Not at the top of the file: `import regard` works without Triton.
         from regard.engines.sine import gradients, kernels
 
-        self.kernels, self.gradients, self.device = kernels, gradients, kind.device
+        self.kernels, self.gradients, self.kind = kernels, gradients, kind
+        self.device, self.dtype = kind.device, kind.dtypes[3]
         self.batch, self.heads, self.queries, self.hidden = kind.a
         (_, self.key_heads, self.keys, _), self.value_dim = kind.b, kind.value[-1]
         self.widths = widths_of(kind.series, kind.rank, self.hidden, self.value_dim)
         load = load_lending if self.widths.lent else sine.load
         self.series = load(kind.series, kind.rank, kind.device)
+        self.tables = sine.Series(*places(*self.series))
         self.sizes = (self.heads, self.key_heads)
         self.parts = (blocks_in(self.queries, MEASURED), blocks_in(self.keys, MEASURED))
         padded, wide = power_of_two(self.hidden), power_of_two(self.widths.values)
@@ -148,49 +174,57 @@ class Features:
             "X": self.widths.values,
             "XP": wide,
         }
+        lead = (self.batch, self.heads)
+        self.phi = (*lead, self.queries, self.widths.features)
+        self.psi = (*lead, self.keys, self.widths.features)
+        self.wide = (*lead, self.keys, self.widths.values)
+        self.attended = (*lead, self.queries, self.widths.values)
+        self.output = (*lead, self.queries, self.value_dim)
         self.bind_forward(kind)
         self.bind_backward(kind)
 
-    def launch(self, kernel: Any, programs: int, pointers: int, *sizes: Any, **more: int) -> Launch:
+    def launch(
+        self, kernel: Any, programs: int, dtypes: Sequence, *sizes: Any, **more: int
+    ) -> Launch:
         """A kernel that takes pointers, then sizes, then floats; its constants have names."""
         given = {**self.fixed, **more}
         # Nothing else of a kernel is annotated.
         constants = [given[name] for name in kernel.fn.__annotations__]
-
-        def arguments(*operands: Any) -> tuple:
-            return (*operands[:pointers], *sizes, *operands[pointers:])
-
-        return Launch(kernel, programs, arguments, constants)
+        return Launch(kernel, programs, dtypes, sizes_between(len(dtypes), *sizes), constants)
 
     def bind_forward(self, kind: Kind) -> None:
         """The launches around cuDNN's forward."""
         kernels, total, both = self.kernels, self.batch * self.heads, (*self.sizes,)
+        a, b, v, value = kind.dtypes
         strides = (*kind.a_stride, *kind.b_stride, *kind.value_stride)
         programs = total * self.parts[0] + 2 * self.batch * self.key_heads * self.parts[1]
         self.find_peaks = self.launch(
-            *(kernels.peaks, programs, 4),
+            *(kernels.peaks, programs, (a, b, value, INT)),
             *(self.batch, *both, self.queries, self.keys, *self.parts, *strides),
             **MEASURING,
         )
         self.pick_rows = self.launch(
-            *(kernels.pick_rows, self.batch * self.key_heads, 10),
+            *(kernels.pick_rows, self.batch * self.key_heads),
+            (INT, v, FLOAT, FLOAT, FLOAT, FLOAT, INT, FLOAT, INT, INT),
             *(self.batch, *both, *self.parts, *kind.v_stride, ROUNDING, LARGEST_LOGIT),
             PARTS=PARTS,
         )
         self.make_query = self.launch(
-            *(kernels.query_features, total * self.query_blocks, 6),
+            *(kernels.query_features, total * self.query_blocks, (a, v, INT, FLOAT, FLOAT, HALF)),
             *(*both, self.queries, self.query_blocks, *kind.a_stride, *kind.v_stride),
             BLOCK=self.block,
         )
         self.make_key = self.launch(
-            *(kernels.key_features, total * self.key_blocks, 9),
+            *(kernels.key_features, total * self.key_blocks),
+            (b, v, value, INT, FLOAT, FLOAT, FLOAT, HALF, HALF),
             *(*both, self.keys, self.key_blocks),
             *(*kind.b_stride, *kind.v_stride, *kind.value_stride),
             TARGET=VALUE_TARGET,
             BLOCK=self.value_block,
         )
         self.make_output = self.launch(
-            *(kernels.finish, total * self.output_blocks, 6),
+            *(kernels.finish, total * self.output_blocks),
+            (HALF, FLOAT, value, INT, INT, torch.int64),
             *(self.batch, *both, self.queries, self.output_blocks),
             TARGET=VALUE_TARGET,
             BLOCK=self.value_block,
@@ -201,40 +235,46 @@ class Features:
     def bind_backward(self, kind: Kind) -> None:
         """The launches around cuDNN's backward."""
         gradients, total = self.gradients, self.batch * self.heads
+        a, b, v, value = kind.dtypes
         targets = {"VALUE_TARGET": VALUE_TARGET, "GRAD_TARGET": GRAD_TARGET}
         self.of_query = self.launch(
-            *(gradients.query_gradient, total * self.query_blocks, 10),
+            *(gradients.query_gradient, total * self.query_blocks),
+            (a, v, INT, FLOAT, FLOAT, FLOAT, FLOAT, HALF, a, FLOAT),
             *(*self.sizes, self.queries, self.query_blocks, *kind.a_stride, *kind.v_stride),
             BLOCK=self.block,
             **targets,
         )
         self.of_key = self.launch(
-            *(gradients.key_gradient, self.batch * self.key_heads * self.gradient_blocks, 12),
+            *(gradients.key_gradient, self.batch * self.key_heads * self.gradient_blocks),
+            (b, v, INT, FLOAT, FLOAT, FLOAT, FLOAT, HALF, HALF, b, value, FLOAT),
             *(*self.sizes, self.keys, self.gradient_blocks, *kind.b_stride, *kind.v_stride),
             BLOCK=self.gradient_block,
             **targets,
         )
         self.of_weight = self.launch(
-            *(gradients.weight_gradient, self.heads, 4),
+            *(gradients.weight_gradient, self.heads, (FLOAT, FLOAT, v, INT)),
             *(self.batch, self.heads, self.query_blocks, self.gradient_blocks),
             ROWS=max(SUMMED // self.fixed["EP"], 1),
         )
         self.of_output = functools.lru_cache(maxsize=8)(self.bind_output)
         self.scratch = Layout(
-            (1, torch.int32),
-            (total, torch.float32),
-            (total * self.parts[0], torch.int32),
-            (total * self.query_blocks * self.hidden, torch.float32),
-            (total * self.gradient_blocks * self.hidden, torch.float32),
+            (1, INT),
+            (total, FLOAT),
+            (total * self.parts[0], INT),
+            (total * self.query_blocks * self.hidden, FLOAT),
+            (total * self.gradient_blocks * self.hidden, FLOAT),
         )
 
     def bind_output(self, stride: tuple[int, ...], dtype: torch.dtype) -> tuple[Launch, Launch]:
         """The launches for grad_out of these strides and this dtype."""
         total, parts = self.batch * self.heads, self.parts[0]
         sizes = (self.heads, self.queries, parts, *stride)
-        find = self.launch(self.gradients.gradient_peaks, total * parts, 2, *sizes, **MEASURING)
+        find = self.launch(
+            self.gradients.gradient_peaks, total * parts, (dtype, INT), *sizes, **MEASURING
+        )
         make = self.launch(
-            *(self.gradients.output_gradient, total * self.output_blocks, 6),
+            *(self.gradients.output_gradient, total * self.output_blocks),
+            (dtype, INT, INT, FLOAT, INT, HALF),
             *(*sizes, self.output_blocks),
             TARGET=GRAD_TARGET,
             BLOCK=self.value_block,
@@ -242,87 +282,79 @@ class Features:
         )
         return find, make
 
-    def new(self, *shape: int) -> Tensor:
-        """A tensor in fp16 to write to."""
-        return torch.empty(shape, dtype=torch.float16, device=self.device)
+    def new(self, shape: Sequence[int], dtype: torch.dtype = HALF) -> Tensor:
+        """A tensor to write to."""
+        return torch.empty(shape, dtype=dtype, device=self.device)
 
-    def measure(self, stream: int | None, x: Inputs) -> tuple[Tensor, Notes]:
-        """The range, and what follows from it."""
-        memory, series = self.notes.new(self.device), self.series
+    def measure(self, call: Call) -> tuple[Tensor, Notes]:
+        """The range, and what follows from it, in its memory."""
+        memory, tables = self.notes.new(self.device), self.tables
         notes = Notes(*self.notes.cut(memory))
         holds, weight, row, peak, sound, parts = notes
-        self.find_peaks(stream, (x.a, x.b, x.value, parts))
-        tables = (series.reach, series.error, series.coefficients)
+        self.find_peaks(call.stream, (call.a, call.b, call.value, parts))
         self.pick_rows(
-            stream, (parts, x.v, *tables, weight, row, peak, sound, holds), *x.numbers.tolist()
+            call.stream,
+            (
+                *(parts, call.v, tables.reach, tables.error, tables.coefficients),
+                *(weight, row, peak, sound, holds),
+            ),
+            call.rate,
+            call.allowed,
         )
         return memory, notes
 
-    def query(self, stream: int | None, x: Inputs, row: Piece, rate: float) -> Tensor:
+    def query(self, call: Call, notes: Notes) -> Tensor:
         """The features phi (B, H, Q, W)."""
-        phi = self.new(self.batch, self.heads, self.queries, self.widths.features)
-        tables = (self.series.frequencies, self.series.coefficients)
-        self.make_query(stream, (x.a, x.v, row, *tables, phi), rate)
+        phi, tables = self.new(self.phi), self.tables
+        known = (call.a, call.v, notes.row, tables.frequencies, tables.coefficients)
+        self.make_query(call.stream, (*known, *places(phi)), call.rate)
         return phi
 
-    def key(
-        self, stream: int | None, x: Inputs, notes: Notes, rate: float
-    ) -> tuple[Tensor, Tensor]:
+    def key(self, call: Call, notes: Notes) -> tuple[Tensor, Tensor]:
         """The features psi (B, H, L, W) and the values (B, H, L, X), for each query head."""
-        psi = self.new(self.batch, self.heads, self.keys, self.widths.features)
-        wide = self.new(self.batch, self.heads, self.keys, self.widths.values)
-        tables = (self.series.linear, self.series.frequencies)
-        self.make_key(stream, (x.b, x.v, x.value, notes.row, *tables, notes.peak, psi, wide), rate)
+        psi, wide, tables = self.new(self.psi), self.new(self.wide), self.tables
+        known = (call.b, call.v, call.value, notes.row, tables.linear, tables.frequencies)
+        self.make_key(call.stream, (*known, notes.peak, *places(psi, wide)), call.rate)
         return psi, wide
 
-    def finish(self, stream: int | None, x: Inputs, attended: Tensor, notes: Notes) -> Tensor:
+    def finish(self, call: Call, attended: Tensor, notes: Notes) -> Tensor:
         """The output (B, H, Q, D) in the dtype of the values; the call is counted."""
-        shape = (self.batch, self.heads, self.queries, self.value_dim)
-        output = torch.empty(shape, dtype=x.value.dtype, device=self.device)
-        counts = escapes.counter(self.device)
-        self.make_output(stream, (attended, notes.peak, output, notes.sound, notes.holds, counts))
+        output = self.new(self.output, self.dtype)
+        given, into, counts = places(attended, output, escapes.counter(self.device))
+        known = (given, notes.peak, into, notes.sound, notes.holds, counts)
+        self.make_output(call.stream, known)
         return output
 
     def output_gradient(
-        self, stream: int | None, grad: Tensor, notes: Notes
-    ) -> tuple[Scratch, Tensor]:
-        """The largest |grad_out| of each head, and the gradient of what cuDNN gave."""
-        scratch = Scratch(*self.scratch.cut(self.scratch.new(self.device)))
-        given = self.new(self.batch, self.heads, self.queries, self.widths.values)
+        self, call: Call, grad: Tensor, notes: Notes
+    ) -> tuple[Tensor, Scratch, Tensor]:
+        """What the backward notes, in its memory, and the gradient of what cuDNN gave."""
+        memory, given = self.scratch.new(self.device), self.new(self.attended)
+        scratch = Scratch(*self.scratch.cut(memory))
         find, make = self.of_output(grad.stride(), grad.dtype)
-        find(stream, (grad, scratch.parts))
-        make(stream, (grad, scratch.parts, notes.holds, scratch.peak, scratch.skip, given))
-        return scratch, given
+        of_grad, into = places(grad, given)
+        find(call.stream, (of_grad, scratch.parts))
+        known = (of_grad, scratch.parts, notes.holds, scratch.peak, scratch.skip, into)
+        make(call.stream, known)
+        return memory, scratch, given
 
-    def gradients_of(
-        self,
-        stream: int | None,
-        x: Inputs,
-        notes: Notes,
-        scratch: Scratch,
-        by_features: tuple[Tensor, Tensor, Tensor],
-        rate: float,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def input_gradients(
+        self, call: Call, notes: Notes, scratch: Scratch, by_features: Sequence[Tensor]
+    ) -> tuple[Tensor, ...]:
         """The gradients of a, b, v and value from those of phi, psi and the values."""
-        found = [torch.empty(y.shape, dtype=y.dtype, device=self.device) for y in x[:4]]
-        (grad_a, grad_b, grad_v, grad_value), series = found, self.series
-        grad_phi, grad_psi, grad_wide = by_features
+        kind, tables = self.kind, self.tables
+        shapes = (kind.a, kind.b, (self.heads, self.hidden), kind.value)
+        grads = tuple(map(self.new, shapes, kind.dtypes))
+        grad_phi, grad_psi, grad_wide, to_a, to_b, to_v, to_value = places(*by_features, *grads)
         skip, peak_grad, _, from_queries, from_keys = scratch
-        _, _, row, peak, _, _ = notes
-        self.of_query(
-            stream,
-            (x.a, x.v, row, series.frequencies, series.coefficients)
-            + (peak, peak_grad, grad_phi, grad_a, from_queries),
-            rate,
-        )
-        self.of_key(
-            stream,
-            (x.b, x.v, row, series.linear, series.frequencies, peak, peak_grad)
-            + (grad_psi, grad_wide, grad_b, grad_value, from_keys),
-            rate,
-        )
-        self.of_weight(stream, (from_queries, from_keys, grad_v, skip))
-        return grad_a, grad_b, grad_v, grad_value
+        known = (call.a, call.v, notes.row, tables.frequencies, tables.coefficients)
+        known = (*known, notes.peak, peak_grad, grad_phi, to_a, from_queries)
+        self.of_query(call.stream, known, call.rate)
+        known = (call.b, call.v, notes.row, tables.linear, tables.frequencies)
+        known = (*known, notes.peak, peak_grad, grad_psi, grad_wide, to_b, to_value, from_keys)
+        self.of_key(call.stream, known, call.rate)
+        self.of_weight(call.stream, (from_queries, from_keys, to_v, skip))
+        return grads
 
 
 @functools.lru_cache(maxsize=REMEMBERED)

@@ -19,11 +19,17 @@ import torch
 from torch import Tensor
 
 from regard.engines.gpu import launching
-from regard.engines.launching import current_stream
-from regard.engines.sine.launch import Notes, features_of, kind_of, note_words
+from regard.engines.sine.launch import Notes, call_of, features_of, kind_of, note_words
 from regard.engines.sine.parts import PARTS, Exact
 from regard.engines.sine.widths import Widths, widths_of
-from regard.engines.tiled.operators import LIBRARY, apply, below_autograd, differentiated, once
+from regard.engines.tiled.operators import (
+    LIBRARY,
+    apply,
+    below_autograd,
+    differentiated,
+    in_forward_mode,
+    once,
+)
 
 
 class Inputs(NamedTuple):
@@ -68,6 +74,8 @@ LIBRARY.define(f"sine_attend({ARGUMENTS}) -> (Tensor, Tensor, Tensor, Tensor)")
 LIBRARY.define(
     f"sine_attend_backward({ARGUMENTS}, Tensor grad, {KEPT}) -> (Tensor, Tensor, Tensor, Tensor)"
 )
+# Tensors that nothing overrides.
+PLAIN = (Tensor, torch.nn.Parameter)
 COUNT = len(Inputs._fields)
 TENSORS = Inputs._fields.index("causal")
 
@@ -89,14 +97,12 @@ def attend(*flat) -> tuple[Tensor, ...]:
     x = Inputs(*flat)
     if empty_call(x):
         return tuple(made.zero_() for made in fake_attend(*flat))
-    features, stream = features_of(kind_of(x)), current_stream(x.a.device)
-    rate = x.numbers.tolist()[0]
-    memory, notes = features.measure(stream, x)
-    wide = features.key(stream, x, notes, rate)
-    phi = features.query(stream, x, notes.row, rate)
-    attended, lse = PARTS.fused.forward(phi, *wide, x.causal)
-    del phi, wide
-    output = features.finish(stream, x, attended, notes)
+    features, call = features_of(kind_of(x)), call_of(x)
+    memory, notes = features.measure(call)
+    wide = features.key(call, notes)
+    attended, lse = PARTS.fused.forward(features.query(call, notes), *wide, x.causal)
+    del wide
+    output = features.finish(call, attended, notes)
     behind().attend(notes.holds, x.a, x.b, notes.weight, x.value, x.causal, output)
     return output, attended, lse, memory
 
@@ -106,19 +112,19 @@ def attend_backward(*flat) -> tuple[Tensor, ...]:
     x, grad, kept = Inputs(*flat[:COUNT]), flat[COUNT], Kept(*flat[COUNT + 1 :])
     if empty_call(x):
         return tuple(made.zero_() for made in fake_attend_backward(*flat))
-    features, stream = features_of(kind_of(x)), current_stream(x.a.device)
-    rate, notes = x.numbers.tolist()[0], Notes(*features.notes.cut(kept.notes))
-    scratch, given = features.output_gradient(stream, grad, notes)
-    phi = features.query(stream, x, notes.row, rate)
-    wide = features.key(stream, x, notes, rate)
+    features, call = features_of(kind_of(x)), call_of(x)
+    notes = Notes(*features.notes.cut(kept.notes))
+    # Places keep no memory alive: its name does, to the end.
+    memory, scratch, given = features.output_gradient(call, grad, notes)
+    phi, wide = features.query(call, notes), features.key(call, notes)
     found = PARTS.fused.backward(given, phi, *wide, kept.attended, kept.lse, x.causal)
     del given, phi, wide
-    by_features = tuple(part.contiguous() for part in found)
+    found = tuple(part.contiguous() for part in found)
+    grads = features.input_gradients(call, notes, scratch, found)
     del found
-    grads = features.gradients_of(stream, x, notes, scratch, by_features, rate)
-    del by_features
-    exact = behind()
-    exact.backward(scratch.skip, grad, x.a, x.b, notes.weight, x.value, rate, x.causal, *grads)
+    known = (scratch.skip, grad, x.a, x.b, notes.weight, x.value)
+    behind().backward(*known, call.rate, x.causal, *grads)
+    del memory
     return grads
 
 
@@ -147,7 +153,7 @@ class Attend(torch.autograd.Function):
     @staticmethod
     def forward(*flat):
         """Run the operator; `flat` is `Inputs`."""
-        return below_autograd(torch.ops.regard.sine_attend, *flat)
+        return forward(*flat)
 
     @staticmethod
     def setup_context(ctx, inputs, output):
@@ -164,8 +170,12 @@ class Attend(torch.autograd.Function):
         if grad is None:
             return (None,) * COUNT
         saved = ctx.saved_tensors
-        inputs = (*saved[:TENSORS], *ctx.settings)
-        grads = once("sine", "attend_backward", *inputs, grad, *saved[TENSORS:])
+        flat = (*saved[:TENSORS], *ctx.settings, grad, *saved[TENSORS:])
+        if torch.is_grad_enabled() or looked_at(flat):
+            grads = once("sine", "attend_backward", *flat)
+        else:
+            with torch._C._AutoDispatchBelowAutograd():
+                grads = launched_backward(*flat)
         needed = ctx.needs_input_grad
         return *(g if needed[i] else None for i, g in enumerate(grads)), *[None] * (COUNT - 4)
 
@@ -184,16 +194,36 @@ def with_autograd(*flat):
 
 
 def run(x: Inputs) -> Tensor:
-    """The output (B, H, Q, D); the operator alone where no gradient is needed."""
-    if needs_gradient(x):
-        return apply(Attend, *x)[0]
-    return below_autograd(torch.ops.regard.sine_attend, *x)[0]
+    """The output (B, H, Q, D); without autograd where no gradient is needed."""
+    return apply(Attend, *x)[0] if needs_gradient(x) else forward(*x)[0]
 
 
+def forward(*flat) -> tuple[Tensor, ...]:
+    """`sine_attend` below autograd."""
+    if looked_at(flat):
+        return below_autograd(torch.ops.regard.sine_attend.default, *flat)
+    with torch._C._AutoDispatchBelowAutograd():
+        return launched(*flat)
+
+
+def looked_at(flat: tuple) -> bool:
+    """Whether somebody may look for the operator: a compiler, a transform, a mode, a profiler.
+
+    If not, its kernels are called as they are: the way through the dispatcher and back to Python takes
+    as long as four of them.
+    """
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        return True
+    if torch._C._len_torch_dispatch_stack() or torch.autograd._profiler_enabled():
+        return True
+    return in_forward_mode() or not all(type(x) in PLAIN for x in flat[:TENSORS])
+
+
+launched, launched_backward = launching(attend), launching(attend_backward)
 # On the CPU the kernels run in Triton's interpreter, with other parts: that is how they are tested.
 for device in ("CUDA", "CPU"):
-    LIBRARY.impl("sine_attend", launching(attend), device)
-    LIBRARY.impl("sine_attend_backward", launching(attend_backward), device)
+    LIBRARY.impl("sine_attend", launched, device)
+    LIBRARY.impl("sine_attend_backward", launched_backward, device)
 LIBRARY.impl("sine_attend", with_autograd, "Autograd")
 torch.library.register_fake("regard::sine_attend", fake_attend, lib=LIBRARY)
 torch.library.register_fake("regard::sine_attend_backward", fake_attend_backward, lib=LIBRARY)

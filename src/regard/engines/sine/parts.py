@@ -11,7 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from regard.engines.launching import Piece
+from regard.engines.launching import Place
 
 
 class Fused(Protocol):
@@ -38,10 +38,10 @@ class Exact(Protocol):
 
     def attend(
         self,
-        skip: Piece,
+        skip: Place,
         a: Tensor,
         b: Tensor,
-        weight: Piece,
+        weight: Place,
         value: Tensor,
         causal: bool,
         output: Tensor,
@@ -54,11 +54,11 @@ class Exact(Protocol):
 
     def backward(
         self,
-        skip: Piece,
+        skip: Place,
         grad: Tensor,
         a: Tensor,
         b: Tensor,
-        weight: Piece,
+        weight: Place,
         value: Tensor,
         rate: float,
         causal: bool,

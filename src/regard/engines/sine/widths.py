@@ -23,6 +23,7 @@ COST = {
     (256, 64): (1.23, 7.99),
     (256, 128): (1.26, 7.52),
 }
+CHEAPEST_FIRST = sorted(COST, key=lambda widths: sum(COST[widths]))
 WIDEST_FEATURES, WIDEST_VALUE = 256, 128
 # beta as columns of the features: what fp16 holds of it, and the rest.
 COLUMNS = 2
@@ -51,13 +52,12 @@ def lay_out(series_width: int, value_dim: int, lend: bool = True) -> Widths | No
     series shorter by one for a unit that lends; columns of their own come first where they cost
     nothing.
     """
-    best, least = None, float("inf")
-    for lent in (False, True) if lend else (False,):
-        features = series_width + (0 if lent else COLUMNS)
-        for (wide, wide_value), times in COST.items():
-            if wide >= features and wide_value >= value_dim and sum(times) < least:
-                best, least = Widths(wide, wide_value, lent), sum(times)
-    return best
+    for wide, wide_value in CHEAPEST_FIRST:
+        if wide >= series_width and wide_value >= value_dim:
+            own = wide >= series_width + COLUMNS
+            if own or lend:
+                return Widths(wide, wide_value, not own)
+    return None
 
 
 def widths_of(kind: str, rank: int, hidden: int, value_dim: int) -> Widths:

@@ -10,13 +10,20 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from regard.engines.launching import Launch, Layout, Piece, current_stream
+from regard.engines.launching import (
+    Launch,
+    Layout,
+    Place,
+    current_stream,
+    filling,
+    places,
+    sizes_between,
+)
 from regard.engines.sizes import blocks_in, power_of_two
 from regard.engines.tiled import Arguments
 
@@ -24,6 +31,7 @@ from regard.engines.tiled import Arguments
 SHIFTED, COLLECTED, CLEARED, SUMMED = 16, 32, 4096, 1024
 # Kinds of calls whose launches are kept.
 REMEMBERED = 256
+INT, FLOAT = torch.int32, torch.float32
 
 
 class Behind:
@@ -31,27 +39,31 @@ class Behind:
 
     def attend(
         self,
-        skip: Piece,
+        skip: Place,
         a: Tensor,
         b: Tensor,
-        weight: Piece,
+        weight: Place,
         value: Tensor,
         causal: bool,
         output: Tensor,
     ) -> None:
         """The output (B, H, Q, D), in place."""
         plan = standby(kind_of(a, b, value, causal))
-        tail, peak = plan.rows.cut(plan.rows.new(a.device))
-        known = (a, b, weight, plan.packed(value), skip)
-        plan.forward(current_stream(a.device), (*known, output, tail, peak, *plan.stop()))
+        # Places keep no memory alive: names do, to the end.
+        memory, value, stop = plan.rows.new(a.device), plan.packed(value), plan.stop()
+        q, k, values, into, *ends = places(a, b, value, output, *stop)
+        plan.forward(
+            current_stream(a.device),
+            (q, k, weight, values, skip, into, *plan.rows.cut(memory), *ends),
+        )
 
     def backward(
         self,
-        skip: Piece,
+        skip: Place,
         grad: Tensor,
         a: Tensor,
         b: Tensor,
-        weight: Piece,
+        weight: Place,
         value: Tensor,
         rate: float,
         causal: bool,
@@ -62,14 +74,17 @@ class Behind:
     ) -> None:
         """The gradients, in place; its own forward is computed again."""
         plan, stream = standby(kind_of(a, b, value, causal)), current_stream(a.device)
-        output, tail, peak, shift, *sums = plan.sums.cut(plan.sums.new(a.device))
-        known = (a, b, weight, plan.packed(value), skip)
-        stop, grad = plan.stop(), grad.contiguous()
-        ready, back = plan.of_gradient(grad.dtype)
-        plan.forward_again(stream, (*known, output, tail, peak, *stop))
-        ready(stream, (grad, output, shift, sums[0], skip))
-        back(stream, (*known, grad, peak, tail, shift, *sums, *stop))
-        plan.collect(stream, (*sums, grad_a, grad_b, grad_v, grad_value, skip), rate)
+        memory, value, stop = plan.sums.new(a.device), plan.packed(value), plan.stop()
+        grad = grad.contiguous()
+        output, tail, peak, shift, *sums = plan.sums.cut(memory)
+        q, k, values, given, *ends = places(a, b, value, grad, *stop)
+        known = (q, k, weight, values, skip)
+        ready, back, collect = plan.of_gradient(grad.dtype, grad_v.dtype)
+        plan.forward_again(stream, (*known, output, tail, peak, *ends))
+        ready(stream, (given, output, shift, sums[0], skip))
+        back(stream, (*known, given, peak, tail, shift, *sums, *ends))
+        results = places(grad_a, grad_b, grad_v, grad_value)
+        collect(stream, (*sums, *results, skip), rate)
 
 
 class Kind(NamedTuple):
@@ -102,15 +117,18 @@ class Standby:
         self.calls, self.kind = calls, kind
         self.args = arguments(kind)
         ((form, self.name, self.units),) = prepare.direct(self.args)
-        self.form = form._replace(q=None, k=None, v=None)
+        self.form = filling(form, "q", "k", "v")
         self.pairs = prepare.pairs(self.args)
-        self.values = prepare.values(self.args)._replace(value=None)
+        self.values = filling(prepare.values(self.args), "value")
         given = self.args.value
         self.is_packed = prepare.packed(given) is given
+        self.sizes = calls.sizes(self.args)
+        self.dtypes = (*kind.dtypes[:2], FLOAT, kind.dtypes[2], INT)
+        self.ends = (INT,) if kind.causal else ()
         self.batch, self.heads, self.queries, self.hidden = kind.a
         self.keys, self.dims = kind.value[-2:]
         total = self.batch * self.heads
-        row = (total * self.queries, torch.float32)
+        row = (total * self.queries, FLOAT)
         self.rows = Layout(row, row)
         self.bind_forward()
         self.bind_backward(total)
@@ -126,96 +144,102 @@ class Standby:
         ends = torch.arange(1, self.queries + 1, dtype=torch.int32, device=self.kind.device)
         return (ends,)
 
-    def operands(self, q, k, v, value, stop) -> tuple:
+    def operands(self, q, k, v, value, ends) -> tuple:
         """The first arguments of both kernels."""
-        pairs = self.pairs._replace(stop=stop[0]) if stop else self.pairs
-        form = self.form._replace(q=q, k=k, v=v)
-        return form, pairs, self.calls.sizes(self.args), self.values._replace(value=value)
+        pairs = self.pairs._replace(stop=ends[0]) if ends else self.pairs
+        return self.form(q, k, v), pairs, self.sizes, self.values(value)
 
     def bind_forward(self) -> None:
         """The launches of the forward: to the output, and once more for the backward."""
-        calls, args = self.calls, self.args
         from regard.engines.triton.forward import forward_kernel
 
+        calls, args = self.calls, self.args
         sides = calls.forward_tile(args)
 
-        def given(q, k, v, value, skip, output, tail, peak, *stop) -> tuple:
+        def arguments(q, k, v, value, skip, output, tail, peak, *ends) -> tuple:
             # No entropy is asked for: its place is not written to.
-            return (*self.operands(q, k, v, value, stop), skip, output, tail, tail, peak)
+            return (*self.operands(q, k, v, value, ends), skip, output, tail, tail, peak)
 
         tile = calls.tile(args, sides, self.name, self.units, self.pairs)
         programs = self.batch * self.heads * blocks_in(self.queries, sides[0])
         constants = (tile, calls.chunk(self.units), False)
         self.forward, self.forward_again = (
-            Launch(forward_kernel, programs, given, constants, num_warps=sides[2]) for _ in range(2)
+            Launch(
+                *(forward_kernel, programs, (*self.dtypes, dtype, FLOAT, FLOAT, *self.ends)),
+                *(arguments, constants),
+                num_warps=sides[2],
+            )
+            for dtype in (self.kind.dtypes[2], FLOAT)
         )
 
     def bind_backward(self, total: int) -> None:
-        """Where the backward adds up, and the launches that do not read grad_out."""
+        """Where the backward adds up; its launches wait for dtypes."""
         from regard.engines.triton.buffers import GradientBuffers
-        from regard.engines.triton.flagged import collect_kernel
 
         grads = GradientBuffers(self.args, True, False, None, None).pointers()
         shapes = [tuple(x.shape) for x in (grads.q, grads.k, grads.v, grads.value)]
-        self.grads = grads._replace(q=None, k=None, v=None, value=None)
+        self.grads = filling(grads, "q", "k", "v", "value")
         counts = [total * self.queries * self.dims, *[total * self.queries] * 3]
         counts += [math.prod(shape) for shape in shapes]
-        self.sums = Layout(*((count, torch.float32) for count in counts))
-        (_, units, q_step), (_, _, k_step), shared = shapes[0], shapes[1], self.args.sizes[2]
-        sizes = (self.batch, self.heads, shared, self.queries, self.keys, units, q_step, k_step)
-        sizes = (*sizes, self.hidden, self.dims)
-        programs = total * blocks_in(self.queries, COLLECTED) + self.heads * self.hidden
-        programs += 2 * (total // shared) * blocks_in(self.keys, COLLECTED)
-        wide = (min(power_of_two(n), 64) for n in (self.hidden, self.dims))
-        constants = (COLLECTED, *wide, SUMMED)
-        self.collect = Launch(collect_kernel, programs, place_last(9, sizes), constants)
+        self.sums = Layout(*((count, FLOAT) for count in counts))
+        self.steps = (shapes[0][1], shapes[0][2], shapes[1][2])
         self.of_gradient = functools.lru_cache(maxsize=4)(self.bind_gradient)
 
-    def bind_gradient(self, dtype: torch.dtype) -> tuple[Launch, Launch]:
-        """The launches that read grad_out in this dtype."""
+    def bind_gradient(self, dtype: torch.dtype, of_v: torch.dtype) -> tuple[Launch, ...]:
+        """The launches of the backward for grad_out in this dtype, and v in that."""
         from regard.engines.triton.backward import backward_kernel
         from regard.engines.triton.flagged import ready_kernel
         from regard.engines.triton.structs import Rows
 
-        calls, args, places = self.calls, self.args, self.sums.places
-        rows, count = self.batch * self.heads * self.queries, self.sums.words - places[4][0]
+        calls, args = self.calls, self.args
+        rows, count = self.batch * self.heads * self.queries, self.sums.words - self.sums.starts[4]
         blocks = blocks_in(rows, SHIFTED)
         ready = Launch(
-            ready_kernel,
-            blocks + blocks_in(count, CLEARED),
-            place_last(5, (rows, self.dims, count, blocks)),
+            *(ready_kernel, blocks + blocks_in(count, CLEARED)),
+            (dtype, FLOAT, FLOAT, FLOAT, INT),
+            sizes_between(5, rows, self.dims, count, blocks),
             (SHIFTED, power_of_two(self.dims), CLEARED),
         )
         sides = calls.backward_tile(args)
         programs = self.batch * self.heads * blocks_in(self.keys, sides[1])
         parts = calls.query_parts(args, programs, sides)
 
-        def given(
-            a, b, weight, value, skip, grad, peak, tail, shift, by_q, by_k, by_v, by_value, *stop
+        def arguments(
+            a, b, weight, value, skip, grad, peak, tail, shift, by_q, by_k, by_v, by_value, *ends
         ) -> tuple:
             known = Rows(grad=grad, peak=peak, tail=tail, shift=shift)
-            grads = self.grads._replace(q=by_q, k=by_k, v=by_v, value=by_value)
-            return (*self.operands(a, b, weight, value, stop), known, grads, skip, parts)
+            grads = self.grads(by_q, by_k, by_v, by_value)
+            return (*self.operands(a, b, weight, value, ends), known, grads, skip, parts)
 
         tile = calls.tile(args, sides, self.name, self.units, self.pairs, backward=True)
-        constants = (tile, calls.chunk(self.units), True)
-        back = Launch(backward_kernel, programs * parts, given, constants, num_warps=sides[2])
-        return ready, back
+        back = Launch(
+            *(backward_kernel, programs * parts),
+            (*self.dtypes, dtype, *[FLOAT] * 7, *self.ends),
+            *(arguments, (tile, calls.chunk(self.units), True)),
+            num_warps=sides[2],
+        )
+        return ready, back, self.bind_collecting(of_v)
+
+    def bind_collecting(self, of_v: torch.dtype) -> Launch:
+        """The launch that makes gradients of what was added up."""
+        from regard.engines.triton.flagged import collect_kernel
+
+        total, shared = self.batch * self.heads, self.args.sizes[2]
+        sizes = (self.batch, self.heads, shared, self.queries, self.keys, *self.steps)
+        programs = total * blocks_in(self.queries, COLLECTED) + self.heads * self.hidden
+        programs += 2 * (total // shared) * blocks_in(self.keys, COLLECTED)
+        wide = (min(power_of_two(n), 64) for n in (self.hidden, self.dims))
+        a, b, value = self.kind.dtypes
+        return Launch(
+            *(collect_kernel, programs, (*[FLOAT] * 4, a, b, of_v, value, INT)),
+            *(sizes_between(9, *sizes, self.hidden, self.dims), (COLLECTED, *wide, SUMMED)),
+        )
 
 
 @functools.lru_cache(maxsize=REMEMBERED)
 def standby(kind: Kind) -> Standby:
     """The launches of a kind, made once."""
     return Standby(kind)
-
-
-def place_last(pointers: int, sizes: tuple[int, ...]) -> Callable[..., tuple]:
-    """Arguments of a kernel that takes pointers, then these sizes, then the rest."""
-
-    def arguments(*operands) -> tuple:
-        return (*operands[:pointers], *sizes, *operands[pointers:])
-
-    return arguments
 
 
 def arguments(kind: Kind) -> Arguments:
