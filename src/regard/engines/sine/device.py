@@ -130,19 +130,18 @@ def run(p: Problem) -> Attended:
 
 
 def numbers(rate: float, allowed: float) -> Tensor:
-    """The numbers of `Inputs`: made once where nothing looks on, which takes longer than a kernel."""
-    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
-        return made(rate, allowed)
+    """The numbers of `Inputs`, made once where nobody looks on: it takes longer than a kernel."""
+    if operators.looked_at(()):
+        return torch.tensor([rate, allowed], dtype=torch.float64, device="cpu")
     return remembered(rate, allowed)
 
 
-def made(rate: float, allowed: float) -> Tensor:
-    """Two numbers on the CPU; made in inference mode they could not be saved for a backward later."""
+@functools.lru_cache(maxsize=64)
+def remembered(rate: float, allowed: float) -> Tensor:
+    """The same for all calls that agree in them; nothing writes to it."""
+    # Made in inference mode it could not be saved for a backward later.
     with torch.inference_mode(False):
         return torch.tensor([rate, allowed], dtype=torch.float64, device="cpu")
-
-
-remembered = functools.lru_cache(maxsize=64)(made)
 
 
 def one_for_each_head(v: Tensor, heads: int) -> Tensor:

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 UNITS, VALUES, GRADIENTS = 2048, 8192, 4096
 # Places whose range one program measures, and the numbers that it holds at once.
 MEASURED, NUMBERS = 512, 4096
-# Parts of a range, heads, and rows of sums that are read at once.
-PARTS, HEADS, SUMMED = 16, 1024, 2048
+# Parts of a head's range, heads, and numbers of sums that are read at once.
+PARTS, HEADS, SUMMED = 64, 1024, 2048
 # Values reach up to 4 and grad_out up to 1 in fp16: their products, times weights of 1 / L and summed
 # over Q queries, then stay clear of both ends of its range for lengths up to 32k and more.
 VALUE_TARGET, GRAD_TARGET = 2, 0
@@ -86,8 +86,9 @@ class Call(NamedTuple):
 
 def call_of(x: Inputs) -> Call:
     """This call; x keeps the memory alive."""
-    of_x = places(x.a, x.b, x.v, x.value)
-    return Call(*of_x, *x.numbers.tolist(), current_stream(x.a.device))
+    a, b, v, value = places(x.a, x.b, x.v, x.value)
+    rate, allowed = x.numbers.tolist()
+    return Call(a, b, v, value, rate, allowed, current_stream(x.a.device))
 
 
 class Notes(NamedTuple):
@@ -120,6 +121,16 @@ class Scratch(NamedTuple):
     from_keys: Place
 
 
+class Tables(NamedTuple):
+    """Where the columns of the series are that kernels read."""
+
+    reach: Place
+    linear: Place
+    frequencies: Place
+    coefficients: Place
+    error: Place
+
+
 def note_words(a: torch.Size, b: torch.Size) -> tuple[tuple[int, torch.dtype], ...]:
     """How much of which dtype each of `Notes` is, by the shapes of a and b."""
     (batch, heads, queries, hidden), (_, key_heads, keys, _) = a, b
@@ -149,7 +160,8 @@ class Features:
         self.widths = widths_of(kind.series, kind.rank, self.hidden, self.value_dim)
         load = load_lending if self.widths.lent else sine.load
         self.series = load(kind.series, kind.rank, kind.device)
-        self.tables = sine.Series(*places(*self.series))
+        # Tables stay where they are, in `series`.
+        self.tables = Tables(*places(*(getattr(self.series, name) for name in Tables._fields)))
         self.sizes = (self.heads, self.key_heads)
         self.parts = (blocks_in(self.queries, MEASURED), blocks_in(self.keys, MEASURED))
         padded, wide = power_of_two(self.hidden), power_of_two(self.widths.values)
@@ -207,7 +219,7 @@ class Features:
             *(kernels.pick_rows, self.batch * self.key_heads),
             (INT, v, FLOAT, FLOAT, FLOAT, FLOAT, INT, FLOAT, INT, INT),
             *(self.batch, *both, *self.parts, *kind.v_stride, ROUNDING, LARGEST_LOGIT),
-            PARTS=PARTS,
+            PARTS=max(NUMBERS // self.fixed["EP"], 16),
         )
         self.make_query = self.launch(
             *(kernels.query_features, total * self.query_blocks, (a, v, INT, FLOAT, FLOAT, HALF)),

@@ -1,0 +1,207 @@
+"""Bound launches beside ordinary ones, with stand-ins for Triton's kernels: no GPU is needed."""
+
+from __future__ import annotations
+
+import gc
+import types
+import weakref
+
+import pytest
+import torch
+
+from regard.engines import launching
+from regard.engines.launching import Launch, Layout, Pointer, filling, sizes_between
+from regard.engines.sine import launch as sine_launch
+from regard.engines.sine.operators import Inputs
+from regard.engines.triton import behind
+
+triton = pytest.importorskip("triton")
+
+STREAM = 7
+FLOAT, HALF = torch.float32, torch.float16
+
+
+class Launcher:
+    """What Triton compiles for a signature; `launch` is the function in C."""
+
+    global_scratch_size = profile_scratch_size = 0
+    launch_cooperative_grid = launch_pdl = False
+
+    def __init__(self, calls: list) -> None:
+        self.calls = calls
+
+    def launch(self, *given):
+        self.calls.append(given)
+
+
+class Kernel:
+    """A kernel as Triton has it, which notes how it was launched."""
+
+    def __init__(self) -> None:
+        self.pre_run_hooks: list = []
+        self.ordinary: list = []
+        self.direct: list = []
+        self.launcher = Launcher(self.direct)
+
+    def __getitem__(self, grid):
+        def run(*arguments, **options):
+            self.ordinary.append((grid, arguments, options))
+            return types.SimpleNamespace(
+                run=self.launcher, function=len(self.ordinary), packed_metadata=(4, 1, 0)
+            )
+
+        return run
+
+
+@pytest.fixture
+def kernel(monkeypatch):
+    monkeypatch.setattr(triton, "__version__", "3.6.0")
+    return Kernel()
+
+
+def launch_of(kernel):
+    return Launch(kernel, 12, (FLOAT, HALF), sizes_between(2, 5, 6), ("E", 16), num_warps=2)
+
+
+def test_the_first_launch_goes_through_triton_and_the_second_to_the_compiled_kernel(kernel):
+    launch = launch_of(kernel)
+    launch(STREAM, (0x100, 0x200), 0.5)
+    ((grid, arguments, options),) = kernel.ordinary
+    assert grid == (12,) and options == {"num_warps": 2}
+    first, second, *rest = arguments
+    assert isinstance(first, Pointer) and (first.data_ptr(), first.dtype) == (0x100, FLOAT)
+    assert (second.data_ptr(), second.dtype) == (0x200, HALF) and rest == [5, 6, 0.5, "E", 16]
+    launch(STREAM + 1, (0x300, 0x400), 0.25)
+    assert len(kernel.ordinary) == 1
+    nothing = (False, False, None, None, (4, 1, 0), None, None, None)
+    given = (0x300, 0x400, 5, 6, 0.25, "E", 16)
+    assert kernel.direct == [(12, 1, 1, STREAM + 1, 1, *nothing, *given)]
+
+
+def test_each_alignment_is_compiled_and_bound_by_itself(kernel):
+    launch = launch_of(kernel)
+    for _ in range(2):
+        for pointers in ((0x100, 0x200), (0x102, 0x200), (0x100, 0x208), (0x104, 0x208)):
+            launch(STREAM, pointers, 1.0)
+    assert len(kernel.ordinary) == len(kernel.direct) == 4
+    assert [call[4] for call in kernel.direct] == [1, 2, 3, 4]  # each its own compiled function
+    launch(STREAM, (0x10A, 0x110), 1.0)  # as the second
+    assert kernel.direct[-1][4] == 2
+
+
+def test_without_a_stream_launches_are_ordinary(kernel):
+    launch = launch_of(kernel)
+    launch(STREAM, (0x100, 0x200), 1.0)
+    launch(None, (0x100, 0x200), 1.0)
+    x = torch.zeros(3)
+    launch(None, (x, x), 1.0)
+    assert len(kernel.ordinary) == 3 and kernel.direct == []
+    assert kernel.ordinary[-1][1][0] is x  # the interpreter takes tensors
+
+
+def test_hooks_of_a_kernel_are_run(kernel):
+    launch = launch_of(kernel)
+    launch(STREAM, (0x100, 0x200), 1.0)
+    kernel.pre_run_hooks.append(print)
+    launch(STREAM, (0x100, 0x200), 1.0)
+    assert len(kernel.ordinary) == 2 and kernel.direct == []
+
+
+@pytest.mark.parametrize("hook", ["launch_enter_hook", "launch_exit_hook"])
+def test_where_somebody_watches_there_is_no_stream(monkeypatch, hook):
+    device = torch.device("cuda", 3)
+    monkeypatch.setattr(
+        torch._C, "_cuda_getCurrentRawStream", lambda index: 100 + index, raising=False
+    )
+    assert launching.current_stream(device) == 103
+    assert launching.current_stream(torch.device("cpu")) is None
+    runtime = triton.knobs.runtime
+    chain = type(runtime.launch_enter_hook)()
+    monkeypatch.setattr(runtime, hook, chain)
+    assert launching.current_stream(device) == 103
+    chain.add(print)
+    assert launching.current_stream(device) is None
+    monkeypatch.setattr(runtime, hook, None)
+    assert launching.current_stream(device) == 103
+    monkeypatch.setattr(runtime, hook, print)
+    assert launching.current_stream(device) is None
+
+
+@pytest.mark.parametrize("change", ["version", "launcher", "future", "scratch"])
+def test_what_is_not_known_of_triton_is_launched_by_triton(kernel, monkeypatch, change):
+    if change == "version":
+        monkeypatch.setattr(triton, "__version__", "3.9.1")
+    elif change == "launcher":
+        kernel.launcher = types.SimpleNamespace(launch=print)
+    elif change == "future":
+        kernel.launcher = None
+    else:
+        kernel.launcher.global_scratch_size = 128
+    launch = launch_of(kernel)
+    for _ in range(3):
+        launch(STREAM, (0x100, 0x200), 1.0)
+    assert len(kernel.ordinary) == 3 and kernel.direct == []
+
+
+def test_pieces_of_memory():
+    layout = Layout((1, torch.int32), (5, FLOAT), (2, torch.int32))
+    assert layout.words == 16 and layout.starts == [0, 4, 12]
+    memory = layout.new(torch.device("cpu"))
+    flag, numbers, rest = layout.cut(memory)
+    numbers.fill_(1.0)
+    assert flag.shape == (1,) and rest.shape == (2,) and numbers.dtype == FLOAT
+    assert (memory.view(FLOAT)[4:9] == 1).all()
+    packed = Layout((1, torch.int32), (5, FLOAT), (2, torch.int32), gaps=False)
+    assert packed.words == 8 and packed.starts == [0, 1, 6]
+
+
+def test_pieces_on_a_gpu_are_addresses(monkeypatch):
+    monkeypatch.setattr(launching, "has_addresses", lambda device: True)
+    layout = Layout((1, torch.int32), (5, FLOAT), (2, torch.int32))
+    memory = layout.new(torch.device("cpu"))
+    base = memory.data_ptr()
+    assert layout.cut(memory) == [base, base + 16, base + 48]
+    assert launching.places(memory, memory[4:]) == [base, base + 16]
+
+
+def test_filling_a_named_tuple():
+    rows = behind.Kind(*range(9))
+    filled = filling(rows, "b", "device")("x", "y")
+    assert filled == rows._replace(b="x", device="y") and type(filled) is behind.Kind
+
+
+def inputs(queries=20, dtype=FLOAT, wide=0, rank=4):
+    a, b = (torch.randn(1, 2, queries, 4 + wide).to(dtype)[..., :4] for _ in range(2))
+    v, value = torch.randn(2, 4).to(dtype), torch.randn(1, 2, queries, 8).to(dtype)
+    numbers = torch.tensor([1.0, 0.5], dtype=torch.float64)
+    return Inputs(a, b, v, value, numbers, False, "uniform", rank)
+
+
+def test_calls_share_launches_only_where_shapes_strides_and_dtypes_agree():
+    kind, features = sine_launch.kind_of, sine_launch.features_of
+    first = features(kind(inputs()))
+    assert features(kind(inputs())) is first
+    others = [inputs(21), inputs(dtype=HALF), inputs(wide=1), inputs(rank=5)]
+    assert all(features(kind(x)) is not first for x in others)
+    elsewhere = kind(inputs())._replace(device=torch.device("cuda", 1))
+    assert elsewhere != kind(inputs())
+    numbers = inputs()._replace(numbers=torch.tensor([0.1, 2.0], dtype=torch.float64))
+    assert features(kind(numbers)) is first
+
+
+def test_what_is_kept_is_bounded():
+    for cache in (sine_launch.features_of, behind.standby):
+        assert cache.cache_info().maxsize == 256
+
+
+@pytest.mark.interpreted
+def test_nothing_keeps_the_tensors_of_a_call_alive():
+    x = inputs()
+    features, call = sine_launch.features_of(sine_launch.kind_of(x)), sine_launch.call_of(x)
+    memory, notes = features.measure(call)
+    output = torch.empty_like(x.value)
+    behind.Behind().attend(notes.holds, x.a, x.b, notes.weight, x.value, False, output)
+    seen = [weakref.ref(y) for y in (x.a, x.b, x.v, x.value, memory, output)]
+    del x, call, memory, notes, output
+    gc.collect()
+    assert all(ref() is None for ref in seen)
