@@ -174,8 +174,7 @@ class Attend(torch.autograd.Function):
         if torch.is_grad_enabled() or looked_at(flat):
             grads = once("sine", "attend_backward", *flat)
         else:
-            with torch._C._AutoDispatchBelowAutograd():
-                grads = launched_backward(*flat)
+            grads = launched_backward(*flat)
         needed = ctx.needs_input_grad
         return *(g if needed[i] else None for i, g in enumerate(grads)), *[None] * (COUNT - 4)
 
@@ -214,9 +213,11 @@ def looked_at(flat: tuple) -> bool:
     """
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
         return True
-    if torch._C._len_torch_dispatch_stack() or torch.autograd._profiler_enabled():
+    if torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack():
         return True
-    return in_forward_mode() or not all(type(x) in PLAIN for x in flat[:TENSORS])
+    if torch.autograd._profiler_enabled() or in_forward_mode():
+        return True
+    return not all(type(x) in PLAIN for x in flat[:TENSORS])
 
 
 launched, launched_backward = launching(attend), launching(attend_backward)
