@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from regard.engines.sine import operators
+from regard.engines.sine import device, operators
 from regard.engines.sine.operators import Inputs
 from regard.engines.sine.parts import PARTS, Cudnn
 from regard.sine import escapes
@@ -262,3 +264,50 @@ def test_where_no_gradient_comes_in_none_goes_out():
     x = inputs()
     found = torch.autograd.grad(Stop.apply(operators.run(x)).sum(), x[:4], allow_unused=True)
     assert found == (None,) * 4
+
+
+class Names(TorchDispatchMode):
+    """The names of all operators that are called in it."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+def test_who_looks_for_the_operator_finds_it():
+    """Plain calls go past the dispatcher, and give the same."""
+    x = inputs()
+    assert not operators.looked_at(x)
+    plain = operators.run(x)
+    with Names() as mode:
+        assert torch.equal(operators.run(x), plain)
+    assert "regard.sine_attend.default" in mode.names
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+        assert torch.equal(operators.run(x), plain)
+    assert "regard::sine_attend" in {event.key for event in profiler.key_averages()}
+
+
+class Sub(torch.Tensor):
+    """A tensor that somebody may have overridden things of."""
+
+
+@pytest.mark.parametrize("leaf", LEAVES)
+def test_a_subclass_of_tensor_goes_through_the_dispatcher(leaf):
+    x = inputs()
+    assert operators.looked_at(x._replace(**{leaf: getattr(x, leaf).as_subclass(Sub)}))
+    assert not operators.looked_at(x._replace(v=torch.nn.Parameter(x.v)))
+
+
+def test_numbers_are_made_once_and_where_somebody_looks_on_anew():
+    first = device.numbers(0.5, 1.0)
+    assert device.numbers(0.5, 1.0) is first and first.tolist() == [0.5, 1.0]
+    with FakeTensorMode():
+        fake = device.numbers(0.25, 1.0)
+    assert isinstance(fake, FakeTensor)
+    with torch.inference_mode():
+        later = device.numbers(0.25, 1.0)
+    assert later.tolist() == [0.25, 1.0] and not later.is_inference()

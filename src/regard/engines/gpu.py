@@ -33,7 +33,13 @@ HAS_CUDNN = torch.backends.cudnn.is_available()
 
 def generation(index: int | None) -> int:
     """The first number of a GPU's compute capability: 8 for Ampere, 9 for Hopper."""
-    return torch.cuda.get_device_properties(index or 0).major
+    return _generation(index or 0)
+
+
+@functools.cache
+def _generation(index: int) -> int:
+    # Every call asks, and torch takes as long to answer as a launch.
+    return torch.cuda.get_device_properties(index).major
 
 
 # What torch.compiler.assume_constant_result says, which would import all of the compiler here.
