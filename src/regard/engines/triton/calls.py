@@ -241,12 +241,12 @@ def attend_backward(
     return launch_backward(args, known, bias_gradient).collected()
 
 
-def backward_tile(args: Arguments) -> tuple[int, int, int]:
+def backward_tile(args: Arguments, by_lanes: bool = False) -> tuple[int, int, int]:
     """Queries, keys and warps of one program of the backward."""
     wide = power_of_two(args.value.shape[-1])
     if args.v is None:
         return (32, 32, 4)
-    if in_lanes(args):
+    if by_lanes:
         return (lanes.SIDE, lanes.SIDE, 1)
     return (32, 32, 1) if wide <= 64 else (32, 32, 2) if wide <= 128 else (16, 32, 4)
 
@@ -256,10 +256,12 @@ def in_lanes(args: Arguments) -> bool:
     return args.q.dtype == torch.bfloat16 and prepare.is_fast(args) and not lanes.refused()
 
 
-def query_parts(args: Arguments, programs: int, sides: tuple[int, int, int]) -> int:
+def query_parts(
+    args: Arguments, programs: int, sides: tuple[int, int, int], by_lanes: bool = False
+) -> int:
     """How many programs share the queries of one block of keys, so that short calls fill a GPU."""
     most = blocks_in(args.sizes[3], sides[0])
-    warps = ALL_REGISTERS // (LANES_REGISTERS if in_lanes(args) else BACKWARD_REGISTERS)
+    warps = ALL_REGISTERS // (LANES_REGISTERS if by_lanes else BACKWARD_REGISTERS)
     return max(min(warps // max(programs * sides[2], 1), most), 1)
 
 
@@ -279,13 +281,17 @@ def launch_backward(
     args: Arguments, known: Rows, bias_gradient: bool, skip: Tensor | None = None
 ) -> GradientBuffers:
     """Run the backward kernel; nothing is done where the flag `skip` is set."""
-    changes, values, sides = prepare.pairs(args), prepare.values(args), backward_tile(args)
+    by_lanes = skip is None and in_lanes(args)
+    changes, values, sides = (
+        prepare.pairs(args),
+        prepare.values(args),
+        backward_tile(args, by_lanes),
+    )
     programs = prepare.count(args) * blocks_in(args.sizes[4], sides[1])
-    unit, parts = None, query_parts(args, programs, sides)
+    unit, parts = None, query_parts(args, programs, sides, by_lanes)
     if torch.are_deterministic_algorithms_enabled() and skip is None:
         unit = ordered.unit(args, known, visible_reach(args) if known.given is None else None)
         parts = 1
-    by_lanes = skip is None and in_lanes(args)
     grads = GradientBuffers(args, known.given is None, bias_gradient, unit, skip, by_lanes)
     forms = prepare.forms(args, exponentials=True) if skip is None else prepare.direct(args)
     for form, kind, units in forms:
