@@ -49,6 +49,7 @@ CALLS = [
         (),
         True,
     ),
+    ("tanh in bf16 in a fixed order", additive, torch.bfloat16, dict, (), True),
     (
         "LeakyReLU, dense mask, bias, temperature for each row",
         gatv2,

@@ -141,6 +141,49 @@ def test_odd_lengths_with_padding():
     check(ODD, padding(ODD)[2])
 
 
+@pytest.mark.parametrize("fixed", [False, True], ids=["any order", "fixed order"])
+def test_an_odd_number_of_hidden_units_and_wide_values(fixed):
+    """The last unit stands alone, and lengths and value dims are no whole tiles."""
+    call = Call(regard.Additive, 131, 97, 33, 300, BF16, batch=1)
+    check(call, None, fixed=fixed)
+
+
+@pytest.mark.parametrize("fixed", [False, True], ids=["any order", "fixed order"])
+@pytest.mark.parametrize("garbage", [torch.nan, torch.inf, 3e38])
+def test_a_broken_gradient_stays_in_its_row(garbage, fixed):
+    """One row's incoming gradient is not a number, or has no square: other queries keep theirs."""
+    call = Call(regard.Additive, 70, 70, 16, 64, BF16, batch=1)
+    tensors, score = call.tensors(), call.build()
+    grad = torch.randn(1, call.heads, call.queries, call.value_dim).to(tensors[0])
+    sound = outcome(tensors, score, "triton", grad)
+    grad[0, 1, 40] = garbage
+    with deterministic(fixed):
+        _, of_q, of_k, *_ = outcome(tensors, score, "triton", grad)
+    kept = torch.ones(call.heads, call.queries, dtype=torch.bool)
+    kept[1, 40] = False
+    assert not of_q[0, 1, 40].isfinite().all() or abs(of_q[0, 1, 40]).max() > 1e30
+    torch.testing.assert_close(of_q[0, kept], sound[1][0, kept], rtol=2e-2, atol=2e-2)
+    # Heads 2 and 3 have keys of their own.
+    torch.testing.assert_close(of_k[0, 1], sound[2][0, 1], rtol=2e-2, atol=2e-2)
+
+
+def test_the_compiler_arranges_tiles_as_the_sums_need_it(monkeypatch):
+    """And where it did not, the gradients would come out the same, summed in the other way."""
+    from regard.engines.triton import lanes
+
+    call = Call(regard.Additive, 300, 200, 20, 64, BF16, batch=1)
+    tensors, score = call.tensors(), call.build()
+    grad = torch.randn(1, call.heads, call.queries, call.value_dim).to(tensors[0])
+    monkeypatch.setattr(lanes, "VERDICTS", {})
+    first = outcome(tensors, score, "triton", grad)
+    assert lanes.VERDICTS and not lanes.refused()
+    monkeypatch.setattr(lanes, "VERDICTS", {})
+    monkeypatch.setattr(lanes, "arranged", lambda text: False)
+    second = outcome(tensors, score, "triton", grad)
+    assert lanes.refused()
+    assert all(x < 1e-2 for x in relative_errors(second, [x.double() for x in first]))
+
+
 def test_gatv2_with_512_hidden_units_under_a_dense_mask():
     torch.manual_seed(2)
     seen = torch.rand(GATV2.queries, GATV2.keys, device=DEVICE) < 0.7

@@ -88,7 +88,9 @@ def test_nan_reaches_the_rows_that_see_it_alone(name, dtype, side):
 
 @pytest.mark.parametrize("fixed", [False, True], ids=["any order", "fixed order"])
 @pytest.mark.parametrize("what", ["query", "key", "value", "gradient"])
-@pytest.mark.parametrize(("name", "dtype"), [CALLS[0], CALLS[3]])
+@pytest.mark.parametrize(
+    ("name", "dtype"), [CALLS[0], CALLS[3], ("additive", torch.bfloat16)]
+)  # in bf16 a tile with a bad number is summed in another way
 def test_gradients_where_something_is_nan(name, dtype, what, fixed):
     """What does not depend on the NaN keeps its gradient: other heads, and what other rows see."""
     tensors, score = inputs(QUERIES, QUERIES, dtype=dtype), SCORES[name](dtype)
@@ -100,7 +102,7 @@ def test_gradients_where_something_is_nan(name, dtype, what, fixed):
         places[what][0, 1, 4] = NAN
     with deterministic(fixed):
         _, of_q, of_k, of_value, *of_v = outcome(tensors, score, "triton", grad, mask=mask)
-    close = {"rtol": 2e-3, "atol": 2e-3}
+    close = dict.fromkeys(("rtol", "atol"), 2e-2 if dtype == torch.bfloat16 else 2e-3)
     # Head 0 knows nothing of it, nor do the queries of head 1 that see only keys before.
     for x, y in zip((of_q, of_k, of_value), sound[1:4], strict=True):
         torch.testing.assert_close(x[:, 0], y[:, 0], **close)

@@ -33,7 +33,7 @@ def test_any_number_of_parts(mask, monkeypatch) -> None:
 
     truth, seen = gradients("reference", mask), set()
     for warps in (1, 8, 12, 16, 10**6):  # 1, 2, 3, 4 and 5 parts of 5 blocks, some of them short
-        monkeypatch.setattr(calls, "BACKWARD_WARPS", warps)
+        monkeypatch.setattr(calls, "ALL_REGISTERS", warps * calls.BACKWARD_REGISTERS)
         plan = calls.query_parts
         monkeypatch.setattr(
             calls, "query_parts", lambda *x, plan=plan: seen.add(n := plan(*x)) or n

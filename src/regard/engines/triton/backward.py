@@ -10,7 +10,8 @@ the order: see `ordered.py`.
 Of the sums over a tile that each hidden unit needs, those over queries stay within a lane, which
 holds one key and all queries of the tile; those over keys are a matrix product with zeros and ones,
 two hidden units at a time, which tensor cores do beside the rest. By shuffles between lanes they
-would cost more than the terms themselves.
+would cost more than the terms themselves. In bf16 tensor cores take both sums from the registers as
+they are: see `lanes.py`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from __future__ import annotations
 import triton.language as tl
 
 import triton
+from regard.engines.triton import lanes
 from regard.engines.triton.tiles import (
     activated,
     at_head,
@@ -32,6 +34,7 @@ from regard.engines.triton.tiles import (
     some,
     steepness,
     tile_logits,
+    two_units,
 )
 
 # Dims of a value that are read at once.
@@ -81,43 +84,48 @@ def two_halves(tile):
 
 @triton.jit
 def give_two_units(
-    grads, head, h, first_row, first_column, t0, t1, g0, g1, v0, v1, halves, sizes, tile,
-    WANT_V: tl.constexpr,
-):  # fmt: skip
+    grads, head, h, first_row, first_column, t0, t1, g0, g1, v0, v1, halves, sizes, tile
+):
     """Add what hidden units h and h + 1 give: t sums to a and b with factor v, g sums to v itself.
 
     g are (BN,), summed over queries already; the second unit may be one too many. Where a tile
     begins in memory takes 64 bits, and one number for all lanes; what is within it takes 32.
     """
-    unit, second = head * tile.REAL + h, h + 1 < tile.REAL
-    begin = unit * sizes.keys + first_column
+    unit, second = head * grads.units + h, h + 1 < tile.REAL
+    begin = unit * grads.k_step + first_column
     column = tl.arange(0, tile.BN)
     mask = column < sizes.keys - first_column
     add(grads.k + begin + column, v0 * tl.sum(t0, 0), mask)
-    add(grads.k + begin + sizes.keys + column, v1 * tl.sum(t1, 0), mask & second)
-    if WANT_V:
-        add(grads.v + begin + column, g0, mask)
-        add(grads.v + begin + sizes.keys + column, g1, mask & second)
+    add(grads.k + begin + grads.k_step + column, v1 * tl.sum(t1, 0), mask & second)
+    add(grads.v + begin + column, g0, mask)
+    add(grads.v + begin + grads.k_step + column, g1, mask & second)
     # Side by side, entry by entry: one product sums both over keys.
     pair = tl.reshape(tl.join(t0.to(tile.DOT), t1.to(tile.DOT)), [tile.BM, 2 * tile.BN])
     sums = tl.dot(pair, halves, input_precision=tile.PRECISION, out_dtype=tile.WORK)
     n, row = tl.arange(0, 8)[None, :], tl.arange(0, tile.BM)[:, None]
     sums = sums * tl.where(n < 4, v0, v1)
     inside = (row < sizes.queries - first_row) & (n % 4 == 0) & (h + n // 4 < tile.REAL)
-    place = grads.q + (unit * sizes.queries + first_row) + (n // 4 * sizes.queries + row)
+    place = grads.q + (unit * grads.q_step + first_row) + (n // 4 * grads.q_step + row)
     add_shared(place, sums, inside, grads, head * sizes.queries + first_row + row + n * 0)
 
 
 @triton.jit
-def fast_units(
-    q, k, v, grads, head, first_row, first_column, rows, columns, ds, form, sizes, tile,
-    WANT_V: tl.constexpr,
-):  # fmt: skip
-    """The gradient through the fast form of tanh.
+def fast_terms(q0, q1, k0, k1, ds, tile):
+    """Of two hidden units: ds r and ds (r - r^2) of each pair, where r = 1 / (1 + exp(2a) exp(2b)).
 
-    With r = 1 / (1 + exp(2a) exp(2b)), tanh is 1 - 2r and its derivative 4 (r - r^2). In a bounded
-    head r is always a number, so that hidden pairs, whose ds is 0, need no care.
+    tanh is 1 - 2r and its derivative 4 (r - r^2). In a bounded head r is always a number, so that
+    hidden pairs, whose ds is 0, need no care.
     """
+    d0, d1 = q0 * k0 + 1.0, q1 * k1 + 1.0
+    both = reciprocal(d0 * d1, tile)
+    r0, r1 = both * d1, both * d0
+    g0, g1 = ds * r0, ds * r1
+    return g0, g1, g0 - g0 * r0, g1 - g1 * r1
+
+
+@triton.jit
+def fast_units(q, k, v, grads, head, first_row, first_column, rows, columns, ds, form, sizes, tile):
+    """The gradient through the fast form of tanh."""
     whole, halves = tl.sum(ds, 0), two_halves(tile)
     v0, v1 = tl.load(v), tl.load(v + tl.minimum(1, tile.REAL - 1))
     for h in range(0, tile.REAL, 2):
@@ -125,17 +133,65 @@ def fast_units(
         # One turn ahead: nothing else hides how long a load takes.
         next0 = tl.load(v + tl.minimum(h + 2, tile.REAL - 1))
         next1 = tl.load(v + tl.minimum(h + 3, tile.REAL - 1))
-        d0 = tl.load(q0) * tl.load(k0) + 1.0
-        d1 = tl.load(q0 + form.q_step) * tl.load(k0 + form.k_step) + 1.0
-        both = reciprocal(d0 * d1, tile)
-        r0, r1 = both * d1, both * d0
-        g0, g1 = ds * r0, ds * r1
+        g0, g1, t0, t1 = fast_terms(
+            tl.load(q0), tl.load(q0 + form.q_step), tl.load(k0), tl.load(k0 + form.k_step), ds, tile
+        )
         give_two_units(
-            grads, head, h, first_row, first_column, g0 - g0 * r0, g1 - g1 * r1,
-            whole - 2.0 * tl.sum(g0, 0), whole - 2.0 * tl.sum(g1, 0), 4.0 * v0, 4.0 * v1, halves,
-            sizes, tile, WANT_V,
+            grads, head, h, first_row, first_column, t0, t1, whole - 2.0 * tl.sum(g0, 0),
+            whole - 2.0 * tl.sum(g1, 0), 4.0 * v0, 4.0 * v1, halves, sizes, tile,
         )  # fmt: skip
         v0, v1 = next0, next1
+
+
+@triton.jit
+def fast_units_in_lanes(
+    q, k, v, grads, head, first_row, first_column, rows, columns, ds, form, sizes, tile
+):
+    """The same, summed as in `lanes.py`; the memory of the gradients is padded, no mask is needed."""
+    whole, q, k = tl.sum(ds, 0), q + rows, k + columns
+    chosen, fixed = lanes.selections(), lanes.counting(grads, head, first_row, sizes)
+    to_key, to_query, to_v = lanes.places(grads, head, first_row, first_column)
+    # One turn ahead, one number by each lane: nothing else hides how long a load takes.
+    q0, q1, k0, k1 = two_units(q, k, 0, form, tile)
+    v0, v1 = tl.load(v), tl.load(v + tl.minimum(1, tile.REAL - 1))
+    for h in range(0, tile.E, 2):
+        next0 = tl.load(v + tl.minimum(h + 2, tile.REAL - 1))
+        next1 = tl.load(v + tl.minimum(h + 3, tile.REAL - 1))
+        g0, g1, t0, t1 = fast_terms(q0, q1, k0, k1, ds, tile)
+        q0, q1, k0, k1 = two_units(q, k, h + 2, form, tile)
+        add(to_v, whole - 2.0 * tl.sum(g0, 0), None)
+        add(to_v + grads.k_step, whole - 2.0 * tl.sum(g1, 0), None)
+        lanes.give(grads, t0, t1, 4.0 * v0, 4.0 * v1, to_key, to_query, chosen, fixed, tile)
+        v0, v1 = next0, next1
+        # Places go along: made anew from h they would take more instructions.
+        to_key += 2 * grads.k_step
+        to_query += 2 * grads.q_step
+        to_v += 2 * grads.k_step
+
+
+@triton.jit
+def is_broken(ds):
+    """Whether a tile holds NaN, or what may be infinite in bf16."""
+    return tl.max(tl.max(tl.where(tl.abs(ds) < 1e37, 0, 1), 0), 0) > 0
+
+
+@triton.jit
+def broken_units(
+    q, k, v, grads, head, first_row, first_column, rows, columns, ds, form, sizes, tile
+):
+    """`fast_units` for a tile whose bad numbers must not spread: each row is summed on its own."""
+    row, column = tl.arange(0, tile.BM)[:, None], tl.arange(0, tile.BN)[None, :]
+    here, there = row < sizes.queries - first_row, column < sizes.keys - first_column
+    for h in range(tile.REAL):
+        d = tl.load(q + h * form.q_step + rows) * tl.load(k + h * form.k_step + columns) + 1.0
+        r, factor = 1.0 / d, 4.0 * tl.load(v + h)
+        g, unit = ds * r, head * grads.units + h
+        terms, at = g - g * r, unit * grads.k_step + first_column + column
+        add(grads.k + at, factor * tl.sum(terms, 0)[None, :], there)
+        add(grads.v + at, tl.sum(ds - 2.0 * g, 0)[None, :], there)
+        place = grads.q + (unit * grads.q_step + first_row + row)
+        who = head * sizes.queries + first_row + row
+        add_shared(place, factor * tl.sum(terms, 1)[:, None], here, grads, who)
 
 
 @triton.jit
@@ -153,9 +209,8 @@ def plain_unit(q, k, h, rows, columns, ds, seen, form, tile):
 
 @triton.jit
 def plain_units(
-    q, k, v, grads, head, first_row, first_column, rows, columns, ds, seen, form, sizes, tile,
-    WANT_V: tl.constexpr,
-):  # fmt: skip
+    q, k, v, grads, head, first_row, first_column, rows, columns, ds, seen, form, sizes, tile
+):
     """The gradient through any activation."""
     halves = two_halves(tile)
     for h in range(0, tile.REAL, 2):
@@ -164,15 +219,12 @@ def plain_units(
         t1, g1 = plain_unit(q, k, last, rows, columns, ds, seen, form, tile)
         v0, v1 = tl.load(v + h), tl.load(v + last)
         give_two_units(
-            grads, head, h, first_row, first_column, t0, t1, g0, g1, v0, v1, halves, sizes, tile,
-            WANT_V,
-        )  # fmt: skip
+            grads, head, h, first_row, first_column, t0, t1, g0, g1, v0, v1, halves, sizes, tile
+        )
 
 
 @triton.jit
-def pairwise_gradient(
-    form, sizes, grads, z, first_row, first_column, ds, seen, tile, WANT_V: tl.constexpr,
-):  # fmt: skip
+def pairwise_gradient(form, sizes, grads, z, first_row, first_column, ds, seen, tile):
     """Give ds, the gradient of the raw scores of a tile, to a, b and v."""
     rows, columns = row_index(first_row, tile), column_index(first_column, tile)
     of_q = at_head(z, sizes, form.q_b, form.q_k, form.q_g)
@@ -180,10 +232,19 @@ def pairwise_gradient(
     v, head = form.v + z % (sizes.groups * sizes.heads) * tile.REAL, z.to(tl.int64)
     ds = lane_by_key(ds, tile)
     if tile.FORM == "fast":
-        fast_units(
-            form.second_q + of_q, k, v, grads, head, first_row, first_column, rows, columns, ds,
-            form, sizes, tile, WANT_V,
-        )  # fmt: skip
+        q = form.second_q + of_q
+        if not tile.LANES:
+            fast_units(
+                q, k, v, grads, head, first_row, first_column, rows, columns, ds, form, sizes, tile
+            )
+        elif is_broken(ds):
+            broken_units(
+                q, k, v, grads, head, first_row, first_column, rows, columns, ds, form, sizes, tile
+            )
+        else:
+            fast_units_in_lanes(
+                q, k, v, grads, head, first_row, first_column, rows, columns, ds, form, sizes, tile
+            )
     else:
         if tile.FORM == "direct":
             # There is no padding to read.
@@ -191,7 +252,7 @@ def pairwise_gradient(
             columns = tl.minimum(columns, sizes.keys - 1).to(tl.int64)
         plain_units(
             q, k, v, grads, head, first_row, first_column, rows, columns, ds, seen, form, sizes,
-            tile, WANT_V,
+            tile,
         )  # fmt: skip
 
 
@@ -313,7 +374,7 @@ def gradient_of_logits(
 @triton.jit
 def backward_step(
     form, pairs, sizes, values, known, grads, z, first_row, first_column, seen, tile,
-    CHUNK: tl.constexpr, WANT_V: tl.constexpr,
+    CHUNK: tl.constexpr,
 ):  # fmt: skip
     """All of one tile."""
     if known.given is not None:
@@ -327,13 +388,12 @@ def backward_step(
     if tile.FORM == "inner":
         inner_gradient(form, sizes, grads, z, first_row, first_column, ds, seen, tile, CHUNK)
     else:
-        pairwise_gradient(form, sizes, grads, z, first_row, first_column, ds, seen, tile, WANT_V)
+        pairwise_gradient(form, sizes, grads, z, first_row, first_column, ds, seen, tile)
 
 
 @triton.jit
 def backward_kernel(
     form, pairs, sizes, values, known, grads, skip, parts, tile, CHUNK: tl.constexpr,
-    WANT_V: tl.constexpr,
 ):  # fmt: skip
     """One program for each block of keys of each head, and each part of the queries."""
     blocks, row_blocks = tl.cdiv(sizes.keys, tile.BN), tl.cdiv(sizes.queries, tile.BM)
@@ -348,10 +408,10 @@ def backward_kernel(
             if some(seen, tile) > 0:
                 backward_step(
                     form, pairs, sizes, values, known, grads, z, first_row, first_column, seen,
-                    tile, CHUNK, WANT_V,
+                    tile, CHUNK,
                 )  # fmt: skip
         else:
             backward_step(
                 form, pairs, sizes, values, known, grads, z, first_row, first_column, seen, tile,
-                CHUNK, WANT_V,
+                CHUNK,
             )  # fmt: skip

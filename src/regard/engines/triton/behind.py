@@ -215,7 +215,7 @@ class Standby:
         back = Launch(
             *(backward_kernel, programs * parts),
             (*self.dtypes, dtype, *[FLOAT] * 7, *self.ends),
-            *(arguments, (tile, calls.chunk(self.units), True)),
+            *(arguments, (tile, calls.chunk(self.units))),
             num_warps=sides[2],
         )
         return ready, back, self.bind_collecting(of_v)

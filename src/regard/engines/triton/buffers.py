@@ -13,6 +13,7 @@ from torch import Tensor
 from regard.engines.tiled import Arguments
 from regard.engines.triton import prepare
 from regard.engines.triton.flagged import cleared
+from regard.engines.triton.lanes import SIDE
 from regard.engines.triton.structs import Gradients
 from regard.precision import working_dtype
 
@@ -22,7 +23,7 @@ class GradientBuffers:
 
     With `unit`, what several programs add to is integers: see `ordered.py`. With `skip`, it is
     cleared only where that flag is not set, in one launch; rate, alpha, beta and bias are not asked
-    for then.
+    for then. For `lanes.py` it is padded to whole tiles and an even number of hidden units.
     """
 
     def __init__(
@@ -32,14 +33,19 @@ class GradientBuffers:
         with_bias: bool,
         unit: Tensor | None,
         skip: Tensor | None,
+        by_lanes: bool = False,
     ) -> None:
         self.args, self.unit = args, unit
         z, (queries, keys), units = prepare.count(args), args.sizes[3:], args.q.shape[-1]
         work = working_dtype(args.q.dtype)
         pairwise = args.v is not None
+        self.units, self.steps = units, (queries, keys)
+        if by_lanes:
+            self.units = units + units % 2
+            self.steps = (aligned(queries, SIDE), aligned(keys, SIDE))
         # Pairwise: hidden units before lengths, as the kernel adds them up.
-        of_q = (z, units, queries) if pairwise else (z, queries, units)
-        of_k = (z, units, keys) if pairwise else (z, keys, units)
+        of_q = (z, self.units, self.steps[0]) if pairwise else (z, queries, units)
+        of_k = (z, self.units, self.steps[1]) if pairwise else (z, keys, units)
         of_value = (z, keys, args.value.shape[-1])
         self.v: Tensor | None = None
         self.value: Tensor | None = None
@@ -89,6 +95,8 @@ class GradientBuffers:
             self.q,
             self.k,
             self.v,
+            self.units,
+            *self.steps,
             self.value,
             self.rate,
             self.alpha,
@@ -118,7 +126,9 @@ class GradientBuffers:
             of_q = self.counted(self.q.mT) if self.unit is not None else self.q.mT
             of_k, of_v = self.k.mT, None
         else:
-            of_q, of_k, of_v = self.counted(self.q), self.k, self.v
+            assert self.v is not None
+            of_q = self.counted(self.q[:, :units, :queries])
+            of_k, of_v = (x[:, :units, :keys] for x in (self.k, self.v))
         assert of_q is not None
         full: list[tuple[Tensor | None, tuple[int, ...]]] = [
             (of_q.mT, (b, k, g, queries, units)),
@@ -149,9 +159,9 @@ def zeroed(like: Tensor, dtype: torch.dtype, *shapes: tuple[int, ...]) -> list[T
     return [part[:n].view(shape) for part, n, shape in zip(parts, sizes, shapes, strict=True)]
 
 
-def aligned(count: int) -> int:
-    """The next multiple of four."""
-    return -(-count // 4) * 4
+def aligned(count: int, to: int = 4) -> int:
+    """The next multiple."""
+    return -(-count // to) * to
 
 
 def summed_to(total: Tensor, x: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ import triton
 from regard.engines.base import jacobian_norm
 from regard.engines.sizes import blocks_in, power_of_two
 from regard.engines.tiled import Arguments
-from regard.engines.triton import ordered, prepare
+from regard.engines.triton import lanes, ordered, prepare
 from regard.engines.triton.backward import backward_kernel
 from regard.engines.triton.buffers import GradientBuffers
 from regard.engines.triton.decode import combine_kernel, decode_kernel
@@ -40,8 +40,9 @@ DECODE_PROGRAMS = 528
 FORWARD_REGISTERS = 112
 FORWARD_REGISTERS_FEW_UNITS = 128
 BACKWARD_REGISTERS = 128
-# Warps that 132 multiprocessors run at once with that many registers.
-BACKWARD_WARPS = 132 * 16
+LANES_REGISTERS = 168
+# Registers of the warps of 132 multiprocessors.
+ALL_REGISTERS = 132 * 65536 // 32
 
 
 def sizes(args: Arguments) -> Sizes:
@@ -75,6 +76,7 @@ def tile(
     units: int,
     changes: Pairs,
     backward: bool = False,
+    by_lanes: bool = False,
 ) -> Tile:
     """What is fixed for a kernel; `sides` are queries, keys and warps of a program."""
     dtype = args.q.dtype
@@ -97,6 +99,7 @@ def tile(
         kind != "inner" and not backward,
         hides,
         sparse,
+        by_lanes,
         INTERPRETED,
     )
 
@@ -238,18 +241,28 @@ def attend_backward(
     return launch_backward(args, known, bias_gradient).collected()
 
 
-def backward_tile(args: Arguments) -> tuple[int, int, int]:
+def backward_tile(args: Arguments, by_lanes: bool = False) -> tuple[int, int, int]:
     """Queries, keys and warps of one program of the backward."""
     wide = power_of_two(args.value.shape[-1])
     if args.v is None:
         return (32, 32, 4)
+    if by_lanes:
+        return (lanes.SIDE, lanes.SIDE, 1)
     return (32, 32, 1) if wide <= 64 else (32, 32, 2) if wide <= 128 else (16, 32, 4)
 
 
-def query_parts(args: Arguments, programs: int, sides: tuple[int, int, int]) -> int:
+def in_lanes(args: Arguments) -> bool:
+    """Whether the backward sums as in `lanes.py`."""
+    return args.q.dtype == torch.bfloat16 and prepare.is_fast(args) and not lanes.refused()
+
+
+def query_parts(
+    args: Arguments, programs: int, sides: tuple[int, int, int], by_lanes: bool = False
+) -> int:
     """How many programs share the queries of one block of keys, so that short calls fill a GPU."""
     most = blocks_in(args.sizes[3], sides[0])
-    return max(min(BACKWARD_WARPS // max(programs * sides[2], 1), most), 1)
+    warps = ALL_REGISTERS // (LANES_REGISTERS if by_lanes else BACKWARD_REGISTERS)
+    return max(min(warps // max(programs * sides[2], 1), most), 1)
 
 
 def visible_reach(args: Arguments) -> Tensor | None:
@@ -268,18 +281,23 @@ def launch_backward(
     args: Arguments, known: Rows, bias_gradient: bool, skip: Tensor | None = None
 ) -> GradientBuffers:
     """Run the backward kernel; nothing is done where the flag `skip` is set."""
-    changes, values, sides = prepare.pairs(args), prepare.values(args), backward_tile(args)
+    by_lanes = skip is None and in_lanes(args)
+    changes, values, sides = (
+        prepare.pairs(args),
+        prepare.values(args),
+        backward_tile(args, by_lanes),
+    )
     programs = prepare.count(args) * blocks_in(args.sizes[4], sides[1])
-    unit, parts = None, query_parts(args, programs, sides)
+    unit, parts = None, query_parts(args, programs, sides, by_lanes)
     if torch.are_deterministic_algorithms_enabled() and skip is None:
         unit = ordered.unit(args, known, visible_reach(args) if known.given is None else None)
         parts = 1
-    grads = GradientBuffers(args, known.given is None, bias_gradient, unit, skip)
+    grads = GradientBuffers(args, known.given is None, bias_gradient, unit, skip, by_lanes)
     forms = prepare.forms(args, exponentials=True) if skip is None else prepare.direct(args)
     for form, kind, units in forms:
         if not programs * args.sizes[3]:
             break
-        backward_kernel[(programs * parts,)](
+        kernel = backward_kernel[(programs * parts,)](
             form,
             changes,
             sizes(args),
@@ -288,12 +306,14 @@ def launch_backward(
             grads.pointers(),
             skip,
             parts,
-            tile(args, sides, kind, units, changes, backward=True),
+            tile(args, sides, kind, units, changes, True, by_lanes and kind == "fast"),
             chunk(units),
-            args.v is not None,
             num_warps=sides[2],
-            **registers(kind, BACKWARD_REGISTERS),
+            **registers(kind, LANES_REGISTERS if by_lanes else BACKWARD_REGISTERS),
         )
+        if by_lanes and kind == "fast" and not lanes.trusted(kernel):
+            # Its sums are wrong. It wrote to its own memory alone: once more, in the other way.
+            return launch_backward(args, known, bias_gradient, skip)
     return grads
 
 
