@@ -110,6 +110,7 @@ def test_hooks_of_a_kernel_are_run(kernel):
 @pytest.mark.parametrize("hook", ["launch_enter_hook", "launch_exit_hook"])
 def test_where_somebody_watches_there_is_no_stream(monkeypatch, hook):
     device = torch.device("cuda", 3)
+    monkeypatch.setattr(launching, "interpreted", lambda: False)
     monkeypatch.setattr(
         torch._C, "_cuda_getCurrentRawStream", lambda index: 100 + index, raising=False
     )
@@ -125,6 +126,12 @@ def test_where_somebody_watches_there_is_no_stream(monkeypatch, hook):
     assert launching.current_stream(device) == 103
     monkeypatch.setattr(runtime, hook, print)
     assert launching.current_stream(device) is None
+
+
+def test_the_interpreter_is_given_tensors_of_a_gpu_too(monkeypatch):
+    monkeypatch.setattr(launching, "interpreted", lambda: True)
+    device = torch.device("cuda", 0)
+    assert not launching.has_addresses(device) and launching.current_stream(device) is None
 
 
 @pytest.mark.parametrize("change", ["version", "launcher", "future", "scratch"])

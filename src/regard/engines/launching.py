@@ -30,7 +30,13 @@ Place = int | Tensor
 
 def has_addresses(device: torch.device) -> bool:
     """Whether kernels are compiled for this device, and not interpreted."""
-    return device.type == "cuda"
+    return device.type == "cuda" and not interpreted()
+
+
+@functools.cache
+def interpreted() -> bool:
+    """Whether Triton runs kernels in NumPy: it asks its environment when they are made."""
+    return triton_settings().interpret
 
 
 def places(*tensors: Tensor) -> Sequence[Place]:

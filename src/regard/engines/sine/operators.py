@@ -171,7 +171,7 @@ class Attend(torch.autograd.Function):
             return (None,) * COUNT
         saved = ctx.saved_tensors
         flat = (*saved[:TENSORS], *ctx.settings, grad, *saved[TENSORS:])
-        if torch.is_grad_enabled() or looked_at(flat):
+        if torch.is_grad_enabled() or looked_at((grad, *saved)):
             grads = once("sine", "attend_backward", *flat)
         else:
             grads = launched_backward(*flat)
@@ -199,13 +199,13 @@ def run(x: Inputs) -> Tensor:
 
 def forward(*flat) -> tuple[Tensor, ...]:
     """`sine_attend` below autograd."""
-    if looked_at(flat):
+    if looked_at(flat[:TENSORS]):
         return below_autograd(torch.ops.regard.sine_attend.default, *flat)
     with torch._C._AutoDispatchBelowAutograd():
         return launched(*flat)
 
 
-def looked_at(flat: tuple) -> bool:
+def looked_at(tensors: tuple[Tensor, ...]) -> bool:
     """Whether somebody may look for the operator: a compiler, a transform, a mode, a profiler.
 
     If not, its kernels are called as they are: the way through the dispatcher and back to Python takes
@@ -217,7 +217,7 @@ def looked_at(flat: tuple) -> bool:
         return True
     if torch.autograd._profiler_enabled() or in_forward_mode():
         return True
-    return not all(type(x) in PLAIN for x in flat[:TENSORS])
+    return not all(type(x) in PLAIN for x in tensors)
 
 
 launched, launched_backward = launching(attend), launching(attend_backward)
