@@ -176,7 +176,7 @@ class Standby:
         """Where the backward adds up; its launches wait for dtypes."""
         from regard.engines.triton.buffers import GradientBuffers
 
-        grads = GradientBuffers(self.args, True, False, None, None).pointers()
+        grads = GradientBuffers(self.args, True, False, None).pointers()
         shapes = [tuple(x.shape) for x in (grads.q, grads.k, grads.v, grads.value)]
         self.grads = filling(grads, "q", "k", "v", "value")
         counts = [total * self.queries * self.dims, *[total * self.queries] * 3]

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from regard.engines.tiled import Arguments
 from regard.engines.triton import prepare
-from regard.engines.triton.flagged import cleared
 from regard.engines.triton.lanes import SIDE
 from regard.engines.triton.structs import Gradients
 from regard.precision import working_dtype
@@ -21,9 +20,8 @@ from regard.precision import working_dtype
 class GradientBuffers:
     """Memory that the backward adds to, in working precision and for every head apart.
 
-    With `unit`, what several programs add to is integers: see `ordered.py`. With `skip`, it is
-    cleared only where that flag is not set, in one launch; rate, alpha, beta and bias are not asked
-    for then. For `lanes.py` it is padded to whole tiles and an even number of hidden units.
+    With `unit`, what several programs add to is integers: see `ordered.py`. For `lanes.py` it is
+    padded to whole tiles and an even number of hidden units.
     """
 
     def __init__(
@@ -32,7 +30,6 @@ class GradientBuffers:
         of_attention: bool,
         with_bias: bool,
         unit: Tensor | None,
-        skip: Tensor | None,
         by_lanes: bool = False,
     ) -> None:
         self.args, self.unit = args, unit
@@ -54,10 +51,6 @@ class GradientBuffers:
         self.beta: Tensor | None = None
         self.bias: Tensor | None = None
         self.broken_rows: Tensor | None = None
-        if skip is not None:
-            shapes = (of_q, of_k, of_k, of_value)
-            self.q, self.k, self.v, self.value = cleared(skip, work, args.q.device, *shapes)
-            return
 
         def zeros(*shape: int, dtype: torch.dtype = work) -> Tensor:
             return args.q.new_zeros(shape, dtype=dtype)

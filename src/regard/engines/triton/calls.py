@@ -128,25 +128,23 @@ def launch_forward(
     tail: Tensor,
     spread: Tensor,
     peak: Tensor,
-    skip: Tensor | None = None,
 ) -> None:
-    """Run the forward kernel into these tensors; nothing is done where the flag `skip` is set."""
+    """Run the forward kernel into these tensors."""
     if not output.shape[0] * output.shape[1]:
         return
     few = args.v is not None and args.sizes[3] < prepare.FEWEST_QUERIES
-    if few and not entropy and args.seed is None and skip is None:
+    if few and not entropy and args.seed is None:
         launch_decode(args, output, tail, peak)
         return
     changes, values, sides = prepare.pairs(args), prepare.values(args), forward_tile(args)
     grid = (prepare.count(args) * blocks_in(args.sizes[3], sides[0]),)
-    # Behind a flag the result is in general not needed: laying out operands would only cost time.
-    for form, kind, units in prepare.forms(args) if skip is None else prepare.direct(args):
+    for form, kind, units in prepare.forms(args):
         forward_kernel[grid](
             form,
             changes,
             sizes(args),
             values,
-            skip,
+            None,
             output,
             tail,
             spread,
@@ -277,11 +275,9 @@ def visible_reach(args: Arguments) -> Tensor | None:
     return output
 
 
-def launch_backward(
-    args: Arguments, known: Rows, bias_gradient: bool, skip: Tensor | None = None
-) -> GradientBuffers:
-    """Run the backward kernel; nothing is done where the flag `skip` is set."""
-    by_lanes = skip is None and in_lanes(args)
+def launch_backward(args: Arguments, known: Rows, bias_gradient: bool) -> GradientBuffers:
+    """Run the backward kernel."""
+    by_lanes = in_lanes(args)
     changes, values, sides = (
         prepare.pairs(args),
         prepare.values(args),
@@ -289,12 +285,11 @@ def launch_backward(
     )
     programs = prepare.count(args) * blocks_in(args.sizes[4], sides[1])
     unit, parts = None, query_parts(args, programs, sides, by_lanes)
-    if torch.are_deterministic_algorithms_enabled() and skip is None:
+    if torch.are_deterministic_algorithms_enabled():
         unit = ordered.unit(args, known, visible_reach(args) if known.given is None else None)
         parts = 1
-    grads = GradientBuffers(args, known.given is None, bias_gradient, unit, skip, by_lanes)
-    forms = prepare.forms(args, exponentials=True) if skip is None else prepare.direct(args)
-    for form, kind, units in forms:
+    grads = GradientBuffers(args, known.given is None, bias_gradient, unit, by_lanes)
+    for form, kind, units in prepare.forms(args, exponentials=True):
         if not programs * args.sizes[3]:
             break
         kernel = backward_kernel[(programs * parts,)](
@@ -304,7 +299,7 @@ def launch_backward(
             values,
             known,
             grads.pointers(),
-            skip,
+            None,
             parts,
             tile(args, sides, kind, units, changes, True, by_lanes and kind == "fast"),
             chunk(units),
@@ -313,7 +308,7 @@ def launch_backward(
         )
         if by_lanes and kind == "fast" and not lanes.trusted(kernel):
             # Its sums are wrong. It wrote to its own memory alone: once more, in the other way.
-            return launch_backward(args, known, bias_gradient, skip)
+            return launch_backward(args, known, bias_gradient)
     return grads
 
 

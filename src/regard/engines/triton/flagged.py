@@ -5,37 +5,9 @@ They stand behind an approximation: in general the flag is set, and what they co
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-
-import torch
 import triton.language as tl
-from torch import Tensor
 
 import triton
-from regard.engines.sizes import blocks_in
-
-BLOCK = 4096
-
-
-@triton.jit
-def clear_kernel(x, count, skip, BLOCK: tl.constexpr):
-    """Set x to 0."""
-    if tl.load(skip) != 0:
-        return
-    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(x + at, tl.zeros([BLOCK], x.dtype.element_ty), mask=at < count)
-
-
-def cleared(
-    skip: Tensor, dtype: torch.dtype, device: torch.device, *shapes: Sequence[int]
-) -> list[Tensor]:
-    """Tensors in one piece of memory, all 0 unless `skip` is set."""
-    sizes = [math.prod(shape) for shape in shapes]
-    memory = torch.empty(sum(sizes), dtype=dtype, device=device)
-    if memory.numel():
-        clear_kernel[(blocks_in(memory.numel(), BLOCK),)](memory, memory.numel(), skip, BLOCK)
-    return [part.view(shape) for part, shape in zip(memory.split(sizes), shapes, strict=True)]
 
 
 @triton.jit
