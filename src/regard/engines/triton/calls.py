@@ -41,8 +41,10 @@ FORWARD_REGISTERS = 112
 FORWARD_REGISTERS_FEW_UNITS = 128
 BACKWARD_REGISTERS = 128
 LANES_REGISTERS = 168
-# Registers of the warps of 132 multiprocessors.
+# Registers of the warps of 132 multiprocessors; and how often programs fill them all at least, if
+# there are queries enough: at the end of a launch some wait for the others.
 ALL_REGISTERS = 132 * 65536 // 32
+ROUNDS = 16
 
 
 def sizes(args: Arguments) -> Sizes:
@@ -257,10 +259,10 @@ def in_lanes(args: Arguments) -> bool:
 def query_parts(
     args: Arguments, programs: int, sides: tuple[int, int, int], by_lanes: bool = False
 ) -> int:
-    """How many programs share the queries of one block of keys, so that short calls fill a GPU."""
+    """How many programs share the queries of one block of keys, so that a GPU stays full."""
     most = blocks_in(args.sizes[3], sides[0])
     warps = ALL_REGISTERS // (LANES_REGISTERS if by_lanes else BACKWARD_REGISTERS)
-    return max(min(warps // max(programs * sides[2], 1), most), 1)
+    return max(min(blocks_in(ROUNDS * warps, max(programs * sides[2], 1)), most), 1)
 
 
 def visible_reach(args: Arguments) -> Tensor | None:
