@@ -302,6 +302,33 @@ def test_a_subclass_of_tensor_goes_through_the_dispatcher(leaf):
     assert not operators.looked_at((x.a, torch.nn.Parameter(x.v)))
 
 
+def lazily_negated(x):
+    """The same numbers, in memory that holds them with the other sign."""
+    view = torch.complex(torch.zeros_like(x), -x).conj().imag
+    assert view.is_neg() and torch.equal(view, x)
+    return view
+
+
+def test_memory_with_the_other_sign_is_read_with_it():
+    """Of an input and of an incoming gradient: the dispatcher knows, the address does not."""
+    x = inputs()
+    grad = torch.randn(*x.a.shape[:3], x.value.shape[-1])
+    plain = operators.run(x)
+    expected = torch.autograd.grad(plain, x[:4], grad, retain_graph=True)
+    turned = lazily_negated(x.value.detach())
+    torch.testing.assert_close(operators.run(x._replace(value=turned)), plain)
+    found = torch.autograd.grad(plain, x[:4], lazily_negated(grad))
+    torch.testing.assert_close(found, expected)
+    assert operators.looked_at((torch._efficientzerotensor(3),))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_tracer_finds_the_operator():
+    x = Inputs(*(y.detach() if torch.is_tensor(y) else y for y in inputs()))
+    traced = torch.jit.trace(lambda a: operators.run(x._replace(a=a)), x.a, check_trace=False)
+    assert "regard::sine_attend" in str(traced.graph)
+
+
 def test_numbers_are_made_once_and_where_somebody_looks_on_anew():
     first = device.numbers(0.5, 1.0)
     assert device.numbers(0.5, 1.0) is first and first.tolist() == [0.5, 1.0]

@@ -14,7 +14,8 @@ from tests.triton.tools import check, deterministic, draw, inputs, outcome, scor
 
 pytest.importorskip("triton")
 
-from regard.engines.triton import lanes
+from regard.engines.tiled import Arguments
+from regard.engines.triton import calls, lanes
 
 lane = np.arange(LANES)
 group = lane // 4
@@ -157,6 +158,39 @@ def test_a_refused_kernel_is_run_again_in_the_other_way(verdicts, monkeypatch, d
     assert lanes.refused()
     for x, y in zip(found, expected, strict=True):
         torch.testing.assert_close(x, y, rtol=2e-2, atol=2e-3)
+
+
+def raw_scores(v, queries):
+    """A call for raw scores in bf16, as the operators give it to the kernels: v (H, hidden)."""
+    heads, hidden = v.shape
+    query, key, value = (x.detach().unsqueeze(2) for x in inputs(queries, 35, dtype=torch.bfloat16))
+    nothing = dict.fromkeys(Arguments._fields)
+    given = {"q": query[..., :hidden], "k": key[..., :hidden], "value": value}
+    given["v"] = v.view(1, heads, 1, 1, hidden)
+    numbers = torch.tensor([1.0, 0, 0, 0], dtype=torch.float64)
+    sizes = [1, heads, 1, queries, 35]
+    return Arguments(
+        **{**nothing, **given, "numbers": numbers, "sizes": sizes, "activation": "tanh"}
+    )
+
+
+def test_a_broken_v_breaks_its_own_head_alone():
+    """In raw scores, whose gradient comes in sound: rows of padding are of no other head."""
+    v = draw(2, 3, dtype=torch.bfloat16).detach()
+    v[0, 1] = torch.nan
+    args = raw_scores(v, 20)
+    with deterministic():
+        of_q, of_k = calls.scores_backward(args, torch.ones(args.sizes))[:2]
+    assert of_q[:, 0, ..., 1].isnan().all() and of_k[:, 0, ..., 1].isnan().all()
+    assert of_q[:, 1].isfinite().all() and of_k[:, 1].isfinite().all()
+
+
+def test_no_hidden_unit_has_no_gradient():
+    """There is nothing to read, not even ahead."""
+    args = raw_scores(torch.ones(2, 0, dtype=torch.bfloat16), 20)
+    assert not calls.scores(args).any()
+    found = calls.scores_backward(args, torch.ones(args.sizes))
+    assert [x.numel() for x in found[:2]] == [0, 0]
 
 
 @pytest.mark.parametrize("hidden", [1, 4])

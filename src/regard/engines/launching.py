@@ -22,6 +22,8 @@ KNOWN = ("3.6.",)
 # Kernels are compiled for pointers that 16 bytes divide, and otherwise for any.
 ALIGNMENT = 16
 WORD = 4
+# Kinds of calls whose launches are kept, each of them some 20 kB.
+REMEMBERED = 256
 
 # Where a kernel reads or writes: an address on a GPU, which keeps nothing alive; in Triton's
 # interpreter, which has no addresses, a tensor.

@@ -73,6 +73,7 @@ def counter(device: torch.device) -> Tensor:
     if device not in _counts:
         # Made in inference mode it could not be written to outside of it.
         with torch.inference_mode(False):
-            fresh = torch.zeros(2, dtype=torch.int64, device=device)
+            # From the CPU: a copy waits, so that every stream finds zeros.
+            fresh = torch.zeros(2, dtype=torch.int64, device="cpu").to(device)
         _counts.setdefault(device, fresh)
     return _counts[device]

@@ -75,9 +75,10 @@ def load_lending(kind: str, rank: int, device: torch.device | str = "cpu") -> Se
     """
     name = (f"{kind}, lending", rank, str(device))
     if name not in _loaded:
-        long, short = load(kind, rank, device), load(kind, rank - 1, device)
+        # Made on the CPU: a copy from there waits, and is ready for every stream.
+        long, short = load(kind, rank, "cpu"), load(kind, rank - 1, "cpu")
         with torch.inference_mode(False):
-            none = torch.zeros(short.linear.shape[0], 1, device=device)
+            none = torch.zeros(short.linear.shape[0], 1, device="cpu")
             padded = {
                 "frequencies": torch.cat([short.frequencies, none], -1),
                 "coefficients": torch.cat([short.coefficients, none], -1),
@@ -86,7 +87,8 @@ def load_lending(kind: str, rank: int, device: torch.device | str = "cpu") -> Se
                 field: torch.cat([getattr(long, field), padded.get(field, getattr(short, field))])
                 for field in Series._fields
             }
-        _loaded[name] = Series(**{**rows, "reach": long.reach})
+            lending = Series(**{**rows, "reach": long.reach})
+            _loaded[name] = Series(*(x.to(device) for x in lending))
     return _loaded[name]
 
 

@@ -54,7 +54,8 @@ def output_gradient(
     d, place = tl.arange(0, XP), block * BLOCK + tl.arange(0, BLOCK)
     there = place < Q
     base = batch.to(tl.int64) * grad_batch + head.to(tl.int64) * grad_head
-    at = base + place.to(tl.int64)[:, None] * grad_place + d[None, :] * grad_column
+    at = base + place.to(tl.int64)[:, None] * grad_place
+    at += d.to(tl.int64)[None, :] * grad_column
     g = tl.load(grad + at, mask=there[:, None] & (d < D)[None, :], other=0.0).to(tl.float32)
     g = g * power_below(peak, TARGET)
     line = (at_head.to(tl.int64) * Q + place)[:, None] * X + d[None, :]
@@ -139,7 +140,8 @@ def key_gradient(
     """Gradients db (B, K, L, E) and dvalue (B, K, L, D), and what each block adds to dv.
 
     `db = sum_r w (dpsi_sin cos wb - dpsi_cos sin wb) + rate linear v dbeta`
-    `dv = rate linear b dbeta`, with dbeta the gradient of its first column. Heads that share a key are added up here, one after another. Whatever is not finite makes dv NaN.
+    `dv = rate linear b dbeta`, with dbeta the gradient of its first column. Heads that share a key
+    are added up here, one after another. Whatever is not finite makes dv NaN.
     """
     program = tl.program_id(0)
     block, at_key_head = program % blocks, program // blocks

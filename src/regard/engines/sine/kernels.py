@@ -66,7 +66,7 @@ def sine_cosine(x):
 def load_units(x, base, place, unit, step, unit_step, length, E: tl.constexpr):
     """A tile (places, units) of a or b in fp32, 0 beyond its end."""
     inside = (place < length)[:, None] & (unit < E)[None, :]
-    at = base + place.to(tl.int64)[:, None] * step + unit[None, :] * unit_step
+    at = base + place.to(tl.int64)[:, None] * step + unit.to(tl.int64)[None, :] * unit_step
     return tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
 
 
@@ -89,7 +89,7 @@ def peak_of_units(
     for start in range(0, PLACES, BLOCK):
         place = part * PLACES + start + tl.arange(0, BLOCK)
         inside = (place < length)[:, None] & (unit < E)[None, :]
-        at = place.to(tl.int64)[:, None] * x_place + unit[None, :] * x_unit
+        at = place.to(tl.int64)[:, None] * x_place + unit.to(tl.int64)[None, :] * x_unit
         most = tl.maximum(most, magnitude(tl.load(x + at, mask=inside, other=0.0)))
     return tl.max(most, axis=0)
 
@@ -102,8 +102,9 @@ def peaks(
     E: tl.constexpr, EP: tl.constexpr, D: tl.constexpr, DP: tl.constexpr,
     PLACES: tl.constexpr, NUMBERS: tl.constexpr,
 ):  # fmt: skip
-    """The bits of the largest |a| (B, H, query parts, E), |b| (B, K, key parts, E) and |value| (B, K, key parts).
+    """The bits of the largest |a|, |b| and |value| of each part of a head.
 
+    (B, H, query parts, E), (B, K, key parts, E) and (B, K, key parts).
     They follow one another in `found`, and so do the programs: those of a, of b, of the values.
     """
     of_a, of_b = B * H * query_parts, B * K * key_parts
@@ -293,7 +294,8 @@ def key_features(
         tl.store(out + column[None, :], fill.to(tl.float16), mask=keep)
     d = tl.arange(0, XP)
     base = batch.to(tl.int64) * value_batch + key_head.to(tl.int64) * value_head
-    at = base + place.to(tl.int64)[:, None] * value_place + d[None, :] * value_column
+    at = base + place.to(tl.int64)[:, None] * value_place
+    at += d.to(tl.int64)[None, :] * value_column
     y = tl.load(value + at, mask=there[:, None] & (d < D)[None, :], other=0.0).to(tl.float32)
     y = y * power_below(tl.load(peak_value + batch * K + key_head).to(tl.float32), TARGET)
     tl.store(

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from regard import sine
 from regard.engines.launching import (
+    REMEMBERED,
     Launch,
     Layout,
     Place,
@@ -42,8 +43,6 @@ PARTS, HEADS, SUMMED = 64, 1024, 2048
 VALUE_TARGET, GRAD_TARGET = 2, 0
 INT, FLOAT, HALF = torch.int32, torch.float32, torch.float16
 MEASURING = {"PLACES": MEASURED, "NUMBERS": NUMBERS}
-# Kinds of calls whose launches are kept, each of them some 20 kB.
-REMEMBERED = 256
 
 
 class Kind(NamedTuple):
@@ -206,7 +205,7 @@ class Features:
 
     def bind_forward(self, kind: Kind) -> None:
         """The launches around cuDNN's forward."""
-        kernels, total, both = self.kernels, self.batch * self.heads, (*self.sizes,)
+        kernels, total, both = self.kernels, self.batch * self.heads, self.sizes
         a, b, v, value = kind.dtypes
         strides = (*kind.a_stride, *kind.b_stride, *kind.value_stride)
         programs = total * self.parts[0] + 2 * self.batch * self.key_heads * self.parts[1]

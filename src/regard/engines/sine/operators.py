@@ -206,10 +206,11 @@ def forward(*flat) -> tuple[Tensor, ...]:
 
 
 def looked_at(tensors: tuple[Tensor, ...]) -> bool:
-    """Whether somebody may look for the operator: a compiler, a transform, a mode, a profiler.
+    """Whether somebody may look for the operator: a compiler, a tracer, a transform, a profiler.
 
-    If not, its kernels are called as they are: the way through the dispatcher and back to Python takes
-    as long as four of them.
+    Or whether the dispatcher has something to do: memory that is to be read with the other sign, or
+    that is not there. If not, the kernels are called as they are: the way through the dispatcher and
+    back to Python takes as long as four of them.
     """
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
         return True
@@ -217,7 +218,9 @@ def looked_at(tensors: tuple[Tensor, ...]) -> bool:
         return True
     if torch.autograd._profiler_enabled() or in_forward_mode():
         return True
-    return not all(type(x) in PLAIN for x in tensors)
+    if torch._C._get_tracing_state() is not None:
+        return True
+    return not all(type(x) in PLAIN and not x.is_neg() and not x._is_zerotensor() for x in tensors)
 
 
 launched, launched_backward = launching(attend), launching(attend_backward)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from regard.engines.launching import (
+    REMEMBERED,
     Launch,
     Layout,
     Place,
@@ -29,8 +30,6 @@ from regard.engines.tiled import Arguments
 
 # Rows that one program takes products of, or collects; numbers that one clears, or sums up.
 SHIFTED, COLLECTED, CLEARED, SUMMED = 16, 32, 4096, 1024
-# Kinds of calls whose launches are kept.
-REMEMBERED = 256
 INT, FLOAT = torch.int32, torch.float32
 
 
@@ -225,14 +224,18 @@ class Standby:
         from regard.engines.triton.flagged import collect_kernel
 
         total, shared = self.batch * self.heads, self.args.sizes[2]
+        units, q_step, k_step = self.steps
+        of_k, of_value = units * k_step, self.keys * self.dims
         sizes = (self.batch, self.heads, shared, self.queries, self.keys, *self.steps)
+        sizes += (self.hidden, self.dims, units * q_step, of_k, shared * of_k)
+        sizes += (of_value, shared * of_value)
         programs = total * blocks_in(self.queries, COLLECTED) + self.heads * self.hidden
         programs += 2 * (total // shared) * blocks_in(self.keys, COLLECTED)
         wide = (min(power_of_two(n), 64) for n in (self.hidden, self.dims))
         a, b, value = self.kind.dtypes
         return Launch(
             *(collect_kernel, programs, (*[FLOAT] * 4, a, b, of_v, value, INT)),
-            *(sizes_between(9, *sizes, self.hidden, self.dims), (COLLECTED, *wide, SUMMED)),
+            *(sizes_between(9, *sizes), (COLLECTED, *wide, SUMMED)),
         )
 
 

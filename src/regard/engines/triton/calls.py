@@ -340,7 +340,7 @@ def scores(args: Arguments) -> Tensor:
 def scores_backward(args: Arguments, grad: Tensor) -> tuple[Tensor, ...]:
     """Gradients of the form's inputs from the gradient of raw scores."""
     given = grad.to(working_dtype(args.q.dtype)).expand(args.sizes).contiguous()
-    found = list(launch_backward(args, Rows(given), False).collected())
+    found = list(launch_backward(args, Rows(given.flatten(0, 2)), False).collected())
     # Terms of one side alone need no kernel.
     for i, x, dim in ((4, args.alpha, -1), (5, args.beta, -2)):
         if x is not None:

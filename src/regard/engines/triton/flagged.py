@@ -48,38 +48,39 @@ def collect_rows(
         column = first + tl.arange(0, WIDE)[None, :]
         inside = (row < rows) & (column < columns)
         total = tl.zeros([BLOCK, WIDE], tl.float32)
-        for copy in range(copies):
-            at = head * of_head + copy * of_copy + row.to(tl.int64) * of_row + column * of_column
-            total += tl.load(found + at, mask=inside, other=0.0)
+        at = found + head * of_head + row.to(tl.int64) * of_row + column * of_column
+        for _ in range(copies):
+            total += tl.load(at, mask=inside, other=0.0)
+            at += of_copy
         tl.store(result + (head * rows + row) * columns + column, total, mask=inside)
 
 
 @triton.jit
 def collect_kernel(
     q, k, v, value, grad_a, grad_b, grad_v, grad_value, skip,
-    batch, heads, shared, queries, keys, units, q_step, k_step, E, D, rate,
+    batch, heads, shared, queries, keys, units, q_step, k_step, E, D, of_q, of_k, of_shared_k,
+    of_value, of_shared_value, rate,
     ROWS: tl.constexpr, WIDE_E: tl.constexpr, WIDE_D: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The gradients of a, b, value and v from the sums for each head, as the backward leaves them.
 
     q (Z, units, q_step), k and v (Z, units, k_step), of which the first E, Q and L count; value (Z, L,
-    D). Heads that share keys are summed; the gradient of v is still one number for each key.
+    D). Heads that share keys are summed; the gradient of v is still one number for each key. Strides of
+    heads, `of_q` and so on, are not taken here: in 32 bits their products may overflow.
     """
     if tl.load(skip) != 0:
         return
     program, key_heads = tl.program_id(0), batch * (heads // shared)
     of_a, of_b = batch * heads * tl.cdiv(queries, ROWS), key_heads * tl.cdiv(keys, ROWS)
     if program < of_a:
-        collect_rows(q, program, units * q_step, 1, q_step, grad_a, 1, 0, queries, E, ROWS, WIDE_E)
+        collect_rows(q, program, of_q, 1, q_step, grad_a, 1, 0, queries, E, ROWS, WIDE_E)
     elif program < of_a + of_b:
-        copy = units * k_step
         collect_rows(
-            k, program - of_a, shared * copy, 1, k_step, grad_b, shared, copy, keys, E, ROWS, WIDE_E
+            k, program - of_a, of_shared_k, 1, k_step, grad_b, shared, of_k, keys, E, ROWS, WIDE_E
         )
     elif program < of_a + 2 * of_b:
-        copy = keys * D
         collect_rows(
-            value, program - of_a - of_b, shared * copy, D, 1, grad_value, shared, copy, keys, D,
+            value, program - of_a - of_b, of_shared_value, D, 1, grad_value, shared, of_value, keys, D,
             ROWS, WIDE_D,
         )  # fmt: skip
     else:

@@ -162,14 +162,14 @@ def places(grads, head, first_row, first_column):
 
 @triton.jit
 def counting(grads, head, first_row, sizes):
-    """For fixed sums: the units that integers count for the own query, and where it is noted as broken."""
+    """For fixed sums: the units that integers count for the own query, and where it is broken."""
     if grads.unit is None:
         return 0, 0
     else:
-        row = first_row + own_query()
+        # A row of padding stands for the last: it is broken only where v is, and with it all rows.
+        row = tl.minimum(first_row + own_query(), sizes.queries - 1)
         at = head * sizes.queries + row
-        unit = tl.load(grads.unit + at, mask=row < sizes.queries, other=0.0)
-        return unit, grads.broken_rows + at
+        return tl.load(grads.unit + at), grads.broken_rows + at
 
 
 @triton.jit
@@ -213,9 +213,7 @@ def give_plainly(grads, terms, factor, to_key, to_query, fixed):
         sound = tl.abs(sums) < float("inf")
         count = (tl.where(sound, sums, 0.0).to(tl.float64) * unit).to(tl.int64)
         tl.atomic_add(to_query, count, mask=sound, sem="relaxed")
-        tl.atomic_max(
-            to_broken, (sums * 0 + 1).to(tl.int32), mask=(sound == 0) & (unit > 0), sem="relaxed"
-        )
+        tl.atomic_max(to_broken, (sound == 0).to(tl.int32), mask=sound == 0, sem="relaxed")
 
 
 # Compiled kernels, by their hashes, and whether their lanes hold what is said above.

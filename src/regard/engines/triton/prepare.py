@@ -83,8 +83,9 @@ def every_head(x: Tensor, args: Arguments, columns: int) -> Tensor:
 
 
 def is_fast(args: Arguments) -> bool:
-    """Whether the fast form of tanh serves: half precision, and queries enough."""
-    return args.q.dtype in HALF and args.activation == "tanh" and args.sizes[3] >= FEWEST_QUERIES
+    """Whether the fast form of tanh serves: half precision, queries enough, and a hidden unit."""
+    fitting = args.q.dtype in HALF and args.activation == "tanh" and args.q.shape[-1] > 0
+    return fitting and args.sizes[3] >= FEWEST_QUERIES
 
 
 class Prepared(NamedTuple):

@@ -98,9 +98,9 @@ class Tile(NamedTuple):
     A tile is BM queries by BN keys, computed by W warps. E counts hidden units or features as they
     are laid out, REAL those there are; DV is dv made a power of two. FORM is "inner", "plain",
     "direct" (plain, but not laid out) or "fast". WORK is the dtype of logits and sums, DOT that of
-    operands of matrix products. LANES says whether the backward sums as in `lanes.py`. FIVE says whether tiles have 5 dims, see `tiles.py`. HIDES says
+    operands of matrix products. FIVE says whether tiles have 5 dims, see `tiles.py`. HIDES says
     whether any pair within the lengths may be hidden, SPARSE whether whole tiles may be though the
-    spans do not say so.
+    spans do not say so. LANES says whether the backward sums as in `lanes.py`.
     """
 
     BM: tl.constexpr
@@ -140,10 +140,10 @@ class Rows(NamedTuple):
 class Gradients(NamedTuple):
     """Where gradients are added to, all zero at first.
 
-    Pairwise: q (Z, units, q_step), k and v (Z, units, k_step), which is (Z, E, Q) and (Z, E, L), or for
-    `lanes.py` more: an even number of units, and lengths padded to whole tiles. Inner: q (Z, Q, E), k (Z, L, E). value (Z, L, dv), rate
-    and alpha (Z, Q), beta (Z, L), bias (5 dims, its strides). q, rate and alpha are added to by all
-    programs of a head, the others by those of one block of keys, but for the bias. With `unit` (Z, Q)
+    Pairwise: q (Z, units, q_step), k and v (Z, units, k_step), which is (Z, E, Q) and (Z, E, L), or
+    for `lanes.py` more: an even number of units, and lengths padded to whole tiles. Inner: q (Z, Q,
+    E), k (Z, L, E). value (Z, L, dv), rate and alpha (Z, Q), beta (Z, L), bias (5 dims, its
+    strides). q, rate and alpha are added to by all programs of a head, the others by those of one block of keys, but for the bias. With `unit` (Z, Q)
     a block of keys has one program; q, rate and alpha are then 64 bit integers that count units of
     1 / unit, and NaN is noted in `broken_rows` (Z, Q).
     """
