@@ -11,13 +11,19 @@ in gradients, which are summed into it. Statistics of rows are (B, K, G, Q).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from regard.engines.gpu import launching
+from regard.engines.tiled.eager import (
+    apply,
+    below_autograd,
+    differentiated,
+    in_forward_mode,
+    looked_at,
+)
 from regard.precision import working_dtype
 
 Rows = tuple[Tensor, Tensor, Tensor, Tensor]
@@ -139,6 +145,8 @@ SIGNATURES = {
     "scores_backward": f"({SCHEMA}, Tensor grad) -> {GRADIENTS}",
 }
 LIBRARY = torch.library.Library("regard", "DEF")
+# By engine and operator, what the latter runs: for calls that nobody looks at.
+KERNELS: dict[tuple[str, str], Callable] = {}
 COUNT = len(Arguments._fields)
 TENSORS = Arguments._fields.index("sizes")
 
@@ -156,8 +164,9 @@ class Operators:
         self.name = name
         for kernel, signature in SIGNATURES.items():
             LIBRARY.define(f"{name}_{kernel}{signature}")
+            run = launching(with_arguments(getattr(kernels, kernel)))
+            KERNELS[name, kernel] = run
             for device in devices:
-                run = launching(with_arguments(getattr(kernels, kernel)))
                 LIBRARY.impl(f"{name}_{kernel}", run, device)
             fake = with_arguments(FAKES[kernel])
             torch.library.register_fake(f"regard::{name}_{kernel}", fake, lib=LIBRARY)
@@ -169,7 +178,7 @@ class Operators:
         """Output, tail, entropy and largest logit; the operator alone where no gradient is needed."""
         if needs_gradient(args):
             return apply(Attend, self.name, entropy, *args)
-        return below_autograd(operator(self.name, "attend"), *args, entropy)
+        return attended(self.name, *args, entropy)
 
     def scores(self, args: Arguments) -> Tensor:
         """Raw scores; the operator alone where no gradient is needed."""
@@ -206,28 +215,12 @@ def operator(name: str, kernel: str) -> Callable:
     return getattr(torch.ops.regard, f"{name}_{kernel}")
 
 
-def apply(function: type[torch.autograd.Function], *flat) -> Any:
-    """`function.apply` without the questions that it asks each time, which take longer than a kernel.
-
-    It binds arguments to names by reading the signature anew, and looks at each of them for a wrapper
-    that a `torch.func` transform has left behind; at work, such a transform is asked for here.
-    """
-    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
-        return function.apply(*flat)
-    return super(torch.autograd.Function, function).apply(*flat)  # type: ignore[missing-attribute] # in C++
-
-
-def below_autograd(operator: Callable, *flat) -> Any:
-    """Call an operator that no gradient is asked of.
-
-    Autograd's own entry to it would find that out too, in Python and at the cost of a second call.
-    Not under a transform of `torch.func`, around which a gradient may be asked for that its tensors do
-    not know of; and compilers cannot trace this way, and need not.
-    """
-    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
-        return operator(*flat)
+def attended(name: str, *flat) -> Rows:
+    """`attend` of the engine `name` below autograd."""
+    if looked_at(flat[:TENSORS]):
+        return below_autograd(operator(name, "attend"), *flat)
     with torch._C._AutoDispatchBelowAutograd():
-        return operator(*flat)
+        return KERNELS[name, "attend"](*flat)
 
 
 def with_arguments(kernel: Callable) -> Callable:
@@ -242,20 +235,6 @@ def with_arguments(kernel: Callable) -> Callable:
 def needs_gradient(args: Arguments) -> bool:
     """Whether autograd has to know of the call."""
     return differentiated(args.differentiable())
-
-
-def differentiated(inputs: Sequence[Tensor | None]) -> bool:
-    """Whether one of them wants a gradient, or carries a tangent of forward mode."""
-    given = [x for x in inputs if x is not None]
-    if torch.is_grad_enabled() and any(x.requires_grad for x in given):
-        return True
-    # Then `apply` says that there is no forward mode; an operator alone would give tangents of 0.
-    return in_forward_mode() and any(forward_ad.unpack_dual(x).tangent is not None for x in given)
-
-
-def in_forward_mode() -> bool:
-    """Whether somebody differentiates in forward mode; compilers refuse that by themselves."""
-    return not torch.compiler.is_compiling() and forward_ad._current_level >= 0
 
 
 def detached(values: Sequence) -> list:
@@ -298,7 +277,7 @@ class Attend(torch.autograd.Function):
     @staticmethod
     def forward(name, entropy, *flat):
         """Run the operator; `flat` is `Arguments`."""
-        return operator(name, "attend")(*flat, entropy)
+        return attended(name, *flat, entropy)
 
     @staticmethod
     def setup_context(ctx, inputs, output):
@@ -394,6 +373,8 @@ def once(name: str, kernel: str, *flat) -> tuple:
     computed here it would only take time.
     """
     watched = torch.is_grad_enabled() or in_forward_mode()
+    if not watched and not looked_at([x for x in flat if isinstance(x, Tensor)]):
+        return KERNELS[name, kernel](*flat)
     if torch.compiler.is_compiling() or not watched:
         return operator(name, kernel)(*flat)
     return Once.apply(name, kernel, *flat)  # type: ignore[return-value] # apply is untyped

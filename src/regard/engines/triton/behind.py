@@ -193,11 +193,15 @@ class Standby:
         choices, args = self.choices, self.args
         rows, count = self.batch * self.heads * self.queries, self.sums.words - self.sums.starts[4]
         blocks = blocks_in(rows, SHIFTED)
+
+        def ready_arguments(grad, output, shift, sums, skip) -> tuple:
+            rest = (None, None, None, shift, sums, skip)
+            return (grad, output, *rest, rows, self.dims, count, blocks)
+
         ready = Launch(
             *(ready_kernel, blocks + blocks_in(count, CLEARED)),
             (dtype, FLOAT, FLOAT, FLOAT, INT),
-            sizes_between(5, rows, self.dims, count, blocks),
-            (SHIFTED, power_of_two(self.dims), CLEARED),
+            *(ready_arguments, (SHIFTED, power_of_two(self.dims), CLEARED)),
         )
         sides = choices.backward_tile(args)
         programs = self.batch * self.heads * blocks_in(self.keys, sides[1])

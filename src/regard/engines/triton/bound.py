@@ -104,12 +104,24 @@ def arguments(kind: Kind) -> Arguments:
     """A call of this kind without memory."""
     _, groups, heads, _, _ = kind.sizes
     v = torch.empty(1, groups, heads, 1, kind.q.shape[-1], dtype=kind.v, device="meta")
-    numbers = torch.tensor([1.0, 0.0, 0.0, kind.parameter], dtype=DOUBLE, device="cpu")
-    operands = (kind.q.empty(), kind.k.empty(), kind.value.empty(), v)
-    spans = (None if x is None else x.empty() for x in (kind.start, kind.stop))
-    nothing = (None,) * 5
     return Arguments(
-        *operands, *nothing, *spans, None, None, None, numbers, list(kind.sizes), kind.activation
+        q=kind.q.empty(),
+        k=kind.k.empty(),
+        value=kind.value.empty(),
+        v=v,
+        alpha=None,
+        beta=None,
+        rate=None,
+        bias=None,
+        dense=None,
+        start=None if kind.start is None else kind.start.empty(),
+        stop=None if kind.stop is None else kind.stop.empty(),
+        query_segment=None,
+        key_segment=None,
+        seed=None,
+        numbers=torch.tensor([1.0, 0.0, 0.0, kind.parameter], dtype=DOUBLE, device="cpu"),
+        sizes=list(kind.sizes),
+        activation=kind.activation,
     )
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from regard.engines.base import jacobian_norm
 from regard.engines.sizes import blocks_in, power_of_two
 from regard.engines.tiled import Arguments
-from regard.engines.triton import bound, choices, lanes, ordered, prepare
+from regard.engines.triton import bound, choices, gradients, lanes, ordered, prepare
 from regard.engines.triton.backward import backward_kernel
 from regard.engines.triton.buffers import GradientBuffers
 from regard.engines.triton.decode import combine_kernel, decode_kernel
@@ -125,9 +125,10 @@ def attend_backward(
     bias_gradient: bool,
 ) -> tuple[Tensor, ...]:
     """All gradients, recomputing every tile."""
-    plan = None  # bound.backward_of(args, grad_tail is not None, grad_spread is not None)
-    if plan is not None:
-        return plan.attend_backward(args, grad, output, peak, tail, grad_tail, spread, grad_spread)
+    known = (grad, output, peak, tail, grad_tail, spread, grad_spread)
+    found = gradients.attend_backward(args, *known)
+    if found is not None:
+        return found
     z, queries, work = prepare.count(args), args.sizes[3], working_dtype(args.q.dtype)
     if prepare.hides(args):
         # A row that sees nothing has no gradient, whatever comes in for it.
@@ -246,5 +247,11 @@ def _launch_rows(kernel: Any, args: Arguments, *results: Tensor, by_tile: bool =
     for form, kind, units in prepare.forms(args):
         chosen = choices.tile(args, sides, kind, units, changes)
         kernel[(programs,)](
-            form, changes, choices.sizes(args), *results, chosen, choices.chunk(units), num_warps=sides[2]
+            form,
+            changes,
+            choices.sizes(args),
+            *results,
+            chosen,
+            choices.chunk(units),
+            num_warps=sides[2],
         )

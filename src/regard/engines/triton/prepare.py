@@ -87,6 +87,13 @@ def is_fast(args: Arguments) -> bool:
     return args.q.dtype in HALF and args.activation == "tanh" and args.sizes[3] >= FEWEST_QUERIES
 
 
+def weights(args: Arguments) -> Tensor:
+    """The v of a pairwise form: one for each head of a sequence, also where all heads have the same."""
+    assert args.v is not None
+    v = args.v.to(working_dtype(args.q.dtype))
+    return v.expand(1, *args.sizes[1:3], 1, v.shape[-1]).contiguous()
+
+
 class Prepared(NamedTuple):
     """A form, its name, and the number of hidden units or features that the kernel runs over."""
 
@@ -114,10 +121,8 @@ def laid_out(
     args: Arguments, exponentials: bool = False
 ) -> tuple[tuple[Side, Side], list[Prepared]]:
     """Both sides of a pairwise form and its launches, with memory that is still to be written."""
-    assert args.v is not None
     units, parameter = args.q.shape[-1], args.numbers.tolist()[3]
-    # One for each head of a sequence, also where all heads have the same.
-    v = args.v.to(working_dtype(args.q.dtype)).expand(1, *args.sizes[1:3], 1, units).contiguous()
+    v = weights(args)
     if not is_fast(args):
         q, k = Side(args.q, units), Side(args.k, units)
         q.make(raw=working_dtype(args.q.dtype))
@@ -139,12 +144,10 @@ def laid_out(
 
 def direct(args: Arguments) -> list[Prepared]:
     """The plain form read from the operands as they are: slower, but nothing is laid out first."""
-    assert args.v is not None
-    v = args.v.to(working_dtype(args.q.dtype)).contiguous()
     q, k = args.q, args.k
     sides = (q, *head_strides(q), q.stride(4), q.stride(3))
     sides = (*sides, k, *head_strides(k), k.stride(4), k.stride(3))
-    form = Form(*sides, v=v, parameter=args.numbers.tolist()[3])
+    form = Form(*sides, v=weights(args), parameter=args.numbers.tolist()[3])
     return [Prepared(form, "direct", args.q.shape[-1])]
 
 
@@ -195,9 +198,24 @@ class Side:
     def arguments(self, weights: Tensor | None = None) -> Laying:
         """What the kernel is given."""
         _, groups, heads, length, _ = self.x.shape
-        sizes = (*self.x.stride(), groups, heads, length, self.step)
-        made = (self.gate, self.base, self.gated, self.exponentials, self.raw, self.loose)
-        return Laying(self.x, *sizes, self.v, weights, *made, BOUND, LEAST)
+        return Laying(
+            self.x,
+            *strides(self.x),
+            groups,
+            heads,
+            length,
+            self.step,
+            self.v,
+            weights,
+            self.gate,
+            self.base,
+            self.gated,
+            self.exponentials,
+            self.raw,
+            self.loose,
+            BOUND,
+            LEAST,
+        )
 
     def constants(self) -> tuple[int, int, int, int]:
         """What the kernel is compiled for."""
