@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C._functorch import is_legacy_batchedtensor
 from torch.autograd import forward_ad
 
 # Tensors that nothing overrides.
@@ -64,7 +65,16 @@ def looked_at(tensors: Sequence[Tensor | None]) -> bool:
         return True
     if torch.autograd._profiler_enabled() or in_forward_mode():
         return True
-    return not all(x is None or (type(x) in PLAIN and not x.is_neg()) for x in tensors)
+    return not all(x is None or is_plain(x) for x in tensors)
+
+
+def is_plain(x: Tensor) -> bool:
+    """Whether the memory of a tensor holds what it says.
+
+    Not where it is negated on reading (the imaginary part of a conjugate), nor where it stands for a
+    batch of gradients (`is_grads_batched`): the dispatcher sees to these.
+    """
+    return type(x) in PLAIN and not x.is_neg() and not is_legacy_batchedtensor(x)
 
 
 def numbers(*given: float) -> Tensor:
