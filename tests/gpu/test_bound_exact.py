@@ -112,6 +112,17 @@ def test_and_what_calls_without_a_plan_give(name, monkeypatch):
     assert_alike(found, call.results())
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_the_output_alone_has_the_same_bits(name):
+    """Where no gradient is asked for, it is written in its dtype at once."""
+    call = CASES[name]()
+    wanted = call.forward()
+    with torch.no_grad():
+        assert equal(call.forward(), wanted)
+        with none_ordinary():
+            assert equal(call.forward(), wanted)
+
+
 def test_kinds_of_calls_take_turns():
     cases = [make() for make in CASES.values()]
     wanted = [case.results() for case in cases]

@@ -31,7 +31,7 @@ def arguments_of(tensors, score, **options):
     class Stop(Exception):
         pass
 
-    def stop(args, entropy):
+    def stop(args, *_, **__):
         found.append(args)
         raise Stop
 
@@ -114,8 +114,11 @@ def test_calls_share_a_plan_only_where_all_that_matters_agrees():
 
     first = kind(*call())
     assert first is not None and kind(*call()) == first
-    assert bound.forward_plan(first, False) is bound.forward_plan(kind(*call()), False)
-    assert bound.forward_plan(first, True) is not bound.forward_plan(first, False)
+    plans = [
+        bound.forward_plan(first, *how) for how in ((False, False), (True, False), (False, True))
+    ]
+    assert len(set(plans)) == 3
+    assert bound.forward_plan(kind(*call()), False, False) is plans[0]
     assert kind(*call(), temperature=0.5) == first  # v is another, its kind is not
     tensors, score = call()
     strided = [x.detach().mT.contiguous().mT for x in tensors]
@@ -271,3 +274,18 @@ def test_a_tensor_that_is_negated_on_reading(engine):
     found = regard.attention(q, *tensors[1:], score, engine=engine)
     wanted = regard.attention(-tensors[0].detach(), *tensors[1:], score, engine=engine)
     assert torch.equal(found, wanted)
+
+
+@pytest.mark.parametrize("dtype", [FP32, FP16, BF16])
+@pytest.mark.parametrize("queries", [1, 20])
+@pytest.mark.parametrize("mask", ["none", "lengths"])
+def test_the_output_alone_has_the_same_bits(dtype, queries, mask, monkeypatch):
+    """Where no gradient is asked for, it is written in its dtype at once."""
+    tensors, score = call(queries, dtype=dtype, batch=2)
+    with_history = regard.attention(*tensors, score, mask=MASKS[mask], engine="triton")
+    with torch.no_grad():
+        found = regard.attention(*tensors, score, mask=MASKS[mask], engine="triton")
+        with ordinary(monkeypatch):
+            wanted = regard.attention(*tensors, score, mask=MASKS[mask], engine="triton")
+    assert torch.equal(found, with_history) and torch.equal(found, wanted)
+    assert found.dtype == dtype and found.untyped_storage().nbytes() == found.nbytes

@@ -11,7 +11,7 @@ in gradients, which are summed into it. Statistics of rows are (B, K, G, Q).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -86,6 +86,10 @@ class Kernels(Protocol):
 
         The tail is LSE minus the largest logit; the largest logit is -inf where nothing is seen.
         """
+        ...
+
+    def output(self, args: Arguments) -> Tensor:
+        """The first of these alone, also in the dtype of the values if that takes less time."""
         ...
 
     def attend_backward(
@@ -170,6 +174,7 @@ class Operators:
                 LIBRARY.impl(f"{name}_{kernel}", run, device)
             fake = with_arguments(FAKES[kernel])
             torch.library.register_fake(f"regard::{name}_{kernel}", fake, lib=LIBRARY)
+        self.alone = launching(with_arguments(kernels.output))
         # An exported program calls the operators themselves: with these it has gradients too.
         LIBRARY.impl(f"{name}_attend", self._attend_with_autograd, "Autograd")
         LIBRARY.impl(f"{name}_scores", self._scores_with_autograd, "Autograd")
@@ -179,6 +184,14 @@ class Operators:
         if needs_gradient(args):
             return apply(Attend, self.name, entropy, *args)
         return attended(self.name, *args, entropy)
+
+    def output(self, args: Arguments) -> Tensor:
+        """The output alone, in working precision or in the dtype of the values."""
+        tensors: Any = args[:TENSORS]
+        if needs_gradient(args) or looked_at(tensors):
+            return self.attend(False, args)[0]
+        with torch._C._AutoDispatchBelowAutograd():
+            return self.alone(*args)
 
     def scores(self, args: Arguments) -> Tensor:
         """Raw scores; the operator alone where no gradient is needed."""

@@ -94,10 +94,10 @@ def kind_of(args: Arguments) -> Kind | None:
     )
 
 
-def forward_of(args: Arguments, entropy: bool) -> Forward | None:
-    """The plan of the forward of this call, if it is a common one."""
+def forward_of(args: Arguments, entropy: bool, alone: bool = False) -> Forward | None:
+    """The plan of the forward of this call, if it is a common one; see `Forward`."""
     kind = kind_of(args)
-    return None if kind is None else forward_plan(kind, entropy)
+    return None if kind is None else forward_plan(kind, entropy, alone)
 
 
 def arguments(kind: Kind) -> Arguments:
@@ -212,25 +212,36 @@ class Operands:
 
 
 class Forward:
-    """The launches of the forward of all calls of one kind."""
+    """The launches of the forward of all calls of one kind.
 
-    def __init__(self, kind: Kind, entropy: bool) -> None:
+    With `alone` nobody asks for more than the output, which is written in the dtype of the values.
+    """
+
+    def __init__(self, kind: Kind, entropy: bool, alone: bool) -> None:
         self.device, args = kind.device, arguments(kind)
         decode = choices.is_decode(args, entropy)
         self.operands = Operands(kind, direct=decode)
         self.rows = tuple(args.sizes[:4])
         self.shape = (*self.rows, args.value.shape[-1])
-        kinds = ((self.shape, FLOAT), (self.rows, DOUBLE), (self.rows, FLOAT), (self.rows, FLOAT))
-        results = [torch.empty(shape, dtype=dtype, device="meta") for shape, dtype in kinds]
-        if decode:
-            self.bind_decode(results)
+        self.dtype = kind.value.dtype if alone else FLOAT
+        output = torch.empty(self.shape, dtype=self.dtype, device="meta")
+        tail = torch.empty(self.rows, dtype=FLOAT if alone else DOUBLE, device="meta")
+        spread, peak = (torch.empty(self.rows, dtype=FLOAT, device="meta") for _ in range(2))
+        if alone:
+            self.operands.pieces += [tail, peak]
+            self.results = [output]
         else:
-            self.bind(results, entropy)
+            self.results = [output, tail, spread, peak]
+        written = (output, tail, None if alone else spread, peak)
+        if decode:
+            self.bind_decode(written)
+        else:
+            self.bind(written, entropy)
 
-    def bind(self, results: list[Tensor], entropy: bool) -> None:
+    def bind(self, written: tuple[Tensor | None, ...], entropy: bool) -> None:
         """The launches that go over tiles."""
         x = self.operands
-        self.steps = Steps([*x.given, *results], x.pieces, x.zeros)
+        self.steps = Steps([*x.given, *self.results], x.pieces, x.zeros)
         x.add_preparation(self.steps)
         sides = choices.forward_tile(x.args)
         for form, name, units in x.forms:
@@ -238,19 +249,19 @@ class Forward:
             self.steps.add(
                 forward_kernel,
                 x.count * blocks_in(x.args.sizes[3], sides[0]),
-                (form, x.pairs, x.sizes, x.values, None, *results),
+                (form, x.pairs, x.sizes, x.values, None, *written),
                 (tile, choices.chunk(units), entropy),
                 num_warps=sides[2],
                 **choices.forward_registers(name, units),
             )
 
-    def bind_decode(self, results: list[Tensor]) -> None:
+    def bind_decode(self, written: tuple[Tensor | None, ...]) -> None:
         """The launches for few queries."""
         x, dims = self.operands, self.shape[-1]
         rows, block, wide, parts, share = choices.decode_split(x.args)
         shapes = ((rows * parts, dims), (rows * parts,), (rows * parts,))
         found = [torch.empty(shape, dtype=FLOAT, device="meta") for shape in shapes]
-        self.steps = Steps([*x.given, *results], [*x.pieces, *found])
+        self.steps = Steps([*x.given, *self.results], [*x.pieces, *found])
         x.add_preparation(self.steps)
         ((form, name, units),) = x.forms
         tile = choices.tile(x.args, (16, block, 4), name, units, x.pairs)
@@ -263,21 +274,30 @@ class Forward:
         self.steps.add(
             combine_kernel,
             rows,
-            (*found, *results, parts, dims),
+            (*found, *written, parts, dims),
             (power_of_two(parts), max(power_of_two(dims), 16)),
         )
 
     def attend(self, args: Arguments) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Output, tail, entropy and largest logit."""
-        device = self.device
-        output = torch.empty(self.shape, dtype=FLOAT, device=device)
+        device, output = self.device, self.new_output()
         tail = torch.empty(self.rows, dtype=DOUBLE, device=device)
         spread, peak = (torch.empty(self.rows, dtype=FLOAT, device=device) for _ in range(2))
         self.steps.run(*self.operands.of(args), output, tail, spread, peak)
         return output, tail, spread, peak
 
+    def output(self, args: Arguments) -> Tensor:
+        """The output of a plan for it alone."""
+        output = self.new_output()
+        self.steps.run(*self.operands.of(args), output)
+        return output
+
+    def new_output(self) -> Tensor:
+        """Memory for the output."""
+        return torch.empty(self.shape, dtype=self.dtype, device=self.device)
+
 
 @functools.lru_cache(maxsize=REMEMBERED)
-def forward_plan(kind: Kind, entropy: bool) -> Forward:
+def forward_plan(kind: Kind, entropy: bool, alone: bool) -> Forward:
     """The plan of a kind, made once."""
-    return Forward(kind, entropy)
+    return Forward(kind, entropy, alone)

@@ -40,6 +40,12 @@ def attend(args: Arguments, entropy: bool) -> tuple[Tensor, Tensor, Tensor, Tens
     )
 
 
+def output(args: Arguments) -> Tensor:
+    """The output alone, in the dtype of the values if the call is a common one."""
+    plan = bound.forward_of(args, entropy=False, alone=True)
+    return attend(args, False)[0] if plan is None else plan.output(args)
+
+
 def launch_forward(
     args: Arguments,
     entropy: bool,

@@ -88,7 +88,7 @@ def combine_kernel(
     parts_output, totals, tops, output, tail, entropy, peak, parts, value_dim,
     PARTS: tl.constexpr, DV: tl.constexpr,
 ):  # fmt: skip
-    """Put the parts of one query together; the entropy, which nobody asked for, is 0."""
+    """Put the parts of one query together; the entropy, which nobody asked for, is 0 or None."""
     row = tl.program_id(0).to(tl.int64)
     n, dims = tl.arange(0, PARTS), tl.arange(0, DV)
     real = n < parts
@@ -104,6 +104,7 @@ def combine_kernel(
     sums = tl.load(parts_output + at, mask=inside, other=0.0) * shrink[:, None]
     tl.store(output + row * value_dim + dims, tl.sum(sums, 0) / filled, mask=dims < value_dim)
     tl.store(tail + row, tl.log(filled))
-    tl.store(entropy + row, 0.0)
+    if entropy is not None:
+        tl.store(entropy + row, 0.0)
     # A maximum passes over NaN, a sum does not.
     tl.store(peak + row, tl.where(whole != whole, whole, raised))
