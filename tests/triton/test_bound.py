@@ -280,7 +280,7 @@ def test_a_tensor_that_is_negated_on_reading(engine):
 @pytest.mark.parametrize("queries", [1, 20])
 @pytest.mark.parametrize("mask", ["none", "lengths"])
 def test_the_output_alone_has_the_same_bits(dtype, queries, mask, monkeypatch):
-    """Where no gradient is asked for, it is written in its dtype at once."""
+    """Where no gradient is asked for, nothing else is written."""
     tensors, score = call(queries, dtype=dtype, batch=2)
     with_history = regard.attention(*tensors, score, mask=MASKS[mask], engine="triton")
     with torch.no_grad():
