@@ -11,7 +11,16 @@ import pytest
 import torch
 
 from regard.engines import launching
-from regard.engines.launching import Launch, Layout, Pointer, Steps, filling, sizes_between, slotted
+from regard.engines.launching import (
+    AtSecondSight,
+    Launch,
+    Layout,
+    Pointer,
+    Steps,
+    filling,
+    sizes_between,
+    slotted,
+)
 from regard.engines.sine import launch as sine_launch
 from regard.engines.sine.operators import Inputs
 from regard.engines.triton import behind
@@ -256,3 +265,14 @@ def test_nothing_keeps_the_tensors_of_a_call_alive():
     del x, call, memory, notes, output
     gc.collect()
     assert all(ref() is None for ref in seen)
+
+
+def test_something_is_made_at_second_sight_and_kept():
+    made = []
+    find = AtSecondSight(lambda *key: made.append(key) or len(made), most=2)
+    assert find("a", 1) is None and made == []
+    assert find("a", 1) == find("a", 1) == 1 and made == [("a", 1)]
+    assert find("b", 1) is None and find("c", 1) is None  # "a" is forgotten
+    assert find("a", 1) is None
+    find.clear()
+    assert find("c", 1) is None and len(made) == 1

@@ -175,11 +175,11 @@ def test_the_compiler_arranges_tiles_as_the_sums_need_it(monkeypatch):
     tensors, score = call.tensors(), call.build()
     grad = torch.randn(1, call.heads, call.queries, call.value_dim).to(tensors[0])
     monkeypatch.setattr(lanes, "VERDICTS", {})
-    gradients.backward_plan.cache_clear()  # it asks where it launches for the first time
+    gradients.backward_plan.clear()  # it asks where it launches for the first time
     first = outcome(tensors, score, "triton", grad)
     assert lanes.VERDICTS and not lanes.refused()
     monkeypatch.setattr(lanes, "VERDICTS", {})
-    gradients.backward_plan.cache_clear()
+    gradients.backward_plan.clear()
     monkeypatch.setattr(lanes, "arranged", lambda text: False)
     second = outcome(tensors, score, "triton", grad)
     assert lanes.refused()

@@ -85,7 +85,8 @@ def test_results_are_those_of_ordinary_launches(mask, dtype, monkeypatch):
     options = {"mask": MASKS[mask], "want": ("lse", "entropy") if dtype == FP16 else ()}
     found = results(tensors, score, **options)
     assert (
-        bound.forward_plan.cache_info().currsize and gradients.backward_plan.cache_info().currsize
+        bound.forward_plan.cache_info().currsize
+        and gradients.backward_plan.entry.cache_info().currsize
     )
     with ordinary(monkeypatch):
         wanted = results(tensors, score, **options)
@@ -166,15 +167,15 @@ def test_nor_have_inner_forms_fp64_and_empty_calls():
 
 def test_a_fixed_order_of_sums_has_no_plan():
     tensors, score = call(19)
-    gradients.backward_plan.cache_clear()
+    gradients.backward_plan.clear()
     with deterministic():
         results(tensors, score)
-    assert gradients.backward_plan.cache_info().currsize == 0
+    assert gradients.backward_plan.entry.cache_info().currsize == 0
 
 
 def test_what_is_kept_is_bounded_and_holds_no_tensor_of_a_call():
     for cache in (bound.forward_plan, gradients.backward_plan):
-        assert cache.cache_info().maxsize == 256
+        assert cache.entry.cache_info().maxsize == 256
     tensors, score = call(18)
     found = results(tensors, score, mask=Mask.causal(), want=("lse",))
     seen = [weakref.ref(x) for x in (*tensors, score.v, *found[0], *found[1])]

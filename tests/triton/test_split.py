@@ -35,7 +35,7 @@ def test_any_number_of_parts(mask, monkeypatch) -> None:
     truth, seen = gradients("reference", mask), set()
     for warps in (1, 8, 12, 16, 10**6):  # 1, 2, 3, 4 and 5 parts of 5 blocks, some of them short
         monkeypatch.setattr(choices, "ALL_REGISTERS", warps * choices.BACKWARD_REGISTERS)
-        planned.backward_plan.cache_clear()
+        planned.backward_plan.clear()
         plan = choices.query_parts
         monkeypatch.setattr(
             choices, "query_parts", lambda *x, plan=plan: seen.add(n := plan(*x)) or n
@@ -43,7 +43,7 @@ def test_any_number_of_parts(mask, monkeypatch) -> None:
         for ours, expected in zip(gradients("triton", mask), truth, strict=True):
             torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-5)
         monkeypatch.setattr(choices, "query_parts", plan)
-    planned.backward_plan.cache_clear()
+    planned.backward_plan.clear()
     assert len(seen) >= 4 and 1 in seen and 5 in seen
 
 

@@ -110,7 +110,7 @@ def test_both_sides_of_the_fewest_queries(queries, monkeypatch):
         return sides, found
 
     monkeypatch.setattr(prepare, "laid_out", spy)
-    gradients.backward_plan.cache_clear()  # another test may have made the plan of these calls
+    gradients.backward_plan.clear()  # another test may have made the plan of these calls
     check(inputs(queries, 33, hidden=5, dtype=torch.float16), regard.Additive(5, 2).half())
     assert launched == ({"plain"} if queries == 15 else {"fast", "plain"})
 

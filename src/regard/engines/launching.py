@@ -23,6 +23,8 @@ KNOWN = ("3.6.",)
 # Kernels are compiled for pointers that 16 bytes divide, and otherwise for any.
 ALIGNMENT = 16
 WORD = 4
+# How often a key comes until `AtSecondSight` makes something of it.
+SIGHTS = 2
 
 # Where a kernel reads or writes: an address on a GPU, which keeps nothing alive; in Triton's
 # interpreter, which has no addresses, a tensor.
@@ -314,3 +316,38 @@ class Steps:
 def piece(x: Tensor) -> tuple[int, torch.dtype]:
     """The words of memory that a tensor takes, and what they hold."""
     return -(-x.numel() * x.element_size() // WORD), x.dtype
+
+
+class AtSecondSight:
+    """A function that makes something of a key, which is kept: None for a key that was not seen before.
+
+    What comes once is not worth a plan: a decoder's keys have another length in every step.
+
+    Args:
+        make: takes the key's parts.
+        most: how many keys are remembered, made for or only seen.
+    """
+
+    def __init__(self, make: Callable[..., Any], most: int) -> None:
+        self.make, self.entry = make, functools.lru_cache(maxsize=most)(lambda *key: Entry())
+
+    def __call__(self, *key: Any) -> Any:
+        """What is made of this key."""
+        entry = self.entry(*key)
+        if entry.made is None:
+            entry.seen += 1
+            if entry.seen < SIGHTS:
+                return None
+            entry.made = self.make(*key)
+        return entry.made
+
+    def clear(self) -> None:
+        """Forget all."""
+        self.entry.cache_clear()
+
+
+class Entry:
+    """How often a key was seen until something was made of it."""
+
+    def __init__(self) -> None:
+        self.seen, self.made = 0, None

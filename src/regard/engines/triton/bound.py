@@ -2,20 +2,20 @@
 
 Common is a pairwise form with no mask or with spans, and nothing else that changes a logit; all other
 calls go the way of `calls.py`, which works everything out anew. A plan is made from operands without
-memory, by the same functions as there, and kept for calls of its kind. It holds no tensor of a call.
+memory, by the same functions as there, when the second call of a kind comes, and kept for all of its
+kind. It holds no tensor of a call.
 
 Shape legend: see `structs`; (B, K, G, rows, columns) as in `regard.engines.tiled.operators`.
 """
 
 from __future__ import annotations
 
-import functools
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from regard.engines.launching import Steps
+from regard.engines.launching import AtSecondSight, Steps
 from regard.engines.sizes import blocks_in, power_of_two
 from regard.engines.tiled import Arguments
 from regard.engines.triton import choices, lanes, prepare
@@ -95,7 +95,7 @@ def kind_of(args: Arguments) -> Kind | None:
 
 
 def forward_of(args: Arguments, entropy: bool, alone: bool = False) -> Forward | None:
-    """The plan of the forward of this call, if it is a common one; see `Forward`."""
+    """The plan of the forward of this call, if it is a common one and not the first of its kind."""
     kind = kind_of(args)
     return None if kind is None else forward_plan(kind, entropy, alone)
 
@@ -298,7 +298,5 @@ class Forward:
         return torch.empty(self.shape, dtype=self.dtype, device=self.device)
 
 
-@functools.lru_cache(maxsize=REMEMBERED)
-def forward_plan(kind: Kind, entropy: bool, alone: bool) -> Forward:
-    """The plan of a kind, made once."""
-    return Forward(kind, entropy, alone)
+# The plans that are kept.
+forward_plan = AtSecondSight(Forward, REMEMBERED)

@@ -5,13 +5,12 @@ Shape legend: see `structs`; (B, K, G, rows, columns) as in `regard.engines.tile
 
 from __future__ import annotations
 
-import functools
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from regard.engines.launching import Layout, Steps, piece
+from regard.engines.launching import AtSecondSight, Layout, Steps, piece
 from regard.engines.sizes import blocks_in, power_of_two
 from regard.engines.tiled import Arguments
 from regard.engines.triton import choices, lanes, prepare
@@ -53,7 +52,10 @@ def attend_backward(
     spread: Tensor,
     grad_spread: Tensor | None,
 ) -> tuple[Tensor, ...] | None:
-    """All gradients of a common call; None of another one, or where a fixed order is asked for."""
+    """All gradients of a common call, from a plan; None where there is none.
+
+    That is for other calls, for the first of a kind, and where sums in a fixed order are asked for.
+    """
     if torch.are_deterministic_algorithms_enabled() or not has_own_memory(args):
         return None
     call = kind_of(args)
@@ -61,6 +63,8 @@ def attend_backward(
         return None
     of_tail, of_spread = (None if x is None else x.dtype for x in (grad_tail, grad_spread))
     plan = backward_plan(BackwardKind(call, grad.dtype, of_tail, of_spread))
+    if plan is None:
+        return None
     rows = [grad, output, peak, tail, grad_tail, spread, grad_spread]
     found = plan.run(args, [x.contiguous() for x in rows if x is not None])
     if found is None:
@@ -199,7 +203,5 @@ class Backward:
         return (*made, *nothing)
 
 
-@functools.lru_cache(maxsize=REMEMBERED)
-def backward_plan(kind: BackwardKind) -> Backward:
-    """The plan of a kind, made once."""
-    return Backward(kind)
+# The plans that are kept.
+backward_plan = AtSecondSight(Backward, REMEMBERED)
