@@ -63,7 +63,7 @@ def looked_at(tensors: Sequence[Tensor | None]) -> bool:
         return True
     if torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack():
         return True
-    if torch.autograd._profiler_enabled() or in_forward_mode():
+    if torch.autograd._profiler_enabled() or torch._C._is_tracing() or in_forward_mode():
         return True
     return not all(x is None or is_plain(x) for x in tensors)
 
