@@ -5,12 +5,22 @@ from __future__ import annotations
 import gc
 import types
 import weakref
+from typing import NamedTuple
 
 import pytest
 import torch
 
 from regard.engines import launching
-from regard.engines.launching import Launch, Layout, Pointer, filling, sizes_between
+from regard.engines.launching import (
+    AtSecondSight,
+    Launch,
+    Layout,
+    Pointer,
+    Steps,
+    filling,
+    sizes_between,
+    slotted,
+)
 from regard.engines.sine import launch as sine_launch
 from regard.engines.sine.operators import Inputs
 from regard.engines.triton import behind
@@ -177,6 +187,49 @@ def test_filling_a_named_tuple():
     assert filled == rows._replace(b="x", device="y") and type(filled) is behind.Kind
 
 
+def described(*sizes, dtype=FLOAT):
+    return torch.empty(sizes, dtype=dtype, device="meta")
+
+
+def test_places_in_the_stead_of_tensors():
+    x, y, z = (described(n) for n in (1, 2, 3))
+    group = Pair(y, 5)
+    tensors, arguments = slotted((x, group, None, y, 7, Pair(1, 2), z))
+    assert sorted(t.numel() for t in tensors) == [1, 2, 3]
+    by_tensor = {id(t): f"at {t.numel()}" for t in tensors}
+    found = arguments(*(by_tensor[id(t)] for t in tensors))
+    assert found == ["at 1", Pair("at 2", 5), None, "at 2", 7, Pair(1, 2), "at 3"]
+    assert type(found[1]) is Pair
+    assert arguments("p", "q", "r") != found  # nothing of a call stays
+
+
+class Pair(NamedTuple):
+    """A group of arguments."""
+
+    first: object
+    second: object
+
+
+def test_steps_share_memory(kernel, monkeypatch):
+    """Given places, pieces of one memory, and pieces of one that is cleared."""
+    monkeypatch.setattr(launching, "has_addresses", lambda device: True)
+    monkeypatch.setattr(launching, "current_stream", lambda device: STREAM)
+    given, piece, half, zero = described(3), described(5), described(3, dtype=HALF), described(2)
+    steps = Steps([given], [piece, half], [zero])
+    assert steps.layout.starts == [0, 8] and steps.layout.words == 12 and steps.cleared.words == 4
+    steps.add(kernel, 2, (given, 1, Pair(half, piece)), ("E",), num_warps=1)
+    steps.add(kernel, 3, (zero, piece), ())
+    real = torch.zeros(4)[:3]
+    first = steps.run(real)
+    assert [x is not None for x in first] == [True, True]  # compiled just now
+    assert steps.run(real) == [None, None]
+    one, two = kernel.direct
+    address, size, (of_half, of_piece), constant = one[-4:]
+    assert (address, size, constant) == (real.data_ptr(), 1, "E") and one[:3] == (2, 1, 1)
+    assert of_half - of_piece == 32
+    assert two[-1] == of_piece and two[:3] == (3, 1, 1)
+
+
 def inputs(queries=20, dtype=FLOAT, wide=0, rank=4):
     a, b = (torch.randn(1, 2, queries, 4 + wide).to(dtype)[..., :4] for _ in range(2))
     v, value = torch.randn(2, 4).to(dtype), torch.randn(1, 2, queries, 8).to(dtype)
@@ -212,3 +265,14 @@ def test_nothing_keeps_the_tensors_of_a_call_alive():
     del x, call, memory, notes, output
     gc.collect()
     assert all(ref() is None for ref in seen)
+
+
+def test_something_is_made_at_second_sight_and_kept():
+    made = []
+    find = AtSecondSight(lambda *key: made.append(key) or len(made), most=2)
+    assert find("a", 1) is None and made == []
+    assert find("a", 1) == find("a", 1) == 1 and made == [("a", 1)]
+    assert find("b", 1) is None and find("c", 1) is None  # "a" is forgotten
+    assert find("a", 1) is None
+    find.clear()
+    assert find("c", 1) is None and len(made) == 1

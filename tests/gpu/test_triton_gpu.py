@@ -169,15 +169,17 @@ def test_a_broken_gradient_stays_in_its_row(garbage, fixed):
 
 def test_the_compiler_arranges_tiles_as_the_sums_need_it(monkeypatch):
     """And where it did not, the gradients would come out the same, summed in the other way."""
-    from regard.engines.triton import lanes
+    from regard.engines.triton import gradients, lanes
 
     call = Call(regard.Additive, 300, 200, 20, 64, BF16, batch=1)
     tensors, score = call.tensors(), call.build()
     grad = torch.randn(1, call.heads, call.queries, call.value_dim).to(tensors[0])
     monkeypatch.setattr(lanes, "VERDICTS", {})
+    gradients.backward_plan.clear()  # it asks where it launches for the first time
     first = outcome(tensors, score, "triton", grad)
     assert lanes.VERDICTS and not lanes.refused()
     monkeypatch.setattr(lanes, "VERDICTS", {})
+    gradients.backward_plan.clear()
     monkeypatch.setattr(lanes, "arranged", lambda text: False)
     second = outcome(tensors, score, "triton", grad)
     assert lanes.refused()

@@ -29,19 +29,22 @@ def gradients(engine: str, mask: Mask | None) -> tuple[torch.Tensor, ...]:
 
 @pytest.mark.parametrize("mask", [None, Mask.window(left=20)], ids=["whole", "window"])
 def test_any_number_of_parts(mask, monkeypatch) -> None:
-    from regard.engines.triton import calls
+    from regard.engines.triton import choices
+    from regard.engines.triton import gradients as planned
 
     truth, seen = gradients("reference", mask), set()
-    monkeypatch.setattr(calls, "ROUNDS", 1)
+    monkeypatch.setattr(choices, "ROUNDS", 1)
     for warps in (1, 8, 12, 16, 10**6):  # 1, 2, 3, 4 and 5 parts of 5 blocks, some of them short
-        monkeypatch.setattr(calls, "ALL_REGISTERS", warps * calls.BACKWARD_REGISTERS)
-        plan = calls.query_parts
+        monkeypatch.setattr(choices, "ALL_REGISTERS", warps * choices.BACKWARD_REGISTERS)
+        planned.backward_plan.clear()
+        plan = choices.query_parts
         monkeypatch.setattr(
-            calls, "query_parts", lambda *x, plan=plan: seen.add(n := plan(*x)) or n
+            choices, "query_parts", lambda *x, plan=plan: seen.add(n := plan(*x)) or n
         )
         for ours, expected in zip(gradients("triton", mask), truth, strict=True):
             torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-5)
-        monkeypatch.setattr(calls, "query_parts", plan)
+        monkeypatch.setattr(choices, "query_parts", plan)
+    planned.backward_plan.clear()
     assert len(seen) >= 4 and 1 in seen and 5 in seen
 
 

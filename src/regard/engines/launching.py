@@ -11,6 +11,7 @@ Triton itself is imported where something is launched: `import regard` works wit
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,6 +25,8 @@ ALIGNMENT = 16
 WORD = 4
 # Kinds of calls whose launches are kept, each of them some 20 kB.
 REMEMBERED = 256
+# How often a key comes until `AtSecondSight` makes something of it.
+SIGHTS = 2
 
 # Where a kernel reads or writes: an address on a GPU, which keeps nothing alive; in Triton's
 # interpreter, which has no addresses, a tensor.
@@ -147,11 +150,13 @@ class Launch:
         # By which operands are aligned: as many as alignments that callers come with.
         self.bound: dict[tuple[bool, ...] | None, Callable] = {}
 
-    def __call__(self, stream: int | None, pointers: Sequence[Place], *floats: float) -> None:
-        """Launch it; `stream` is what `current_stream` says."""
+    def __call__(self, stream: int | None, pointers: Sequence[Place], *floats: float) -> Any:
+        """Launch it; `stream` is what `current_stream` says.
+
+        Where Triton was asked, what comes back is the compiled kernel.
+        """
         if stream is None or self.kernel.pre_run_hooks:
-            self.ordinary(pointers, *floats)
-            return
+            return self.ordinary(pointers, *floats)
         together = 0
         for pointer in pointers:
             together |= pointer  # type: ignore[unsupported-operation] # a stream says: addresses
@@ -159,10 +164,12 @@ class Launch:
         run = self.bound.get(aligned)
         if run is not None:
             run(stream, *self.arguments(*pointers, *floats), *self.constants)
-            return
-        run = direct(self.ordinary(pointers, *floats), self.programs)
+            return None
+        compiled = self.ordinary(pointers, *floats)
+        run = direct(compiled, self.programs)
         if run is not None:
             self.bound[aligned] = run
+        return compiled
 
     def ordinary(self, pointers: Sequence[Place], *floats: float) -> Any:
         """Launch it through Triton; what comes back is the compiled kernel."""
@@ -221,3 +228,128 @@ def filling(template: Any, *names: str) -> Callable[..., Any]:
         return make(new)
 
     return filled
+
+
+def slotted(template: Sequence) -> tuple[list[Tensor], Callable[..., Sequence]]:
+    """The tensors in the arguments of a kernel, and a function that puts places in their stead.
+
+    Arguments are tensors, numbers, None, and named tuples of such. The function takes places in the
+    order in which tensors are named first.
+    """
+    found: dict[int, int] = {}
+    tensors: list[Tensor] = []
+
+    def places_in(values: Sequence) -> list[tuple[int, int]]:
+        at = []
+        for i, x in enumerate(values):
+            if isinstance(x, Tensor):
+                if id(x) not in found:
+                    found[id(x)] = len(tensors)
+                    tensors.append(x)
+                at.append((i, found[id(x)]))
+        return at
+
+    def emptied(values: Sequence) -> list:
+        return [None if isinstance(x, Tensor) else x for x in values]
+
+    own, fields = places_in(template), emptied(template)
+    groups = []
+    for i, x in enumerate(template):
+        if isinstance(x, tuple) and (at := places_in(x)):
+            groups.append((i, type(x)._make, emptied(x), at))  # type: ignore[attr-defined] # named
+
+    def arguments(*operands: Any) -> list:
+        new = fields.copy()
+        for i, n in own:
+            new[i] = operands[n]
+        for i, make, values, at in groups:
+            inner = values.copy()
+            for j, n in at:
+                inner[j] = operands[n]
+            new[i] = make(inner)
+        return new
+
+    return tensors, arguments
+
+
+class Steps:
+    """Launches one after another, and the memory that they share.
+
+    What they are given is described by tensors without memory, on the device "meta"; a launch is added
+    with such tensors for arguments, and runs with the places of real ones.
+
+    Args:
+        given: what a call brings along, in its order.
+        pieces: what is made for the call alone.
+        zeros: the same, cleared at first.
+    """
+
+    def __init__(
+        self, given: Sequence[Tensor], pieces: Sequence[Tensor], zeros: Sequence[Tensor] = ()
+    ) -> None:
+        self.order = {id(x): i for i, x in enumerate((*given, *pieces, *zeros))}
+        self.described = (*given, *pieces, *zeros)  # an id is that of a tensor that is alive
+        self.layout = Layout(*map(piece, pieces))
+        self.cleared = Layout(*map(piece, zeros))
+        self.launches: list[tuple[Launch, Callable[[Sequence[Place]], Sequence[Place]]]] = []
+
+    def add(
+        self, kernel: Any, programs: int, template: Sequence, constants: Sequence, **options: Any
+    ) -> None:
+        """One more launch; `template` is all arguments but constants."""
+        tensors, arguments = slotted(template)
+        dtypes = [x.dtype for x in tensors]
+        chosen = operator.itemgetter(*[self.order[id(x)] for x in tensors])
+        launch = Launch(kernel, programs, dtypes, arguments, constants, **options)
+        self.launches.append((launch, chosen))
+
+    def run(self, *given: Tensor) -> list:
+        """Launch all; what comes back is what each launch gave."""
+        device = given[0].device
+        memory, stream = self.layout.new(device), current_stream(device)
+        at = [*places(*given), *self.layout.cut(memory)]
+        if self.cleared.words:
+            # Places keep no memory alive: names do, to the end.
+            zeros = torch.zeros(self.cleared.words, dtype=torch.int32, device=device)
+            at += self.cleared.cut(zeros)
+        return [launch(stream, chosen(at)) for launch, chosen in self.launches]
+
+
+def piece(x: Tensor) -> tuple[int, torch.dtype]:
+    """The words of memory that a tensor takes, and what they hold."""
+    return -(-x.numel() * x.element_size() // WORD), x.dtype
+
+
+class AtSecondSight:
+    """A function that makes something of a key, which is kept: None for a key that was not seen before.
+
+    What comes once is not worth a plan: a decoder's keys have another length in every step.
+
+    Args:
+        make: takes the key's parts.
+        most: how many keys are remembered, made for or only seen.
+    """
+
+    def __init__(self, make: Callable[..., Any], most: int) -> None:
+        self.make, self.entry = make, functools.lru_cache(maxsize=most)(lambda *key: Entry())
+
+    def __call__(self, *key: Any) -> Any:
+        """What is made of this key."""
+        entry = self.entry(*key)
+        if entry.made is None:
+            entry.seen += 1
+            if entry.seen < SIGHTS:
+                return None
+            entry.made = self.make(*key)
+        return entry.made
+
+    def clear(self) -> None:
+        """Forget all."""
+        self.entry.cache_clear()
+
+
+class Entry:
+    """How often a key was seen until something was made of it."""
+
+    def __init__(self) -> None:
+        self.seen, self.made = 0, None

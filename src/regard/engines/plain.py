@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from regard.engines.base import Attended, repeat_heads
-from regard.engines.tiled.operators import apply, differentiated, in_forward_mode
+from regard.engines.tiled.eager import apply, differentiated, in_forward_mode
 from regard.forms import Inner, Pairwise
 from regard.precision import working_dtype
 from regard.problem import Problem

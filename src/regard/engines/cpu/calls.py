@@ -69,6 +69,11 @@ def attend(args: Arguments, entropy: bool) -> tuple[Tensor, Tensor, Tensor, Tens
     return kernels.forward(read(args), entropy)
 
 
+def output(args: Arguments) -> Tensor:
+    """The output alone."""
+    return attend(args, False)[0]
+
+
 def attend_backward(
     args: Arguments,
     grad: Tensor,

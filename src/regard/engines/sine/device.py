@@ -6,7 +6,6 @@ units, D value dim.
 
 from __future__ import annotations
 
-import functools
 import math
 
 import torch
@@ -18,6 +17,7 @@ from regard.engines.gpu import HAS_CUDNN, HAS_TRITON, generation
 from regard.engines.sine import choice, operators
 from regard.engines.sine.bounds import OWN_ERROR, ROUNDING
 from regard.engines.sine.parts import PARTS
+from regard.engines.tiled.eager import numbers
 from regard.forms import Pairwise
 from regard.problem import Problem
 from regard.sine.lowering import lending_rows, row_for, weighed
@@ -127,21 +127,6 @@ def run(p: Problem) -> Attended:
         )
     )
     return Attended(output if len(lead) == 1 else output.reshape(*lead, *output.shape[1:]))
-
-
-def numbers(rate: float, allowed: float) -> Tensor:
-    """The numbers of `Inputs`, made once where nobody looks on: it takes longer than a kernel."""
-    if operators.looked_at(()):
-        return torch.tensor([rate, allowed], dtype=torch.float64, device="cpu")
-    return remembered(rate, allowed)
-
-
-@functools.lru_cache(maxsize=64)
-def remembered(rate: float, allowed: float) -> Tensor:
-    """The same for all calls that agree in them; nothing writes to it."""
-    # Made in inference mode it could not be saved for a backward later.
-    with torch.inference_mode(False):
-        return torch.tensor([rate, allowed], dtype=torch.float64, device="cpu")
 
 
 def one_for_each_head(v: Tensor, heads: int) -> Tensor:

@@ -22,14 +22,8 @@ from regard.engines.gpu import launching
 from regard.engines.sine.launch import Notes, call_of, features_of, kind_of, note_words
 from regard.engines.sine.parts import PARTS, Exact
 from regard.engines.sine.widths import Widths, widths_of
-from regard.engines.tiled.operators import (
-    LIBRARY,
-    apply,
-    below_autograd,
-    differentiated,
-    in_forward_mode,
-    once,
-)
+from regard.engines.tiled.eager import apply, below_autograd, differentiated, looked_at
+from regard.engines.tiled.operators import LIBRARY, once
 
 
 class Inputs(NamedTuple):
@@ -74,8 +68,6 @@ LIBRARY.define(f"sine_attend({ARGUMENTS}) -> (Tensor, Tensor, Tensor, Tensor)")
 LIBRARY.define(
     f"sine_attend_backward({ARGUMENTS}, Tensor grad, {KEPT}) -> (Tensor, Tensor, Tensor, Tensor)"
 )
-# Tensors that nothing overrides.
-PLAIN = (Tensor, torch.nn.Parameter)
 COUNT = len(Inputs._fields)
 TENSORS = Inputs._fields.index("causal")
 
@@ -203,24 +195,6 @@ def forward(*flat) -> tuple[Tensor, ...]:
         return below_autograd(torch.ops.regard.sine_attend.default, *flat)
     with torch._C._AutoDispatchBelowAutograd():
         return launched(*flat)
-
-
-def looked_at(tensors: tuple[Tensor, ...]) -> bool:
-    """Whether somebody may look for the operator: a compiler, a tracer, a transform, a profiler.
-
-    Or whether the dispatcher has something to do: memory that is to be read with the other sign, or
-    that is not there. If not, the kernels are called as they are: the way through the dispatcher and
-    back to Python takes as long as four of them.
-    """
-    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
-        return True
-    if torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack():
-        return True
-    if torch.autograd._profiler_enabled() or in_forward_mode():
-        return True
-    if torch._C._get_tracing_state() is not None:
-        return True
-    return not all(type(x) in PLAIN and not x.is_neg() and not x._is_zerotensor() for x in tensors)
 
 
 launched, launched_backward = launching(attend), launching(attend_backward)

@@ -34,10 +34,10 @@ class Tiled:
         if weights_say_all(p):
             return self.from_weights(p)
         args = layout.arguments(p.bias)
-        rows = self.operators.attend("entropy" in p.want, args)
         if p.sink is None and len(p.want) == 0 and not isinstance(p.temperature, Tensor):
             # Most calls; what follows would take longer than a short kernel.
-            return Attended(layout.back(rows[0]).to(p.dtype))
+            return Attended(layout.back(self.operators.output(args)).to(p.dtype))
+        rows = self.operators.attend("entropy" in p.want, args)
         output, tail, entropy, peak = (layout.back(x) for x in rows)
         empty = peak == -torch.inf
         lse = torch.where(empty, peak, (peak + tail).to(peak.dtype))

@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from regard.engines.tiled.eager import numbers
 from regard.engines.tiled.operators import Arguments
 from regard.forms import Inner
 from regard.mask import Spans, visible
@@ -90,8 +91,7 @@ class Layout:
         scale = form.scale * factor if isinstance(form, Inner) else 1.0
         parameter = 0.0 if isinstance(form, Inner) else form.parameter
         softcap, dropout = (0.0, 0.0) if raw else (p.softcap or 0.0, p.dropout)
-        numbers = [scale, softcap, dropout, parameter]
-        return torch.tensor(numbers, dtype=torch.float64, device="cpu")
+        return numbers(scale, softcap, dropout, parameter)
 
     def term(self, x: Tensor | None, factor: float, dim: int) -> Tensor | None:
         """A term as a column (dim -1, alpha) or a row (dim -2, beta), times `factor`."""

@@ -15,9 +15,15 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from regard.engines.gpu import launching
+from regard.engines.tiled.eager import (
+    apply,
+    below_autograd,
+    differentiated,
+    in_forward_mode,
+    looked_at,
+)
 from regard.precision import working_dtype
 
 Rows = tuple[Tensor, Tensor, Tensor, Tensor]
@@ -82,6 +88,10 @@ class Kernels(Protocol):
         """
         ...
 
+    def output(self, args: Arguments) -> Tensor:
+        """The first of these alone, also in the dtype of the values if that takes less time."""
+        ...
+
     def attend_backward(
         self,
         args: Arguments,
@@ -139,6 +149,8 @@ SIGNATURES = {
     "scores_backward": f"({SCHEMA}, Tensor grad) -> {GRADIENTS}",
 }
 LIBRARY = torch.library.Library("regard", "DEF")
+# By engine and operator, what the latter runs: for calls that nobody looks at.
+KERNELS: dict[tuple[str, str], Callable] = {}
 COUNT = len(Arguments._fields)
 TENSORS = Arguments._fields.index("sizes")
 
@@ -156,11 +168,13 @@ class Operators:
         self.name = name
         for kernel, signature in SIGNATURES.items():
             LIBRARY.define(f"{name}_{kernel}{signature}")
+            run = launching(with_arguments(getattr(kernels, kernel)))
+            KERNELS[name, kernel] = run
             for device in devices:
-                run = launching(with_arguments(getattr(kernels, kernel)))
                 LIBRARY.impl(f"{name}_{kernel}", run, device)
             fake = with_arguments(FAKES[kernel])
             torch.library.register_fake(f"regard::{name}_{kernel}", fake, lib=LIBRARY)
+        self.alone = launching(with_arguments(kernels.output))
         # An exported program calls the operators themselves: with these it has gradients too.
         LIBRARY.impl(f"{name}_attend", self._attend_with_autograd, "Autograd")
         LIBRARY.impl(f"{name}_scores", self._scores_with_autograd, "Autograd")
@@ -169,7 +183,15 @@ class Operators:
         """Output, tail, entropy and largest logit; the operator alone where no gradient is needed."""
         if needs_gradient(args):
             return apply(Attend, self.name, entropy, *args)
-        return below_autograd(operator(self.name, "attend"), *args, entropy)
+        return attended(self.name, *args, entropy)
+
+    def output(self, args: Arguments) -> Tensor:
+        """The output alone, in working precision or in the dtype of the values."""
+        tensors: Any = args[:TENSORS]
+        if needs_gradient(args) or looked_at(tensors):
+            return self.attend(False, args)[0]
+        with torch._C._AutoDispatchBelowAutograd():
+            return self.alone(*args)
 
     def scores(self, args: Arguments) -> Tensor:
         """Raw scores; the operator alone where no gradient is needed."""
@@ -206,28 +228,12 @@ def operator(name: str, kernel: str) -> Callable:
     return getattr(torch.ops.regard, f"{name}_{kernel}")
 
 
-def apply(function: type[torch.autograd.Function], *flat) -> Any:
-    """`function.apply` without the questions that it asks each time, which take longer than a kernel.
-
-    It binds arguments to names by reading the signature anew, and looks at each of them for a wrapper
-    that a `torch.func` transform has left behind; at work, such a transform is asked for here.
-    """
-    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
-        return function.apply(*flat)
-    return super(torch.autograd.Function, function).apply(*flat)  # type: ignore[missing-attribute] # in C++
-
-
-def below_autograd(operator: Callable, *flat) -> Any:
-    """Call an operator that no gradient is asked of.
-
-    Autograd's own entry to it would find that out too, in Python and at the cost of a second call.
-    Not under a transform of `torch.func`, around which a gradient may be asked for that its tensors do
-    not know of; and compilers cannot trace this way, and need not.
-    """
-    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
-        return operator(*flat)
+def attended(name: str, *flat) -> Rows:
+    """`attend` of the engine `name` below autograd."""
+    if looked_at(flat[:TENSORS]):
+        return below_autograd(operator(name, "attend"), *flat)
     with torch._C._AutoDispatchBelowAutograd():
-        return operator(*flat)
+        return KERNELS[name, "attend"](*flat)
 
 
 def with_arguments(kernel: Callable) -> Callable:
@@ -242,20 +248,6 @@ def with_arguments(kernel: Callable) -> Callable:
 def needs_gradient(args: Arguments) -> bool:
     """Whether autograd has to know of the call."""
     return differentiated(args.differentiable())
-
-
-def differentiated(inputs: Sequence[Tensor | None]) -> bool:
-    """Whether one of them wants a gradient, or carries a tangent of forward mode."""
-    given = [x for x in inputs if x is not None]
-    if torch.is_grad_enabled() and any(x.requires_grad for x in given):
-        return True
-    # Then `apply` says that there is no forward mode; an operator alone would give tangents of 0.
-    return in_forward_mode() and any(forward_ad.unpack_dual(x).tangent is not None for x in given)
-
-
-def in_forward_mode() -> bool:
-    """Whether somebody differentiates in forward mode; compilers refuse that by themselves."""
-    return not torch.compiler.is_compiling() and forward_ad._current_level >= 0
 
 
 def detached(values: Sequence) -> list:
@@ -298,7 +290,7 @@ class Attend(torch.autograd.Function):
     @staticmethod
     def forward(name, entropy, *flat):
         """Run the operator; `flat` is `Arguments`."""
-        return operator(name, "attend")(*flat, entropy)
+        return attended(name, *flat, entropy)
 
     @staticmethod
     def setup_context(ctx, inputs, output):
@@ -394,6 +386,8 @@ def once(name: str, kernel: str, *flat) -> tuple:
     computed here it would only take time.
     """
     watched = torch.is_grad_enabled() or in_forward_mode()
+    if not watched and not looked_at([x for x in flat if isinstance(x, Tensor)]):
+        return KERNELS[name, kernel](*flat)
     if torch.compiler.is_compiling() or not watched:
         return operator(name, kernel)(*flat)
     return Once.apply(name, kernel, *flat)  # type: ignore[return-value] # apply is untyped

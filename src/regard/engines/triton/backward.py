@@ -333,7 +333,7 @@ def gradient_of_logits(
         form, pairs, sizes, z, first_row, first_column, seen, tile, CHUNK
     )
     peak = tl.load(known.peak + row, mask=here, other=0.0)
-    tail = tl.load(known.tail + row, mask=here, other=0.0)
+    tail = tl.load(known.tail + row, mask=here, other=0.0).to(tile.WORK)
     below = final - tl.where(peak == -float("inf"), 0.0, peak)
     weights = tl.where(seen, tl.exp(below - tail), 0.0)
     used, keep = weights, 1.0

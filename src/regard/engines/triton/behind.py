@@ -111,9 +111,9 @@ class Standby:
 
     def __init__(self, kind: Kind) -> None:
         # Not at the top of the file: `import regard` works without Triton.
-        from regard.engines.triton import calls, prepare
+        from regard.engines.triton import choices, prepare
 
-        self.calls, self.kind = calls, kind
+        self.choices, self.kind = choices, kind
         self.args = arguments(kind)
         ((form, self.name, self.units),) = prepare.direct(self.args)
         self.form = filling(form, "q", "k", "v")
@@ -121,7 +121,7 @@ class Standby:
         self.values = filling(prepare.values(self.args), "value")
         given = self.args.value
         self.is_packed = prepare.packed(given) is given
-        self.sizes = calls.sizes(self.args)
+        self.sizes = choices.sizes(self.args)
         self.dtypes = (*kind.dtypes[:2], FLOAT, kind.dtypes[2], INT)
         self.ends = (INT,) if kind.causal else ()
         self.batch, self.heads, self.queries, self.hidden = kind.a
@@ -152,16 +152,15 @@ class Standby:
         """The launches of the forward: to the output, and once more for the backward."""
         from regard.engines.triton.forward import forward_kernel
 
-        calls, args = self.calls, self.args
-        sides = calls.forward_tile(args)
+        choices, args = self.choices, self.args
+        sides = choices.forward_tile(args)
 
         def arguments(q, k, v, value, skip, output, tail, peak, *ends) -> tuple:
-            # No entropy is asked for: its place is not written to.
-            return (*self.operands(q, k, v, value, ends), skip, output, tail, tail, peak)
+            return (*self.operands(q, k, v, value, ends), skip, output, tail, None, peak)
 
-        tile = calls.tile(args, sides, self.name, self.units, self.pairs)
+        tile = choices.tile(args, sides, self.name, self.units, self.pairs)
         programs = self.batch * self.heads * blocks_in(self.queries, sides[0])
-        constants = (tile, calls.chunk(self.units), False)
+        constants = (tile, choices.chunk(self.units), False)
         self.forward, self.forward_again = (
             Launch(
                 *(forward_kernel, programs, (*self.dtypes, dtype, FLOAT, FLOAT, *self.ends)),
@@ -190,18 +189,22 @@ class Standby:
         from regard.engines.triton.flagged import ready_kernel
         from regard.engines.triton.structs import Rows
 
-        calls, args = self.calls, self.args
+        choices, args = self.choices, self.args
         rows, count = self.batch * self.heads * self.queries, self.sums.words - self.sums.starts[4]
         blocks = blocks_in(rows, SHIFTED)
+
+        def ready_arguments(grad, output, shift, sums, skip) -> tuple:
+            rest = (None, None, None, shift, sums, skip)
+            return (grad, output, *rest, rows, self.dims, count, blocks)
+
         ready = Launch(
             *(ready_kernel, blocks + blocks_in(count, CLEARED)),
             (dtype, FLOAT, FLOAT, FLOAT, INT),
-            sizes_between(5, rows, self.dims, count, blocks),
-            (SHIFTED, power_of_two(self.dims), CLEARED),
+            *(ready_arguments, (SHIFTED, power_of_two(self.dims), CLEARED)),
         )
-        sides = calls.backward_tile(args)
+        sides = choices.backward_tile(args)
         programs = self.batch * self.heads * blocks_in(self.keys, sides[1])
-        parts = calls.query_parts(args, programs, sides)
+        parts = choices.query_parts(args, programs, sides)
 
         def arguments(
             a, b, weight, value, skip, grad, peak, tail, shift, by_q, by_k, by_v, by_value, *ends
@@ -210,11 +213,11 @@ class Standby:
             grads = self.grads(by_q, by_k, by_v, by_value)
             return (*self.operands(a, b, weight, value, ends), known, grads, skip, parts)
 
-        tile = calls.tile(args, sides, self.name, self.units, self.pairs, backward=True)
+        tile = choices.tile(args, sides, self.name, self.units, self.pairs, backward=True)
         back = Launch(
             *(backward_kernel, programs * parts),
             (*self.dtypes, dtype, *[FLOAT] * 7, *self.ends),
-            *(arguments, (tile, calls.chunk(self.units))),
+            *(arguments, (tile, choices.chunk(self.units))),
             num_warps=sides[2],
         )
         return ready, back, self.bind_collecting(of_v)

@@ -35,7 +35,7 @@ def row_scores(form, sizes, z, query, first, tile, BK: tl.constexpr, WIDE: tl.co
         a = tl.load(q + unit * form.q_step, mask=real, other=0.0).to(tile.WORK)
         at = keys[:, None].to(tl.int64) * form.k_row + unit[None, :] * form.k_step
         b = tl.load(k + at, mask=inside[:, None] & real[None, :], other=0.0).to(tile.WORK)
-        weight = tl.load(v + unit, mask=real, other=0.0)
+        weight = tl.load(v + unit, mask=real, other=0.0).to(tile.WORK)
         total += tl.sum(weight[None, :] * activated(a[None, :] + b, form, tile), 1)
     return total
 
@@ -85,10 +85,10 @@ def decode_kernel(
 
 @triton.jit
 def combine_kernel(
-    parts_output, totals, tops, output, tail, peak, parts, value_dim, PARTS: tl.constexpr,
-    DV: tl.constexpr,
+    parts_output, totals, tops, output, tail, entropy, peak, parts, value_dim,
+    PARTS: tl.constexpr, DV: tl.constexpr,
 ):  # fmt: skip
-    """Put the parts of one query together."""
+    """Put the parts of one query together; the entropy, which nobody asked for, is 0 or None."""
     row = tl.program_id(0).to(tl.int64)
     n, dims = tl.arange(0, PARTS), tl.arange(0, DV)
     real = n < parts
@@ -104,5 +104,7 @@ def combine_kernel(
     sums = tl.load(parts_output + at, mask=inside, other=0.0) * shrink[:, None]
     tl.store(output + row * value_dim + dims, tl.sum(sums, 0) / filled, mask=dims < value_dim)
     tl.store(tail + row, tl.log(filled))
+    if entropy is not None:
+        tl.store(entropy + row, 0.0)
     # A maximum passes over NaN, a sum does not.
     tl.store(peak + row, tl.where(whole != whole, whole, raised))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
+from types import ModuleType
 from typing import cast
 
 import torch
@@ -23,11 +25,17 @@ class Lazy:
 
     def __getattr__(self, name: str):
         def run(*arguments):
-            from regard.engines.triton import calls
-
-            return getattr(calls, name)(*arguments)
+            return getattr(loaded(), name)(*arguments)
 
         return run
+
+
+@functools.cache
+def loaded() -> ModuleType:
+    """The module itself."""
+    from regard.engines.triton import calls
+
+    return calls
 
 
 class Triton(Tiled):

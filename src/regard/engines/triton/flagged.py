@@ -1,6 +1,7 @@
-"""Small kernels that look at a flag on the device first, and return at once where it is set.
+"""Small kernels around the backward: what it starts from, and gradients of what it has added up.
 
-They stand behind an approximation: in general the flag is set, and what they cost then is a launch.
+Where they stand behind an approximation they look at a flag on the device first, and return at once
+where it is set: in general it is, and what they cost then is a launch.
 """
 
 from __future__ import annotations
@@ -11,15 +12,26 @@ import triton
 
 
 @triton.jit
+def is_set(flag):
+    """Whether there is a flag, and it is set."""
+    if flag is None:
+        return False
+    else:
+        return tl.load(flag) != 0
+
+
+@triton.jit
 def ready_kernel(
-    grad, output, shift, sums, skip, rows, columns, count, shift_blocks,
+    grad, output, grad_tail, peak, used, shift, sums, skip, rows, columns, count, shift_blocks,
     ROWS: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """What the backward starts from: -<grad, output> of each row of (rows, columns), and sums of 0.
+    """What the backward starts from: `shift` of each row of (rows, columns), and sums of 0.
 
+    The shift is `grad_tail - <grad, output>`, grad_tail 0 where it is None. Where rows may see nothing,
+    `peak` says which do; they have no gradient, whatever comes in for them: `used` is grad without it.
     The first programs are those of the rows.
     """
-    if tl.load(skip) != 0:
+    if is_set(skip):
         return
     program = tl.program_id(0)
     if program < shift_blocks:
@@ -29,7 +41,16 @@ def ready_kernel(
         inside = (row[:, None] < rows) & (column[None, :] < columns)
         x = tl.load(grad + at, mask=inside, other=0.0).to(tl.float32)
         y = tl.load(output + at, mask=inside, other=0.0).to(tl.float32)
-        tl.store(shift + row, -tl.sum(x * y, 1), mask=row < rows)
+        empty = row >= rows
+        if peak is not None:
+            empty = tl.load(peak + row, mask=row < rows, other=0.0) == -float("inf")
+            x = tl.where(empty[:, None], 0.0, x)
+            tl.store(used + at, x, mask=inside)
+        total = -tl.sum(x * y, 1)
+        if grad_tail is not None:
+            of_tail = tl.load(grad_tail + row, mask=row < rows, other=0.0).to(tl.float32)
+            total += tl.where(empty, 0.0, of_tail)
+        tl.store(shift + row, total, mask=row < rows)
     else:
         place = (program - shift_blocks).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
         tl.store(sums + place, tl.zeros([BLOCK], sums.dtype.element_ty), mask=place < count)
@@ -68,7 +89,7 @@ def collect_kernel(
     D). Heads that share keys are summed; the gradient of v is still one number for each key. Strides of
     heads, `of_q` and so on, are not taken here: in 32 bits their products may overflow.
     """
-    if tl.load(skip) != 0:
+    if is_set(skip):
         return
     program, key_heads = tl.program_id(0), batch * (heads // shared)
     of_a, of_b = batch * heads * tl.cdiv(queries, ROWS), key_heads * tl.cdiv(keys, ROWS)

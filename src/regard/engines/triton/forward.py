@@ -63,7 +63,7 @@ def forward_kernel(
 ):  # fmt: skip
     """One program for each block of queries of each head.
 
-    Results: output (Z, Q, dv), tail, entropy and peak (Z, Q). Where the flag `skip` is given and
+    Results: output (Z, Q, dv), tail, entropy (0 unless asked for) and peak (Z, Q). Where the flag `skip` is given and
     set, nothing is done: the caller has the result already.
     """
     blocks = tl.cdiv(sizes.queries, tile.BM)
@@ -104,6 +104,9 @@ def forward_kernel(
         # log1p by hand: near 0 the logarithm of 1 + rest has lost the digits of rest.
         log_total = tl.where(rest < 1e-4, rest - 0.5 * rest * rest, tl.log(1.0 + rest))
         tl.store(entropy + at, log_total - moment / filled, mask=inside)
+    elif entropy is not None:
+        # Where it is not asked for: the same call gives the same numbers.
+        tl.store(entropy + at, none, mask=inside)
     tl.store(tail + at, log_total, mask=inside)
     # A maximum passes over NaN, a sum does not.
     tl.store(peak + at, tl.where(total != total, total, top), mask=inside)

@@ -28,7 +28,7 @@ from torch import Tensor
 from regard.engines.sizes import power_of_two
 from regard.engines.tiled import Arguments
 from regard.engines.triton.sides import side_kernel
-from regard.engines.triton.structs import Form, Pairs, Values
+from regard.engines.triton.structs import Form, Laying, Pairs, Values
 from regard.precision import HALF, working_dtype
 
 # Lengths are padded to multiples of this; every tile's rows and columns divide it.
@@ -88,6 +88,13 @@ def is_fast(args: Arguments) -> bool:
     return fitting and args.sizes[3] >= FEWEST_QUERIES
 
 
+def weights(args: Arguments) -> Tensor:
+    """The v of a pairwise form: one for each head of a sequence, also where all heads have the same."""
+    assert args.v is not None
+    v = args.v.to(working_dtype(args.q.dtype))
+    return v.expand(1, *args.sizes[1:3], 1, v.shape[-1]).contiguous()
+
+
 class Prepared(NamedTuple):
     """A form, its name, and the number of hidden units or features that the kernel runs over."""
 
@@ -101,41 +108,47 @@ def forms(args: Arguments, exponentials: bool = False) -> list[Prepared]:
 
     `exponentials`: also the query side without v, as the second loop of the backward needs it.
     """
-    scale, _, _, parameter = args.numbers.tolist()
-    units = args.q.shape[-1]
     if args.v is None:
-        q, k = packed(args.q), packed(args.k)
+        scale, q, k = args.numbers.tolist()[0], packed(args.q), packed(args.k)
         sides = (q, *head_strides(q), 0, 0, k, *head_strides(k), 0, 0)
-        return [Prepared(Form(*sides, scale=scale), "inner", units)]
-    # One for each head of a sequence, also where all heads have the same.
-    v = args.v.to(working_dtype(args.q.dtype)).expand(1, *args.sizes[1:3], 1, units).contiguous()
+        return [Prepared(Form(*sides, scale=scale), "inner", args.q.shape[-1])]
+    sides, found = laid_out(args, exponentials)
+    for side in sides:
+        side.launch()
+    return found
+
+
+def laid_out(
+    args: Arguments, exponentials: bool = False
+) -> tuple[tuple[Side, Side], list[Prepared]]:
+    """Both sides of a pairwise form and its launches, with memory that is still to be written."""
+    units, parameter = args.q.shape[-1], args.numbers.tolist()[3]
+    v = weights(args)
     if not is_fast(args):
         q, k = Side(args.q, units), Side(args.k, units)
-        q.lay_out(raw=working_dtype(args.q.dtype))
-        k.lay_out(raw=working_dtype(args.q.dtype))
+        q.make(raw=working_dtype(args.q.dtype))
+        k.make(raw=working_dtype(args.q.dtype))
         form = Form(*q.of(q.raw), *k.of(k.raw), v=v, parameter=parameter)
-        return [Prepared(form, "plain", units)]
+        return (q, k), [Prepared(form, "plain", units)]
     units += units % 2
     q, k = Side(args.q, units), Side(args.k, units)
     loose = args.q.new_zeros(q.heads + k.heads, dtype=torch.int32)
     base = args.q.new_zeros(q.heads, dtype=torch.float32)
     loose_q, loose_k = loose[: q.heads], loose[q.heads :]
-    q.lay_out(raw=args.q.dtype, loose=loose_q, v=v, base=base, exponentials=exponentials)
-    k.lay_out(raw=args.k.dtype, loose=loose_k, exponentials=True)
+    q.make(raw=args.q.dtype, loose=loose_q, v=v, base=base, exponentials=exponentials)
+    k.make(raw=args.k.dtype, loose=loose_k, exponentials=True)
     rest = {"v": v, "gate": q.gate, "base": base, "loose_q": loose_q, "loose_k": loose_k}
     fast = Form(*q.of(q.gated), *k.of(k.exponentials), q.exponentials, **rest)
     plain = Form(*q.of(q.raw), *k.of(k.raw), **rest)
-    return [Prepared(fast, "fast", units), Prepared(plain, "plain", units)]
+    return (q, k), [Prepared(fast, "fast", units), Prepared(plain, "plain", units)]
 
 
 def direct(args: Arguments) -> list[Prepared]:
     """The plain form read from the operands as they are: slower, but nothing is laid out first."""
-    assert args.v is not None
-    v = args.v.to(working_dtype(args.q.dtype)).contiguous()
     q, k = args.q, args.k
     sides = (q, *head_strides(q), q.stride(4), q.stride(3))
     sides = (*sides, k, *head_strides(k), k.stride(4), k.stride(3))
-    form = Form(*sides, v=v, parameter=args.numbers.tolist()[3])
+    form = Form(*sides, v=weights(args), parameter=args.numbers.tolist()[3])
     return [Prepared(form, "direct", args.q.shape[-1])]
 
 
@@ -146,6 +159,9 @@ class Side:
         self.x, self.units = x, units
         self.heads = math.prod(x.shape[:3])
         self.step = -(-x.shape[3] // BLOCK) * BLOCK
+        self.v: Tensor | None = None
+        self.base: Tensor | None = None
+        self.loose: Tensor | None = None
         self.raw: Tensor | None = None
         self.gated: Tensor | None = None
         self.exponentials: Tensor | None = None
@@ -160,7 +176,7 @@ class Side:
         assert laid_out is not None
         return (laid_out, *head_strides(laid_out), self.step, 1)
 
-    def lay_out(
+    def make(
         self,
         raw: torch.dtype,
         loose: Tensor | None = None,
@@ -168,38 +184,54 @@ class Side:
         base: Tensor | None = None,
         exponentials: bool = False,
     ) -> None:
-        """Run the kernel; with v the exponentials times the gates are made too."""
-        self.raw = self.empty(raw)
+        """Memory for what is wanted; with v the exponentials times the gates too."""
+        self.raw, self.loose, self.v, self.base = self.empty(raw), loose, v, base
         if exponentials:
             self.exponentials = self.empty(torch.float32)
         if v is not None:
             self.gated = self.empty(torch.float32)
             self.gate = self.x.new_empty((self.heads, self.units), dtype=torch.float32)
-        programs = self.heads * self.step // BLOCK
-        if not programs:
-            return
-        _, groups, heads = self.x.shape[:3]
-        side_kernel[(programs,)](
+
+    def programs(self) -> int:
+        """How many programs lay it out."""
+        return self.heads * self.step // BLOCK
+
+    def arguments(self, weights: Tensor | None = None) -> Laying:
+        """What the kernel is given."""
+        _, groups, heads, length, _ = self.x.shape
+        return Laying(
             self.x,
-            *self.x.stride(),
+            *strides(self.x),
             groups,
             heads,
-            self.x.shape[3],
+            length,
             self.step,
-            v,
+            self.v,
+            weights,
             self.gate,
-            base,
+            self.base,
             self.gated,
             self.exponentials,
             self.raw,
-            loose,
+            self.loose,
             BOUND,
             LEAST,
-            BLOCK,
-            self.x.shape[-1],
-            self.units,
-            min(power_of_two(self.units), 64),
         )
+
+    def constants(self) -> tuple[int, int, int, int]:
+        """What the kernel is compiled for."""
+        return (BLOCK, self.x.shape[-1], self.units, min(power_of_two(self.units), 64))
+
+    def launch(self) -> None:
+        """Run the kernel."""
+        if self.programs():
+            side_kernel[(self.programs(),)](*self.arguments(), *self.constants())
+
+
+def shared_spans(args: Arguments) -> bool:
+    """Whether all heads of all sequences have the same spans."""
+    spans = [x for x in (args.start, args.stop) if x is not None]
+    return all(x.shape[:3] == (1, 1, 1) for x in spans)
 
 
 def pairs(args: Arguments) -> Pairs:
@@ -222,10 +254,9 @@ def pairs(args: Arguments) -> Pairs:
         if x is None:
             return None
         x = x.clamp(-1, keys + 1).to(torch.int32).expand(-1, -1, -1, queries, 1)
-        return x.reshape(queries).contiguous() if shared_spans else every_head(x, args, 1)
+        return x.reshape(queries).contiguous() if one_span else every_head(x, args, 1)
 
-    spans = [x for x in (args.start, args.stop) if x is not None]
-    shared_spans = all(x.shape[:3] == (1, 1, 1) for x in spans)
+    one_span = shared_spans(args)
     bias = None if args.bias is None else args.bias.to(work)
     dense = None if args.dense is None else args.dense.view(torch.uint8)
     softcap = args.numbers.tolist()[1]
@@ -240,7 +271,7 @@ def pairs(args: Arguments) -> Pairs:
         *strides(dense),
         ends(args.start),
         ends(args.stop),
-        0 if shared_spans else queries,
+        0 if one_span else queries,
         rows(args.query_segment, torch.int64),
         columns(args.key_segment, torch.int64),
     )

@@ -1,4 +1,4 @@
-"""The kernel that lays out one side of a pairwise form: hidden units first, lengths padded.
+"""Kernels that lay operands out: a side of a pairwise form, hidden units first, lengths padded; spans.
 
 One launch for each side, which reads it once.
 
@@ -15,15 +15,16 @@ import triton
 
 @triton.jit
 def side_kernel(
-    x, of_b, of_k, of_g, of_row, of_unit, groups, heads, length, step, v, gate, base, gated,
-    exponentials, raw, loose, bound, least, BLOCK: tl.constexpr, E: tl.constexpr,
+    x, of_b, of_k, of_g, of_row, of_unit, groups, heads, length, step, v, weights, gate, base,
+    gated, exponentials, raw, loose, bound, least, BLOCK: tl.constexpr, E: tl.constexpr,
     UNITS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """One block of rows of one head of x, (length, E) to (UNITS, step) with zeros.
 
     `raw` gets x itself, `exponentials` exp(2x) and `gated` exp(2x) times the gate of each unit, each
-    if it is not None. `gate` and `base` are made from v by the first block of a head. `loose` is set
-    where |x| is beyond `bound`, or NaN, or where |v| is beyond 1 / `least`.
+    if it is not None. `gate` and `base` are made from v by the first block of a head, and `weights`,
+    which is v itself in its dtype, by that of the first sequence. `loose` is set where |x| is beyond
+    `bound`, or NaN, or where |v| is beyond 1 / `least`.
     """
     blocks = step // BLOCK
     head, block = tl.program_id(0) // blocks, tl.program_id(0) % blocks
@@ -42,6 +43,9 @@ def side_kernel(
         if exponentials is not None:
             grown = tl.exp(2.0 * turned.to(tl.float32))
             tl.store(exponentials + place, grown, mask=inside)
+        if weights is not None:
+            own = (unit < E) & (block == 0) & (b == 0)
+            tl.store(weights + head * E + unit, tl.load(v + head * E + unit, mask=own), mask=own)
         if gated is not None:
             weight = tl.load(v + (head % (groups * heads)) * E + unit, mask=unit < E, other=0.0).to(
                 tl.float32
@@ -61,3 +65,22 @@ def side_kernel(
             beyond = tl.max(tl.max(tl.where(size <= bound, 0, 1), 1), 0)
             if beyond > 0:
                 tl.atomic_max(loose + head, 1, sem="relaxed")
+
+
+@triton.jit
+def ends_kernel(
+    start, stop, to_start, to_stop, start_b, start_k, start_g, start_row, stop_b, stop_k, stop_g,
+    stop_row, groups, heads, queries, keys, count, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Ends of spans for each query of each head, in 32 bits: beyond the keys they are all the same."""
+    n = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside, row, z = n < count, n % queries, n // queries
+    b, k, g = (z // (groups * heads)).to(tl.int64), z // heads % groups, z % heads
+    if start is not None:
+        at = b * start_b + k * start_k + g * start_g + row * start_row
+        x = tl.load(start + at, mask=inside, other=0)
+        tl.store(to_start + n, tl.minimum(tl.maximum(x, -1), keys + 1).to(tl.int32), mask=inside)
+    if stop is not None:
+        at = b * stop_b + k * stop_k + g * stop_g + row * stop_row
+        x = tl.load(stop + at, mask=inside, other=0)
+        tl.store(to_stop + n, tl.minimum(tl.maximum(x, -1), keys + 1).to(tl.int32), mask=inside)

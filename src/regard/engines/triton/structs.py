@@ -52,6 +52,31 @@ class Form(NamedTuple):
     parameter: float = 0.0
 
 
+class Laying(NamedTuple):
+    """One side (B, K, G, length, E) with its strides, and what it is laid out to: see `sides.py`."""
+
+    x: Any
+    of_b: int
+    of_k: int
+    of_g: int
+    of_row: int
+    of_unit: int
+    groups: int
+    heads: int
+    length: int
+    step: int
+    v: Any
+    weights: Any
+    gate: Any
+    base: Any
+    gated: Any
+    exponentials: Any
+    raw: Any
+    loose: Any
+    bound: float
+    least: float
+
+
 class Pairs(NamedTuple):
     """All that changes a logit or hides it. Rows are (Z, Q), columns (Z, L).
 

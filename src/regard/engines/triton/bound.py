@@ -1,0 +1,300 @@
+"""Common calls with all that shapes, strides and dtypes decide worked out once, and launches bound.
+
+Common is a pairwise form with no mask or with spans, and nothing else that changes a logit; all other
+calls go the way of `calls.py`, which works everything out anew. A plan is made from operands without
+memory, by the same functions as there, when the second call of a kind comes, and kept for all of its
+kind. It holds no tensor of a call.
+
+Shape legend: see `structs`; (B, K, G, rows, columns) as in `regard.engines.tiled.operators`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from regard.engines.launching import REMEMBERED, AtSecondSight, Steps
+from regard.engines.sizes import blocks_in, power_of_two
+from regard.engines.tiled import Arguments
+from regard.engines.triton import choices, lanes, prepare
+from regard.engines.triton.decode import combine_kernel, decode_kernel
+from regard.engines.triton.forward import forward_kernel
+from regard.engines.triton.sides import ends_kernel, side_kernel
+from regard.engines.triton.structs import Form, Pairs
+
+DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+FLOAT, DOUBLE = torch.float32, torch.float64
+# Ends of spans that one program brings to 32 bits.
+ENDS = 1024
+
+
+class Described(NamedTuple):
+    """All of a tensor but its memory."""
+
+    shape: torch.Size
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+
+    def empty(self) -> Tensor:
+        """A tensor like this without memory."""
+        return torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device="meta")
+
+
+class Kind(NamedTuple):
+    """What calls have to agree in to share their launches: nothing of their numbers.
+
+    `lanes` says whether sums as in `lanes.py` are still trusted.
+    """
+
+    q: Described
+    k: Described
+    value: Described
+    v: torch.dtype
+    start: Described | None
+    stop: Described | None
+    device: torch.device
+    sizes: tuple[int, ...]
+    activation: str
+    parameter: float
+    lanes: bool
+
+
+def described(x: Tensor) -> Described:
+    """This tensor but for its memory."""
+    return Described(x.shape, x.stride(), x.dtype)
+
+
+def kind_of(args: Arguments) -> Kind | None:
+    """The kind of this call, or None where it is not a common one."""
+    q, k, value, v, alpha, beta, rate, bias, dense, start, stop, segment, _, seed, *_ = args
+    if v is None or q.dtype not in DTYPES or k.dtype != q.dtype or value.dtype != q.dtype:
+        return None
+    for x in (alpha, beta, rate, bias, dense, segment, seed):
+        if x is not None:
+            return None
+    _, softcap, _, parameter = args.numbers.tolist()
+    if softcap or not (q.numel() and k.numel() and value.numel()):
+        return None
+    return Kind(
+        described(q),
+        described(k),
+        described(value),
+        v.dtype,
+        None if start is None else described(start),
+        None if stop is None else described(stop),
+        q.device,
+        tuple(args.sizes),
+        args.activation,
+        parameter,
+        not lanes.refused(),
+    )
+
+
+def forward_of(args: Arguments, entropy: bool, alone: bool = False) -> Forward | None:
+    """The plan of the forward of this call, if it is a common one and not the first of its kind."""
+    kind = kind_of(args)
+    return None if kind is None else forward_plan(kind, entropy, alone)
+
+
+def arguments(kind: Kind) -> Arguments:
+    """A call of this kind without memory."""
+    _, groups, heads, _, _ = kind.sizes
+    v = torch.empty(1, groups, heads, 1, kind.q.shape[-1], dtype=kind.v, device="meta")
+    return Arguments(
+        q=kind.q.empty(),
+        k=kind.k.empty(),
+        value=kind.value.empty(),
+        v=v,
+        alpha=None,
+        beta=None,
+        rate=None,
+        bias=None,
+        dense=None,
+        start=None if kind.start is None else kind.start.empty(),
+        stop=None if kind.stop is None else kind.stop.empty(),
+        query_segment=None,
+        key_segment=None,
+        seed=None,
+        numbers=torch.tensor([1.0, 0.0, 0.0, kind.parameter], dtype=DOUBLE, device="cpu"),
+        sizes=list(kind.sizes),
+        activation=kind.activation,
+    )
+
+
+class Operands:
+    """What kernels are given of a call without memory, and what is made of it first.
+
+    Attributes:
+        args: the call.
+        given: its tensors, as `of` lists those of a real one.
+        forms: the launches, see `prepare.forms`.
+        pairs, values, sizes: see `structs`.
+        pieces: memory that is made for the call.
+        zeros: the same, which has to be 0 at first.
+    """
+
+    def __init__(self, kind: Kind, direct: bool = False, exponentials: bool = False) -> None:
+        self.args = args = arguments(kind)
+        self.pairs, self.values = prepare.pairs(args), prepare.values(args)
+        self.sizes = choices.sizes(args)
+        self.count, self.is_packed = prepare.count(args), self.values.value is args.value
+        self.v_shape = args.v.shape  # type: ignore[union-attr] # pairwise
+        self.ends = [x for x in (self.pairs.start, self.pairs.stop) if x is not None]
+        self.pieces: list[Tensor] = [*self.ends]
+        self.zeros: list[Tensor] = []
+        self.sides: list[tuple] = []
+        v = self.read_as_it_is() if direct else self.lay_out(exponentials)
+        spans = [x for x in (args.start, args.stop) if x is not None]
+        self.given = [args.q, args.k, v, self.values.value, *spans]
+
+    def read_as_it_is(self) -> Tensor:
+        """The form for few queries; v is read in its dtype."""
+        args = self.args
+        ((form, name, units),) = prepare.direct(args)
+        self.forms = [prepare.Prepared(form._replace(v=args.v), name, units)]
+        assert args.v is not None
+        return args.v
+
+    def lay_out(self, exponentials: bool) -> Tensor:
+        """The forms that need both sides laid out, and v as it is given."""
+        args, (sides, self.forms) = self.args, prepare.laid_out(self.args, exponentials)
+        weights = self.forms[0].form.v
+        assert args.v is not None
+        v, into = (weights, None) if args.v.dtype == FLOAT else (args.v, weights)
+        for side, made in zip(sides, (into, None), strict=True):
+            laying = side.arguments(made)
+            laying = laying if laying.v is None and made is None else laying._replace(v=v)
+            self.sides.append((side.programs(), laying, side.constants()))
+        for form, _, _ in self.forms:
+            self.note(form, v)
+        return v
+
+    def note(self, form: Form, v: Tensor) -> None:
+        """Keep memory for what a form is given."""
+        zeros = (form.base, form.loose_q, form.loose_k)
+        for x in (form.q, form.k, form.second_q, form.v, form.gate, *zeros):
+            into = self.zeros if any(x is y for y in zeros) else self.pieces
+            if x is not None and x is not v and not any(x is y for y in into):
+                into.append(x)
+
+    def add_preparation(self, steps: Steps) -> None:
+        """The launches that come first."""
+        if self.ends:
+            steps.add(ends_kernel, *self.spans_template(self.pairs))
+        for programs, laying, constants in self.sides:
+            steps.add(side_kernel, programs, laying, constants)
+
+    def spans_template(self, pairs: Pairs) -> tuple[int, tuple, tuple[int]]:
+        """Programs, arguments and constants of the kernel that brings ends of spans to 32 bits."""
+        args, (_, groups, heads, queries, keys) = self.args, self.args.sizes
+        count = queries if prepare.shared_spans(args) else self.count * queries
+        strides = (*prepare.strides(args.start)[:4], *prepare.strides(args.stop)[:4])
+        template = (args.start, args.stop, pairs.start, pairs.stop, *strides)
+        template = (*template, groups, heads, queries, keys, count)
+        return blocks_in(count, ENDS), template, (ENDS,)
+
+    def of(self, args: Arguments) -> list[Tensor]:
+        """The tensors of a real call, as kernels read them."""
+        assert args.v is not None
+        v, value = args.v, args.value
+        if v.shape != self.v_shape or not v.is_contiguous():
+            v = v.expand(self.v_shape).contiguous()
+        found = [args.q, args.k, v, value if self.is_packed else value.contiguous()]
+        if args.start is not None:
+            found.append(args.start)
+        if args.stop is not None:
+            found.append(args.stop)
+        return found
+
+
+class Forward:
+    """The launches of the forward of all calls of one kind.
+
+    With `alone` nobody asks for more than the output, which is written in the dtype of the values;
+    not in the interpreter, which cuts digits off where a GPU rounds.
+    """
+
+    def __init__(self, kind: Kind, entropy: bool, alone: bool) -> None:
+        self.device, args = kind.device, arguments(kind)
+        decode = choices.is_decode(args, entropy)
+        self.operands = Operands(kind, direct=decode)
+        self.rows = tuple(args.sizes[:4])
+        self.shape = (*self.rows, args.value.shape[-1])
+        self.dtype = kind.value.dtype if alone and not choices.INTERPRETED else FLOAT
+        output = torch.empty(self.shape, dtype=self.dtype, device="meta")
+        tail = torch.empty(self.rows, dtype=FLOAT if alone else DOUBLE, device="meta")
+        spread, peak = (torch.empty(self.rows, dtype=FLOAT, device="meta") for _ in range(2))
+        if alone:
+            self.operands.pieces += [tail, peak]
+            self.results = [output]
+        else:
+            self.results = [output, tail, spread, peak]
+        written = (output, tail, None if alone else spread, peak)
+        if decode:
+            self.bind_decode(written)
+        else:
+            self.bind(written, entropy)
+
+    def bind(self, written: tuple[Tensor | None, ...], entropy: bool) -> None:
+        """The launches that go over tiles."""
+        x = self.operands
+        self.steps = Steps([*x.given, *self.results], x.pieces, x.zeros)
+        x.add_preparation(self.steps)
+        sides = choices.forward_tile(x.args)
+        for form, name, units in x.forms:
+            tile = choices.tile(x.args, sides, name, units, x.pairs)
+            self.steps.add(
+                forward_kernel,
+                x.count * blocks_in(x.args.sizes[3], sides[0]),
+                (form, x.pairs, x.sizes, x.values, None, *written),
+                (tile, choices.chunk(units), entropy),
+                num_warps=sides[2],
+                **choices.forward_registers(name, units),
+            )
+
+    def bind_decode(self, written: tuple[Tensor | None, ...]) -> None:
+        """The launches for few queries."""
+        x, dims = self.operands, self.shape[-1]
+        rows, block, wide, parts, share = choices.decode_split(x.args)
+        shapes = ((rows * parts, dims), (rows * parts,), (rows * parts,))
+        found = [torch.empty(shape, dtype=FLOAT, device="meta") for shape in shapes]
+        self.steps = Steps([*x.given, *self.results], [*x.pieces, *found])
+        x.add_preparation(self.steps)
+        ((form, name, units),) = x.forms
+        tile = choices.tile(x.args, (16, block, 4), name, units, x.pairs)
+        self.steps.add(
+            decode_kernel,
+            rows * parts,
+            (form, x.pairs, x.sizes, x.values, *found, parts, share),
+            (tile, block, wide),
+        )
+        self.steps.add(
+            combine_kernel,
+            rows,
+            (*found, *written, parts, dims),
+            (power_of_two(parts), max(power_of_two(dims), 16)),
+        )
+
+    def attend(self, args: Arguments) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Output, tail, entropy and largest logit."""
+        device, output = self.device, self.new_output()
+        tail = torch.empty(self.rows, dtype=DOUBLE, device=device)
+        spread, peak = (torch.empty(self.rows, dtype=FLOAT, device=device) for _ in range(2))
+        self.steps.run(*self.operands.of(args), output, tail, spread, peak)
+        return output, tail, spread, peak
+
+    def output(self, args: Arguments) -> Tensor:
+        """The output of a plan for it alone."""
+        output = self.new_output()
+        self.steps.run(*self.operands.of(args), output)
+        return output
+
+    def new_output(self) -> Tensor:
+        """Memory for the output."""
+        return torch.empty(self.shape, dtype=self.dtype, device=self.device)
+
+
+# The plans that are kept.
+forward_plan = AtSecondSight(Forward, REMEMBERED)

@@ -1,0 +1,171 @@
+"""What is fixed for a launch: sizes of tiles, warps, registers, and how work is shared out.
+
+All of it follows from shapes and dtypes, never from numbers or from timing.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+import torch
+import triton.language as tl
+
+import triton
+from regard.engines.sizes import blocks_in, power_of_two
+from regard.engines.tiled import Arguments
+from regard.engines.triton import lanes, prepare
+from regard.engines.triton.structs import Pairs, Sizes, Tile
+from regard.precision import working_dtype
+
+# Set by TRITON_INTERPRET when Triton is imported: kernels then run on the CPU, in NumPy.
+INTERPRETED = triton.knobs.runtime.interpret
+WORK = {torch.float32: tl.float32, torch.float64: tl.float64}
+DOT = {
+    torch.float16: tl.float16,
+    torch.bfloat16: tl.bfloat16,
+    torch.float32: tl.float32,
+    torch.float64: tl.float64,
+}
+# Numbers of the keys that one program of the kernel for few queries holds at once; and programs enough
+# to fill a GPU of 132 multiprocessors four times.
+DECODE_TILE = 4096
+DECODE_PROGRAMS = 528
+# Registers of a thread: fewer than the compiler would take, so that more warps hide the waiting.
+FORWARD_REGISTERS = 112
+FORWARD_REGISTERS_FEW_UNITS = 128
+BACKWARD_REGISTERS = 128
+LANES_REGISTERS = 168
+# Registers of the warps of 132 multiprocessors; and how often programs fill them all at least, if
+# there are queries enough: at the end of a launch some wait for the others.
+ALL_REGISTERS = 132 * 65536 // 32
+ROUNDS = 16
+
+
+def sizes(args: Arguments) -> Sizes:
+    """Sizes as kernels read them."""
+    _, groups, heads, queries, keys = args.sizes
+    return Sizes(groups, heads, queries, keys, args.value.shape[-1])
+
+
+def chunk(units: int) -> int:
+    """Features of an inner product that are read at once."""
+    return min(max(power_of_two(units), 16), 64)
+
+
+def forward_tile(args: Arguments) -> tuple[int, int, int]:
+    """Queries, keys and warps of one program of the forward."""
+    wide = power_of_two(args.value.shape[-1])
+    queries = 16 if args.sizes[3] <= 16 or wide > 256 else 32 if wide > 128 else 64
+    return queries, 64 if wide <= 256 else 32, 4
+
+
+@functools.lru_cache(maxsize=512)
+def fixed(*choices: Any) -> Tile:
+    """The same tuple for the same choices: making one takes longer than a short kernel."""
+    return Tile(*(tl.constexpr(x) for x in choices))
+
+
+def tile(
+    args: Arguments,
+    sides: tuple[int, int, int],
+    kind: str,
+    units: int,
+    changes: Pairs,
+    backward: bool = False,
+    by_lanes: bool = False,
+) -> Tile:
+    """What is fixed for a kernel; `sides` are queries, keys and warps of a program."""
+    dtype = args.q.dtype
+    dot = torch.float32 if INTERPRETED and dtype == torch.bfloat16 else dtype
+    # Gradients of a mean may be 1e-9, which fp16 does not hold: TF32 has its digits and the range.
+    shifted = backward and dtype == torch.float16
+    dot = torch.float32 if shifted else dot
+    sparse = any(x is not None for x in (changes.bias, changes.dense, changes.query_segment))
+    hides = sparse or changes.start is not None or changes.stop is not None
+    return fixed(
+        *sides,
+        units,
+        args.q.shape[-1],
+        max(power_of_two(args.value.shape[-1]), 16),
+        kind,
+        args.activation,
+        WORK[working_dtype(dtype)],
+        DOT[dot],
+        "tf32" if shifted and not INTERPRETED else "ieee",
+        kind != "inner" and not backward,
+        hides,
+        sparse,
+        by_lanes,
+        INTERPRETED,
+    )
+
+
+class Split(NamedTuple):
+    """How the kernel for few queries shares its keys out.
+
+    `block` keys and `wide` hidden units are read at once; `rows` queries of all heads have `parts`
+    programs each, which take `share` keys.
+    """
+
+    rows: int
+    block: int
+    wide: int
+    parts: int
+    share: int
+
+
+def decode_split(args: Arguments) -> Split:
+    """How the kernel for few queries shares out this call."""
+    queries, keys = args.sizes[3:]
+    rows, wide = prepare.count(args) * queries, min(power_of_two(args.q.shape[-1]), 128)
+    block = max(16, min(64, DECODE_TILE // wide))
+    programs = rows * 2 if INTERPRETED else DECODE_PROGRAMS
+    parts = max(min(programs // max(rows, 1), blocks_in(keys, 4 * block)), 1)
+    share = blocks_in(blocks_in(keys, parts), block) * block
+    return Split(rows, block, wide, parts, share)
+
+
+def is_decode(args: Arguments, entropy: bool) -> bool:
+    """Whether the kernel for few queries serves."""
+    few = args.v is not None and args.sizes[3] < prepare.FEWEST_QUERIES
+    return few and not entropy and args.seed is None
+
+
+def registers(kind: str, most: int) -> dict[str, Any]:
+    """The most registers that a thread of this kernel may take."""
+    return {"maxnreg": most} if kind == "fast" and not INTERPRETED else {}
+
+
+def forward_registers(kind: str, units: int) -> dict[str, Any]:
+    """The same for the forward kernel."""
+    return registers(kind, FORWARD_REGISTERS if units >= 32 else FORWARD_REGISTERS_FEW_UNITS)
+
+
+def backward_registers(kind: str, by_lanes: bool) -> dict[str, Any]:
+    """The same for the backward kernel."""
+    return registers(kind, LANES_REGISTERS if by_lanes else BACKWARD_REGISTERS)
+
+
+def backward_tile(args: Arguments, by_lanes: bool = False) -> tuple[int, int, int]:
+    """Queries, keys and warps of one program of the backward."""
+    wide = power_of_two(args.value.shape[-1])
+    if args.v is None:
+        return (32, 32, 4)
+    if by_lanes:
+        return (lanes.SIDE, lanes.SIDE, 1)
+    return (32, 32, 1) if wide <= 64 else (32, 32, 2) if wide <= 128 else (16, 32, 4)
+
+
+def in_lanes(args: Arguments) -> bool:
+    """Whether the backward sums as in `lanes.py`."""
+    return args.q.dtype == torch.bfloat16 and prepare.is_fast(args) and not lanes.refused()
+
+
+def query_parts(
+    args: Arguments, programs: int, sides: tuple[int, int, int], by_lanes: bool = False
+) -> int:
+    """How many programs share the queries of one block of keys, so that a GPU stays full."""
+    most = blocks_in(args.sizes[3], sides[0])
+    warps = ALL_REGISTERS // (LANES_REGISTERS if by_lanes else BACKWARD_REGISTERS)
+    return max(min(blocks_in(ROUNDS * warps, max(programs * sides[2], 1)), most), 1)
