@@ -224,14 +224,13 @@ class Standby:
 
     def bind_collecting(self, of_v: torch.dtype) -> Launch:
         """The launch that makes gradients of what was added up."""
-        from regard.engines.triton.flagged import collect_kernel
+        from regard.engines.triton.flagged import collect_kernel, collected_sizes
 
         total, shared = self.batch * self.heads, self.args.sizes[2]
-        units, q_step, k_step = self.steps
-        of_k, of_value = units * k_step, self.keys * self.dims
-        sizes = (self.batch, self.heads, shared, self.queries, self.keys, *self.steps)
-        sizes += (self.hidden, self.dims, units * q_step, of_k, shared * of_k)
-        sizes += (of_value, shared * of_value)
+        sizes = collected_sizes(
+            *(self.batch, self.heads, shared, self.queries, self.keys),
+            *(self.steps, self.hidden, self.dims),
+        )
         programs = total * blocks_in(self.queries, COLLECTED) + self.heads * self.hidden
         programs += 2 * (total // shared) * blocks_in(self.keys, COLLECTED)
         wide = (min(power_of_two(n), 64) for n in (self.hidden, self.dims))

@@ -86,8 +86,8 @@ def collect_kernel(
     """The gradients of a, b, value and v from the sums for each head, as the backward leaves them.
 
     q (Z, units, q_step), k and v (Z, units, k_step), of which the first E, Q and L count; value (Z, L,
-    D). Heads that share keys are summed; the gradient of v is still one number for each key. Strides of
-    heads, `of_q` and so on, are not taken here: in 32 bits their products may overflow.
+    D). Heads that share keys are summed; the gradient of v is still one number for each key. Sizes
+    are those of `collected_sizes`.
     """
     if is_set(skip):
         return
@@ -113,3 +113,23 @@ def collect_kernel(
             line = ((n // keys).to(tl.int64) * heads + head) * units + unit
             total += tl.load(v + line * k_step + n % keys, mask=n < batch * keys, other=0.0)
         tl.store(grad_v + program, tl.sum(total, 0) * rate)
+
+
+def collected_sizes(
+    batch: int,
+    heads: int,
+    shared: int,
+    queries: int,
+    keys: int,
+    steps: tuple[int, int, int],
+    hidden: int,
+    dims: int,
+) -> tuple[int, ...]:
+    """The sizes that `collect_kernel` takes; `steps` are units, q_step and k_step of the sums.
+
+    Strides of heads are taken here: in the kernel's 32 bits they might overflow.
+    """
+    units, q_step, k_step = steps
+    of_k, of_value = units * k_step, keys * dims
+    strides = (units * q_step, of_k, shared * of_k, of_value, shared * of_value)
+    return (batch, heads, shared, queries, keys, *steps, hidden, dims, *strides)

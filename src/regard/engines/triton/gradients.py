@@ -25,7 +25,7 @@ from regard.engines.triton.bound import (
     kind_of,
 )
 from regard.engines.triton.buffers import GradientBuffers
-from regard.engines.triton.flagged import collect_kernel, ready_kernel
+from regard.engines.triton.flagged import collect_kernel, collected_sizes, ready_kernel
 from regard.engines.triton.structs import Rows
 
 # Numbers of grad that one program reads; numbers that one clears; rows that one collects, and numbers
@@ -182,14 +182,15 @@ class Backward:
         units, dims = args.q.shape[-1], args.value.shape[-1]
         of_q, of_k, of_value, of_v = results
         sums, heads = (grads.q, grads.k, grads.v, grads.value), groups * shared
-        sizes = (batch, heads, shared, queries, keys, grads.units, grads.q_step, grads.k_step)
+        steps = (grads.units, grads.q_step, grads.k_step)
+        sizes = collected_sizes(batch, heads, shared, queries, keys, steps, units, dims)
         programs = batch * heads * blocks_in(queries, COLLECTED) + heads * units
         programs += 2 * batch * groups * blocks_in(keys, COLLECTED)
         wide = (min(power_of_two(n), 64) for n in (units, dims))
         self.steps.add(
             collect_kernel,
             programs,
-            (*sums, of_q, of_k, of_v, of_value, None, *sizes, units, dims, 1.0),
+            (*sums, of_q, of_k, of_v, of_value, None, *sizes, 1.0),
             (COLLECTED, *wide, SUMMED),
         )
 
