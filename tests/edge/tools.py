@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import regard
 
@@ -123,3 +124,15 @@ def assert_same(actual: list[Tensor], expected: list[Tensor], rtol: float = 1e-9
 
 def all_finite(*tensors: Tensor) -> bool:
     return all(bool(x.isfinite().all()) for x in tensors)
+
+
+class Names(TorchDispatchMode):
+    """The names of all operators that are called in it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.append(str(func))
+        return func(*args, **(kwargs or {}))

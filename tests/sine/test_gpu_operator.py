@@ -8,14 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from regard.engines.sine import device, operators
 from regard.engines.sine.operators import Inputs
 from regard.engines.sine.parts import PARTS, Cudnn
 from regard.sine import escapes
 
-from ..edge.tools import Stop
+from ..edge.tools import Names, Stop
 from .standins import PlainExact, PlainFused, textbook
 
 pytest.importorskip("triton")
@@ -264,18 +263,6 @@ def test_where_no_gradient_comes_in_none_goes_out():
     x = inputs()
     found = torch.autograd.grad(Stop.apply(operators.run(x)).sum(), x[:4], allow_unused=True)
     assert found == (None,) * 4
-
-
-class Names(TorchDispatchMode):
-    """The names of all operators that are called in it."""
-
-    def __init__(self):
-        super().__init__()
-        self.names = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.names.append(str(func))
-        return func(*args, **(kwargs or {}))
 
 
 def test_who_looks_for_the_operator_finds_it():

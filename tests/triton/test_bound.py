@@ -8,12 +8,12 @@ from contextlib import contextmanager
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import regard
 from regard import Mask
 from regard.forms import PairwiseKey, PairwiseQuery
 
+from ..edge.tools import Names
 from .tools import deterministic, inputs
 
 pytest.importorskip("triton")
@@ -220,18 +220,6 @@ def test_a_backward_twice_and_with_other_strides():
         again = torch.autograd.grad(out, leaves, same, retain_graph=True)
         for x, y in zip(first, again, strict=True):
             torch.testing.assert_close(x, y, rtol=1e-5, atol=1e-6)
-
-
-class Names(TorchDispatchMode):
-    """The names of all operators that are called in it."""
-
-    def __init__(self):
-        super().__init__()
-        self.names = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.names.append(str(func))
-        return func(*args, **(kwargs or {}))
 
 
 @pytest.mark.parametrize("engine", ["cpu", "triton"])
