@@ -64,7 +64,7 @@ class FakeCuda:
         return SimpleNamespace(replay=lambda: self.log.append("replay"))
 
     @contextlib.contextmanager
-    def graph(self, graph, pool, stream):
+    def graph(self, graph, pool, stream, capture_error_mode):
         """As PyTorch's: where a call breaks, its end raises too and leaves the pool open."""
         self.empty_cache()
         self.log.append(f"begin {pool[1]} on {self.current}")

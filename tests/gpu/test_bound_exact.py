@@ -5,15 +5,13 @@ Its backward adds up in any order: gradients are compared to a few roundings.
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 import torch
 
 import regard
 from regard import Mask
 
-from .test_bound_launches import all_ordinary, equal, none_ordinary
+from .tools import all_ordinary, assert_equal_in_threads, equal, none_ordinary
 
 pytestmark = pytest.mark.gpu
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
@@ -81,7 +79,10 @@ CASES = {
     "misaligned": lambda: Case(off=1),
     "odd sizes": lambda: Case(67, 33, hidden=7, dims=20),
     "one query": lambda: Case(1),
-    "few queries": lambda: Case(9, dtype=FP32),
+    "one query, many keys": lambda: Case(1, 3000, hidden=130, dims=300),
+    "one query, shared keys": lambda: Case(1, 70, key_heads=1),
+    "few queries": lambda: Case(7, dtype=FP32),
+    "more queries": lambda: Case(9, dtype=FP32),
     "causal": lambda: Case(100, mask=Mask.causal()),
     "window": lambda: Case(mask=Mask.window(left=9, right=3, alignment="top_left")),
     "lengths": lambda: Case(mask=lengths(100, 0)),
@@ -96,7 +97,7 @@ def test_bound_launches_give_what_ordinary_ones_give(name):
     call.results()
     with all_ordinary() as seen:
         wanted = call.results()
-    assert len(seen) >= 6
+    assert len(seen) >= (6 if call.q.shape[2] > 8 else 4)
     call.results()
     with none_ordinary():
         assert_alike(call.results(), wanted)
@@ -175,24 +176,14 @@ def test_a_captured_graph_holds_forward_and_backward(name):
 
 
 def test_threads():
-    cases = [Case(), Case(192, seed=1), Case(seed=2)]
-    wanted = [case.results() for case in cases]
-    wrong = []
+    """The outputs: sums of gradients come in any order."""
+    assert_equal_in_threads([Case(), Case(192, seed=1), Case(seed=2)], lambda x: x.results()[0])
 
-    def work(case, expected):
-        with torch.cuda.stream(torch.cuda.Stream()):
-            for _ in range(30):
-                if not equal(case.results()[0], expected[0]):
-                    wrong.append(case)
-            torch.cuda.current_stream().synchronize()
 
-    torch.cuda.synchronize()
-    threads = [threading.Thread(target=work, args=pair) for pair in zip(cases, wanted, strict=True)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
+def test_threads_with_one_query():
+    """Whose gradients have one order."""
+    cases = [Case(1), Case(1, 900, seed=1), Case(1, seed=2)]
+    assert_equal_in_threads(cases, lambda case: [*case.results()[0], *case.results()[1]])
 
 
 def test_a_backward_twice_and_with_other_strides():

@@ -6,18 +6,15 @@ for it.
 
 from __future__ import annotations
 
-import threading
-from contextlib import contextmanager
-
 import pytest
 import torch
 
 import regard
 from regard import Mask
-from regard.engines.launching import Launch
 from regard.engines.sine.parts import PARTS
 
 from ..sine.standins import PlainFused
+from .tools import all_ordinary, assert_equal_in_threads, equal, none_ordinary
 
 pytestmark = pytest.mark.gpu
 HIDDEN, VALUE = 16, 64
@@ -52,38 +49,6 @@ class Case:
         out = self.output()
         leaves = [self.q, self.k, self.v, self.score.v]
         return [out.detach(), *torch.autograd.grad(out, leaves, self.grad)]
-
-
-@contextmanager
-def all_ordinary():
-    """Somebody is told of every launch, so that all go through Triton."""
-    from triton.knobs import runtime
-
-    seen = []
-    hook = seen.append
-    runtime.launch_enter_hook.add(hook)
-    try:
-        yield seen
-    finally:
-        runtime.launch_enter_hook.remove(hook)
-
-
-@contextmanager
-def none_ordinary():
-    """A launch that is not bound raises."""
-
-    def refuse(self, *given):
-        raise AssertionError(f"{self.kernel} was not bound")
-
-    original, Launch.ordinary = Launch.ordinary, refuse
-    try:
-        yield
-    finally:
-        Launch.ordinary = original
-
-
-def equal(found, wanted):
-    return all(torch.equal(x, y) for x, y in zip(found, wanted, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -178,23 +143,7 @@ def test_a_captured_graph_holds_forward_and_backward():
 def test_threads(monkeypatch):
     monkeypatch.setattr(PARTS, "fused", PlainFused())
     cases = [Case(), Case(192, seed=1), Case(seed=2)]
-    wanted = [case.results() for case in cases]
-    wrong = []
-
-    def work(case, expected):
-        with torch.cuda.stream(torch.cuda.Stream()):
-            for _ in range(30):
-                if not equal(case.results(), expected):
-                    wrong.append(case)
-            torch.cuda.current_stream().synchronize()
-
-    torch.cuda.synchronize()
-    threads = [threading.Thread(target=work, args=pair) for pair in zip(cases, wanted, strict=True)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
+    assert_equal_in_threads(cases, Case.results)
 
 
 def test_a_backward_twice(monkeypatch):

@@ -130,6 +130,30 @@ def test_additive_in_a_fixed_order():
     check(ADDITIVE, Mask.causal(), fixed=True)
 
 
+@pytest.mark.parametrize("queries", [1, 5])
+def test_few_queries(queries):
+    """Many blocks of keys, some of them cut, and grouped heads.
+
+    A batch large enough that norms tell of all rows: terms of a gradient cancel more in some than in
+    others.
+    """
+    check(Call(regard.Additive, queries, 5003, 130, 300, BF16, batch=8), None)
+    call = Call(regard.GATv2, queries, 333, 16, 40, FP32, batch=32)
+    check(call, Mask.lengths(keys=16 * [333, 100]))
+
+
+def test_a_decoders_gradients_are_equal_to_the_bit_unasked():
+    call = Call(regard.Additive, 1, 1500, 128, 512, BF16, heads=1, key_heads=1, batch=16)
+    tensors, score = call.tensors(), call.build()
+    grad = torch.randn(16, 1, 1, call.value_dim).to(tensors[0])
+    first = outcome(tensors, score, "triton", grad)
+    same = torch.ones((), dtype=torch.bool, device=DEVICE)
+    for _ in range(REPEATS):
+        for x, y in zip(first, outcome(tensors, score, "triton", grad), strict=True):
+            same &= (x == y).all()
+    assert bool(same)
+
+
 def padding(call: Call) -> tuple[int, int, Mask]:
     """Real queries of the first sequence, real keys of the second, and the mask of both."""
     queries, keys = 7 * call.queries // 10, call.keys // 2
@@ -256,6 +280,21 @@ def check_many_heads(batch: int, device: str = DEVICE) -> None:
 def test_more_than_65535_batch_times_heads():
     """One more than a grid takes in y and z."""
     check_many_heads(65_536 // 2)
+
+
+@pytest.mark.parametrize("queries", [1, 20])
+def test_hidden_units_outermost_in_a_large_memory(queries):
+    """The third unit of the keys begins 2^31 numbers after the first."""
+    call = Call(regard.Additive, queries, 50, 3, 8, BF16, heads=1, key_heads=1, batch=1)
+    (q, k, v), score = call.tensors(), call.build()
+    memory = torch.empty(2**31 + 50, dtype=BF16, device=DEVICE)
+    far = memory.as_strided((1, 1, 50, 3), (0, 0, 1, 2**30))
+    far.copy_(k.detach())
+    grad = torch.randn(1, 1, queries, 8).to(q)
+    found = outcome([q, far.requires_grad_(), v], score, "triton", grad)
+    expected = outcome([q, k, v], score, "triton", grad)
+    for x, y in zip(found, expected, strict=True):
+        torch.testing.assert_close(x, y)
 
 
 def test_nothing_waits_for_the_device():

@@ -8,6 +8,7 @@ import torch
 import regard
 from regard import Additive, Mask
 from regard.engines.plan import SINE
+from regard.engines.sine import device
 from regard.engines.sine.parts import PARTS
 from regard.sine import escapes
 
@@ -138,7 +139,13 @@ def test_values_of_any_size(scale):
     assert max(errors(ours, truth(q, k, v, score, grad))) < 6e-3
 
 
-def test_unasked_it_runs_for_bf16_and_keeps_to_its_own_error():
+def test_unasked_it_runs_for_large_calls():
+    for length, engine in ((2048, "triton"), (4096, "sine")):
+        assert regard.explain(*inputs(length)).engine == engine
+
+
+def test_unasked_it_runs_for_bf16_and_keeps_to_its_own_error(monkeypatch):
+    monkeypatch.setattr(device, "FEWEST_TANH", 0)
     q, k, v, score = inputs(2048)
     plan = regard.explain(q, k, v, score)
     assert plan.engine == "sine" and plan.error_bound < 0.1

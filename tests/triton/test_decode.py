@@ -1,6 +1,8 @@
-"""Few queries of a pairwise score, as a decoder has them: a kernel of its own, keys in parts."""
+"""Few queries of a pairwise score, as a decoder has them: kernels of their own, keys in parts."""
 
 from __future__ import annotations
+
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -9,11 +11,17 @@ import regard
 from regard import Mask
 from regard.testing import poisoned
 
-from .tools import check, inputs, outcome
+from .tools import check, deterministic, inputs, outcome
+
+pytest.importorskip("triton")
+from regard.engines.triton import choices, gradients
 
 pytestmark = pytest.mark.interpreted
+INF = float("inf")
 # Beyond 256 keys a row is shared by two programs here.
 PARTS = 300
+# The backward has two blocks of these keys, the second of them cut.
+BLOCKS = 70
 
 
 @pytest.mark.parametrize(
@@ -109,3 +117,108 @@ def test_it_agrees_with_the_kernel_for_many_queries():
     other = regard.attend(*tensors, score, want=("lse", "max_logit", "entropy"), engine="triton")
     for name in ("output", "lse", "max_logit"):
         torch.testing.assert_close(getattr(plain, name), getattr(other, name))
+
+
+@contextmanager
+def counted(monkeypatch):
+    """The queries of each call whose backward is that for few queries, as they come."""
+    seen, blocks = [], choices.decode_blocks
+
+    def spy(args):
+        seen.append(args.sizes[3])
+        return blocks(args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(choices, "decode_blocks", spy)
+        gradients.backward_plan.clear()  # another test may have made the plan of these calls
+        yield seen
+
+
+@pytest.mark.parametrize(("queries", "mine"), [(1, True), (8, True), (9, False)])
+def test_few_queries_have_a_backward_of_their_own(queries, mine, monkeypatch):
+    with counted(monkeypatch) as seen, poisoned():
+        check(inputs(queries, 40), regard.Additive(3, 2))
+    assert set(seen) == ({queries} if mine else set())
+
+
+def test_but_for_the_gradient_of_a_bias(monkeypatch):
+    tensors, score, bias = inputs(2, 20), regard.Additive(3, 2), torch.randn(2, 20)
+    with counted(monkeypatch) as seen:
+        check(tensors, score, bias=bias)
+        assert set(seen) == {2}
+        seen.clear()
+        wanted = torch.randn(2, 20, requires_grad=True)
+        regard.attention(*tensors, score, bias=wanted, engine="triton").sum().backward()
+    assert seen == [] and wanted.grad is not None
+
+
+OPTIONS = {
+    "none": dict,
+    "softcap": lambda: {"softcap": 0.7},
+    "temperature": lambda: {"temperature": (torch.rand(1, 2, 3, 1) + 0.5).requires_grad_()},
+    "bias": lambda: {"bias": torch.randn(3, BLOCKS).masked_fill(torch.rand(3, BLOCKS) < 0.2, -INF)},
+    "lengths": lambda: {"mask": Mask.lengths(keys=[60])},
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("want", [(), ("lse", "entropy")], ids=["output", "statistics"])
+def test_gradients_under_options(name, want, monkeypatch):
+    """Of all inputs, a temperature too, and through statistics."""
+    torch.manual_seed(0)
+    tensors, score, options = inputs(3, BLOCKS, key_heads=1), regard.Additive(3, 2), OPTIONS[name]()
+    leaves = [*tensors, score.v]
+    leaves += [x for x in options.values() if isinstance(x, torch.Tensor) and x.requires_grad]
+    found = []
+    with counted(monkeypatch) as seen, poisoned():
+        for engine in ("triton", "reference"):
+            torch.manual_seed(1)
+            result = regard.attend(*tensors, score, want=want, engine=engine, **options)
+            ends = [result.output, *(getattr(result, x) for x in want)]
+            grads = [torch.randn(x.shape) for x in ends]
+            found.append(torch.autograd.grad(ends, leaves, grads))
+    assert set(seen) == {3}
+    for x, y in zip(*found, strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-5)
+
+
+def test_dropped_pairs_have_no_gradient():
+    """Values are ones and zeros: what is not dropped is read off the output."""
+    tensors, score = inputs(2, 20, heads=1, value_dim=20), regard.Additive(3, 1)
+    with torch.no_grad():
+        tensors[2].copy_(torch.eye(20))
+    torch.manual_seed(3)
+    output = regard.attention(*tensors, score, dropout=0.4, engine="triton")
+    weights = regard.attention(*tensors, score, engine="reference")
+    keep = (output != 0).float() / 0.6
+    torch.testing.assert_close(output, weights * keep)
+    grad, leaves = torch.randn(output.shape), [*tensors[:2], score.v]
+    for x, y in zip(
+        torch.autograd.grad(output, leaves, grad),
+        torch.autograd.grad(weights * keep, leaves, grad),
+        strict=True,
+    ):
+        torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-5)
+
+
+def test_a_row_that_is_broken_keeps_to_itself():
+    tensors, score = inputs(3, BLOCKS, heads=1), regard.Additive(3, 1)
+    grad = torch.randn(1, 1, 3, 4)
+    sound = outcome(tensors, score, "triton", grad)[1]
+    grad[:, :, 1] = torch.nan
+    broken = outcome(tensors, score, "triton", grad)[1]
+    assert broken[:, :, 1].isnan().all()
+    assert torch.equal(broken[:, :, [0, 2]], sound[:, :, [0, 2]])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_gradients_are_the_same_with_and_without_a_fixed_order(dtype):
+    """Each place is written once: there is no order to fix."""
+    tensors, score = inputs(2, BLOCKS, key_heads=1, dtype=dtype), regard.Additive(3, 2).to(dtype)
+    grad = torch.randn(1, 2, 2, 4).to(dtype)
+    found = []
+    for fixed in (False, True, False):
+        with deterministic(fixed):
+            found.append(outcome(tensors, score, "triton", grad))
+    for other in found[1:]:
+        assert all(torch.equal(x, y) for x, y in zip(found[0], other, strict=True))

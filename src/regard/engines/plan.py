@@ -32,12 +32,11 @@ SDPA, CPU, TRITON, PLAIN, REFERENCE = Sdpa(), Cpu(), Triton(), Plain(), Referenc
 SINE = Sine(through=(SDPA, CPU, TRITON, REFERENCE), exact=Behind())
 # In order of preference: the first that does not refuse runs.
 ENGINES: tuple[Engine, ...] = (SDPA, SINE, CPU, TRITON, PLAIN, REFERENCE)
-# Up to this many tanh a call, as it is made from Python, is done sooner in plain PyTorch than by fused
-# kernels, which take longer to launch: one NVIDIA H200, the named shapes of
-# benchmarks/results/h200.json. At the limit it takes about 1 GB, of which 0.4 are kept for the backward.
-FEW_TANH = 10**8
-# The same on a CPU, where blocks repay sooner; one query alone repays exponentials of its own only by
-# the memory they save. benchmarks/results/small_cpu.json.
+# Up to this many tanh a call from Python takes as long in plain PyTorch as by fused kernels, which
+# somebody has to wait for first, while they are compiled: benchmarks/results/small_h200.json.
+FEW_TANH = 2**19
+# The same on a CPU, where plain PyTorch is the sooner up to here; one query alone repays exponentials
+# of its own only by the memory they save. benchmarks/results/small_cpu.json.
 FEW_TANH_ON_CPU = 2**18
 FEW_TANH_OF_ONE_QUERY = 2**23
 BY_NAME: dict[str, Engine] = {engine.name: engine for engine in ENGINES}

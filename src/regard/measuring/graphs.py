@@ -54,7 +54,10 @@ class Recorder:
         with torch.cuda.stream(self.stream), no_collection():
             for _ in range(WARM_UPS):
                 run()
-            with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
+            # A backward runs in a thread of its own, where libraries may allocate: "global" would take
+            # that for a mistake.
+            options = {"stream": self.stream, "capture_error_mode": "thread_local"}
+            with torch.cuda.graph(graph, pool=self.pool, **options):
                 run()
         torch.cuda.current_stream(self.device).wait_stream(self.stream)
 

@@ -26,8 +26,9 @@ from regard.sine.series import load_lending
 # cuDNN's widths beyond 128 need Hopper, its fp16 attention Ampere.
 OLDEST, OLDEST_WIDE, WIDE = 8, 9, 128
 # For few queries exact attention reads b once, and features are 2 * rank times as many bytes. With
-# fewer tanh than this, 0.1 ms for the exact kernel, launching a dozen kernels takes longer.
-FEWEST_QUERIES, FEWEST_TANH = 32, 2**28
+# fewer tanh than this a call from Python waits for launches, and here are more of them; on the device
+# alone the series is the faster from a quarter of it on. benchmarks/results/small_h200.json.
+FEWEST_QUERIES, FEWEST_TANH = 32, 2**30
 MOST_HEADS = 65_535
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 

@@ -31,10 +31,13 @@ from regard.engines.triton.tiles import (
     row_index,
     seen_pairs,
     selecting_dot,
+    slope_of_entropy,
     some,
     steepness,
+    through_cap,
     tile_logits,
     two_units,
+    unit_of,
 )
 
 # Dims of a value that are read at once.
@@ -197,8 +200,9 @@ def broken_units(
 @triton.jit
 def plain_unit(q, k, h, rows, columns, ds, seen, form, tile):
     """Of one hidden unit: ds f' of each pair (BM, BN), and ds f summed over queries (BN,)."""
-    x = tl.load(q + h * form.q_step + rows * form.q_row).to(tile.WORK)
-    x += tl.load(k + h * form.k_step + columns * form.k_row).to(tile.WORK)
+    x = tl.load(q + unit_of(h, form.q_step, rows, tile) + rows * form.q_row).to(tile.WORK)
+    at = unit_of(h, form.k_step, columns, tile) + columns * form.k_row
+    x += tl.load(k + at).to(tile.WORK)
     y = activated(x, form, tile)
     given, terms = ds * y, ds * steepness(x, y, form, tile)
     if tile.HIDES:
@@ -347,18 +351,13 @@ def gradient_of_logits(
         slope *= keep
     slope += tl.load(known.shift + row, mask=here, other=0.0)
     if known.grad_entropy is not None:
-        # log p + entropy, where a weight of 0 has no say.
-        surprise = tl.where(seen, below - tail, 0.0)
-        surprise += tl.load(known.entropy + row, mask=here, other=0.0)
-        slope -= surprise * tl.load(known.grad_entropy + row, mask=here, other=0.0)
+        slope -= slope_of_entropy(known, row, here, below - tail, seen)
     ds = tl.where(seen, slope * weights, 0.0)
     if grads.bias is not None:
         at = at_head(z, sizes, grads.bias_b, grads.bias_k, grads.bias_g)
         at += rows.to(tl.int64) * grads.bias_q + columns.to(tl.int64) * grads.bias_l
         add(grads.bias + at, ds, seen)
-    if pairs.softcap is not None:
-        share = capped / pairs.softcap
-        ds = tl.where(seen, ds * (1.0 - share * share), 0.0)
+    ds = through_cap(ds, capped, seen, pairs)
     if pairs.rate is not None:
         of_rate = tl.sum(tl.where(seen, ds * score, 0.0), 1)[:, None]
         add_shared(grads.rate + row, of_rate, here, grads, row)

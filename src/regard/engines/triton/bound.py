@@ -269,6 +269,7 @@ class Forward:
             rows * parts,
             (form, x.pairs, x.sizes, x.values, *found, parts, share),
             (tile, block, wide),
+            **choices.DECODE_OPTIONS,
         )
         self.steps.add(
             combine_kernel,

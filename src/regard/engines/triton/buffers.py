@@ -13,7 +13,7 @@ from torch import Tensor
 from regard.engines.tiled import Arguments
 from regard.engines.triton import prepare
 from regard.engines.triton.lanes import SIDE
-from regard.engines.triton.structs import Gradients
+from regard.engines.triton.structs import DecodeGradients, Gradients
 from regard.precision import working_dtype
 
 
@@ -133,13 +133,57 @@ class GradientBuffers:
             (self.counted(self.rate), (b, k, g, queries, 1)),
             (self.bias, () if self.bias is None else tuple(self.bias.shape)),
         ]
-        like = args.differentiable()
-        return tuple(
-            args.q.new_empty(0)
-            if total is None or x is None
-            else summed_to(total.reshape(shape), x)
-            for (total, shape), x in zip(full, like, strict=True)
+        return in_shape(args, full)
+
+
+class DecodeBuffers:
+    """What the backward for few queries writes, in working precision: see `DecodeGradients`."""
+
+    def __init__(self, args: Arguments, parts: int) -> None:
+        self.args = args
+        z, (queries, keys), units = prepare.count(args), args.sizes[3:], args.q.shape[-1]
+        work = working_dtype(args.q.dtype)
+
+        def empty(*shape: int) -> Tensor:
+            return args.q.new_empty(shape, dtype=work)
+
+        self.q, self.k = empty(z, parts, queries, units), empty(z, keys, units)
+        self.v, self.value = empty(parts, z, units), empty(z, keys, args.value.shape[-1])
+        self.rate = None if args.rate is None else empty(z, parts, queries)
+
+    def pointers(self) -> DecodeGradients:
+        """As the kernel takes them."""
+        return DecodeGradients(self.q, self.k, self.v, self.value, self.rate)
+
+    def collected(self) -> tuple[Tensor, ...]:
+        """The gradients of `Arguments.differentiable()`, each summed to the shape of its input."""
+        args = self.args
+        b, k, g, queries, keys = args.sizes
+        units = args.q.shape[-1]
+        nothing = (None, ())
+        return in_shape(
+            args,
+            [
+                (self.q.sum(1), (b, k, g, queries, units)),
+                (self.k, (b, k, g, keys, units)),
+                (self.value, (b, k, g, keys, args.value.shape[-1])),
+                (self.v.sum(0), (b, k, g, 1, units)),
+                nothing,
+                nothing,
+                (None if self.rate is None else self.rate.sum(1), (b, k, g, queries, 1)),
+                nothing,
+            ],
         )
+
+
+def in_shape(
+    args: Arguments, totals: list[tuple[Tensor | None, tuple[int, ...]]]
+) -> tuple[Tensor, ...]:
+    """Totals for every head, with the shapes they are of, each summed to the shape of its input."""
+    return tuple(
+        args.q.new_empty(0) if total is None or x is None else summed_to(total.reshape(shape), x)
+        for (total, shape), x in zip(totals, args.differentiable(), strict=True)
+    )
 
 
 def zeroed(like: Tensor, dtype: torch.dtype, *shapes: tuple[int, ...]) -> list[Tensor]:

@@ -13,8 +13,9 @@ from regard.engines.sizes import blocks_in, power_of_two
 from regard.engines.tiled import Arguments
 from regard.engines.triton import bound, choices, gradients, lanes, ordered, prepare
 from regard.engines.triton.backward import backward_kernel
-from regard.engines.triton.buffers import GradientBuffers
+from regard.engines.triton.buffers import DecodeBuffers, GradientBuffers
 from regard.engines.triton.decode import combine_kernel, decode_kernel
+from regard.engines.triton.decode_backward import decode_backward_kernel
 from regard.engines.triton.forward import forward_kernel
 from regard.engines.triton.rows import best_kernel, jacobian_kernel, scores_kernel
 from regard.engines.triton.structs import Rows
@@ -103,6 +104,7 @@ def launch_decode(
         choices.tile(args, (16, block, 4), kind, units, changes),
         block,
         wide,
+        **choices.DECODE_OPTIONS,
     )
     combine_kernel[(rows,)](
         partial,
@@ -135,7 +137,10 @@ def attend_backward(
     found = gradients.attend_backward(args, *known)
     if found is not None:
         return found
-    z, queries, work = prepare.count(args), args.sizes[3], working_dtype(args.q.dtype)
+    if choices.is_decode_backward(args, bias_gradient):
+        known = known_rows(args, grad, peak, tail, spread, grad_spread, grad_tail=grad_tail)
+        known = known._replace(output=output.contiguous())
+        return launch_decode_backward(args, known).collected()
     if prepare.hides(args):
         # A row that sees nothing has no gradient, whatever comes in for it.
         empty = peak == -math.inf
@@ -143,20 +148,55 @@ def attend_backward(
         grad_tail = None if grad_tail is None else torch.where(empty, 0, grad_tail)
     shift = (grad * output).sum(-1).neg_()
     if grad_tail is not None:
-        shift += grad_tail.to(work)
+        shift += grad_tail.to(working_dtype(args.q.dtype))
+    known = known_rows(args, grad, peak, tail, spread, grad_spread, shift=shift)
+    return launch_backward(args, known, bias_gradient).collected()
+
+
+def known_rows(
+    args: Arguments,
+    grad: Tensor,
+    peak: Tensor,
+    tail: Tensor,
+    entropy: Tensor,
+    grad_entropy: Tensor | None,
+    **rows: Tensor | None,
+) -> Rows:
+    """What the backward knows of each query, as its kernels read it."""
+    z, queries, work = prepare.count(args), args.sizes[3], working_dtype(args.q.dtype)
 
     def row(x: Tensor | None) -> Tensor | None:
         return None if x is None else x.to(work).reshape(z, queries).contiguous()
 
-    known = Rows(
+    return Rows(
         grad=grad.reshape(z, queries, args.value.shape[-1]).contiguous(),
         peak=row(peak),
         tail=row(tail),
-        shift=row(shift),
-        entropy=row(spread),
-        grad_entropy=row(grad_spread),
+        entropy=row(entropy),
+        grad_entropy=row(grad_entropy),
+        **{name: row(x) for name, x in rows.items()},
     )
-    return launch_backward(args, known, bias_gradient).collected()
+
+
+def launch_decode_backward(args: Arguments, known: Rows) -> DecodeBuffers:
+    """Run the backward kernel for few queries."""
+    sides, wide, chunk, parts = choices.decode_blocks(args)
+    changes, grads = prepare.pairs(args), DecodeBuffers(args, parts)
+    ((form, kind, units),) = prepare.direct(args)
+    decode_backward_kernel[(prepare.count(args) * parts,)](
+        form,
+        changes,
+        choices.sizes(args),
+        prepare.values(args),
+        known,
+        grads.pointers(),
+        parts,
+        choices.tile(args, sides, kind, units, changes, backward=True),
+        wide,
+        chunk,
+        **choices.DECODE_OPTIONS,
+    )
+    return grads
 
 
 def visible_reach(args: Arguments) -> Tensor | None:

@@ -27,10 +27,18 @@ DOT = {
     torch.float32: tl.float32,
     torch.float64: tl.float64,
 }
-# Numbers of the keys that one program of the kernel for few queries holds at once; and programs enough
+# Numbers of the keys that one program of the kernels for few queries holds at once; and programs enough
 # to fill a GPU of 132 multiprocessors four times.
 DECODE_TILE = 4096
 DECODE_PROGRAMS = 528
+# The same for their backward, which takes tiles of half the size where programs are fewer; and the most
+# queries that it serves: more of them fill enough of a tile of the other one.
+DECODE_BACKWARD_PROGRAMS = 264
+MOST_DECODE_BACKWARD_QUERIES = 8
+# How the kernels for few queries are compiled. Lanes that sum up together have to end with the same bits,
+# as each of them then stores the sum: a product fused into the first addition would be rounded by the one
+# and not by the other.
+DECODE_OPTIONS = {"num_warps": 4, "enable_fp_fusion": False}
 # Registers of a thread: fewer than the compiler would take, so that more warps hide the waiting.
 FORWARD_REGISTERS = 112
 FORWARD_REGISTERS_FEW_UNITS = 128
@@ -130,6 +138,45 @@ def is_decode(args: Arguments, entropy: bool) -> bool:
     """Whether the kernel for few queries serves."""
     few = args.v is not None and args.sizes[3] < prepare.FEWEST_QUERIES
     return few and not entropy and args.seed is None
+
+
+class Blocks(NamedTuple):
+    """How the backward for few queries shares its keys out.
+
+    A program takes one of `parts` blocks of keys of a head, whose `sides` are queries, keys and warps;
+    it reads `wide` hidden units at once, or `chunk` dims of the values.
+    """
+
+    sides: tuple[int, int, int]
+    wide: int
+    chunk: int
+    parts: int
+
+
+def decode_blocks(args: Arguments) -> Blocks:
+    """How the backward for few queries shares out this call."""
+    queries, keys = args.sizes[3:]
+    wide = min(power_of_two(args.q.shape[-1]), 128)
+    tile = DECODE_TILE
+    block = max(16, min(64, tile // wide))
+    if prepare.count(args) * blocks_in(keys, block) < DECODE_BACKWARD_PROGRAMS:
+        tile //= 2
+        block = max(16, min(64, tile // wide))
+    chunk = min(power_of_two(args.value.shape[-1]), tile // block)
+    return Blocks(
+        (power_of_two(queries), block, DECODE_OPTIONS["num_warps"]),
+        wide,
+        chunk,
+        blocks_in(keys, block),
+    )
+
+
+def is_decode_backward(args: Arguments, bias_gradient: bool) -> bool:
+    """Whether the backward for few queries serves; it has no gradient of a bias."""
+    few = args.v is not None and 0 < args.sizes[3] <= MOST_DECODE_BACKWARD_QUERIES
+    given = args.q.numel() and args.k.numel() and args.value.numel()
+    of_bias = bias_gradient and args.bias is not None
+    return bool(few and given and not of_bias and args.alpha is None and args.beta is None)
 
 
 def registers(kind: str, most: int) -> dict[str, Any]:

@@ -30,7 +30,8 @@ def row_scores(form, sizes, z, query, first, tile, BK: tl.constexpr, WIDE: tl.co
     inside = keys < sizes.keys
     total = tl.zeros([BK], tile.WORK)
     for start in range(0, tile.REAL, WIDE):
-        unit = start + tl.arange(0, WIDE)
+        # 64 bits: units may be the outermost dim of a large memory.
+        unit = (start + tl.arange(0, WIDE)).to(tl.int64)
         real = unit < tile.REAL
         a = tl.load(q + unit * form.q_step, mask=real, other=0.0).to(tile.WORK)
         at = keys[:, None].to(tl.int64) * form.k_row + unit[None, :] * form.k_step

@@ -22,15 +22,19 @@ from regard.engines.triton.bound import (
     Described,
     Kind,
     Operands,
+    arguments,
     kind_of,
 )
-from regard.engines.triton.buffers import GradientBuffers
+from regard.engines.triton.buffers import DecodeBuffers, GradientBuffers
+from regard.engines.triton.decode_backward import decode_backward_kernel, sum_copies_kernel
 from regard.engines.triton.flagged import collect_kernel, collected_sizes, ready_kernel
 from regard.engines.triton.structs import Rows
 
 # Numbers of grad that one program reads; numbers that one clears; rows that one collects, and numbers
 # that one sums up.
 READ, CLEARED, COLLECTED, SUMMED = 4096, 4096, 32, 1024
+# The same for few queries: columns that one program sums up, and copies that it reads at once.
+SUMMED_COLUMNS, SUMMED_COPIES = 32, 128
 
 
 class BackwardKind(NamedTuple):
@@ -54,9 +58,11 @@ def attend_backward(
 ) -> tuple[Tensor, ...] | None:
     """All gradients of a common call, from a plan; None where there is none.
 
-    That is for other calls, for the first of a kind, and where sums in a fixed order are asked for.
+    That is for other calls, for the first of a kind, and where sums in a fixed order are asked for and
+    not made so in any case.
     """
-    if torch.are_deterministic_algorithms_enabled() or not has_own_memory(args):
+    fixed = torch.are_deterministic_algorithms_enabled()
+    if not has_own_memory(args) or (fixed and not choices.is_decode_backward(args, False)):
         return None
     call = kind_of(args)
     if call is None:
@@ -89,6 +95,34 @@ def has_own_memory(args: Arguments) -> bool:
     )
 
 
+class Known:
+    """What the forward has left and what comes in, without memory: as `Rows`, but with 5 dims.
+
+    `given` lists them in the order of `attend_backward`.
+    """
+
+    def __init__(self, kind: BackwardKind, args: Arguments) -> None:
+        rows, dims = tuple(args.sizes[:4]), args.value.shape[-1]
+
+        def row(dtype: torch.dtype | None, *last: int) -> Tensor | None:
+            return (
+                None if dtype is None else torch.empty((*rows, *last), dtype=dtype, device="meta")
+            )
+
+        self.rows = Rows(
+            grad=row(kind.grad, dims),
+            output=row(FLOAT, dims),
+            peak=row(FLOAT),
+            tail=row(DOUBLE),
+            grad_tail=row(kind.grad_tail),
+            entropy=row(FLOAT),
+            grad_entropy=row(kind.grad_spread),
+        )
+        x = self.rows
+        given = (x.grad, x.output, x.peak, x.tail, x.grad_tail, x.entropy, x.grad_entropy)
+        self.given = [tensor for tensor in given if tensor is not None]
+
+
 class Backward:
     """The launches of the backward of all calls of one kind."""
 
@@ -99,37 +133,20 @@ class Backward:
         self.by_lanes = choices.in_lanes(x.args)
         self.grads = GradientBuffers(x.args, True, False, None, self.by_lanes).pointers()
         self.hides = prepare.hides(x.args)
-        self.describe_rows(kind)
-        of_v = Described(x.v_shape, (), call.v)
-        # In the order of `Arguments.differentiable()`.
-        self.shapes = [(y.shape, y.dtype) for y in (call.q, call.k, call.value, of_v)]
-        results = [torch.empty(shape, dtype=dtype, device="meta") for shape, dtype in self.shapes]
+        self.known = Known(kind, x.args)
+        grad = self.known.rows.grad
+        self.shift = torch.empty(grad.shape[:-1], dtype=FLOAT, device="meta")
+        self.used = torch.empty_like(grad) if self.hides else grad
+        self.shapes = gradient_shapes(x, call)
+        results = described_results(self.shapes)
         self.sums = [*x.zeros, self.grads.q, self.grads.k, self.grads.v, self.grads.value]
         pieces = [self.shift, *([self.used] if self.hides else []), *x.pieces, *self.sums]
-        self.steps = Steps([*x.given, *self.known, *results], pieces)
+        self.steps = Steps([*x.given, *self.known.given, *results], pieces)
         self.bind_ready()
         x.add_preparation(self.steps)
         self.first_kernel = len(self.steps.launches)
         self.bind_kernels()
         self.bind_collecting(results)
-
-    def describe_rows(self, kind: BackwardKind) -> None:
-        """What the forward has left and what comes in, without memory."""
-        sizes = self.operands.args.sizes
-        rows, dims = tuple(sizes[:4]), self.operands.args.value.shape[-1]
-
-        def row(dtype: torch.dtype, *last: int) -> Tensor:
-            return torch.empty((*rows, *last), dtype=dtype, device="meta")
-
-        self.grad, self.output = row(kind.grad, dims), row(FLOAT, dims)
-        self.peak, self.tail, self.spread = row(FLOAT), row(DOUBLE), row(FLOAT)
-        self.grad_tail, self.grad_spread = (
-            None if dtype is None else row(dtype) for dtype in (kind.grad_tail, kind.grad_spread)
-        )
-        self.shift, self.used = row(FLOAT), row(kind.grad, dims)
-        known = (self.grad, self.output, self.peak, self.tail)
-        known = (*known, self.grad_tail, self.spread, self.grad_spread)
-        self.known = [x for x in known if x is not None]
 
     def bind_ready(self) -> None:
         """What the backward starts from, and sums of 0."""
@@ -140,12 +157,13 @@ class Backward:
         blocks = blocks_in(rows, block)
         # The sums lie one after another, up to the end of the memory.
         count = Layout(*map(piece, self.sums)).words
-        empty = (self.peak, self.used) if self.hides else (None, None)
+        known = self.known.rows
+        empty = (known.peak, self.used) if self.hides else (None, None)
         rest = (self.shift, self.sums[0], None, rows, dims, count, blocks)
         self.steps.add(
             ready_kernel,
             blocks + blocks_in(count, CLEARED),
-            (self.grad, self.output, self.grad_tail, *empty, *rest),
+            (known.grad, known.output, known.grad_tail, *empty, *rest),
             (block, wide, CLEARED),
         )
 
@@ -155,13 +173,9 @@ class Backward:
         sides = choices.backward_tile(x.args, by_lanes)
         programs = x.count * blocks_in(x.args.sizes[4], sides[1])
         parts = choices.query_parts(x.args, programs, sides, by_lanes)
-        known = Rows(
-            grad=self.used if self.hides else self.grad,
-            peak=self.peak,
-            tail=self.tail,
-            shift=self.shift,
-            entropy=self.spread,
-            grad_entropy=self.grad_spread,
+        # Without what the shift was made of: a kernel is not given what it does not read.
+        known = self.known.rows._replace(
+            grad=self.used, shift=self.shift, output=None, grad_tail=None
         )
         for form, name, units in x.forms:
             in_lanes = by_lanes and name == "fast"
@@ -200,9 +214,87 @@ class Backward:
         compiled = self.steps.run(*self.operands.of(args), *known, *made)
         if self.by_lanes and not lanes.trusted(compiled[self.first_kernel]):
             return None
-        nothing = [torch.empty(0, dtype=args.q.dtype, device=self.device) for _ in range(4)]
-        return (*made, *nothing)
+        return all_gradients(made, args)
+
+
+class DecodeBackward:
+    """The launches of the backward of all calls of one kind that have few queries."""
+
+    def __init__(self, kind: BackwardKind) -> None:
+        self.device, self.operands = kind.call.device, Operands(kind.call, direct=True)
+        x, known = self.operands, Known(kind, self.operands.args)
+        sides, wide, chunk, parts = choices.decode_blocks(x.args)
+        self.shapes = gradient_shapes(x, kind.call)
+        of_q, of_k, of_value, of_v = results = described_results(self.shapes)
+        batch, groups, shared, _, _ = x.args.sizes
+        found = DecodeBuffers(x.args, parts).pointers()
+        # Where one program has all of a gradient, it is written at once.
+        if parts == 1:
+            found = found._replace(q=of_q)
+        if shared == 1:
+            found = found._replace(k=of_k, value=of_value)
+        pieces = [y for y in found if y is not None and not any(y is z for z in results)]
+        self.steps = Steps([*x.given, *known.given, *results], [*x.pieces, *pieces])
+        x.add_preparation(self.steps)
+        ((form, name, units),) = x.forms
+        self.steps.add(
+            decode_backward_kernel,
+            x.count * parts,
+            (form, x.pairs, x.sizes, x.values, known.rows, found, parts),
+            (choices.tile(x.args, sides, name, units, x.pairs, True), wide, chunk),
+            **choices.DECODE_OPTIONS,
+        )
+        heads = groups * shared
+        self.sum_up(found.v, of_v, heads, parts * batch, heads * units, units)
+        if parts > 1:
+            each = of_q.numel() // x.count
+            self.sum_up(found.q, of_q, x.count, parts, each, parts * each)
+        if shared > 1:
+            for all_heads, result in ((found.k, of_k), (found.value, of_value)):
+                each = result.numel() // (batch * groups)
+                self.sum_up(all_heads, result, batch * groups, shared, each, shared * each)
+
+    def sum_up(
+        self, found: Tensor, result: Tensor, rows: int, copies: int, of_copy: int, of_row: int
+    ) -> None:
+        """The launch that sums copies of each row, which lie `of_copy` apart, into the result."""
+        columns = result.numel() // rows
+        self.steps.add(
+            sum_copies_kernel,
+            rows * blocks_in(columns, SUMMED_COLUMNS),
+            (found, result, copies, of_copy, of_row, columns),
+            (min(power_of_two(copies), SUMMED_COPIES), SUMMED_COLUMNS),
+        )
+
+    def run(self, args: Arguments, known: list[Tensor]) -> tuple[Tensor, ...]:
+        """All gradients."""
+        made = [torch.empty(x, dtype=dtype, device=self.device) for x, dtype in self.shapes]
+        self.steps.run(*self.operands.of(args), *known, *made)
+        return all_gradients(made, args)
+
+
+def gradient_shapes(operands: Operands, call: Kind) -> list[tuple[torch.Size, torch.dtype]]:
+    """Shapes and dtypes of the gradients of q, k, value and v, as `Arguments.differentiable()` has them."""
+    of_v = Described(operands.v_shape, (), call.v)
+    return [(x.shape, x.dtype) for x in (call.q, call.k, call.value, of_v)]
+
+
+def described_results(shapes: list[tuple[torch.Size, torch.dtype]]) -> list[Tensor]:
+    """Gradients without memory."""
+    return [torch.empty(shape, dtype=dtype, device="meta") for shape, dtype in shapes]
+
+
+def all_gradients(made: list[Tensor], args: Arguments) -> tuple[Tensor, ...]:
+    """These gradients, and none of what a common call does not have."""
+    nothing = [torch.empty(0, dtype=args.q.dtype, device=args.q.device) for _ in range(4)]
+    return (*made, *nothing)
+
+
+def plan_of(kind: BackwardKind) -> Backward | DecodeBackward:
+    """The launches for this kind of call."""
+    few = choices.is_decode_backward(arguments(kind.call), bias_gradient=False)
+    return DecodeBackward(kind) if few else Backward(kind)
 
 
 # The plans that are kept.
-backward_plan = AtSecondSight(Backward, REMEMBERED)
+backward_plan = AtSecondSight(plan_of, REMEMBERED)

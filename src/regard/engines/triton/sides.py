@@ -29,11 +29,12 @@ def side_kernel(
     blocks = step // BLOCK
     head, block = tl.program_id(0) // blocks, tl.program_id(0) % blocks
     b, k, g = head // (groups * heads), head // heads % groups, head % heads
-    start = b.to(tl.int64) * of_b + k * of_k + g * of_g
+    # 64 bits: any of these may be the outermost dim of a large memory.
+    start = b.to(tl.int64) * of_b + k.to(tl.int64) * of_k + g.to(tl.int64) * of_g
     rows = block * BLOCK + tl.arange(0, BLOCK)[:, None]
     for first in range(0, UNITS, WIDE):
         unit = first + tl.arange(0, WIDE)[None, :]
-        at = start + rows.to(tl.int64) * of_row + unit * of_unit
+        at = start + rows.to(tl.int64) * of_row + unit.to(tl.int64) * of_unit
         part = tl.load(x + at, mask=(rows < length) & (unit < E), other=0.0)
         place = (head.to(tl.int64) * UNITS + tl.trans(unit)) * step + tl.trans(rows)
         inside = tl.trans((unit < UNITS) & (rows < step))

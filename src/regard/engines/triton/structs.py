@@ -147,9 +147,10 @@ class Tile(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """What the backward knows of each query: grad (Z, Q, dv), the rest (Z, Q).
+    """What the backward knows of each query: grad and output (Z, Q, dv), the rest (Z, Q).
 
-    `shift` is `grad_tail - <grad, output>`. Where `given` (Z, Q, L) is not None it is the gradient
+    `shift` is `grad_tail - <grad, output>`; the kernel for few queries is given those in its stead, and
+    takes it itself. Where `given` (Z, Q, L) is not None it is the gradient
     of the raw scores itself, and nothing else of the rows is read.
     """
 
@@ -160,6 +161,8 @@ class Rows(NamedTuple):
     shift: Any = None
     entropy: Any = None
     grad_entropy: Any = None
+    output: Any = None
+    grad_tail: Any = None
 
 
 class Gradients(NamedTuple):
@@ -191,3 +194,17 @@ class Gradients(NamedTuple):
     bias_l: int
     unit: Any
     broken_rows: Any
+
+
+class DecodeGradients(NamedTuple):
+    """What the backward for few queries writes, none of it set before.
+
+    k (Z, L, E) and value (Z, L, dv) are whole. Of q (Z, parts, Q, E), v (parts, Z, E) and rate (Z,
+    parts, Q) each of the `parts` blocks of keys of a head writes its own.
+    """
+
+    q: Any
+    k: Any
+    v: Any
+    value: Any
+    rate: Any

@@ -198,6 +198,19 @@ def fast_scores(q, k, gate, rows, columns, form, total, tile):
 
 
 @triton.jit
+def unit_of(h, step, index, tile):
+    """Where hidden unit h begins.
+
+    In 64 bits, as the index, where operands are read as they came: units may then be the outermost dim
+    of a large memory.
+    """
+    if tile.FORM == "direct":
+        return (index * 0 + h) * step
+    else:
+        return h * step
+
+
+@triton.jit
 def plain_scores(q, k, v, rows, columns, form, total, tile):
     """`sum_h v_h f(a_h + b_h)` as it is written.
 
@@ -207,8 +220,9 @@ def plain_scores(q, k, v, rows, columns, form, total, tile):
     for first in range(0, tile.REAL, PART):
         part = total * 0.0
         for h in range(first, tl.minimum(first + PART, tile.REAL)):
-            a = tl.load(q + h * form.q_step + rows * form.q_row).to(tile.WORK)
-            b = tl.load(k + h * form.k_step + columns * form.k_row).to(tile.WORK)
+            a = tl.load(q + unit_of(h, form.q_step, rows, tile) + rows * form.q_row).to(tile.WORK)
+            at = unit_of(h, form.k_step, columns, tile) + columns * form.k_row
+            b = tl.load(k + at).to(tile.WORK)
             part += tl.load(v + h) * activated(a + b, form, tile)
         total += part
     return total
@@ -342,6 +356,25 @@ def tile_logits(form, pairs, sizes, z, first_row, first_column, seen, tile, CHUN
     if pairs.bias is not None:
         final = capped + bias_at(pairs, sizes, z, rows, columns, seen)
     return score, capped, tl.where(seen, final, -float("inf"))
+
+
+@triton.jit
+def slope_of_entropy(known, row, here, log_weights, seen):
+    """What a gradient that comes in for the entropy takes from each pair's own."""
+    # log p + entropy, where a weight of 0 has no say.
+    surprise = tl.where(seen, log_weights, 0.0)
+    surprise += tl.load(known.entropy + row, mask=here, other=0.0)
+    return surprise * tl.load(known.grad_entropy + row, mask=here, other=0.0)
+
+
+@triton.jit
+def through_cap(ds, capped, seen, pairs):
+    """The gradient of the logits before the cap."""
+    if pairs.softcap is not None:
+        share = capped / pairs.softcap
+        return tl.where(seen, ds * (1.0 - share * share), 0.0)
+    else:
+        return ds
 
 
 @triton.jit

@@ -1,0 +1,212 @@
+"""The backward kernel for few queries, such as a decoder's one.
+
+A tile of the other backward is 32 queries high and would be nearly empty. Here one program owns a block
+of keys of one head and takes all queries to them, one after another, while the block stays in
+registers. What belongs to its keys it writes once; what belongs to queries and to v it sums over its own
+keys, into a place of its own, and `sum_copies_kernel` sums the places. Nothing is added to in turns, so
+that the result is the same bit for bit from run to run.
+"""
+
+from __future__ import annotations
+
+import triton.language as tl
+
+import triton
+from regard.engines.triton.tiles import (
+    activated,
+    at_head,
+    bias_at,
+    capped_logits,
+    kept,
+    seen_pairs,
+    slope_of_entropy,
+    steepness,
+    tempered,
+    through_cap,
+)
+
+
+@triton.jit
+def row_of(x, query, tile):
+    """One row of a tile (BM, BN), as (BN, 1)."""
+    own = tl.arange(0, tile.BM)[:, None] == query
+    return tl.sum(tl.where(own, x, 0), 0)[:, None]
+
+
+@triton.jit
+def into_row(x, query, tile):
+    """A tile (BM, BN) with x (BN,) or one number in one row, and 0 in the others."""
+    own = tl.arange(0, tile.BM)[:, None] == query
+    return tl.where(own, x, 0.0)
+
+
+@triton.jit
+def units_of(form, sizes, z, first, start, tile, WIDE: tl.constexpr):
+    """Hidden units from `start` on: where they are real, b of the block (BN, WIDE), and v (WIDE,)."""
+    unit, keys = start + tl.arange(0, WIDE), first + tl.arange(0, tile.BN)
+    real = unit < tile.REAL
+    k = form.k + at_head(z, sizes, form.k_b, form.k_k, form.k_g)
+    at = keys[:, None].to(tl.int64) * form.k_row + unit[None, :].to(tl.int64) * form.k_step
+    inside = (keys[:, None] < sizes.keys) & real[None, :]
+    b = tl.load(k + at, mask=inside, other=0.0).to(tile.WORK)
+    v = form.v + z % (sizes.groups * sizes.heads) * tile.REAL
+    return unit, real, inside, b, tl.load(v + unit, mask=real, other=0.0).to(tile.WORK)
+
+
+@triton.jit
+def first_query(form, sizes, z, unit):
+    """Where these hidden units of the first query are; those of the next are `q_row` further."""
+    q = form.q + at_head(z, sizes, form.q_b, form.q_k, form.q_g)
+    return q + unit.to(tl.int64) * form.q_step
+
+
+@triton.jit
+def block_scores(form, sizes, z, first, tile, WIDE: tl.constexpr):
+    """Raw scores of all queries and a block of keys, (BM, BN)."""
+    total = tl.zeros([tile.BM, tile.BN], tile.WORK)
+    for start in range(0, tile.REAL, WIDE):
+        unit, real, _, b, v = units_of(form, sizes, z, first, start, tile, WIDE)
+        q = first_query(form, sizes, z, unit)
+        for query in range(sizes.queries):
+            a = tl.load(q, mask=real, other=0.0).to(tile.WORK)[None, :]
+            scores = tl.sum(v[None, :] * activated(a + b, form, tile), 1)
+            total += into_row(scores[None, :], query, tile)
+            q += form.q_row
+    return total
+
+
+@triton.jit
+def block_values(
+    sizes, values, known, grads, z, first, used, seen, tile, CHUNK: tl.constexpr
+):  # fmt: skip
+    """<grad, value> - <grad, output> of each pair; what the pairs, weighed by `used`, give to values."""
+    slope, shift = used * 0.0, tl.zeros([tile.BM, 1], tile.WORK)
+    key = first + tl.arange(0, tile.BN)[:, None]
+    value = values.value + at_head(z, sizes, values.value_b, values.value_k, values.value_g)
+    head = z.to(tl.int64)
+    for start in range(0, tile.DV, CHUNK):
+        dims = start + tl.arange(0, CHUNK)
+        at = key.to(tl.int64) * sizes.value_dim + dims[None, :]
+        inside = (key < sizes.keys) & (dims[None, :] < sizes.value_dim)
+        x = tl.load(value + at, mask=inside, other=0.0).to(tile.WORK)
+        given = tl.zeros([tile.BN, CHUNK], tile.WORK)
+        for query in range(sizes.queries):
+            row = (head * sizes.queries + query) * sizes.value_dim + dims
+            real = dims < sizes.value_dim
+            grad = tl.load(known.grad + row, mask=real, other=0.0).to(tile.WORK)
+            output = tl.load(known.output + row, mask=real, other=0.0).to(tile.WORK)
+            shift -= into_row(tl.sum(grad * output, 0), query, tile)
+            # A value that is not seen is not read into a sum, nor what comes in for a query that sees
+            # nothing: 0 * NaN is NaN.
+            visible = row_of(seen.to(tl.int32), query, tile) > 0
+            slopes = tl.sum(grad[None, :] * tl.where(visible, x, 0.0), 1)
+            slope += into_row(slopes[None, :], query, tile)
+            given += tl.where(visible, row_of(used, query, tile) * grad[None, :], 0.0)
+        tl.store(grads.value + head * sizes.keys * sizes.value_dim + at, given, mask=inside)
+    return slope, shift
+
+
+@triton.jit
+def block_gradient(
+    form, pairs, sizes, values, known, grads, z, first, part, parts, seen, tile, WIDE: tl.constexpr,
+    CHUNK: tl.constexpr,
+):  # fmt: skip
+    """The gradient of the raw scores (BM, BN); those of the values and of the rate are written."""
+    rows = tl.arange(0, tile.BM)[:, None]
+    columns = first + tl.arange(0, tile.BN)[None, :]
+    row, here = z.to(tl.int64) * sizes.queries + rows, rows < sizes.queries
+    score = block_scores(form, sizes, z, first, tile, WIDE)
+    score, logits = tempered(score, pairs, sizes, z, rows, columns)
+    capped = capped_logits(logits, pairs)
+    final = capped
+    if pairs.bias is not None:
+        final = capped + bias_at(pairs, sizes, z, rows, columns, seen)
+    peak = tl.load(known.peak + row, mask=here, other=0.0)
+    tail = tl.load(known.tail + row, mask=here, other=0.0).to(tile.WORK)
+    below = tl.where(seen, final, -float("inf")) - tl.where(peak == -float("inf"), 0.0, peak)
+    # Two exponentials: rounding the sum of both logarithms would err in each pair on its own, where the
+    # error of the second is that of a row.
+    weights = tl.where(seen, tl.exp(below) * tl.exp(-tail), 0.0)
+    used, keep = weights, 1.0
+    if values.seed is not None:
+        keep = kept(values, sizes, z, 0, first, tile)
+        used = weights * keep
+    slope, shift = block_values(sizes, values, known, grads, z, first, used, seen, tile, CHUNK)
+    if values.seed is not None:
+        slope *= keep
+    if known.grad_tail is not None:
+        shift += tl.load(known.grad_tail + row, mask=here, other=0.0).to(tile.WORK)
+    slope += shift
+    if known.grad_entropy is not None:
+        slope -= slope_of_entropy(known, row, here, below - tail, seen)
+    ds = through_cap(tl.where(seen, slope * weights, 0.0), capped, seen, pairs)
+    if pairs.rate is not None:
+        of_rate = tl.sum(tl.where(seen, ds * score, 0.0), 1)[:, None]
+        at = (z.to(tl.int64) * parts + part) * sizes.queries + rows
+        tl.store(grads.rate + at, of_rate, mask=here)
+        ds = ds * tl.load(pairs.rate + row, mask=here, other=0.0)
+    return ds
+
+
+@triton.jit
+def give_units(form, sizes, grads, z, first, part, parts, ds, seen, tile, WIDE: tl.constexpr):
+    """Give ds to a, b and v."""
+    head, keys = z.to(tl.int64), first + tl.arange(0, tile.BN)[:, None]
+    own, heads = head * parts + part, tl.num_programs(0) // parts
+    for start in range(0, tile.REAL, WIDE):
+        unit, real, inside, b, v = units_of(form, sizes, z, first, start, tile, WIDE)
+        of_b = tl.zeros([tile.BN, WIDE], tile.WORK)
+        of_v = tl.zeros([WIDE], tile.WORK)
+        q = first_query(form, sizes, z, unit)
+        for query in range(sizes.queries):
+            x = tl.load(q, mask=real, other=0.0).to(tile.WORK)[None, :] + b
+            y, given = activated(x, form, tile), row_of(ds, query, tile)
+            # What a hidden key holds may make its terms NaN, and 0 * NaN is NaN.
+            visible = row_of(seen.to(tl.int32), query, tile) > 0
+            terms = tl.where(visible, given * steepness(x, y, form, tile), 0.0)
+            of_b += terms
+            of_v += tl.sum(tl.where(visible, given * y, 0.0), 0)
+            at = (own * sizes.queries + query) * tile.REAL + unit
+            tl.store(grads.q + at, v * tl.sum(terms, 0), mask=real)
+            q += form.q_row
+        at = (head * sizes.keys + keys) * tile.REAL + unit[None, :]
+        tl.store(grads.k + at, v[None, :] * of_b, mask=inside)
+        tl.store(grads.v + (part * heads + head) * tile.REAL + unit, of_v, mask=real)
+
+
+@triton.jit
+def decode_backward_kernel(
+    form, pairs, sizes, values, known, grads, parts, tile, WIDE: tl.constexpr,
+    CHUNK: tl.constexpr,
+):  # fmt: skip
+    """One program for each block of keys of each head."""
+    part, z = tl.program_id(0) % parts, tl.program_id(0) // parts
+    first = part * tile.BN
+    rows = tl.arange(0, tile.BM)[:, None]
+    seen = seen_pairs(pairs, sizes, z, rows, first + tl.arange(0, tile.BN)[None, :])
+    ds = block_gradient(
+        form, pairs, sizes, values, known, grads, z, first, part, parts, seen, tile, WIDE, CHUNK
+    )
+    give_units(form, sizes, grads, z, first, part, parts, ds, seen, tile, WIDE)
+
+
+@triton.jit
+def sum_copies_kernel(
+    found, result, copies, of_copy, of_row, columns, COPIES: tl.constexpr,
+    WIDE: tl.constexpr,
+):  # fmt: skip
+    """Sum copies of rows that lie `of_copy` apart into (rows, columns).
+
+    One program sums some columns of one row, COPIES copies at a time.
+    """
+    blocks = tl.cdiv(columns, WIDE)
+    row = (tl.program_id(0) // blocks).to(tl.int64)
+    column = (tl.program_id(0) % blocks) * WIDE + tl.arange(0, WIDE)
+    total = tl.zeros([COPIES, WIDE], found.dtype.element_ty)
+    for first in range(0, copies, COPIES):
+        copy = first + tl.arange(0, COPIES)[:, None]
+        inside = (copy < copies) & (column[None, :] < columns)
+        at = row * of_row + copy.to(tl.int64) * of_copy + column[None, :]
+        total += tl.load(found + at, mask=inside, other=0.0)
+    sums = tl.sum(total, 0)
+    tl.store(result + row * columns + column, sums, mask=column < columns)
