@@ -20,6 +20,7 @@ from regard.engines.plain import Plain
 from regard.engines.reference import Reference, raw_scores
 from regard.engines.sdpa import Sdpa
 from regard.engines.sine import Sine
+from regard.engines.sine.device import is_short, tanh_count
 from regard.engines.triton import Behind, Triton
 from regard.forms import Inner, Pairwise
 from regard.precision import working_dtype
@@ -102,11 +103,14 @@ def preferred(p: Problem) -> tuple[Engine, ...]:
     form = p.form
     if not isinstance(form, Pairwise) or (p.on_cpu and p.error is not None):
         return ENGINES
-    tanh = math.prod(p.lead) * p.heads * p.queries * p.keys * form.query.shape[-1]
-    few = FEW_TANH
+    tanh = tanh_count(p)
     if p.on_cpu:
         few = FEW_TANH_OF_ONE_QUERY if p.queries == 1 else FEW_TANH_ON_CPU
-    return (PLAIN, *ENGINES) if tanh <= few else ENGINES
+        return (PLAIN, *ENGINES) if tanh <= few else ENGINES
+    if tanh <= FEW_TANH:
+        return (PLAIN, *ENGINES)
+    # The series would refuse: asking it takes a short call a tenth of its time.
+    return (TRITON, *ENGINES) if is_short(p) else ENGINES
 
 
 def pick(problem: Problem, engine: str | None = None) -> Engine:

@@ -89,12 +89,20 @@ def sizes(p: Problem) -> list[str]:
         reasons.append(f"batch times heads is {heads:,}, more than {MOST_HEADS:,}")
     if p.queries < 2 or p.keys < 2:
         reasons.append("for a single query or key exact attention is the faster")
-    elif p.error != math.inf and (
-        p.queries < FEWEST_QUERIES
-        or heads * p.queries * p.keys * p.form.query.shape[-1] < FEWEST_TANH
-    ):
+    elif is_short(p):
         reasons.append(f"for {p.queries} queries and {p.keys} keys exact attention is the faster")
     return reasons
+
+
+def is_short(p: Problem) -> bool:
+    """Whether exact attention is done sooner; who takes any error has asked for the series itself."""
+    few = p.queries < FEWEST_QUERIES or tanh_count(p) < FEWEST_TANH
+    return few and p.error != math.inf
+
+
+def tanh_count(p: Problem) -> int:
+    """How many tanh the exact form of this call takes."""
+    return math.prod(p.lead) * p.heads * p.queries * p.keys * p.form.query.shape[-1]
 
 
 def causal(p: Problem) -> bool:
