@@ -1,6 +1,6 @@
 """Bound launches of engine `triton` on a GPU: forward outputs have the bits of ordinary ones.
 
-Its backward adds up in any order: gradients are compared to a few roundings.
+Its backward adds up in any order, but for few queries: other gradients are compared to a few roundings.
 """
 
 from __future__ import annotations
@@ -12,6 +12,9 @@ import regard
 from regard import Mask
 
 from .tools import all_ordinary, assert_equal_in_threads, equal, none_ordinary
+
+pytest.importorskip("triton")
+from regard.engines.triton.choices import MOST_DECODE_BACKWARD_QUERIES
 
 pytestmark = pytest.mark.gpu
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
@@ -63,7 +66,10 @@ def assert_near(found, wanted):
 
 def assert_alike(found, wanted):
     assert equal(found[0], wanted[0])
-    assert_near(found[1], wanted[1])
+    if found[0][0].shape[2] <= MOST_DECODE_BACKWARD_QUERIES:
+        assert equal(found[1], wanted[1])
+    else:
+        assert_near(found[1], wanted[1])
 
 
 def lengths(*numbers):
@@ -79,7 +85,7 @@ CASES = {
     "misaligned": lambda: Case(off=1),
     "odd sizes": lambda: Case(67, 33, hidden=7, dims=20),
     "one query": lambda: Case(1),
-    "one query, many keys": lambda: Case(1, 3000, hidden=130, dims=300),
+    "one query, many keys": lambda: Case(1, 3000, hidden=130, dims=300, dtype=FP32),
     "one query, shared keys": lambda: Case(1, 70, key_heads=1),
     "few queries": lambda: Case(7, dtype=FP32),
     "more queries": lambda: Case(9, dtype=FP32),
@@ -97,7 +103,7 @@ def test_bound_launches_give_what_ordinary_ones_give(name):
     call.results()
     with all_ordinary() as seen:
         wanted = call.results()
-    assert len(seen) >= (6 if call.q.shape[2] > 8 else 4)
+    assert len(seen) >= (6 if call.q.shape[2] > MOST_DECODE_BACKWARD_QUERIES else 4)
     call.results()
     with none_ordinary():
         assert_alike(call.results(), wanted)
@@ -182,8 +188,8 @@ def test_threads():
 
 def test_threads_with_one_query():
     """Whose gradients have one order."""
-    cases = [Case(1), Case(1, 900, seed=1), Case(1, seed=2)]
-    assert_equal_in_threads(cases, lambda case: [*case.results()[0], *case.results()[1]])
+    cases = [Case(1, dtype=FP32), Case(1, 900, seed=1, dtype=FP32), Case(1, seed=2)]
+    assert_equal_in_threads(cases, lambda case: [x for part in case.results() for x in part])
 
 
 def test_a_backward_twice_and_with_other_strides():

@@ -142,8 +142,9 @@ def test_few_queries(queries):
     check(call, Mask.lengths(keys=16 * [333, 100]))
 
 
-def test_a_decoders_gradients_are_equal_to_the_bit_unasked():
-    call = Call(regard.Additive, 1, 1500, 128, 512, BF16, heads=1, key_heads=1, batch=16)
+@pytest.mark.parametrize("dtype", [BF16, FP32])
+def test_a_decoders_gradients_are_equal_to_the_bit_unasked(dtype):
+    call = Call(regard.Additive, 1, 1500, 128, 512, dtype, heads=1, key_heads=1, batch=16)
     tensors, score = call.tensors(), call.build()
     grad = torch.randn(16, 1, 1, call.value_dim).to(tensors[0])
     first = outcome(tensors, score, "triton", grad)
@@ -280,6 +281,19 @@ def check_many_heads(batch: int, device: str = DEVICE) -> None:
 def test_more_than_65535_batch_times_heads():
     """One more than a grid takes in y and z."""
     check_many_heads(65_536 // 2)
+
+
+def test_queries_outermost_in_a_large_memory():
+    """The third query begins 2^31 numbers after the first."""
+    call = Call(regard.Additive, 3, 50, 4, 8, BF16, heads=1, key_heads=1, batch=1)
+    (q, k, v), score = call.tensors(), call.build()
+    memory = torch.empty(2**31 + 4, dtype=BF16, device=DEVICE)
+    far = memory.as_strided((1, 1, 3, 4), (0, 0, 2**30, 1))
+    far.copy_(q.detach())
+    grad = torch.randn(1, 1, 3, 8).to(q)
+    found = outcome([far.requires_grad_(), k, v], score, "triton", grad)
+    expected = outcome([q, k, v], score, "triton", grad)
+    assert all(torch.equal(x, y) for x, y in zip(found, expected, strict=True))
 
 
 @pytest.mark.parametrize("queries", [1, 20])

@@ -1,7 +1,8 @@
 """The `plain` engine: a small pairwise call in as few PyTorch operations as it takes.
 
-A decoder asks one query against thirty keys, thousands of times: what such a call costs is the number
-of operations, not their size. Tiles and fused kernels have little to win there. So the [Q, L, hidden] tensor is built, as in textbooks, in working precision.
+What such a call costs is the number of operations, not their size: tiles have little to win there, and
+fused kernels would have to be compiled first. So the [Q, L, hidden] tensor is built, as in textbooks, in
+working precision.
 
 Shape legend: `*` leading dims, H query heads, K key heads, Q queries, L keys, E hidden units.
 """

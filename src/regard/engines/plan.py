@@ -20,7 +20,7 @@ from regard.engines.plain import Plain
 from regard.engines.reference import Reference, raw_scores
 from regard.engines.sdpa import Sdpa
 from regard.engines.sine import Sine
-from regard.engines.sine.device import is_short, tanh_count
+from regard.engines.sine.device import is_too_short, tanh_count
 from regard.engines.triton import Behind, Triton
 from regard.forms import Inner, Pairwise
 from regard.precision import working_dtype
@@ -110,7 +110,7 @@ def preferred(p: Problem) -> tuple[Engine, ...]:
     if tanh <= FEW_TANH:
         return (PLAIN, *ENGINES)
     # The series would refuse: asking it takes a short call a tenth of its time.
-    return (TRITON, *ENGINES) if is_short(p) else ENGINES
+    return (TRITON, *ENGINES) if is_too_short(p) else ENGINES
 
 
 def pick(problem: Problem, engine: str | None = None) -> Engine:

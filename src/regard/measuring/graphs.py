@@ -56,8 +56,9 @@ class Recorder:
                 run()
             # A backward runs in a thread of its own, where libraries may allocate: "global" would take
             # that for a mistake.
-            options = {"stream": self.stream, "capture_error_mode": "thread_local"}
-            with torch.cuda.graph(graph, pool=self.pool, **options):
+            with torch.cuda.graph(
+                graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"
+            ):
                 run()
         torch.cuda.current_stream(self.device).wait_stream(self.stream)
 

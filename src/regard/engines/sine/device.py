@@ -26,8 +26,9 @@ from regard.sine.series import load_lending
 # cuDNN's widths beyond 128 need Hopper, its fp16 attention Ampere.
 OLDEST, OLDEST_WIDE, WIDE = 8, 9, 128
 # For few queries exact attention reads b once, and features are 2 * rank times as many bytes. With
-# fewer tanh than this a call from Python waits for launches, and here are more of them; on the device
-# alone the series is the faster from a quarter of it on. benchmarks/results/small_h200.json.
+# fewer tanh than this a call from Python waits for launches, and here are more of them: it takes longer
+# at 2**29 (benchmarks/results/small_h200.json) and less at 2**32 (square 2048, hidden 16 in h200.json),
+# where on the device alone the series is the faster from 2**28 on.
 FEWEST_QUERIES, FEWEST_TANH = 32, 2**30
 MOST_HEADS = 65_535
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
@@ -89,13 +90,16 @@ def sizes(p: Problem) -> list[str]:
         reasons.append(f"batch times heads is {heads:,}, more than {MOST_HEADS:,}")
     if p.queries < 2 or p.keys < 2:
         reasons.append("for a single query or key exact attention is the faster")
-    elif is_short(p):
+    elif is_too_short(p):
         reasons.append(f"for {p.queries} queries and {p.keys} keys exact attention is the faster")
     return reasons
 
 
-def is_short(p: Problem) -> bool:
-    """Whether exact attention is done sooner; who takes any error has asked for the series itself."""
+def is_too_short(p: Problem) -> bool:
+    """Whether the series refuses a call for its size, since exact attention is done sooner.
+
+    Not where any error is allowed, as by its name: the series itself was asked for.
+    """
     few = p.queries < FEWEST_QUERIES or tanh_count(p) < FEWEST_TANH
     return few and p.error != math.inf
 

@@ -276,6 +276,7 @@ class Forward:
             rows,
             (*found, *written, parts, dims),
             (power_of_two(parts), max(power_of_two(dims), 16)),
+            **choices.DECODE_OPTIONS,
         )
 
     def attend(self, args: Arguments) -> tuple[Tensor, Tensor, Tensor, Tensor]:

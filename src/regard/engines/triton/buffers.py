@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from regard.engines.tiled import Arguments
-from regard.engines.triton import prepare
+from regard.engines.triton import choices, prepare
+from regard.engines.triton.decode_backward import sum_copies_kernel
 from regard.engines.triton.lanes import SIDE
 from regard.engines.triton.structs import DecodeGradients, Gradients
 from regard.precision import working_dtype
@@ -140,7 +141,7 @@ class DecodeBuffers:
     """What the backward for few queries writes, in working precision: see `DecodeGradients`."""
 
     def __init__(self, args: Arguments, parts: int) -> None:
-        self.args = args
+        self.args, self.parts = args, parts
         z, (queries, keys), units = prepare.count(args), args.sizes[3:], args.q.shape[-1]
         work = working_dtype(args.q.dtype)
 
@@ -160,20 +161,32 @@ class DecodeBuffers:
         args = self.args
         b, k, g, queries, keys = args.sizes
         units = args.q.shape[-1]
-        nothing = (None, ())
-        return in_shape(
-            args,
-            [
-                (self.q.sum(1), (b, k, g, queries, units)),
-                (self.k, (b, k, g, keys, units)),
-                (self.value, (b, k, g, keys, args.value.shape[-1])),
-                (self.v.sum(0), (b, k, g, 1, units)),
-                nothing,
-                nothing,
-                (None if self.rate is None else self.rate.sum(1), (b, k, g, queries, 1)),
-                nothing,
-            ],
-        )
+        rate = None if self.rate is None else self.rate.sum(1)
+        totals: dict[str, tuple[Tensor | None, tuple[int, ...]]] = {
+            "q": (self.q, (b, k, g, queries, units)),
+            "k": (self.k, (b, k, g, keys, units)),
+            "value": (self.value, (b, k, g, keys, args.value.shape[-1])),
+            "v": (self.v, (b, k, g, 1, units)),
+            "alpha": (None, ()),
+            "beta": (None, ()),
+            "rate": (rate, (b, k, g, queries, 1)),
+            "bias": (None, ()),
+        }
+        if not prepare.has_own_memory(args):
+            totals["q"] = (self.q.sum(1), totals["q"][1])
+            totals["v"] = (self.v.sum(0), totals["v"][1])
+            return in_shape(args, list(totals.values()))
+        for name, summing in choices.decode_sums(args, self.parts).items():
+            like, found = getattr(args, name), getattr(self, name)
+            totals[name] = (summed(found, summing, like), tuple(like.shape))
+        return in_shape(args, list(totals.values()))
+
+
+def summed(found: Tensor, summing: choices.Summing, like: Tensor) -> Tensor:
+    """The copies of each row summed up, in the shape and dtype of `like`; in the order of plans."""
+    result = torch.empty(like.shape, dtype=like.dtype, device=like.device)
+    sum_copies_kernel[(summing.programs,)](found, result, *summing.numbers, *summing.constants)
+    return result
 
 
 def in_shape(

@@ -118,6 +118,7 @@ def launch_decode(
         dims,
         power_of_two(parts),
         max(power_of_two(dims), 16),
+        **choices.DECODE_OPTIONS,
     )
 
 
@@ -133,8 +134,8 @@ def attend_backward(
     bias_gradient: bool,
 ) -> tuple[Tensor, ...]:
     """All gradients, recomputing every tile."""
-    known = (grad, output, peak, tail, grad_tail, spread, grad_spread)
-    found = gradients.attend_backward(args, *known)
+    given = (grad, output, peak, tail, grad_tail, spread, grad_spread)
+    found = gradients.attend_backward(args, *given)
     if found is not None:
         return found
     if choices.is_decode_backward(args, bias_gradient):
@@ -160,9 +161,10 @@ def known_rows(
     tail: Tensor,
     entropy: Tensor,
     grad_entropy: Tensor | None,
-    **rows: Tensor | None,
+    shift: Tensor | None = None,
+    grad_tail: Tensor | None = None,
 ) -> Rows:
-    """What the backward knows of each query, as its kernels read it."""
+    """What a backward knows of each query, as its kernels read it."""
     z, queries, work = prepare.count(args), args.sizes[3], working_dtype(args.q.dtype)
 
     def row(x: Tensor | None) -> Tensor | None:
@@ -174,13 +176,14 @@ def known_rows(
         tail=row(tail),
         entropy=row(entropy),
         grad_entropy=row(grad_entropy),
-        **{name: row(x) for name, x in rows.items()},
+        shift=row(shift),
+        grad_tail=row(grad_tail),
     )
 
 
 def launch_decode_backward(args: Arguments, known: Rows) -> DecodeBuffers:
     """Run the backward kernel for few queries."""
-    sides, wide, chunk, parts = choices.decode_blocks(args)
+    sides, wide, dims, parts = choices.decode_blocks(args)
     changes, grads = prepare.pairs(args), DecodeBuffers(args, parts)
     ((form, kind, units),) = prepare.direct(args)
     decode_backward_kernel[(prepare.count(args) * parts,)](
@@ -193,7 +196,7 @@ def launch_decode_backward(args: Arguments, known: Rows) -> DecodeBuffers:
         parts,
         choices.tile(args, sides, kind, units, changes, backward=True),
         wide,
-        chunk,
+        dims,
         **choices.DECODE_OPTIONS,
     )
     return grads

@@ -31,14 +31,16 @@ DOT = {
 # to fill a GPU of 132 multiprocessors four times.
 DECODE_TILE = 4096
 DECODE_PROGRAMS = 528
-# The same for their backward, which takes tiles of half the size where programs are fewer; and the most
-# queries that it serves: more of them fill enough of a tile of the other one.
+# Programs that fill it twice: where there are fewer, their backward holds half as many numbers at once.
+# And the most queries that it serves: more of them fill enough of a tile of the other one.
 DECODE_BACKWARD_PROGRAMS = 264
 MOST_DECODE_BACKWARD_QUERIES = 8
 # How the kernels for few queries are compiled. Lanes that sum up together have to end with the same bits,
 # as each of them then stores the sum: a product fused into the first addition would be rounded by the one
 # and not by the other.
 DECODE_OPTIONS = {"num_warps": 4, "enable_fp_fusion": False}
+# Columns of gradients that one program sums up, and copies of them that it reads at once.
+SUMMED_COLUMNS, SUMMED_COPIES = 32, 128
 # Registers of a thread: fewer than the compiler would take, so that more warps hide the waiting.
 FORWARD_REGISTERS = 112
 FORWARD_REGISTERS_FEW_UNITS = 128
@@ -127,7 +129,7 @@ def decode_split(args: Arguments) -> Split:
     """How the kernel for few queries shares out this call."""
     queries, keys = args.sizes[3:]
     rows, wide = prepare.count(args) * queries, min(power_of_two(args.q.shape[-1]), 128)
-    block = max(16, min(64, DECODE_TILE // wide))
+    block = key_block(DECODE_TILE, wide)
     programs = rows * 2 if INTERPRETED else DECODE_PROGRAMS
     parts = max(min(programs // max(rows, 1), blocks_in(keys, 4 * block)), 1)
     share = blocks_in(blocks_in(keys, parts), block) * block
@@ -144,31 +146,75 @@ class Blocks(NamedTuple):
     """How the backward for few queries shares its keys out.
 
     A program takes one of `parts` blocks of keys of a head, whose `sides` are queries, keys and warps;
-    it reads `wide` hidden units at once, or `chunk` dims of the values.
+    it reads `wide` hidden units at once, or `dims` of the values.
     """
 
     sides: tuple[int, int, int]
     wide: int
-    chunk: int
+    dims: int
     parts: int
 
 
 def decode_blocks(args: Arguments) -> Blocks:
     """How the backward for few queries shares out this call."""
     queries, keys = args.sizes[3:]
-    wide = min(power_of_two(args.q.shape[-1]), 128)
-    tile = DECODE_TILE
-    block = max(16, min(64, tile // wide))
-    if prepare.count(args) * blocks_in(keys, block) < DECODE_BACKWARD_PROGRAMS:
-        tile //= 2
-        block = max(16, min(64, tile // wide))
-    chunk = min(power_of_two(args.value.shape[-1]), tile // block)
-    return Blocks(
-        (power_of_two(queries), block, DECODE_OPTIONS["num_warps"]),
-        wide,
-        chunk,
-        blocks_in(keys, block),
-    )
+    wide, numbers = min(power_of_two(args.q.shape[-1]), 128), DECODE_TILE
+    if prepare.count(args) * blocks_in(keys, key_block(numbers, wide)) < DECODE_BACKWARD_PROGRAMS:
+        numbers //= 2
+    block = key_block(numbers, wide)
+    dims = min(power_of_two(args.value.shape[-1]), numbers // block)
+    sides = (power_of_two(queries), block, DECODE_OPTIONS["num_warps"])
+    return Blocks(sides, wide, dims, blocks_in(keys, block))
+
+
+def key_block(numbers: int, wide: int) -> int:
+    """How many keys are held at once, about so many numbers with `wide` of each."""
+    return max(16, min(64, numbers // wide))
+
+
+class Summing(NamedTuple):
+    """What `sum_copies_kernel` is told: rows of so many columns, `of_row` apart, with copies of each.
+
+    Copies of a row are `of_copy` apart.
+    """
+
+    rows: int
+    columns: int
+    copies: int
+    of_copy: int
+    of_row: int
+
+    @property
+    def programs(self) -> int:
+        """How many programs share them."""
+        return self.rows * blocks_in(self.columns, SUMMED_COLUMNS)
+
+    @property
+    def numbers(self) -> tuple[int, int, int, int]:
+        """The kernel's sizes."""
+        return self.copies, self.of_copy, self.of_row, self.columns
+
+    @property
+    def constants(self) -> tuple[int, int]:
+        """What the kernel is compiled for."""
+        return min(power_of_two(self.copies), SUMMED_COPIES), SUMMED_COLUMNS
+
+
+def decode_sums(args: Arguments, parts: int) -> dict[str, Summing]:
+    """What is left to sum after the backward for few queries, by the names of `DecodeGradients`.
+
+    Of calls where `prepare.has_own_memory`. What is not named is whole, as one program writes it.
+    """
+    batch, groups, shared, queries, keys = args.sizes
+    units, heads = args.q.shape[-1], groups * shared
+    found = {"v": Summing(heads, units, parts * batch, heads * units, units)}
+    if parts > 1:
+        each = queries * units
+        found["q"] = Summing(batch * heads, each, parts, each, parts * each)
+    if shared > 1:
+        for name, each in (("k", keys * units), ("value", keys * args.value.shape[-1])):
+            found[name] = Summing(batch * groups, each, shared, each, shared * each)
+    return found
 
 
 def is_decode_backward(args: Arguments, bias_gradient: bool) -> bool:

@@ -13,24 +13,22 @@ import triton
 from regard.engines.triton.tiles import (
     activated,
     at_head,
-    bias_at,
-    capped_logits,
+    final_logits,
     seen_pairs,
-    tempered,
 )
 
 
 @triton.jit
 def row_scores(form, sizes, z, query, first, tile, BK: tl.constexpr, WIDE: tl.constexpr):
     """Raw scores of one query and BK keys, (BK,)."""
-    q = form.q + at_head(z, sizes, form.q_b, form.q_k, form.q_g) + query * form.q_row
+    # 64 bits: queries or units may be the outermost dim of a large memory.
+    q = form.q + at_head(z, sizes, form.q_b, form.q_k, form.q_g) + query.to(tl.int64) * form.q_row
     k = form.k + at_head(z, sizes, form.k_b, form.k_k, form.k_g)
     v = form.v + z % (sizes.groups * sizes.heads) * tile.REAL
     keys = first + tl.arange(0, BK)
     inside = keys < sizes.keys
     total = tl.zeros([BK], tile.WORK)
     for start in range(0, tile.REAL, WIDE):
-        # 64 bits: units may be the outermost dim of a large memory.
         unit = (start + tl.arange(0, WIDE)).to(tl.int64)
         real = unit < tile.REAL
         a = tl.load(q + unit * form.q_step, mask=real, other=0.0).to(tile.WORK)
@@ -61,10 +59,7 @@ def decode_kernel(
         columns = keys[None, :]
         seen = seen_pairs(pairs, sizes, z, rows, columns)
         score = row_scores(form, sizes, z, query, first, tile, BK, WIDE)[None, :]
-        logits = capped_logits(tempered(score, pairs, sizes, z, rows, columns)[1], pairs)
-        if pairs.bias is not None:
-            logits += bias_at(pairs, sizes, z, rows, columns, seen)
-        logits = tl.where(seen, logits, -float("inf"))
+        logits = final_logits(score, pairs, sizes, z, rows, columns, seen)[2]
         raised = tl.maximum(top, tl.max(logits, 1))
         base = tl.where(raised == -float("inf"), 0.0, raised)
         shrink = tl.exp(top - base)

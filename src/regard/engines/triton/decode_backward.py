@@ -1,6 +1,6 @@
 """The backward kernel for few queries, such as a decoder's one.
 
-A tile of the other backward is 32 queries high and would be nearly empty. Here one program owns a block
+A tile of the other backward is 16 or 32 queries high and would be nearly empty. Here one program owns a block
 of keys of one head and takes all queries to them, one after another, while the block stays in
 registers. What belongs to its keys it writes once; what belongs to queries and to v it sums over its own
 keys, into a place of its own, and `sum_copies_kernel` sums the places. Nothing is added to in turns, so
@@ -15,13 +15,11 @@ import triton
 from regard.engines.triton.tiles import (
     activated,
     at_head,
-    bias_at,
-    capped_logits,
+    final_logits,
     kept,
     seen_pairs,
     slope_of_entropy,
     steepness,
-    tempered,
     through_cap,
 )
 
@@ -42,7 +40,10 @@ def into_row(x, query, tile):
 
 @triton.jit
 def units_of(form, sizes, z, first, start, tile, WIDE: tl.constexpr):
-    """Hidden units from `start` on: where they are real, b of the block (BN, WIDE), and v (WIDE,)."""
+    """Hidden units from `start` on, which are real, which pairs of key and unit are, b and v of them.
+
+    Pairs and b are (BN, WIDE), the others (WIDE,).
+    """
     unit, keys = start + tl.arange(0, WIDE), first + tl.arange(0, tile.BN)
     real = unit < tile.REAL
     k = form.k + at_head(z, sizes, form.k_b, form.k_k, form.k_g)
@@ -79,12 +80,15 @@ def block_scores(form, sizes, z, first, tile, WIDE: tl.constexpr):
 def block_values(
     sizes, values, known, grads, z, first, used, seen, tile, CHUNK: tl.constexpr
 ):  # fmt: skip
-    """<grad, value> - <grad, output> of each pair; what the pairs, weighed by `used`, give to values."""
+    """<grad, value> of each pair and -<grad, output> of each row; the gradient of the values is written.
+
+    They come apart, since dropout scales the first alone. `used` are the weights after dropout.
+    """
     slope, shift = used * 0.0, tl.zeros([tile.BM, 1], tile.WORK)
     key = first + tl.arange(0, tile.BN)[:, None]
     value = values.value + at_head(z, sizes, values.value_b, values.value_k, values.value_g)
     head = z.to(tl.int64)
-    for start in range(0, tile.DV, CHUNK):
+    for start in range(0, sizes.value_dim, CHUNK):
         dims = start + tl.arange(0, CHUNK)
         at = key.to(tl.int64) * sizes.value_dim + dims[None, :]
         inside = (key < sizes.keys) & (dims[None, :] < sizes.value_dim)
@@ -116,14 +120,10 @@ def block_gradient(
     columns = first + tl.arange(0, tile.BN)[None, :]
     row, here = z.to(tl.int64) * sizes.queries + rows, rows < sizes.queries
     score = block_scores(form, sizes, z, first, tile, WIDE)
-    score, logits = tempered(score, pairs, sizes, z, rows, columns)
-    capped = capped_logits(logits, pairs)
-    final = capped
-    if pairs.bias is not None:
-        final = capped + bias_at(pairs, sizes, z, rows, columns, seen)
+    score, capped, final = final_logits(score, pairs, sizes, z, rows, columns, seen)
     peak = tl.load(known.peak + row, mask=here, other=0.0)
     tail = tl.load(known.tail + row, mask=here, other=0.0).to(tile.WORK)
-    below = tl.where(seen, final, -float("inf")) - tl.where(peak == -float("inf"), 0.0, peak)
+    below = final - tl.where(peak == -float("inf"), 0.0, peak)
     # Two exponentials: rounding the sum of both logarithms would err in each pair on its own, where the
     # error of the second is that of a row.
     weights = tl.where(seen, tl.exp(below) * tl.exp(-tail), 0.0)

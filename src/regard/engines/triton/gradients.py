@@ -33,8 +33,6 @@ from regard.engines.triton.structs import Rows
 # Numbers of grad that one program reads; numbers that one clears; rows that one collects, and numbers
 # that one sums up.
 READ, CLEARED, COLLECTED, SUMMED = 4096, 4096, 32, 1024
-# The same for few queries: columns that one program sums up, and copies that it reads at once.
-SUMMED_COLUMNS, SUMMED_COPIES = 32, 128
 
 
 class BackwardKind(NamedTuple):
@@ -62,7 +60,7 @@ def attend_backward(
     not made so in any case.
     """
     fixed = torch.are_deterministic_algorithms_enabled()
-    if not has_own_memory(args) or (fixed and not choices.is_decode_backward(args, False)):
+    if not prepare.has_own_memory(args) or (fixed and not choices.is_decode_backward(args, False)):
         return None
     call = kind_of(args)
     if call is None:
@@ -77,22 +75,6 @@ def attend_backward(
         # Its sums are wrong. It wrote to its own memory alone: once more, in the other way.
         return attend_backward(args, grad, output, peak, tail, grad_tail, spread, grad_spread)
     return found
-
-
-def has_own_memory(args: Arguments) -> bool:
-    """Whether each sequence has queries, keys and values of its own, and each head its v.
-
-    Then what is added up for each head is summed over the heads of a group, and nothing else.
-    """
-    b, k, g, queries, keys = args.sizes
-    units = args.q.shape[-1]
-    return (
-        args.v is not None
-        and args.q.shape == (b, k, g, queries, units)
-        and args.k.shape == (b, k, 1, keys, units)
-        and args.value.shape[:4] == (b, k, 1, keys)
-        and args.v.shape == (1, k, g, 1, units)
-    )
 
 
 class Known:
@@ -223,48 +205,32 @@ class DecodeBackward:
     def __init__(self, kind: BackwardKind) -> None:
         self.device, self.operands = kind.call.device, Operands(kind.call, direct=True)
         x, known = self.operands, Known(kind, self.operands.args)
-        sides, wide, chunk, parts = choices.decode_blocks(x.args)
+        sides, wide, dims, parts = choices.decode_blocks(x.args)
         self.shapes = gradient_shapes(x, kind.call)
-        of_q, of_k, of_value, of_v = results = described_results(self.shapes)
-        batch, groups, shared, _, _ = x.args.sizes
+        results = dict(zip(("q", "k", "value", "v"), described_results(self.shapes), strict=True))
+        sums = choices.decode_sums(x.args, parts)
         found = DecodeBuffers(x.args, parts).pointers()
-        # Where one program has all of a gradient, it is written at once.
-        if parts == 1:
-            found = found._replace(q=of_q)
-        if shared == 1:
-            found = found._replace(k=of_k, value=of_value)
-        pieces = [y for y in found if y is not None and not any(y is z for z in results)]
-        self.steps = Steps([*x.given, *known.given, *results], [*x.pieces, *pieces])
+        # What is whole as it is written goes to its gradient at once.
+        whole = {name: result for name, result in results.items() if name not in sums}
+        found = found._replace(**whole)
+        pieces = [getattr(found, name) for name in sums]
+        self.steps = Steps([*x.given, *known.given, *results.values()], [*x.pieces, *pieces])
         x.add_preparation(self.steps)
         ((form, name, units),) = x.forms
         self.steps.add(
             decode_backward_kernel,
             x.count * parts,
             (form, x.pairs, x.sizes, x.values, known.rows, found, parts),
-            (choices.tile(x.args, sides, name, units, x.pairs, True), wide, chunk),
+            (choices.tile(x.args, sides, name, units, x.pairs, True), wide, dims),
             **choices.DECODE_OPTIONS,
         )
-        heads = groups * shared
-        self.sum_up(found.v, of_v, heads, parts * batch, heads * units, units)
-        if parts > 1:
-            each = of_q.numel() // x.count
-            self.sum_up(found.q, of_q, x.count, parts, each, parts * each)
-        if shared > 1:
-            for all_heads, result in ((found.k, of_k), (found.value, of_value)):
-                each = result.numel() // (batch * groups)
-                self.sum_up(all_heads, result, batch * groups, shared, each, shared * each)
-
-    def sum_up(
-        self, found: Tensor, result: Tensor, rows: int, copies: int, of_copy: int, of_row: int
-    ) -> None:
-        """The launch that sums copies of each row, which lie `of_copy` apart, into the result."""
-        columns = result.numel() // rows
-        self.steps.add(
-            sum_copies_kernel,
-            rows * blocks_in(columns, SUMMED_COLUMNS),
-            (found, result, copies, of_copy, of_row, columns),
-            (min(power_of_two(copies), SUMMED_COPIES), SUMMED_COLUMNS),
-        )
+        for name, summing in sums.items():
+            self.steps.add(
+                sum_copies_kernel,
+                summing.programs,
+                (getattr(found, name), results[name], *summing.numbers),
+                summing.constants,
+            )
 
     def run(self, args: Arguments, known: list[Tensor]) -> tuple[Tensor, ...]:
         """All gradients."""

@@ -44,6 +44,22 @@ def count(args: Arguments) -> int:
     return math.prod(args.sizes[:3])
 
 
+def has_own_memory(args: Arguments) -> bool:
+    """Whether each sequence has queries, keys and values of its own, and each head its v.
+
+    Then what is added up for each head is summed over the heads of a group, and nothing else.
+    """
+    b, k, g, queries, keys = args.sizes
+    units = args.q.shape[-1]
+    return (
+        args.v is not None
+        and args.q.shape == (b, k, g, queries, units)
+        and args.k.shape == (b, k, 1, keys, units)
+        and args.value.shape[:4] == (b, k, 1, keys)
+        and args.v.shape == (1, k, g, 1, units)
+    )
+
+
 def hides(args: Arguments) -> bool:
     """Whether a query may see less than all keys, or nothing at all."""
     masks = (args.bias, args.dense, args.start, args.stop, args.query_segment)

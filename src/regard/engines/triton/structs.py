@@ -149,8 +149,8 @@ class Tile(NamedTuple):
 class Rows(NamedTuple):
     """What the backward knows of each query: grad and output (Z, Q, dv), the rest (Z, Q).
 
-    `shift` is `grad_tail - <grad, output>`; the kernel for few queries is given those in its stead, and
-    takes it itself. Where `given` (Z, Q, L) is not None it is the gradient
+    `shift` is `grad_tail - <grad, output>`; the kernel for few queries is given `grad_tail` and `output`
+    instead, and computes it itself. Where `given` (Z, Q, L) is not None it is the gradient
     of the raw scores itself, and nothing else of the rows is read.
     """
 

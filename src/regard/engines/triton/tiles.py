@@ -202,7 +202,7 @@ def unit_of(h, step, index, tile):
     """Where hidden unit h begins.
 
     In 64 bits, as the index, where operands are read as they came: units may then be the outermost dim
-    of a large memory.
+    of a large memory. By way of the index, since h itself is a number of Python's in the interpreter.
     """
     if tile.FORM == "direct":
         return (index * 0 + h) * step
@@ -347,9 +347,15 @@ def capped_logits(logits, pairs):
 
 @triton.jit
 def tile_logits(form, pairs, sizes, z, first_row, first_column, seen, tile, CHUNK: tl.constexpr):
-    """Raw score, capped logits, and final logits with -inf where a pair is not seen."""
+    """`final_logits` of the tile that starts at this row and column."""
     rows, columns = row_index(first_row, tile), column_index(first_column, tile)
     score = tile_scores(form, sizes, z, first_row, first_column, tile, CHUNK)
+    return final_logits(score, pairs, sizes, z, rows, columns, seen)
+
+
+@triton.jit
+def final_logits(score, pairs, sizes, z, rows, columns, seen):
+    """Raw score, capped logits, and final logits with -inf where a pair is not seen."""
     score, logits = tempered(score, pairs, sizes, z, rows, columns)
     capped = capped_logits(logits, pairs)
     final = capped
