@@ -86,9 +86,13 @@ CALLS = [
     Call("one query", additive, BF16, queries=1),
     Call("one query, keys in parts", additive, BF16, queries=1, keys=1000),
     Call(
-        "few queries, lengths, dropout, soft cap", gatv2, FP32,
-        lambda: {"mask": Mask.lengths(keys=[KEYS, 0]), "dropout": 0.2, "softcap": 2.0},
-        ("lse", "entropy"), queries=5,
+        "few queries, lengths, soft cap, bias", gatv2, FP32,
+        lambda: {
+            "mask": Mask.lengths(keys=[KEYS, 0]),
+            "bias": torch.randn(5, KEYS, device=DEVICE, requires_grad=True),
+            "softcap": 2.0,
+        },
+        ("lse",), queries=5,
     ),
     Call("the series in its range", series, BF16, engine="sine", far=1.0),
     Call("the series out of its range", series, BF16, engine="sine", far=80.0),

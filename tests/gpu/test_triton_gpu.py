@@ -155,6 +155,21 @@ def test_a_decoders_gradients_are_equal_to_the_bit_unasked(dtype):
     assert bool(same)
 
 
+@pytest.mark.parametrize("queries", [1, 15])
+def test_large_scores_have_the_weights_of_the_forward(queries):
+    """Of 1e8: one key has all the weight of a query, also where the backward recomputes it."""
+    call = Call(regard.GATv2, queries, 200, 128, 16, FP32)
+    tensors, score = call.tensors(), call.build()
+    with torch.no_grad():
+        score.v.mul_(1e8)
+    grad = torch.ones(call.batch, call.heads, queries, call.value_dim, device=DEVICE)
+    for options in ({}, {"want": ("entropy",)}):
+        output = regard.attend(*tensors, score, engine="triton", **options).output
+        (of_value,) = torch.autograd.grad(output, tensors[2], grad)
+        total = of_value.sum(-2) / (call.heads // call.key_heads * queries)
+        torch.testing.assert_close(total, torch.ones_like(total))
+
+
 def padding(call: Call) -> tuple[int, int, Mask]:
     """Real queries of the first sequence, real keys of the second, and the mask of both."""
     queries, keys = 7 * call.queries // 10, call.keys // 2

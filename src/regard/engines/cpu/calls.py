@@ -81,7 +81,7 @@ def attend_backward(
     peak: Tensor,
     tail: Tensor,
     grad_tail: Tensor | None,
-    spread: Tensor,
+    spread: Tensor | None,
     grad_spread: Tensor | None,
     bias_gradient: bool,
 ) -> tuple[Tensor, ...]:
@@ -93,7 +93,7 @@ def attend_backward(
         peak.unsqueeze(-1),
         tail.unsqueeze(-1),
         None if grad_tail is None else grad_tail.unsqueeze(-1),
-        spread.unsqueeze(-1),
+        None if spread is None else spread.unsqueeze(-1),
         None if grad_spread is None else grad_spread.unsqueeze(-1),
     )
     return gradients(x, args, kernels.backward(x, rows, bias_gradient))

@@ -180,7 +180,7 @@ class Rows(NamedTuple):
     peak: Tensor
     tail: Tensor
     grad_tail: Tensor | None
-    entropy: Tensor
+    entropy: Tensor | None
     grad_entropy: Tensor | None
 
     def cut(self, row: Tile) -> Rows:
@@ -226,7 +226,7 @@ def backward_tile(x: Inputs, tile: Tile, rows: Rows, shift: Tensor, grads: Gradi
     flipped = None if seen is None else seen.mT
     add_cut(grads.value, select_matmul(kept.mT, rows.grad, flipped), tile, tile.l)
     slope += shift
-    if rows.grad_entropy is not None:
+    if rows.grad_entropy is not None and rows.entropy is not None:
         log_weight = below.sub_(rows.tail.to(below.dtype))
         log_weight.masked_fill_(log_weight == -torch.inf, 0)
         slope -= rows.grad_entropy * (log_weight + rows.entropy)

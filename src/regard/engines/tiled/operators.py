@@ -100,11 +100,11 @@ class Kernels(Protocol):
         peak: Tensor,
         tail: Tensor,
         grad_tail: Tensor | None,
-        spread: Tensor,
+        spread: Tensor | None,
         grad_spread: Tensor | None,
         bias_gradient: bool,
     ) -> tuple[Tensor, ...]:
-        """All gradients; `spread` is the entropy, `peak` the largest logit.
+        """All gradients; `spread` is the entropy, if `attend` was asked for it, `peak` the largest logit.
 
         `grad_tail` and `grad_spread` are None where there is none.
         """
@@ -141,7 +141,7 @@ SIGNATURES = {
     "attend": f"({SCHEMA}, bool entropy) -> (Tensor, Tensor, Tensor, Tensor)",
     "attend_backward": (
         f"({SCHEMA}, Tensor grad, Tensor output, Tensor peak, Tensor tail, Tensor? grad_tail, "
-        f"Tensor spread, Tensor? grad_spread, bool bias_gradient) -> {GRADIENTS}"
+        f"Tensor? spread, Tensor? grad_spread, bool bias_gradient) -> {GRADIENTS}"
     ),
     "best_keys": f"({SCHEMA}, Tensor hard) -> Tensor",
     "jacobian": f"({SCHEMA}, Tensor peak, Tensor tail, Tensor share, Tensor left) -> Tensor",
@@ -319,7 +319,7 @@ class Attend(torch.autograd.Function):
             peak,
             tail,
             grad_tail,
-            spread,
+            spread if ctx.entropy else None,
             grad_spread if ctx.entropy else None,
             needed[Arguments._fields.index("bias")],
         )

@@ -31,7 +31,6 @@ from regard.engines.triton.tiles import (
     row_index,
     seen_pairs,
     selecting_dot,
-    slope_of_entropy,
     some,
     steepness,
     through_cap,
@@ -351,7 +350,10 @@ def gradient_of_logits(
         slope *= keep
     slope += tl.load(known.shift + row, mask=here, other=0.0)
     if known.grad_entropy is not None:
-        slope -= slope_of_entropy(known, row, here, below - tail, seen)
+        # log p + entropy, where a weight of 0 has no say.
+        surprise = tl.where(seen, below - tail, 0.0)
+        surprise += tl.load(known.entropy + row, mask=here, other=0.0)
+        slope -= surprise * tl.load(known.grad_entropy + row, mask=here, other=0.0)
     ds = tl.where(seen, slope * weights, 0.0)
     if grads.bias is not None:
         at = at_head(z, sizes, grads.bias_b, grads.bias_k, grads.bias_g)

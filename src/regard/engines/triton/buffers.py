@@ -140,7 +140,7 @@ class GradientBuffers:
 class DecodeBuffers:
     """What the backward for few queries writes, in working precision: see `DecodeGradients`."""
 
-    def __init__(self, args: Arguments, parts: int) -> None:
+    def __init__(self, args: Arguments, parts: int, with_bias: bool = False) -> None:
         self.args, self.parts = args, parts
         z, (queries, keys), units = prepare.count(args), args.sizes[3:], args.q.shape[-1]
         work = working_dtype(args.q.dtype)
@@ -151,10 +151,11 @@ class DecodeBuffers:
         self.q, self.k = empty(z, parts, queries, units), empty(z, keys, units)
         self.v, self.value = empty(parts, z, units), empty(z, keys, args.value.shape[-1])
         self.rate = None if args.rate is None else empty(z, parts, queries)
+        self.bias = empty(z, queries, keys) if with_bias and args.bias is not None else None
 
     def pointers(self) -> DecodeGradients:
         """As the kernel takes them."""
-        return DecodeGradients(self.q, self.k, self.v, self.value, self.rate)
+        return DecodeGradients(self.q, self.k, self.v, self.value, self.rate, self.bias)
 
     def collected(self) -> tuple[Tensor, ...]:
         """The gradients of `Arguments.differentiable()`, each summed to the shape of its input."""
@@ -170,7 +171,7 @@ class DecodeBuffers:
             "alpha": (None, ()),
             "beta": (None, ()),
             "rate": (rate, (b, k, g, queries, 1)),
-            "bias": (None, ()),
+            "bias": (self.bias, (b, k, g, queries, keys)),
         }
         if not prepare.has_own_memory(args):
             totals["q"] = (self.q.sum(1), totals["q"][1])

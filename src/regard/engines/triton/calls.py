@@ -129,19 +129,19 @@ def attend_backward(
     peak: Tensor,
     tail: Tensor,
     grad_tail: Tensor | None,
-    spread: Tensor,
+    spread: Tensor | None,
     grad_spread: Tensor | None,
     bias_gradient: bool,
 ) -> tuple[Tensor, ...]:
-    """All gradients, recomputing every tile."""
+    """All gradients, recomputing every tile; `spread` is None where the forward was not asked for it."""
     given = (grad, output, peak, tail, grad_tail, spread, grad_spread)
     found = gradients.attend_backward(args, *given)
     if found is not None:
         return found
-    if choices.is_decode_backward(args, bias_gradient):
+    if choices.is_decode(args, entropy=spread is not None) and has_numbers(args):
         known = known_rows(args, grad, peak, tail, spread, grad_spread, grad_tail=grad_tail)
         known = known._replace(output=output.contiguous())
-        return launch_decode_backward(args, known).collected()
+        return launch_decode_backward(args, known, bias_gradient).collected()
     if prepare.hides(args):
         # A row that sees nothing has no gradient, whatever comes in for it.
         empty = peak == -math.inf
@@ -159,7 +159,7 @@ def known_rows(
     grad: Tensor,
     peak: Tensor,
     tail: Tensor,
-    entropy: Tensor,
+    entropy: Tensor | None,
     grad_entropy: Tensor | None,
     shift: Tensor | None = None,
     grad_tail: Tensor | None = None,
@@ -181,10 +181,15 @@ def known_rows(
     )
 
 
-def launch_decode_backward(args: Arguments, known: Rows) -> DecodeBuffers:
+def has_numbers(args: Arguments) -> bool:
+    """Whether there is anything to compute with; the other backward sees to the rest."""
+    return all(x.numel() > 0 for x in (args.q, args.k, args.value))
+
+
+def launch_decode_backward(args: Arguments, known: Rows, bias_gradient: bool) -> DecodeBuffers:
     """Run the backward kernel for few queries."""
     sides, wide, dims, parts = choices.decode_blocks(args)
-    changes, grads = prepare.pairs(args), DecodeBuffers(args, parts)
+    changes, grads = prepare.pairs(args), DecodeBuffers(args, parts, bias_gradient)
     ((form, kind, units),) = prepare.direct(args)
     decode_backward_kernel[(prepare.count(args) * parts,)](
         form,

@@ -31,10 +31,6 @@ DOT = {
 # to fill a GPU of 132 multiprocessors four times.
 DECODE_TILE = 4096
 DECODE_PROGRAMS = 528
-# Programs that fill it twice: where there are fewer, their backward holds half as many numbers at once.
-# And the most queries that it serves: more of them fill enough of a tile of the other one.
-DECODE_BACKWARD_PROGRAMS = 264
-MOST_DECODE_BACKWARD_QUERIES = 8
 # How the kernels for few queries are compiled. Lanes that sum up together have to end with the same bits,
 # as each of them then stores the sum: a product fused into the first addition would be rounded by the one
 # and not by the other.
@@ -129,7 +125,7 @@ def decode_split(args: Arguments) -> Split:
     """How the kernel for few queries shares out this call."""
     queries, keys = args.sizes[3:]
     rows, wide = prepare.count(args) * queries, min(power_of_two(args.q.shape[-1]), 128)
-    block = key_block(DECODE_TILE, wide)
+    block = key_block(wide)
     programs = rows * 2 if INTERPRETED else DECODE_PROGRAMS
     parts = max(min(programs // max(rows, 1), blocks_in(keys, 4 * block)), 1)
     share = blocks_in(blocks_in(keys, parts), block) * block
@@ -137,7 +133,11 @@ def decode_split(args: Arguments) -> Split:
 
 
 def is_decode(args: Arguments, entropy: bool) -> bool:
-    """Whether the kernel for few queries serves."""
+    """Whether the kernels for few queries serve, forward and backward.
+
+    Together, or not at all: another kernel sums a score in another order, and in a softmax large scores
+    do not forgive what that makes of their last digits.
+    """
     few = args.v is not None and args.sizes[3] < prepare.FEWEST_QUERIES
     return few and not entropy and args.seed is None
 
@@ -158,18 +158,20 @@ class Blocks(NamedTuple):
 def decode_blocks(args: Arguments) -> Blocks:
     """How the backward for few queries shares out this call."""
     queries, keys = args.sizes[3:]
-    wide, numbers = min(power_of_two(args.q.shape[-1]), 128), DECODE_TILE
-    if prepare.count(args) * blocks_in(keys, key_block(numbers, wide)) < DECODE_BACKWARD_PROGRAMS:
-        numbers //= 2
-    block = key_block(numbers, wide)
-    dims = min(power_of_two(args.value.shape[-1]), numbers // block)
+    wide = min(power_of_two(args.q.shape[-1]), 128)
+    block = key_block(wide)
+    dims = min(power_of_two(args.value.shape[-1]), DECODE_TILE // block)
     sides = (power_of_two(queries), block, DECODE_OPTIONS["num_warps"])
     return Blocks(sides, wide, dims, blocks_in(keys, block))
 
 
-def key_block(numbers: int, wide: int) -> int:
-    """How many keys are held at once, about so many numbers with `wide` of each."""
-    return max(16, min(64, numbers // wide))
+def key_block(wide: int) -> int:
+    """How many keys a program holds at once, `wide` hidden units of each.
+
+    The same forward and backward: the order in which a score is summed follows from it, and the backward
+    has to find the very scores that the forward has found.
+    """
+    return max(16, min(64, DECODE_TILE // wide))
 
 
 class Summing(NamedTuple):
@@ -215,14 +217,6 @@ def decode_sums(args: Arguments, parts: int) -> dict[str, Summing]:
         for name, each in (("k", keys * units), ("value", keys * args.value.shape[-1])):
             found[name] = Summing(batch * groups, each, shared, each, shared * each)
     return found
-
-
-def is_decode_backward(args: Arguments, bias_gradient: bool) -> bool:
-    """Whether the backward for few queries serves; it has no gradient of a bias."""
-    few = args.v is not None and 0 < args.sizes[3] <= MOST_DECODE_BACKWARD_QUERIES
-    given = args.q.numel() and args.k.numel() and args.value.numel()
-    of_bias = bias_gradient and args.bias is not None
-    return bool(few and given and not of_bias and args.alpha is None and args.beta is None)
 
 
 def registers(kind: str, most: int) -> dict[str, Any]:

@@ -16,9 +16,7 @@ from regard.engines.triton.tiles import (
     activated,
     at_head,
     final_logits,
-    kept,
     seen_pairs,
-    slope_of_entropy,
     steepness,
     through_cap,
 )
@@ -78,13 +76,10 @@ def block_scores(form, sizes, z, first, tile, WIDE: tl.constexpr):
 
 @triton.jit
 def block_values(
-    sizes, values, known, grads, z, first, used, seen, tile, CHUNK: tl.constexpr
+    sizes, values, known, grads, z, first, weights, seen, tile, CHUNK: tl.constexpr
 ):  # fmt: skip
-    """<grad, value> of each pair and -<grad, output> of each row; the gradient of the values is written.
-
-    They come apart, since dropout scales the first alone. `used` are the weights after dropout.
-    """
-    slope, shift = used * 0.0, tl.zeros([tile.BM, 1], tile.WORK)
+    """<grad, value - output> of each pair; the gradient of the values is written."""
+    slope = tl.zeros([tile.BM, tile.BN], tile.WORK)
     key = first + tl.arange(0, tile.BN)[:, None]
     value = values.value + at_head(z, sizes, values.value_b, values.value_k, values.value_g)
     head = z.to(tl.int64)
@@ -99,15 +94,14 @@ def block_values(
             real = dims < sizes.value_dim
             grad = tl.load(known.grad + row, mask=real, other=0.0).to(tile.WORK)
             output = tl.load(known.output + row, mask=real, other=0.0).to(tile.WORK)
-            shift -= into_row(tl.sum(grad * output, 0), query, tile)
             # A value that is not seen is not read into a sum, nor what comes in for a query that sees
             # nothing: 0 * NaN is NaN.
             visible = row_of(seen.to(tl.int32), query, tile) > 0
-            slopes = tl.sum(grad[None, :] * tl.where(visible, x, 0.0), 1)
+            slopes = tl.sum(grad[None, :] * tl.where(visible, x, 0.0), 1) - tl.sum(grad * output, 0)
             slope += into_row(slopes[None, :], query, tile)
-            given += tl.where(visible, row_of(used, query, tile) * grad[None, :], 0.0)
+            given += tl.where(visible, row_of(weights, query, tile) * grad[None, :], 0.0)
         tl.store(grads.value + head * sizes.keys * sizes.value_dim + at, given, mask=inside)
-    return slope, shift
+    return slope
 
 
 @triton.jit
@@ -115,7 +109,7 @@ def block_gradient(
     form, pairs, sizes, values, known, grads, z, first, part, parts, seen, tile, WIDE: tl.constexpr,
     CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of the raw scores (BM, BN); those of the values and of the rate are written."""
+    """The gradient of the raw scores (BM, BN); those of values, bias and rate are written."""
     rows = tl.arange(0, tile.BM)[:, None]
     columns = first + tl.arange(0, tile.BN)[None, :]
     row, here = z.to(tl.int64) * sizes.queries + rows, rows < sizes.queries
@@ -127,19 +121,13 @@ def block_gradient(
     # Two exponentials: rounding the sum of both logarithms would err in each pair on its own, where the
     # error of the second is that of a row.
     weights = tl.where(seen, tl.exp(below) * tl.exp(-tail), 0.0)
-    used, keep = weights, 1.0
-    if values.seed is not None:
-        keep = kept(values, sizes, z, 0, first, tile)
-        used = weights * keep
-    slope, shift = block_values(sizes, values, known, grads, z, first, used, seen, tile, CHUNK)
-    if values.seed is not None:
-        slope *= keep
+    slope = block_values(sizes, values, known, grads, z, first, weights, seen, tile, CHUNK)
     if known.grad_tail is not None:
-        shift += tl.load(known.grad_tail + row, mask=here, other=0.0).to(tile.WORK)
-    slope += shift
-    if known.grad_entropy is not None:
-        slope -= slope_of_entropy(known, row, here, below - tail, seen)
-    ds = through_cap(tl.where(seen, slope * weights, 0.0), capped, seen, pairs)
+        slope += tl.load(known.grad_tail + row, mask=here, other=0.0).to(tile.WORK)
+    ds = tl.where(seen, slope * weights, 0.0)
+    if grads.bias is not None:
+        tl.store(grads.bias + row * sizes.keys + columns, ds, mask=here & (columns < sizes.keys))
+    ds = through_cap(ds, capped, seen, pairs)
     if pairs.rate is not None:
         of_rate = tl.sum(tl.where(seen, ds * score, 0.0), 1)[:, None]
         at = (z.to(tl.int64) * parts + part) * sizes.queries + rows

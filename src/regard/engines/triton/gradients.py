@@ -41,6 +41,7 @@ class BackwardKind(NamedTuple):
     call: Kind
     grad: torch.dtype
     grad_tail: torch.dtype | None
+    entropy: bool
     grad_spread: torch.dtype | None
 
 
@@ -51,7 +52,7 @@ def attend_backward(
     peak: Tensor,
     tail: Tensor,
     grad_tail: Tensor | None,
-    spread: Tensor,
+    spread: Tensor | None,
     grad_spread: Tensor | None,
 ) -> tuple[Tensor, ...] | None:
     """All gradients of a common call, from a plan; None where there is none.
@@ -59,14 +60,14 @@ def attend_backward(
     That is for other calls, for the first of a kind, and where sums in a fixed order are asked for and
     not made so in any case.
     """
-    fixed = torch.are_deterministic_algorithms_enabled()
-    if not prepare.has_own_memory(args) or (fixed and not choices.is_decode_backward(args, False)):
+    fixed, entropy = torch.are_deterministic_algorithms_enabled(), spread is not None
+    if not prepare.has_own_memory(args) or (fixed and not choices.is_decode(args, entropy)):
         return None
     call = kind_of(args)
     if call is None:
         return None
     of_tail, of_spread = (None if x is None else x.dtype for x in (grad_tail, grad_spread))
-    plan = backward_plan(BackwardKind(call, grad.dtype, of_tail, of_spread))
+    plan = backward_plan(BackwardKind(call, grad.dtype, of_tail, entropy, of_spread))
     if plan is None:
         return None
     rows = [grad, output, peak, tail, grad_tail, spread, grad_spread]
@@ -97,7 +98,7 @@ class Known:
             peak=row(FLOAT),
             tail=row(DOUBLE),
             grad_tail=row(kind.grad_tail),
-            entropy=row(FLOAT),
+            entropy=row(FLOAT if kind.entropy else None),
             grad_entropy=row(kind.grad_spread),
         )
         x = self.rows
@@ -258,7 +259,7 @@ def all_gradients(made: list[Tensor], args: Arguments) -> tuple[Tensor, ...]:
 
 def plan_of(kind: BackwardKind) -> Backward | DecodeBackward:
     """The launches for this kind of call."""
-    few = choices.is_decode_backward(arguments(kind.call), bias_gradient=False)
+    few = choices.is_decode(arguments(kind.call), kind.entropy)
     return DecodeBackward(kind) if few else Backward(kind)
 
 

@@ -365,15 +365,6 @@ def final_logits(score, pairs, sizes, z, rows, columns, seen):
 
 
 @triton.jit
-def slope_of_entropy(known, row, here, log_weights, seen):
-    """What a gradient that comes in for the entropy takes from each pair's own."""
-    # log p + entropy, where a weight of 0 has no say.
-    surprise = tl.where(seen, log_weights, 0.0)
-    surprise += tl.load(known.entropy + row, mask=here, other=0.0)
-    return surprise * tl.load(known.grad_entropy + row, mask=here, other=0.0)
-
-
-@triton.jit
 def through_cap(ds, capped, seen, pairs):
     """The gradient of the logits before the cap."""
     if pairs.softcap is not None:
