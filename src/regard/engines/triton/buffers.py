@@ -10,12 +10,17 @@ import math
 import torch
 from torch import Tensor
 
+from regard.engines.sizes import blocks_in, power_of_two
 from regard.engines.tiled import Arguments
 from regard.engines.triton import choices, prepare
 from regard.engines.triton.decode_backward import sum_copies_kernel
+from regard.engines.triton.flagged import collect_kernel, collected_sizes
 from regard.engines.triton.lanes import SIDE
 from regard.engines.triton.structs import DecodeGradients, Gradients
 from regard.precision import working_dtype
+
+# Rows that one program collects, and numbers that one sums up.
+COLLECTED, SUMMED = 32, 1024
 
 
 class GradientBuffers:
@@ -111,6 +116,11 @@ class GradientBuffers:
         found = (x.double() / unit).to(working_dtype(self.args.q.dtype))
         return torch.where(broken, torch.nan, found)
 
+    def is_common(self) -> bool:
+        """Whether the kernel of plans collects: also here, so that every call sums in one order."""
+        counts = self.unit is None and self.value is not None and self.q.dtype == torch.float32
+        return counts and prepare.has_own_memory(self.args) and self.q.numel() > 0
+
     def collected(self) -> tuple[Tensor, ...]:
         """The gradients of `Arguments.differentiable()`, each summed to the shape of its input."""
         args = self.args
@@ -134,7 +144,37 @@ class GradientBuffers:
             (self.counted(self.rate), (b, k, g, queries, 1)),
             (self.bias, () if self.bias is None else tuple(self.bias.shape)),
         ]
+        if self.is_common():
+            made = collected_at_once(args, self.pointers())
+            full[:4] = [(x, tuple(x.shape)) for x in made]
         return in_shape(args, full)
+
+
+def collected_at_once(args: Arguments, grads: Gradients) -> list[Tensor]:
+    """The gradients of q, k, value and v of a call where `prepare.has_own_memory`."""
+    assert args.v is not None
+    like = (args.q, args.k, args.value, args.v)
+    made = [torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in like]
+    programs, arguments, constants = collecting(args, grads, made)
+    collect_kernel[(programs,)](*arguments, *constants)
+    return made
+
+
+def collecting(
+    args: Arguments, grads: Gradients, results: list[Tensor]
+) -> tuple[int, tuple, tuple]:
+    """Programs, arguments and constants of the kernel that makes these gradients of what was added up."""
+    batch, groups, shared, queries, keys = args.sizes
+    units, dims = args.q.shape[-1], args.value.shape[-1]
+    of_q, of_k, of_value, of_v = results
+    sums, heads = (grads.q, grads.k, grads.v, grads.value), groups * shared
+    steps = (grads.units, grads.q_step, grads.k_step)
+    sizes = collected_sizes(batch, heads, shared, queries, keys, steps, units, dims)
+    programs = batch * heads * blocks_in(queries, COLLECTED) + heads * units
+    programs += 2 * batch * groups * blocks_in(keys, COLLECTED)
+    wide = (min(power_of_two(n), 64) for n in (units, dims))
+    arguments = (*sums, of_q, of_k, of_v, of_value, None, *sizes, 1.0)
+    return programs, arguments, (COLLECTED, *wide, SUMMED)
 
 
 class DecodeBuffers:

@@ -25,14 +25,13 @@ from regard.engines.triton.bound import (
     arguments,
     kind_of,
 )
-from regard.engines.triton.buffers import DecodeBuffers, GradientBuffers
+from regard.engines.triton.buffers import DecodeBuffers, GradientBuffers, collecting
 from regard.engines.triton.decode_backward import decode_backward_kernel, sum_copies_kernel
-from regard.engines.triton.flagged import collect_kernel, collected_sizes, ready_kernel
+from regard.engines.triton.flagged import collect_kernel, ready_kernel
 from regard.engines.triton.structs import Rows
 
-# Numbers of grad that one program reads; numbers that one clears; rows that one collects, and numbers
-# that one sums up.
-READ, CLEARED, COLLECTED, SUMMED = 4096, 4096, 32, 1024
+# Numbers of grad that one program reads, and numbers that one clears.
+READ, CLEARED = 4096, 4096
 
 
 class BackwardKind(NamedTuple):
@@ -129,7 +128,7 @@ class Backward:
         x.add_preparation(self.steps)
         self.first_kernel = len(self.steps.launches)
         self.bind_kernels()
-        self.bind_collecting(results)
+        self.steps.add(collect_kernel, *collecting(x.args, self.grads, results))
 
     def bind_ready(self) -> None:
         """What the backward starts from, and sums of 0."""
@@ -171,25 +170,6 @@ class Backward:
                 num_warps=sides[2],
                 **choices.backward_registers(name, by_lanes),
             )
-
-    def bind_collecting(self, results: list[Tensor]) -> None:
-        """The launch that makes gradients of what was added up."""
-        args, grads = self.operands.args, self.grads
-        batch, groups, shared, queries, keys = args.sizes
-        units, dims = args.q.shape[-1], args.value.shape[-1]
-        of_q, of_k, of_value, of_v = results
-        sums, heads = (grads.q, grads.k, grads.v, grads.value), groups * shared
-        steps = (grads.units, grads.q_step, grads.k_step)
-        sizes = collected_sizes(batch, heads, shared, queries, keys, steps, units, dims)
-        programs = batch * heads * blocks_in(queries, COLLECTED) + heads * units
-        programs += 2 * batch * groups * blocks_in(keys, COLLECTED)
-        wide = (min(power_of_two(n), 64) for n in (units, dims))
-        self.steps.add(
-            collect_kernel,
-            programs,
-            (*sums, of_q, of_k, of_v, of_value, None, *sizes, 1.0),
-            (COLLECTED, *wide, SUMMED),
-        )
 
     def run(self, args: Arguments, known: list[Tensor]) -> tuple[Tensor, ...] | None:
         """All gradients; None where a kernel that was compiled just now is not to be trusted."""
