@@ -6,6 +6,7 @@ Shape legend: see `structs`; (B, K, G, rows, columns) as in `regard.engines.tile
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -19,6 +20,8 @@ from regard.engines.triton.lanes import SIDE
 from regard.engines.triton.structs import DecodeGradients, Gradients
 from regard.precision import working_dtype
 
+# What was added up for every head, and its 5 dims.
+Total = tuple[Tensor | None, tuple[int, ...]]
 # Rows that one program collects, and numbers that one sums up.
 COLLECTED, SUMMED = 32, 1024
 
@@ -125,6 +128,19 @@ class GradientBuffers:
         """The gradients of `Arguments.differentiable()`, each summed to the shape of its input."""
         args = self.args
         b, k, g, queries, keys = args.sizes
+        terms = [
+            (self.counted(self.alpha), (b, k, g, queries, 1)),
+            (self.beta, (b, k, g, 1, keys)),
+            (self.counted(self.rate), (b, k, g, queries, 1)),
+            (self.bias, () if self.bias is None else tuple(self.bias.shape)),
+        ]
+        sides = collected_at_once(args, self.pointers()) if self.is_common() else self.sides()
+        return (*sides, *in_shape(args, terms, args.differentiable()[4:]))
+
+    def sides(self) -> tuple[Tensor, ...]:
+        """The gradients of q, k, value and v."""
+        args = self.args
+        b, k, g, queries, keys = args.sizes
         units = args.q.shape[-1]
         if args.v is None:
             of_q = self.counted(self.q.mT) if self.unit is not None else self.q.mT
@@ -134,20 +150,13 @@ class GradientBuffers:
             of_q = self.counted(self.q[:, :units, :queries])
             of_k, of_v = (x[:, :units, :keys] for x in (self.k, self.v))
         assert of_q is not None
-        full: list[tuple[Tensor | None, tuple[int, ...]]] = [
+        totals: list[Total] = [
             (of_q.mT, (b, k, g, queries, units)),
             (of_k.mT, (b, k, g, keys, units)),
             (self.value, (b, k, g, keys, args.value.shape[-1])),
             (None if of_v is None else of_v.sum(-1), (b, k, g, 1, units)),
-            (self.counted(self.alpha), (b, k, g, queries, 1)),
-            (self.beta, (b, k, g, 1, keys)),
-            (self.counted(self.rate), (b, k, g, queries, 1)),
-            (self.bias, () if self.bias is None else tuple(self.bias.shape)),
         ]
-        if self.is_common():
-            made = collected_at_once(args, self.pointers())
-            full[:4] = [(x, tuple(x.shape)) for x in made]
-        return in_shape(args, full)
+        return in_shape(args, totals, args.differentiable()[:4])
 
 
 def collected_at_once(args: Arguments, grads: Gradients) -> list[Tensor]:
@@ -201,26 +210,33 @@ class DecodeBuffers:
         """The gradients of `Arguments.differentiable()`, each summed to the shape of its input."""
         args = self.args
         b, k, g, queries, keys = args.sizes
-        units = args.q.shape[-1]
         rate = None if self.rate is None else self.rate.sum(1)
-        totals: dict[str, tuple[Tensor | None, tuple[int, ...]]] = {
-            "q": (self.q, (b, k, g, queries, units)),
+        terms = [
+            (None, ()),
+            (None, ()),
+            (rate, (b, k, g, queries, 1)),
+            (self.bias, (b, k, g, queries, keys)),
+        ]
+        return (*self.sides(), *in_shape(args, terms, args.differentiable()[4:]))
+
+    def sides(self) -> tuple[Tensor, ...]:
+        """The gradients of q, k, value and v."""
+        args = self.args
+        b, k, g, queries, keys = args.sizes
+        units, own = args.q.shape[-1], prepare.has_own_memory(args)
+        totals: dict[str, Total] = {
+            "q": (self.q if own else self.q.sum(1), (b, k, g, queries, units)),
             "k": (self.k, (b, k, g, keys, units)),
             "value": (self.value, (b, k, g, keys, args.value.shape[-1])),
-            "v": (self.v, (b, k, g, 1, units)),
-            "alpha": (None, ()),
-            "beta": (None, ()),
-            "rate": (rate, (b, k, g, queries, 1)),
-            "bias": (self.bias, (b, k, g, queries, keys)),
+            "v": (self.v if own else self.v.sum(0), (b, k, g, 1, units)),
         }
-        if not prepare.has_own_memory(args):
-            totals["q"] = (self.q.sum(1), totals["q"][1])
-            totals["v"] = (self.v.sum(0), totals["v"][1])
-            return in_shape(args, list(totals.values()))
-        for name, summing in choices.decode_sums(args, self.parts).items():
-            like, found = getattr(args, name), getattr(self, name)
-            totals[name] = (summed(found, summing, like), tuple(like.shape))
-        return in_shape(args, list(totals.values()))
+        sums = choices.decode_sums(args, self.parts) if own else {}
+        return tuple(
+            summed(getattr(self, name), sums[name], getattr(args, name))
+            if name in sums
+            else in_shape(args, [total], [getattr(args, name)])[0]
+            for name, total in totals.items()
+        )
 
 
 def summed(found: Tensor, summing: choices.Summing, like: Tensor) -> Tensor:
@@ -231,12 +247,12 @@ def summed(found: Tensor, summing: choices.Summing, like: Tensor) -> Tensor:
 
 
 def in_shape(
-    args: Arguments, totals: list[tuple[Tensor | None, tuple[int, ...]]]
+    args: Arguments, totals: Sequence[Total], inputs: Sequence[Tensor | None]
 ) -> tuple[Tensor, ...]:
-    """Totals for every head, with the shapes they are of, each summed to the shape of its input."""
+    """Each total summed to the shape of its input; empty where there is none."""
     return tuple(
         args.q.new_empty(0) if total is None or x is None else summed_to(total.reshape(shape), x)
-        for (total, shape), x in zip(totals, args.differentiable(), strict=True)
+        for (total, shape), x in zip(totals, inputs, strict=True)
     )
 
 
