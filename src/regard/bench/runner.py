@@ -263,6 +263,9 @@ class Runner:
         """On a GPU, record every pass as a graph. After all memory was measured: graphs hold theirs."""
         if not self.on_gpu or not self.entries:
             return
+        # A backward of the main stream that is not collected yet would tie its leaves to that stream,
+        # which must not depend on a recording.
+        gc.collect()
         recorder = Recorder(self.device)
         for entry in self.entries:
             self.tell(f"recording {entry.row.name}")

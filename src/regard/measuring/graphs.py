@@ -44,7 +44,7 @@ class Recorder:
             torch.cuda.synchronize(self.device)
         except Exception as error:  # whatever a call, or the end of a recording, may raise
             self.recover()
-            raise CaptureError(first_line(error)) from None
+            raise CaptureError(first_line(cause(error))) from None
         return graph.replay
 
     def capture(self, graph: torch.cuda.CUDAGraph, run: Callable[[], object]) -> None:
@@ -95,6 +95,13 @@ def no_collection() -> Iterator[None]:
     finally:
         if collecting:
             gc.enable()
+
+
+def cause(error: BaseException) -> BaseException:
+    """What was raised first: the end of a recording says only that something had failed before."""
+    while error.__context__ is not None:
+        error = error.__context__
+    return error
 
 
 def first_line(error: BaseException) -> str:
