@@ -6,15 +6,20 @@ each seed, with nothing different but who computes the additive cross-attention:
 
     textbook  plain PyTorch, the [Q, L, hidden] tensor
     exact     regard's exact engine, "cpu" or "triton"
-    sine      regard allowed to err by `--error`, so that engine "sine" runs wherever it can
+    sine      regard allowed to err by `--error`, so that engine "sine" runs wherever it can; on a GPU,
+              where exact attention is as fast for words as short as these, that engine by its name
 
 in two cases: *usual*, and *hard*, which starts with projections so wide that |a + b| soon leaves the
 range of the series and exact attention has to answer in its place. The loss is that of held-out
 words. Equal means: at every point the curve of an engine, the mean over seeds, is no further from
-the textbook's than one standard deviation over the seeds.
+the textbook's than one standard deviation over the seeds. The words of a batch have equally many
+letters: there is no padding, and no mask, which the series does not take on a GPU.
 
-Results go to benchmarks/results/training_equivalence.{json,png,svg}. Runs that the JSON already
-holds with the same setting are not repeated. Exit status 1 if a curve leaves the spread.
+    python benchmarks/training_equivalence.py --device cuda --dtype bfloat16 --out FILE.json
+
+Results go to benchmarks/results/training_equivalence.{json,png,svg}, or to `--out` and beside it. Runs
+that the JSON already holds with the same setting are not repeated. Exit status 1 if a curve leaves the
+spread.
 
 Shape legend: B words, H heads, Q sounds, L letters, E hidden width, D model width.
 """
@@ -36,7 +41,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence, pad_sequence
+from torch.nn.utils.rnn import pad_sequence
 from training_figure import draw
 
 import regard
@@ -46,7 +51,7 @@ from regard.sine import escapes
 RESULTS = Path(__file__).parent / "results" / "training_equivalence.json"
 ENGINES = ("textbook", "exact", "sine")
 PAD, END = 0, 1  # END opens and closes the sounds of a word
-Attention = Callable[[Tensor, Tensor, Tensor, regard.Additive, Tensor], Tensor]
+Attention = Callable[[Tensor, Tensor, Tensor, regard.Additive], Tensor]
 
 
 class Case(NamedTuple):
@@ -72,6 +77,11 @@ class Words(NamedTuple):
         lengths, sounds = self.lengths[index], self.sounds[where]
         width = int((sounds != PAD).sum(-1).max())
         return Words(self.letters[where, : int(lengths.max())], lengths, sounds[:, :width])
+
+    def by_length(self, most: int) -> list[Words]:
+        """The first words, at most so many, in groups of equally many letters."""
+        lengths = self.lengths[:most]
+        return [self.pick((lengths == n).nonzero()[:, 0]) for n in lengths.unique()]
 
 
 def read(folder: Path, language: str) -> tuple[dict[str, Words], int, int]:
@@ -119,16 +129,16 @@ class Speller(nn.Module):
             self.score.key_weight.mul_(case.spread)
 
     def forward(self, words: Words, attention: Attention) -> tuple[Tensor, Tensor]:
-        """The mean loss of a sound, and the largest |a| + |b| that any hidden unit met."""
-        packed = pack_padded_sequence(
-            self.letters(words.letters), words.lengths, batch_first=True, enforce_sorted=False
-        )
-        keys, _ = pad_packed_sequence(self.encoder(packed)[0], batch_first=True)
+        """The mean loss of a sound, and the largest |a| + |b| that any hidden unit met.
+
+        The words have equally many letters.
+        """
+        keys, _ = self.encoder(self.letters(words.letters))
         queries, _ = self.decoder(self.sounds(words.sounds[:, :-1]))
         a = self.score.project_query(queries.unsqueeze(1))  # (B, H, Q, E)
         b = self.score.project_key(keys.unsqueeze(1))  # (B, H, L, E)
         value = self.value(keys).unflatten(-1, (self.score.heads, -1)).transpose(1, 2)
-        context = attention(a, b, value, self.score.score, words.lengths.to(a.device))
+        context = attention(a, b, value, self.score.score)
         context = context.transpose(1, 2).flatten(-2)
         logits = self.out(torch.cat([queries, context], -1))
         loss = F.cross_entropy(logits.mT.float(), words.sounds[:, 1:], ignore_index=PAD)
@@ -136,13 +146,10 @@ class Speller(nn.Module):
         return loss, reach.max()
 
 
-def textbook(
-    a: Tensor, b: Tensor, value: Tensor, score: regard.Additive, lengths: Tensor
-) -> Tensor:
+def textbook(a: Tensor, b: Tensor, value: Tensor, score: regard.Additive) -> Tensor:
     """Additive attention as it is taught."""
     logits = (torch.tanh(a.unsqueeze(-2) + b.unsqueeze(-3)) * score.v[:, None, None]).sum(-1)
-    hidden = torch.arange(b.shape[-2], device=b.device) >= lengths[:, None]
-    return logits.masked_fill(hidden[:, None, None], -torch.inf).softmax(-1).to(value.dtype) @ value
+    return logits.softmax(-1).to(value.dtype) @ value
 
 
 def attention_of(engine: str, device: torch.device, error: float) -> Attention:
@@ -152,24 +159,22 @@ def attention_of(engine: str, device: torch.device, error: float) -> Attention:
     on_cpu = device.type == "cpu"
     exact = "cpu" if on_cpu else "triton" if "triton" in plan.BY_NAME else "reference"
     # By name the engine on the CPU would raise where the range is left; on a GPU it has the exact
-    # kernel behind it, and without its name might not be chosen for words as short as these.
-    near = {"error": error} if on_cpu else {"error": error, "engine": "sine"}
+    # kernel behind it, and without its name would not be chosen for words as short as these.
+    near = {"error": error} if on_cpu else {"engine": "sine"}
     options = {"engine": exact} if engine == "exact" else near
-
-    def attend(a, b, value, score, lengths):
-        return regard.attention(
-            a, b, value, score, mask=regard.Mask.lengths(keys=lengths), **options
-        )
-
-    return attend
+    return lambda a, b, value, score: regard.attention(a, b, value, score, **options)
 
 
-def batches(count: int, size: int, seed: int) -> Iterator[Tensor]:
-    """Word numbers without end: every word once, in a new order, again and again."""
+def batches(lengths: Tensor, size: int, seed: int) -> Iterator[Tensor]:
+    """Numbers of words with equally many letters: once through all, then in a new order, without end."""
     generator = torch.Generator().manual_seed(seed)
     while True:
-        order = torch.randperm(count, generator=generator)
-        yield from order[: count - count % size].split(size)
+        order = torch.randperm(len(lengths), generator=generator)
+        alike = [order[lengths[order] == n].split(size) for n in lengths.unique()]
+        full = [batch for group in alike for batch in group if len(batch) == size]
+        if len(full) == 0:
+            raise SystemExit(f"no {size} words have equally many letters: take a smaller --batch")
+        yield from (full[i] for i in torch.randperm(len(full), generator=generator))
 
 
 def train(
@@ -186,15 +191,17 @@ def train(
     model = Speller(*counts, options, case).to(device)
     attention = attention_of(engine, device, options.error)
     optimiser = torch.optim.Adam(model.parameters(), lr=case.rate)
-    order = batches(len(words["train"].lengths), options.batch, seed)
+    order = batches(words["train"].lengths, options.batch, seed)
     half = options.dtype != "float32"
     precision = torch.autocast(device.type, getattr(torch, options.dtype), enabled=half)
-    held_out = words["dev"].pick(torch.arange(min(options.held_out, len(words["dev"].lengths))))
+    held_out = words["dev"].by_length(options.held_out)
+    sounds = [int((group.sounds[:, 1:] != PAD).sum()) for group in held_out]
 
     @torch.no_grad()
     def held_out_loss() -> float:
         with precision:
-            return float(model(held_out, attention)[0])
+            losses = torch.stack([model(group, attention)[0] for group in held_out])
+        return float(losses @ losses.new_tensor(sounds)) / sum(sounds)
 
     run = {"step": [0], "loss": [held_out_loss()], "reach": [], "calls": [], "escapes": []}
     start = time.perf_counter()
@@ -276,6 +283,7 @@ def setting(options: argparse.Namespace) -> dict:
     """All that must be equal for runs to be comparable."""
     own = ("steps", "batch", "dim", "heads", "hidden", "error", "held_out", "every", "language")
     return {key: getattr(options, key) for key in own} | {
+        "words of a batch": "equally many letters",
         "device": torch.cuda.get_device_name(options.device) if options.device != "cpu" else "cpu",
         "dtype": options.dtype,
         "cases": {case: values._asdict() for case, values in CASES.items()},
@@ -320,7 +328,7 @@ def arguments(given: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--hidden", type=int, default=16, help="hidden units of a head")
     parser.add_argument("--held-out", type=int, default=500, help="words that the loss is of")
     parser.add_argument("--every", type=int, default=15, help="steps between points of a curve")
-    parser.add_argument("--error", type=float, default=0.05, help="what the series may err")
+    parser.add_argument("--error", type=float, default=0.05, help="of the series, on the CPU alone")
     parser.add_argument("--out", type=Path, default=RESULTS, help="where the JSON goes")
     parser.add_argument("--fresh", action="store_true", help="repeat runs that are there already")
     options = parser.parse_args(given)
@@ -352,7 +360,8 @@ def main(given: list[str] | None = None) -> int:
     options = arguments(given)
     data = read(options.data, options.language)
     runs = remembered(options)
-    results = {"command": "python benchmarks/training_equivalence.py", "setting": setting(options)}
+    command = f"training_equivalence.py --device {options.device} --dtype {options.dtype}"
+    results = {"command": f"python benchmarks/{command}", "setting": setting(options)}
     # Seeds outermost: an interrupted run leaves whole comparisons.
     wanted = [(c, e, s) for s in range(options.seeds) for c in CASES for e in ENGINES]
     missing = [one for one in wanted if name(*one) not in runs]

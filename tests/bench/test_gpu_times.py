@@ -140,7 +140,9 @@ def test_a_failed_recording_is_cleaned_up_and_the_next_works(cuda: FakeCuda) -> 
             raise RuntimeError("not permitted when stream is capturing")
 
     recorder = Recorder(CPU)
-    with pytest.raises(CaptureError, match=r"^RuntimeError: not permitted when stream is capturing$"):
+    with pytest.raises(
+        CaptureError, match=r"^RuntimeError: not permitted when stream is capturing$"
+    ):
         recorder.record(synchronizes)
     assert cuda.open_pool is None and cuda.current == "main" and not recorder.broken
     cuda.log.clear()

@@ -80,9 +80,9 @@ def test_only_what_is_missing_is_trained(bench, arguments, tmp_path, monkeypatch
 @pytest.mark.parametrize("engine", ["exact", "sine"])
 def test_all_compute_the_same_attention(bench, engine):
     a, b, value = (torch.randn(3, 2, 5, 8, requires_grad=True) for _ in range(3))
-    score, lengths = regard.Additive(8, 2), torch.tensor([5, 1, 3])
+    score = regard.Additive(8, 2)
     outs = [
-        attend(a, b, value, score, lengths)
+        attend(a, b, value, score)
         for attend in (bench.textbook, bench.attention_of(engine, torch.device("cpu"), 1e-3))
     ]
     close = {"rtol": 1e-4, "atol": 1e-5} if engine == "exact" else {"rtol": 0, "atol": 4e-3}
@@ -90,6 +90,20 @@ def test_all_compute_the_same_attention(bench, engine):
     grads = [torch.autograd.grad(x.square().sum(), [a, b, value, score.v]) for x in outs]
     for x, y in zip(*grads, strict=True):
         assert float((x - y).norm()) <= (1e-4 if engine == "exact" else 2e-2) * float(y.norm())
+
+
+def test_words_of_a_batch_have_equally_many_letters(bench):
+    lengths = torch.tensor([3, 5, 3, 3, 4, 5, 3, 3])
+    order = bench.batches(lengths, 2, seed=0)
+    once = [next(order) for _ in range(3)]
+    assert sorted(int(lengths[batch[0]]) for batch in once) == [3, 3, 5]
+    assert all(len(batch) == 2 and len(lengths[batch].unique()) == 1 for batch in once)
+    assert len(torch.cat(once).unique()) == 6
+    words = bench.Words(torch.ones(8, 5), lengths, torch.ones(8, 4))
+    groups = words.by_length(7)
+    assert [tuple(group.letters.shape) for group in groups] == [(4, 3), (1, 4), (2, 5)]
+    with pytest.raises(SystemExit, match="take a smaller --batch"):
+        next(bench.batches(lengths, 6, seed=0))
 
 
 def test_a_curve_that_leaves_the_spread_is_said(bench, capsys):
