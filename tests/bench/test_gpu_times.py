@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -257,14 +258,23 @@ def test_one_that_breaks_when_called_keeps_its_device_time(order, monkeypatch) -
         assert p.reason == "in its eager rounds: RuntimeError: lost"
 
 
-def test_heavy_candidates_run_with_a_few_heads_and_are_scaled(order, monkeypatch) -> None:
+def test_heavy_candidates_run_with_as_many_heads_as_fit(order, monkeypatch) -> None:
     monkeypatch.setattr(running, "LARGE_HEAVY", 1)
-    for row in measured().rows:
-        for p in row.passes.values():
-            assert p.scaled_from == 2  # of 6
-    assert row.passes[BOTH].times.samples == [9.0, 9.0]
-    monkeypatch.setattr(memory, "available", lambda device: 2**15)
-    assert measured().rows[0].passes[FORWARD].scaled_from == 1
+
+    def heads_of(row) -> int | None:
+        (heads,) = {p.scaled_from for p in row.passes.values()}
+        return heads
+
+    assert [heads_of(row) for row in measured().rows] == [None, None]  # all 6
+    slow = measured(replace(EFFORT, longest=1e-9)).rows
+    assert [heads_of(row) for row in slow] == [2, 2]
+    assert slow[1].passes[BOTH].times.samples == [9.0, 9.0]
+    monkeypatch.setattr(
+        memory, "peak", lambda run, device: 10**5 * run.__self__.tensors.setting.all_heads
+    )
+    for free, heads in ((7 * 10**5, None), (5 * 10**5, 3), (2.5 * 10**5, 2), (2 * 10**4, 1)):
+        monkeypatch.setattr(Runner, "free", lambda self, free=free: free)
+        assert heads_of(measured().rows[0]) == heads
 
 
 def test_bars_show_both_times_and_say_what_was_not_captured() -> None:

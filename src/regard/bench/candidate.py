@@ -50,8 +50,7 @@ class Candidate(ABC):
         what: one line for a person: what runs, and so what a ratio over it is a ratio of.
         stated: the error it says it makes beyond that of rounding.
         tensors: about how many [B, H, Q, L, N] tensors it holds at once in a backward pass.
-        heavy: on a GPU a large setting is run with a few heads without trying all of them: it does
-            not fit, is slow, or would be compiled twice.
+        heavy: on a GPU a few heads of a large setting are tried first: all may not fit, or be slow.
     """
 
     name: ClassVar[str]

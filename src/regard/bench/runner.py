@@ -23,7 +23,7 @@ from regard.measuring.graphs import first_line as brief
 
 Tell = Callable[[str], None]
 # From this many numbers in [B, H, Q, L, N] on, a few heads are tried before all of them: on the CPU;
-# on a GPU for what is heavy there; and for what is not, where it takes tens of milliseconds.
+# on a GPU for what builds or unrolls them; and for what does not, where it takes tens of milliseconds.
 LARGE, LARGE_HEAVY, LARGE_LIGHT = 2**27, 2**31, 2**37
 
 
@@ -203,26 +203,31 @@ class Runner:
             self.room(candidate, setting)
             return whole
         few = whole.with_heads(self.few_heads(candidate))
-        if self.on_gpu and candidate.heavy:
-            return few
-        factor = setting.all_heads / few.setting.all_heads
         run = Work(candidate, few).of(which)
         run()  # compiles, loads, fills caches
-        seconds = self.watch.first(run)
-        if factor * seconds > self.effort.longest:  # or others used the machine
-            seconds = min(seconds, *(self.watch.first(run) for _ in range(2)))
-        bytes_needed = factor * memory.peak(run, self.device)
-        free = memory.SHARE * memory.available(self.device)
-        if factor * seconds > self.effort.longest or bytes_needed > free:
-            return few
+        heads = few.setting.all_heads
+        seconds = min(self.watch.first(run) for _ in range(3)) / heads
+        bytes_needed = memory.peak(run, self.device) / heads
+        self.release()
+        # The more heads, the closer a multiple of their time: all, or else those of one batch entry.
+        larger = [whole] if setting.batch == 1 else [whole, whole.with_heads(setting.heads)]
+        for tensors in larger:
+            heads = tensors.setting.all_heads
+            short = heads * seconds <= self.effort.longest and heads * bytes_needed <= self.free()
+            if heads > few.setting.all_heads and short and self.runs(candidate, tensors, which):
+                return tensors
+        return few
+
+    def runs(self, candidate: Candidate, tensors: Tensors, which: str) -> bool:
+        """Whether the memory is enough for these."""
         try:
-            Work(candidate, whole).of(which)()
+            Work(candidate, tensors).of(which)()
         except RuntimeError as error:
             if not out_of_memory(error):
                 raise
             self.release()
-            return few
-        return whole
+            return False
+        return True
 
     def few_heads(self, candidate: Candidate) -> int:
         """As many as the effort says where that fits by what the candidate holds, else one."""
