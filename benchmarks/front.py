@@ -85,6 +85,7 @@ class Cost(NamedTuple):
     score: str
     textbook: bool
     digits: int  # that another run would give again
+    heads: int | None = None  # where fewer than all were run, and their time was multiplied
 
     def __str__(self) -> str:
         """Such as 5.6x."""
@@ -153,13 +154,15 @@ def gpu_costs() -> list[Cost]:
     """Additive attention, hidden 16, on one H200, over dot by cuDNN; in the order of `ON_GPU`."""
     settings = {one["key"]: one for one in load("h200")["settings"]}
     rows = {row["name"]: row for row in settings["b4-h16-q4096-k4096-n16-v64-bfloat16"]["rows"]}
+    passes = {name: rows[name]["passes"]["forward+backward"] for name in ON_GPU}
     return [
         Cost(
             label,
-            rows[name]["passes"]["forward+backward"]["over"]["dot"]["ratio"],
+            passes[name]["over"]["dot"]["ratio"],
             "scaled_dot" if name == "dot cuDNN" else "additive",
             name.startswith("textbook"),
             digits=3,
+            heads=passes[name]["scaled_from_heads"],
         )
         for name, label in ON_GPU.items()
     ]

@@ -109,7 +109,7 @@ def preferred(p: Problem) -> tuple[Engine, ...]:
         return (PLAIN, *ENGINES) if tanh <= few else ENGINES
     if tanh <= FEW_TANH:
         return (PLAIN, *ENGINES)
-    # The series would refuse: asking it takes a short call a tenth of its time.
+    # The series would refuse, and a short call would notice the time that asking it takes.
     return (TRITON, *ENGINES) if is_too_short(p) else ENGINES
 
 
