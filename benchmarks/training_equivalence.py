@@ -15,11 +15,11 @@ words. Equal means: at every point the curve of an engine, the mean over seeds, 
 the textbook's than one standard deviation over the seeds. The words of a batch have equally many
 letters: there is no padding, and no mask, which the series does not take on a GPU.
 
-    python benchmarks/training_equivalence.py --device cuda --dtype bfloat16 --out FILE.json
+    python benchmarks/training_equivalence.py --device cuda --dtype bfloat16
 
-Results go to benchmarks/results/training_equivalence.{json,png,svg}, or to `--out` and beside it. Runs
-that the JSON already holds with the same setting are not repeated. Exit status 1 if a curve leaves the
-spread.
+Results go to benchmarks/results/training_equivalence.{json,png,svg}, on a GPU with its name, or to `--out`
+and beside it. Runs that the JSON already holds are not repeated, and with another setting it is not
+written over. Exit status 1 if a curve leaves the spread.
 
 Shape legend: B words, H heads, Q sounds, L letters, E hidden width, D model width.
 """
@@ -48,7 +48,7 @@ import regard
 from regard.engines import plan
 from regard.sine import escapes
 
-RESULTS = Path(__file__).parent / "results" / "training_equivalence.json"
+RESULTS = Path(__file__).parent / "results"
 ENGINES = ("textbook", "exact", "sine")
 PAD, END = 0, 1  # END opens and closes the sounds of a word
 Attention = Callable[[Tensor, Tensor, Tensor, regard.Additive], Tensor]
@@ -294,17 +294,23 @@ def setting(options: argparse.Namespace) -> dict:
 
 
 def remembered(options: argparse.Namespace) -> dict[str, dict]:
-    """Runs that the results hold already, if they were made with this setting."""
+    """Runs that the results hold already; those of another setting are not written over unasked."""
     if options.fresh or not options.out.is_file():
         return {}
     try:
         earlier = json.loads(options.out.read_text())
-        return earlier["runs"] if earlier["setting"] == setting(options) else {}
+        runs, found = earlier["runs"], earlier["setting"]
     except (UnicodeDecodeError, ValueError, KeyError, TypeError) as error:
         aside = options.out.with_suffix(".corrupt")
         options.out.replace(aside)
         print(f"{options.out.name} cannot be read ({error!r}): kept as {aside.name}")
         return {}
+    if found != setting(options):
+        raise SystemExit(
+            f"{options.out.name} has runs of another setting: name another file by --out, or replace "
+            "them by --fresh"
+        )
+    return runs
 
 
 def write(options: argparse.Namespace, results: dict) -> None:
@@ -329,14 +335,22 @@ def arguments(given: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--held-out", type=int, default=500, help="words that the loss is of")
     parser.add_argument("--every", type=int, default=15, help="steps between points of a curve")
     parser.add_argument("--error", type=float, default=0.05, help="of the series, on the CPU alone")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="where the JSON goes")
+    parser.add_argument("--out", type=Path, help="the JSON (default: in benchmarks/results)")
     parser.add_argument("--fresh", action="store_true", help="repeat runs that are there already")
     options = parser.parse_args(given)
+    options.out = options.out or RESULTS / default_name(options.device)
     if options.data is None:
         parser.error("--data or REGARD_DATA must name the folder that holds sigmorphon2021_g2p")
     if options.seeds < 2:
         parser.error("--seeds must be at least 2: one seed has no spread")
     return options
+
+
+def default_name(device: str) -> str:
+    """A file for each device."""
+    if device == "cpu":
+        return "training_equivalence.json"
+    return f"training_equivalence_{torch.cuda.get_device_name(device).split()[-1].lower()}.json"
 
 
 def show(found: dict[str, dict]) -> bool:

@@ -151,6 +151,18 @@ def test_a_failed_recording_is_cleaned_up_and_the_next_works(cuda: FakeCuda) -> 
     assert cuda.log[0] == "begin 2 on side"  # a fresh pool
 
 
+def test_the_error_of_the_call_is_told_and_not_one_that_it_handled(cuda: FakeCuda) -> None:
+    def asks_first() -> None:
+        if cuda.open_pool is not None:
+            try:
+                {}["plan"]
+            except KeyError:
+                raise RuntimeError("no plan for this size") from None
+
+    with pytest.raises(CaptureError, match=r"^RuntimeError: no plan for this size$"):
+        Recorder(CPU).record(asks_first)
+
+
 def test_a_failure_that_cannot_be_cleaned_up_is_remembered(cuda: FakeCuda, monkeypatch) -> None:
     monkeypatch.delattr(torch._C, "_cuda_endAllocateToPool")
     recorder = Recorder(CPU)

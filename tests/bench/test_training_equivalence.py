@@ -72,9 +72,12 @@ def test_only_what_is_missing_is_trained(bench, arguments, tmp_path, monkeypatch
     assert trained == [("sine", 1)]
     bench.main(arguments)
     assert trained == [("sine", 1)]
-    # Runs of another setting are not comparable.
-    for others in (["--steps", "9"], ["--error", "0.1"], ["--fresh"]):
-        assert bench.remembered(bench.arguments([*arguments, *others])) == {}
+    # Runs of another setting are not comparable, nor lost for it.
+    for others in (["--steps", "9"], ["--error", "0.1"]):
+        with pytest.raises(SystemExit, match="another setting: name another file by --out"):
+            bench.main([*arguments, *others])
+    assert json.loads(out.read_text())["runs"]["hard sine 1"] == kept
+    assert bench.remembered(bench.arguments([*arguments, "--fresh"])) == {}
 
 
 @pytest.mark.parametrize("engine", ["exact", "sine"])

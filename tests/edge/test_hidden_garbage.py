@@ -116,6 +116,24 @@ def test_garbage_that_later_queries_see_does_not_reach_earlier_ones(engine, name
     assert all_finite(grad[:, :, :-1])
 
 
+@pytest.mark.parametrize("want", [{"weights"}, {"weights", "lse"}], ids=["alone", "with lse"])
+@pytest.mark.parametrize("hide", ["mask", "bias"])
+@pytest.mark.parametrize(("engine", "name"), OWN_PAIRS)
+def test_nor_where_weights_are_asked_for(engine, name, hide, want):
+    score, clean = make_score(name, 2), inputs(queries=QUERIES, keys=QUERIES)
+    hidden = torch.ones(QUERIES, QUERIES).triu(1).bool()
+    bias = torch.zeros(QUERIES, QUERIES, dtype=torch.float64).masked_fill(hidden, -torch.inf)
+    options = {"mask": Mask.causal()} if hide == "mask" else {"bias": bias}
+    expected = regard.attend(*clean, score, want=want, engine=engine, **options)
+    dirty = spoiled(spoiled(clean, 1, slice(-1, None), NAN), 2, slice(-1, None), INF)
+    found = regard.attend(*dirty, score, want=want, engine=engine, **options)
+    for x, y in ((found.output, expected.output), (found.weights, expected.weights)):
+        assert_same([x[:, :, :-1]], [y[:, :, :-1]])
+    for x in (found.output, found.weights):
+        (grad,) = torch.autograd.grad(x[:, :, :-1].sum(), dirty[0], retain_graph=True)
+        assert all_finite(grad[:, :, :-1])
+
+
 @pytest.mark.parametrize("name", ["scaled_dot", "additive"])
 @pytest.mark.parametrize("engine", ["reference", "cpu"])
 def test_a_key_hidden_from_one_head_alone(engine, name):

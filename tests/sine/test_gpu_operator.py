@@ -10,6 +10,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from regard.engines.sine import device, operators
+from regard.engines.sine.launch import features_of
 from regard.engines.sine.operators import Inputs
 from regard.engines.sine.parts import PARTS, Cudnn
 from regard.sine import escapes
@@ -247,11 +248,14 @@ def test_kernels_are_not_imported_with_the_package():
 
 
 @pytest.mark.parametrize("default", [torch.float64, torch.bfloat16])
-def test_another_default_dtype_changes_nothing(exact, default):
-    x = inputs()
+@pytest.mark.parametrize("rank", [8, 6])  # on their own, or of two tables in one
+def test_another_default_dtype_changes_nothing(exact, default, rank, monkeypatch):
+    x = inputs(rank=rank, hidden=16 if rank == 8 else 8)
     expected = operators.run(x).detach()
     before = torch.get_default_dtype()
     torch.set_default_dtype(default)
+    monkeypatch.setattr("regard.sine.series._loaded", {})  # tables are loaded anew
+    features_of.cache_clear()
     try:
         found = operators.run(x).detach()
     finally:

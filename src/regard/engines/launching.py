@@ -52,10 +52,10 @@ def places(*tensors: Tensor) -> Sequence[Place]:
 
 
 class Layout:
-    """Pieces of 4 byte numbers, one after another in one memory.
+    """Pieces of memory, one after another.
 
     Args:
-        pieces: for each its count and dtype.
+        pieces: for each its words of 4 bytes, and the dtype of what they hold.
         gaps: whether each begins where 16 bytes do. Memory that is returned has none, as nothing
             would write to them.
     """

@@ -44,7 +44,7 @@ class Recorder:
             torch.cuda.synchronize(self.device)
         except Exception as error:  # whatever a call, or the end of a recording, may raise
             self.recover()
-            raise CaptureError(first_line(cause(error))) from None
+            raise CaptureError(first_line(error)) from None
         return graph.replay
 
     def capture(self, graph: torch.cuda.CUDAGraph, run: Callable[[], object]) -> None:
@@ -56,10 +56,19 @@ class Recorder:
                 run()
             # A backward runs in a thread of its own, where libraries may allocate: "global" would take
             # that for a mistake.
-            with torch.cuda.graph(
-                graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"
-            ):
-                run()
+            failure = None
+            try:
+                with torch.cuda.graph(
+                    graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"
+                ):
+                    try:
+                        run()
+                    except Exception as error:
+                        failure = error
+                        raise
+            except Exception as error:
+                # The end of a recording says only that something failed before; the call says what.
+                raise failure or error from None
         torch.cuda.current_stream(self.device).wait_stream(self.stream)
 
     def recover(self) -> None:
@@ -95,13 +104,6 @@ def no_collection() -> Iterator[None]:
     finally:
         if collecting:
             gc.enable()
-
-
-def cause(error: BaseException) -> BaseException:
-    """What was raised first: the end of a recording says only that something had failed before."""
-    while error.__context__ is not None:
-        error = error.__context__
-    return error
 
 
 def first_line(error: BaseException) -> str:

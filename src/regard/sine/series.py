@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import json
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 from regard.sine.fit import KINDS as FITS
 from regard.sine.fit import TABLES as FILE
@@ -77,8 +80,8 @@ def load_lending(kind: str, rank: int, device: torch.device | str = "cpu") -> Se
     if name not in _loaded:
         # Made on the CPU: a copy from there waits, and is ready for every stream.
         long, short = load(kind, rank, "cpu"), load(kind, rank - 1, "cpu")
-        with torch.inference_mode(False):
-            none = torch.zeros(short.linear.shape[0], 1, device="cpu")
+        with to_be_kept():
+            none = torch.zeros_like(short.linear).unsqueeze(-1)
             padded = {
                 "frequencies": torch.cat([short.frequencies, none], -1),
                 "coefficients": torch.cat([short.coefficients, none], -1),
@@ -97,7 +100,19 @@ def load(kind: str, rank: int, device: torch.device | str = "cpu") -> Series:
     name = (kind, rank, str(device))
     if name not in _loaded:
         columns = zip(*rows(kind, rank), strict=True)
-        # Made in inference mode they could not be saved for a backward later.
-        with torch.inference_mode(False):
-            _loaded[name] = Series(*(torch.tensor(x, device=device) for x in columns))
+        with to_be_kept():
+            _loaded[name] = Series(
+                *(torch.tensor(x, dtype=torch.float32, device=device) for x in columns)
+            )
     return _loaded[name]
+
+
+@contextlib.contextmanager
+def to_be_kept() -> Iterator[None]:
+    """For tensors that outlive the call that makes them.
+
+    Made in inference mode they could not be saved for a backward later; made in somebody's mode, as for
+    fake tensors, they would hold nothing when it is gone.
+    """
+    with torch.inference_mode(False), _disable_current_modes():
+        yield

@@ -243,10 +243,17 @@ def backward_tile(x: Inputs, tile: Tile, rows: Rows, shift: Tensor, grads: Gradi
             product.masked_fill_(~seen, 0)
         add_cut(grads.rate, product, tile, tile.q)
         slope = slope * cut(x.rate, tile, tile.q)
-    if slope.shape != score.shape:
+    give_to_form(x, tile, slope, seen, score.shape)
+
+
+def give_to_form(
+    x: Inputs, tile: Tile, slope: Tensor, seen: Tensor | None, shape: torch.Size
+) -> None:
+    """The gradient of a tile's scores, which are of this shape, to what they were made from."""
+    if slope.shape != shape:
         # Queries and keys are shared by several batch entries: the form sees their sum.
-        slope = slope.sum_to_size(score.shape)
-        seen = None if seen is None else seen.to(torch.int64).sum_to_size(score.shape) > 0
+        slope = slope.sum_to_size(shape)
+        seen = None if seen is None else seen.to(torch.int64).sum_to_size(shape) > 0
     x.form.add_gradients(tile, slope, seen)
 
 
@@ -313,9 +320,9 @@ def all_scores_backward(x: Inputs, grad: Tensor) -> None:
     x.form.start_gradients()
     for row in row_tiles(x.shape):
         for tile in key_tiles(row, x.shape, 0, x.shape.keys):
-            shape = x.form.scores(tile).shape
-            part = cut_exact(grad, tile, tile.l).sum_to_size(shape)  # shared by the batch, say
-            x.form.add_gradients(tile, part, None)
+            shape, part = x.form.scores(tile).shape, cut_exact(grad, tile, tile.l)
+            seen = visible(x, tile)
+            give_to_form(x, tile, part, None if seen is None else seen.expand_as(part), shape)
 
 
 def cut_exact(x: Tensor, tile: Tile, columns: slice = WHOLE) -> Tensor:

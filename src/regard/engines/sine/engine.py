@@ -16,6 +16,7 @@ from regard import sine
 from regard.engines.base import Attended, Engine
 from regard.engines.sine import choice, device
 from regard.engines.sine.parts import PARTS, Exact
+from regard.engines.tiled.eager import is_readable
 from regard.forms import Pairwise
 from regard.problem import Problem
 
@@ -73,7 +74,7 @@ class Sine:
             return ["a hard look-up, which this may be, takes the best key: no error bound holds"]
         if not p.on_cpu:
             return device.refusals(p)
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() or not (is_readable(form.a) and is_readable(form.b)):
             return ["on the CPU the series depends on the largest |a + b|, which is read first"]
         return []
 

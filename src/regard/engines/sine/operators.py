@@ -142,6 +142,8 @@ def fake_attend_backward(*flat) -> tuple[Tensor, ...]:
 class Attend(torch.autograd.Function):
     """`sine_attend` with its gradient; what is kept has none."""
 
+    generate_vmap_rule = True
+
     @staticmethod
     def forward(*flat):
         """Run the operator; `flat` is `Inputs`."""

@@ -8,7 +8,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C._functorch import is_legacy_batchedtensor
+from torch._C._functorch import (
+    get_unwrapped,
+    is_batchedtensor,
+    is_functorch_wrapped_tensor,
+    is_legacy_batchedtensor,
+)
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad
 
 # Tensors that nothing overrides.
@@ -77,6 +83,15 @@ def is_plain(x: Tensor) -> bool:
     if type(x) not in PLAIN or x.is_neg() or x._is_zerotensor():
         return False
     return not is_legacy_batchedtensor(x)
+
+
+def is_readable(x: Tensor) -> bool:
+    """Whether Python can be told its numbers: not those of a batch under `vmap`, nor fake ones."""
+    while is_functorch_wrapped_tensor(x):
+        if is_batchedtensor(x):
+            return False
+        x = get_unwrapped(x)
+    return not isinstance(x, FakeTensor)
 
 
 def numbers(*given: float) -> Tensor:

@@ -79,7 +79,11 @@ class Tiled:
         Not from the row statistics: scores in other blocks round otherwise, and a sole key would get
         a weight that is not quite 1.
         """
-        logits = self.scores(p)
+        # With the mask, which changes no score: a hidden pair then gives nothing in the backward, where
+        # 0 times the slope of a score that is NaN would be NaN.
+        layout = Layout(p)
+        given = layout.arguments(only_hiding(p.bias), raw=True)
+        logits = layout.back(self.operators.scores(given))
         temperature = p.temperature
         if isinstance(temperature, Tensor):
             temperature = (
@@ -101,8 +105,7 @@ class Tiled:
     def hard_lookup(self, p: Problem, layout: Layout, hard: Tensor) -> tuple[Tensor, Tensor]:
         """The value of the best key of each hard row, and its index: -1 for none, -2 for NaN."""
         # A finite bias does not matter at temperature 0, but -inf still hides a key.
-        hidden = None if p.bias is None else torch.where(p.bias == -torch.inf, p.bias, 0)
-        plain = layout.arguments(hidden, raw=True)
+        plain = layout.arguments(only_hiding(p.bias), raw=True)
         index = layout.back(self.operators.best_keys(plain, hard))
         value = p.value.repeat_interleave(p.heads // p.value.shape[-3], -3)
         value = value.expand(*p.lead, *value.shape[-3:])
@@ -173,13 +176,21 @@ def with_sink(lse: Tensor, sink: Tensor, margin: Tensor, entropy: Tensor) -> tup
     return total.to(lse.dtype), (share * entropy + choice).to(lse.dtype)
 
 
+def only_hiding(bias: Tensor | None) -> Tensor | None:
+    """Of a bias what hides keys, -inf, and 0 elsewhere."""
+    return None if bias is None else torch.where(bias == -torch.inf, bias, 0)
+
+
 def weights_say_all(p: Problem) -> bool:
     """Whether the output can be had from the weights asked for, and nothing else is needed.
 
-    Tiles would compute every score once more: for a decoder's one query that is half of the time.
+    Tiles would compute every score once more: for a decoder's one query that is half of the time. Not
+    where a value may be hidden from some queries alone: a weight of 0 times NaN would be NaN for them.
     """
     plain = p.sink is None and not p.dropout and not isinstance(p.temperature, Tensor)
-    return plain and p.want == WEIGHTS_ALONE
+    if not plain or p.want != WEIGHTS_ALONE or p.bias is not None:
+        return False
+    return p.mask is None or p.mask.same_for_every_query(p.queries)
 
 
 def one_hot(index: Tensor, p: Problem) -> Tensor:

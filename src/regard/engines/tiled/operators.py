@@ -287,6 +287,8 @@ FAKES: dict[str, Callable] = {
 class Attend(torch.autograd.Function):
     """`attend` of the engine `name` with its gradient; the largest logit has none."""
 
+    generate_vmap_rule = True
+
     @staticmethod
     def forward(name, entropy, *flat):
         """Run the operator; `flat` is `Arguments`."""
@@ -329,6 +331,8 @@ class Attend(torch.autograd.Function):
 class Scores(torch.autograd.Function):
     """`scores` of the engine `name` with its gradient."""
 
+    generate_vmap_rule = True
+
     @staticmethod
     def forward(name, *flat):
         """Run the operator; `flat` is `Arguments`."""
@@ -360,6 +364,8 @@ def _returned(grads: tuple, args: Arguments, needed: tuple[bool, ...]) -> list[T
 
 class Once(torch.autograd.Function):
     """A backward pass that cannot be differentiated again, and says what can."""
+
+    generate_vmap_rule = True
 
     @staticmethod
     def forward(name, kernel, *flat):

@@ -1,6 +1,7 @@
 """What is fixed for a launch: sizes of tiles, warps, registers, and how work is shared out.
 
-All of it follows from shapes and dtypes, never from numbers or from timing.
+All of it follows from shapes and dtypes, and from what compiles as it should (`lanes.py`): never from
+numbers or from timing.
 """
 
 from __future__ import annotations

@@ -15,8 +15,9 @@ from regard.problem import Problem
 
 LARGEST_VALUE_DIM = 1024
 OLDEST = 8  # Ampere
-# Kernels then run on the CPU, in NumPy: slow, and meant for tests.
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+# Kernels then run on the CPU, in NumPy: slow, and meant for tests. What Triton takes for yes, without
+# importing it.
+INTERPRETED = os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "yes", "on", "y")
 ACTIVATIONS = ("tanh", "leaky_relu")
 
 
