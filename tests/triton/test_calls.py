@@ -140,6 +140,17 @@ def test_statistics_of_saturated_rows_keep_their_digits(name, gap):
         torch.testing.assert_close(x, y, rtol=1e-4, atol=0, msg=field)
 
 
+@pytest.mark.parametrize("cap", [0.5, 50.0, 1e3, 1e6])
+@pytest.mark.parametrize("queries", [3, 20])
+def test_a_soft_cap_far_above_the_scores_costs_no_digits(cap, queries):
+    """It multiplies a tanh that is next to 0."""
+    tensors, score = inputs(queries, 20), regard.Additive(3, 2)
+    exact = [x.detach().double() for x in tensors]
+    truth = regard.attention(*exact, score.double(), softcap=cap, engine="reference")
+    found = regard.attention(*tensors, score.float(), softcap=cap, engine="triton")
+    assert float((found - truth).detach().abs().max()) < 1e-6
+
+
 def test_hard_rows_among_soft_ones():
     tensors, score = inputs(18, 40, heads=2), regard.Additive(3, 2)
     temperature = torch.rand(1, 2, 18, 1) + 0.5

@@ -15,7 +15,7 @@ from .tools import check, deterministic, inputs, outcome
 
 pytest.importorskip("triton")
 from regard.engines import launching
-from regard.engines.triton import choices, gradients
+from regard.engines.triton import bound, choices, gradients
 
 pytestmark = pytest.mark.interpreted
 INF = float("inf")
@@ -39,6 +39,19 @@ def test_widths(hidden, value_dim):
     """130 hidden units are read in two steps; heads share keys."""
     tensors = inputs(2, 20, heads=2, key_heads=1, hidden=hidden, value_dim=value_dim)
     check(tensors, regard.GATv2(hidden, 2) if hidden == 16 else regard.Additive(hidden, 2))
+
+
+def test_values_too_wide_to_be_put_together_at_once(monkeypatch):
+    """Many parts leave registers for few dims of each."""
+    assert choices.combining(528, 1024) == (1024, 16)
+    monkeypatch.setattr(choices, "DECODE_TILE", 64)
+    assert choices.combining(2, 70) == (2, 32)  # three times
+    # Each makes two parts; what was bound before was bound for other sizes.
+    bound.forward_plan.clear()
+    gradients.backward_plan.clear()
+    check(inputs(2, PARTS, heads=1, value_dim=70), regard.Additive(3, 1))
+    bound.forward_plan.clear()
+    gradients.backward_plan.clear()
 
 
 def seen_by(*spans: tuple[int, int]) -> torch.Tensor:

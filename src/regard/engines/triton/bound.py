@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from regard.engines.launching import REMEMBERED, AtSecondSight, Steps
-from regard.engines.sizes import blocks_in, power_of_two
+from regard.engines.sizes import blocks_in
 from regard.engines.tiled import Arguments
 from regard.engines.triton import choices, lanes, prepare
 from regard.engines.triton.decode import combine_kernel, decode_kernel
@@ -275,7 +275,7 @@ class Forward:
             combine_kernel,
             rows,
             (*found, *written, parts, dims),
-            (power_of_two(parts), max(power_of_two(dims), 16)),
+            choices.combining(parts, dims),
             **choices.DECODE_OPTIONS,
         )
 

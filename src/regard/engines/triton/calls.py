@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from regard.engines.base import jacobian_norm
-from regard.engines.sizes import blocks_in, power_of_two
+from regard.engines.sizes import blocks_in
 from regard.engines.tiled import Arguments
 from regard.engines.triton import bound, choices, gradients, lanes, ordered, prepare
 from regard.engines.triton.backward import backward_kernel
@@ -116,8 +116,7 @@ def launch_decode(
         peak,
         parts,
         dims,
-        power_of_two(parts),
-        max(power_of_two(dims), 16),
+        *choices.combining(parts, dims),
         **choices.DECODE_OPTIONS,
     )
 

@@ -133,6 +133,12 @@ def decode_split(args: Arguments) -> Split:
     return Split(rows, block, wide, parts, share)
 
 
+def combining(parts: int, dims: int) -> tuple[int, int]:
+    """How many parts `combine_kernel` holds at once, and how many dims of each: registers for both."""
+    wide = power_of_two(parts)
+    return wide, max(min(power_of_two(dims), DECODE_TILE // wide), 16)
+
+
 def is_decode(args: Arguments, entropy: bool) -> bool:
     """Whether the kernels for few queries serve, forward and backward.
 

@@ -82,11 +82,14 @@ def decode_kernel(
 @triton.jit
 def combine_kernel(
     parts_output, totals, tops, output, tail, entropy, peak, parts, value_dim,
-    PARTS: tl.constexpr, DV: tl.constexpr,
+    PARTS: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """Put the parts of one query together; the entropy, which nobody asked for, is 0 or None."""
+    """Put the parts of one query together, CHUNK dims of the values at a time.
+
+    The entropy, which nobody asked for, is 0 or None.
+    """
     row = tl.program_id(0).to(tl.int64)
-    n, dims = tl.arange(0, PARTS), tl.arange(0, DV)
+    n = tl.arange(0, PARTS)
     real = n < parts
     top = tl.load(tops + row * parts + n, mask=real, other=-float("inf"))
     total = tl.load(totals + row * parts + n, mask=real, other=0.0)
@@ -95,10 +98,12 @@ def combine_kernel(
     shrink = tl.where(real, tl.exp(top - base), 0.0)
     whole = tl.sum(total * shrink, 0)
     filled = tl.where(whole == 0.0, 1.0, whole)
-    at = (row * parts + n[:, None]) * value_dim + dims[None, :]
-    inside = real[:, None] & (dims[None, :] < value_dim)
-    sums = tl.load(parts_output + at, mask=inside, other=0.0) * shrink[:, None]
-    tl.store(output + row * value_dim + dims, tl.sum(sums, 0) / filled, mask=dims < value_dim)
+    for first in range(0, value_dim, CHUNK):
+        dims = first + tl.arange(0, CHUNK)
+        at = (row * parts + n[:, None]) * value_dim + dims[None, :]
+        inside = real[:, None] & (dims[None, :] < value_dim)
+        sums = tl.load(parts_output + at, mask=inside, other=0.0) * shrink[:, None]
+        tl.store(output + row * value_dim + dims, tl.sum(sums, 0) / filled, mask=dims < value_dim)
     tl.store(tail + row, tl.log(filled))
     if entropy is not None:
         tl.store(entropy + row, 0.0)
