@@ -134,6 +134,29 @@ def test_nor_where_weights_are_asked_for(engine, name, hide, want):
         assert all_finite(grad[:, :, :-1])
 
 
+@pytest.mark.parametrize("hide", ["mask", "bias"])
+@pytest.mark.parametrize(
+    ("shared", "hides"),
+    [((2, 2), (1, 4)), ((2, 2), (2, 1)), ((1, 4), (2, 1)), ((2, 4), (2, 4)), ((2, 1), (1, 4))],
+)
+def test_values_that_are_shared_and_hidden_from_some(shared, hides, hide):
+    """One query each, with weights: what one sequence or head does not see another may."""
+    query, key, value = inputs(batch=2, heads=4, queries=1, keys=KEYS)
+    value = spoiled([value[: shared[0], : shared[1]]], 0, slice(-1, None), NAN)[0]
+    mask = torch.ones(*hides, 1, KEYS, dtype=torch.bool)
+    mask[-1, -1, :, -1] = False
+    bias = torch.zeros(mask.shape, dtype=torch.float64).masked_fill(~mask, -torch.inf)
+    options = {"mask": mask} if hide == "mask" else {"bias": bias}
+    found, truth = (
+        regard.attend(
+            query, key, value, make_score("additive", 4), want="weights", engine=e, **options
+        )
+        for e in ("cpu", "reference")
+    )
+    assert torch.equal(found.output.isnan(), truth.output.isnan())
+    assert 0 < int(truth.output.isnan().sum()) < truth.output.numel()
+
+
 @pytest.mark.parametrize("name", ["scaled_dot", "additive"])
 @pytest.mark.parametrize("engine", ["reference", "cpu"])
 def test_a_key_hidden_from_one_head_alone(engine, name):
