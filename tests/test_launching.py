@@ -14,7 +14,7 @@ from regard.engines import launching
 from regard.engines.launching import (
     AtSecondSight,
     Launch,
-    Layout,
+    Pieces,
     Pointer,
     Steps,
     filling,
@@ -161,20 +161,20 @@ def test_what_is_not_known_of_triton_is_launched_by_triton(kernel, monkeypatch, 
 
 
 def test_pieces_of_memory():
-    layout = Layout((1, torch.int32), (5, FLOAT), (2, torch.int32))
+    layout = Pieces((1, torch.int32), (5, FLOAT), (2, torch.int32))
     assert layout.words == 16 and layout.starts == [0, 4, 12]
     memory = layout.new(torch.device("cpu"))
     flag, numbers, rest = layout.cut(memory)
     numbers.fill_(1.0)
     assert flag.shape == (1,) and rest.shape == (2,) and numbers.dtype == FLOAT
     assert (memory.view(FLOAT)[4:9] == 1).all()
-    packed = Layout((1, torch.int32), (5, FLOAT), (2, torch.int32), gaps=False)
+    packed = Pieces((1, torch.int32), (5, FLOAT), (2, torch.int32), gaps=False)
     assert packed.words == 8 and packed.starts == [0, 1, 6]
 
 
 def test_pieces_on_a_gpu_are_addresses(monkeypatch):
     monkeypatch.setattr(launching, "has_addresses", lambda device: True)
-    layout = Layout((1, torch.int32), (5, FLOAT), (2, torch.int32))
+    layout = Pieces((1, torch.int32), (5, FLOAT), (2, torch.int32))
     memory = layout.new(torch.device("cpu"))
     base = memory.data_ptr()
     assert layout.cut(memory) == [base, base + 16, base + 48]

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from regard.engines.launching import Layout
+from regard.engines.launching import Pieces
 from regard.engines.triton.behind import Behind
 
 from ..sine.standins import textbook
@@ -37,7 +37,7 @@ def call(shape, dtype, strided=False):
 
 def flagged(v, skip):
     """The flag, and rate v, as the engine hands them over."""
-    layout = Layout((1, torch.int32), (v.numel(), torch.float32))
+    layout = Pieces((1, torch.int32), (v.numel(), torch.float32))
     flag, weight = layout.cut(layout.new(v.device))
     flag.fill_(skip)
     weight.view(v.shape).copy_(RATE * v)

@@ -53,7 +53,7 @@ def device_current(device: torch.device) -> AbstractContextManager:
     return torch.cuda.device(device)
 
 
-def launching(run: Callable) -> Callable:
+def on_own_device(run: Callable) -> Callable:
     """An operator's kernels, which are launched on the device of its first tensor."""
 
     @functools.wraps(run)

@@ -51,7 +51,7 @@ def places(*tensors: Tensor) -> Sequence[Place]:
     return tensors
 
 
-class Layout:
+class Pieces:
     """Pieces of memory, one after another.
 
     Args:
@@ -289,8 +289,8 @@ class Steps:
     ) -> None:
         self.order = {id(x): i for i, x in enumerate((*given, *pieces, *zeros))}
         self.described = (*given, *pieces, *zeros)  # an id is that of a tensor that is alive
-        self.layout = Layout(*map(piece, pieces))
-        self.cleared = Layout(*map(piece, zeros))
+        self.layout = Pieces(*map(piece, pieces))
+        self.cleared = Pieces(*map(piece, zeros))
         self.launches: list[tuple[Launch, Callable[[Sequence[Place]], Sequence[Place]]]] = []
 
     def add(

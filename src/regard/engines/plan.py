@@ -21,6 +21,7 @@ from regard.engines.reference import Reference, raw_scores
 from regard.engines.sdpa import Sdpa
 from regard.engines.sine import Sine
 from regard.engines.sine.device import is_too_short, tanh_count
+from regard.engines.sine.parts import PARTS
 from regard.engines.triton import Behind, Triton
 from regard.forms import Inner, Pairwise
 from regard.precision import working_dtype
@@ -30,7 +31,9 @@ from regard.sine import escapes
 from regard.sine.activation import row_of
 
 SDPA, CPU, TRITON, PLAIN, REFERENCE = Sdpa(), Cpu(), Triton(), Plain(), Reference()
-SINE = Sine(through=(SDPA, CPU, TRITON, REFERENCE), exact=Behind())
+SINE = Sine(through=(SDPA, CPU, TRITON, REFERENCE))
+# Engines do not import one another: what stands behind the series on a GPU is put in here.
+PARTS.exact = Behind()
 # In order of preference: the first that does not refuse runs.
 ENGINES: tuple[Engine, ...] = (SDPA, SINE, CPU, TRITON, PLAIN, REFERENCE)
 # Up to this many tanh a call from Python takes as long in plain PyTorch as by fused kernels, which

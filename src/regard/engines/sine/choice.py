@@ -32,7 +32,7 @@ CPU_RANK = {**USUAL_RANK, "matched": 6}
 LENDING = {(kind, rank): can_lend(kind, rank) for kind in sine.KINDS for rank in sine.ranks(kind)}
 
 
-class Call(NamedTuple):
+class Chosen(NamedTuple):
     """A call on a GPU: the series, the error that the device holds it to, and its layout."""
 
     kind: str
@@ -66,7 +66,7 @@ def on_cpu(p: Problem) -> tuple[tuple[str, int] | None, list[str]]:
     return None, [f"{why}, more than {allowed:.1e}"]
 
 
-def on_device(p: Problem) -> tuple[Call | None, list[str]]:
+def on_device(p: Problem) -> tuple[Chosen | None, list[str]]:
     """The same for a GPU, whose tensors are not read: they decide there, on the device."""
     form = p.form
     assert isinstance(form, Pairwise) and isinstance(p.temperature, float)
@@ -87,7 +87,7 @@ def on_device(p: Problem) -> tuple[Call | None, list[str]]:
         why = f"rank {rank} makes features {2 * rank * hidden} wide, for values {value_dim} wide"
         most = f"{WIDEST_FEATURES} and {WIDEST_VALUE}, with room for one term more"
         return None, [f"{why}: cuDNN takes at most {most}"]
-    return Call(kind, rank, allowed, widths), []
+    return Chosen(kind, rank, allowed, widths), []
 
 
 def output_error(p: Problem, logit_error: Tensor) -> float:

@@ -15,7 +15,6 @@ from torch import Tensor
 from regard import sine
 from regard.engines.base import Attended, Engine
 from regard.engines.sine import choice, device
-from regard.engines.sine.parts import PARTS, Exact
 from regard.engines.tiled.eager import is_readable
 from regard.forms import Pairwise
 from regard.problem import Problem
@@ -39,15 +38,12 @@ class Sine:
 
     Args:
         through: engines that may run the inner form, in order of preference.
-        exact: kernels that stand behind the series on a GPU; without them it refuses there.
     """
 
     name = "sine"
 
-    def __init__(self, through: Sequence[Engine], exact: Exact | None = None) -> None:
+    def __init__(self, through: Sequence[Engine]) -> None:
         self.through = through
-        if exact is not None:
-            PARTS.exact = exact
 
     def refusals(self, problem: Problem) -> list[str]:
         """What is not tanh, was not allowed, or would err more than allowed."""

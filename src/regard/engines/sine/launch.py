@@ -16,7 +16,7 @@ from regard import sine
 from regard.engines.launching import (
     REMEMBERED,
     Launch,
-    Layout,
+    Pieces,
     Place,
     current_stream,
     places,
@@ -241,7 +241,7 @@ class Features:
             BLOCK=self.value_block,
             HEADS=HEADS,
         )
-        self.notes = Layout(*note_words(kind.a, kind.b), gaps=False)
+        self.notes = Pieces(*note_words(kind.a, kind.b), gaps=False)
 
     def bind_backward(self, kind: Kind) -> None:
         """The launches around cuDNN's backward."""
@@ -268,7 +268,7 @@ class Features:
             ROWS=max(SUMMED // self.fixed["EP"], 1),
         )
         self.of_output = functools.lru_cache(maxsize=8)(self.bind_output)
-        self.scratch = Layout(
+        self.scratch = Pieces(
             (1, INT),
             (total, FLOAT),
             (total * self.parts[0], INT),

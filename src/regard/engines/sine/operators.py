@@ -18,7 +18,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from regard.engines.gpu import launching
+from regard.engines.gpu import on_own_device
 from regard.engines.sine.launch import Notes, call_of, features_of, kind_of, note_words
 from regard.engines.sine.parts import PARTS, Exact
 from regard.engines.sine.widths import Widths, widths_of
@@ -199,7 +199,7 @@ def forward(*flat) -> tuple[Tensor, ...]:
         return launched(*flat)
 
 
-launched, launched_backward = launching(attend), launching(attend_backward)
+launched, launched_backward = on_own_device(attend), on_own_device(attend_backward)
 # On the CPU the kernels run in Triton's interpreter, with other parts: that is how they are tested.
 for device in ("CUDA", "CPU"):
     LIBRARY.impl("sine_attend", launched, device)

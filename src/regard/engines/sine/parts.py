@@ -111,7 +111,7 @@ class Cudnn:
 
 
 class Parts:
-    """The two in use; the engine puts the exact one in, as engines do not import one another."""
+    """The two in use; `plan` puts the exact one in, as engines do not import one another."""
 
     def __init__(self) -> None:
         self.fused: Fused = Cudnn()

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from regard.engines.gpu import launching
+from regard.engines.gpu import on_own_device
 from regard.engines.tiled.eager import (
     apply,
     below_autograd,
@@ -168,13 +168,13 @@ class Operators:
         self.name = name
         for kernel, signature in SIGNATURES.items():
             LIBRARY.define(f"{name}_{kernel}{signature}")
-            run = launching(with_arguments(getattr(kernels, kernel)))
+            run = on_own_device(with_arguments(getattr(kernels, kernel)))
             KERNELS[name, kernel] = run
             for device in devices:
                 LIBRARY.impl(f"{name}_{kernel}", run, device)
             fake = with_arguments(FAKES[kernel])
             torch.library.register_fake(f"regard::{name}_{kernel}", fake, lib=LIBRARY)
-        self.alone = launching(with_arguments(kernels.output))
+        self.alone = on_own_device(with_arguments(kernels.output))
         # An exported program calls the operators themselves: with these it has gradients too.
         LIBRARY.impl(f"{name}_attend", self._attend_with_autograd, "Autograd")
         LIBRARY.impl(f"{name}_scores", self._scores_with_autograd, "Autograd")

@@ -18,7 +18,7 @@ from torch import Tensor
 from regard.engines.launching import (
     REMEMBERED,
     Launch,
-    Layout,
+    Pieces,
     Place,
     current_stream,
     filling,
@@ -128,7 +128,7 @@ class Standby:
         self.keys, self.dims = kind.value[-2:]
         total = self.batch * self.heads
         row = (total * self.queries, FLOAT)
-        self.rows = Layout(row, row)
+        self.rows = Pieces(row, row)
         self.bind_forward()
         self.bind_backward(total)
 
@@ -179,7 +179,7 @@ class Standby:
         self.grads = filling(grads, "q", "k", "v", "value")
         counts = [total * self.queries * self.dims, *[total * self.queries] * 3]
         counts += [math.prod(shape) for shape in shapes]
-        self.sums = Layout(*((count, FLOAT) for count in counts))
+        self.sums = Pieces(*((count, FLOAT) for count in counts))
         self.steps = (shapes[0][1], shapes[0][2], shapes[1][2])
         self.of_gradient = functools.lru_cache(maxsize=4)(self.bind_gradient)
 

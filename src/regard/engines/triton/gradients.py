@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from regard.engines.launching import AtSecondSight, Layout, Steps, piece
+from regard.engines.launching import AtSecondSight, Pieces, Steps, piece
 from regard.engines.sizes import blocks_in, power_of_two
 from regard.engines.tiled import Arguments
 from regard.engines.triton import choices, lanes, prepare
@@ -138,7 +138,7 @@ class Backward:
         block = max(READ // wide, 1)
         blocks = blocks_in(rows, block)
         # The sums lie one after another, up to the end of the memory.
-        count = Layout(*map(piece, self.sums)).words
+        count = Pieces(*map(piece, self.sums)).words
         known = self.known.rows
         empty = (known.peak, self.used) if self.hides else (None, None)
         rest = (self.shift, self.sums[0], None, rows, dims, count, blocks)
