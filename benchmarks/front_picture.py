@@ -42,6 +42,7 @@ TEXTS = {
         "cost_axis": "time of a forward and backward pass over that of scaled dot (logarithmic)",
         "cpu": "2 CPU cores, length 1024",
         "gpu": "one NVIDIA H200, length 4096",
+        "scaled": "scaled from {} of 64 heads",
     },
     "zh": {
         "gain": "选对打分，能得到什么",
@@ -51,6 +52,7 @@ TEXTS = {
         "cost_axis": "前向加反向的时间，是缩放点积的多少倍（对数轴）",
         "cpu": "2 个 CPU 核，长度 1024",
         "gpu": "一块 NVIDIA H200，长度 4096",
+        "scaled": "由 64 个头中的 {} 个推算",
     },
 }
 
@@ -127,6 +129,8 @@ def bars(costs: list[Cost], top: float, language: str) -> Iterator[str]:
         yield text(left - 10, y + 15, cost.label[language], "end")
         yield f'<rect x="{left}" y="{y + 3}" width="{width:.1f}" height="{BAR - 8}" rx="2" {look}/>'
         yield text(left + width + 8, y + 15, str(cost), "strong")
+        if cost.heads is not None:  # the outline has room for it
+            yield text(left + 10, y + 15, TEXTS[language]["scaled"].format(cost.heads), "faint")
 
 
 def colour_of(score: str) -> str:
