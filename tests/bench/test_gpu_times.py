@@ -284,7 +284,8 @@ def test_heavy_candidates_run_with_as_many_heads_as_fit(order, monkeypatch) -> N
     monkeypatch.setattr(
         memory, "peak", lambda run, device: 10**5 * run.__self__.tensors.setting.all_heads
     )
-    for free, heads in ((7 * 10**5, None), (5 * 10**5, 3), (2.5 * 10**5, 2), (2 * 10**4, 1)):
+    # Room for a call and for what was recorded before.
+    for free, heads in ((13 * 10**5, None), (9 * 10**5, 3), (5 * 10**5, 2), (2 * 10**4, 1)):
         monkeypatch.setattr(Runner, "free", lambda self, free=free: free)
         assert heads_of(measured().rows[0]) == heads
 

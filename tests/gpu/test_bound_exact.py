@@ -14,7 +14,7 @@ from regard import Mask
 from .tools import all_ordinary, assert_equal_in_threads, equal, none_ordinary
 
 pytest.importorskip("triton")
-from regard.engines.triton.prepare import FEWEST_QUERIES
+from regard.engines.triton.engine import FEWEST_QUERIES
 
 pytestmark = pytest.mark.gpu
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32

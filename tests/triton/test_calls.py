@@ -221,6 +221,21 @@ def test_what_is_refused_and_what_is_not_promised():
     assert not any("no fixed order" in note for note in notes)
 
 
+def test_heads_that_32_bits_cannot_count_are_refused():
+    """Without memory: one number that all of them share."""
+    one = torch.zeros(1)
+    long = one.expand(1, 1, 2**29, 3)
+    pairwise = {"engine": "triton", "score": regard.Additive(3, 1)}
+    some = one.expand(1, 1, 16, 3)
+    for q, k in ((some, long), (long, some)):
+        plan = regard.explain(q, k, k, **pairwise)
+        (reason,) = dict(plan.refused)["triton"]
+        assert plan.engine is None and "536,870,912 rows of 3 hidden units" in reason
+    # Few queries count in 64 bits, and so do inner products.
+    assert regard.explain(some[:, :, :15], long, long, **pairwise).engine == "triton"
+    assert regard.explain(some, long, long, engine="triton").engine == "triton"
+
+
 def test_there_is_no_second_derivative_and_the_error_says_so():
     (q, *rest), score = inputs(3, 4), regard.Additive(3, 2)
     output = regard.attention(q, *rest, score, engine="triton")

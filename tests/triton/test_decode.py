@@ -19,7 +19,7 @@ from regard.engines.triton import bound, choices, gradients
 
 pytestmark = pytest.mark.interpreted
 INF = float("inf")
-# Beyond 256 keys a row is shared by two programs here.
+# Beyond 64 keys a row is shared by two programs here, and these have several blocks each.
 PARTS = 300
 # The backward has two blocks of these keys, the second of them cut.
 BLOCKS = 70
@@ -34,18 +34,18 @@ def test_lengths_around_blocks_and_parts(keys, dtype):
         check(inputs(1, keys, heads=1, dtype=dtype), regard.Additive(3, 1).to(dtype))
 
 
-@pytest.mark.parametrize(("hidden", "value_dim"), [(1, 65), (16, 1), (130, 5)])
+@pytest.mark.parametrize(("hidden", "value_dim"), [(1, 65), (16, 1), (130, 5), (520, 3)])
 def test_widths(hidden, value_dim):
-    """130 hidden units are read in two steps; heads share keys."""
+    """520 hidden units are read in two steps; heads share keys."""
     tensors = inputs(2, 20, heads=2, key_heads=1, hidden=hidden, value_dim=value_dim)
     check(tensors, regard.GATv2(hidden, 2) if hidden == 16 else regard.Additive(hidden, 2))
 
 
 def test_values_too_wide_to_be_put_together_at_once(monkeypatch):
-    """Many parts leave registers for few dims of each."""
+    """Many parts leave registers for few dims of each: several programs have their share."""
     assert choices.combining(528, 1024) == (1024, 16)
-    monkeypatch.setattr(choices, "DECODE_TILE", 64)
-    assert choices.combining(2, 70) == (2, 32)  # three times
+    monkeypatch.setattr(choices, "COMBINED", 64)
+    assert choices.combining(2, 70) == (2, 32)  # three programs
     # Each makes two parts; what was bound before was bound for other sizes.
     bound.forward_plan.clear()
     gradients.backward_plan.clear()

@@ -46,6 +46,16 @@ def _generation(index: int) -> int:
 generation._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
+def too_large(rows: int, units: int) -> list[str]:
+    """Why kernels of a pairwise form cannot take heads of so many rows and hidden units, if so.
+
+    They count places within a head in 32 bits, and pad rows to blocks of 64 and units to an even number.
+    """
+    if (rows + 63) * (units + 1) < 2**31:
+        return []
+    return [f"{rows:,} rows of {units} hidden units are more than 2**31 numbers in one head"]
+
+
 def device_current(device: torch.device) -> AbstractContextManager:
     """Triton launches on the current device, wherever the tensors are: in this, that is `device`."""
     if device.type != "cuda" or device.index == torch.cuda.current_device():

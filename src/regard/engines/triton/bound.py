@@ -258,6 +258,7 @@ class Forward:
         """The launches for few queries."""
         x, dims = self.operands, self.shape[-1]
         rows, block, wide, parts, share = choices.decode_split(x.args)
+        together = choices.combining(parts, dims)
         shapes = ((rows * parts, dims), (rows * parts,), (rows * parts,))
         found = [torch.empty(shape, dtype=FLOAT, device="meta") for shape in shapes]
         self.steps = Steps([*x.given, *self.results], [*x.pieces, *found])
@@ -268,14 +269,14 @@ class Forward:
             decode_kernel,
             rows * parts,
             (form, x.pairs, x.sizes, x.values, *found, parts, share),
-            (tile, block, wide),
+            (tile, block, wide, choices.keys_side_by_side(block, dims)),
             **choices.DECODE_OPTIONS,
         )
         self.steps.add(
             combine_kernel,
-            rows,
+            rows * blocks_in(dims, together[1]),
             (*found, *written, parts, dims),
-            choices.combining(parts, dims),
+            together,
             **choices.DECODE_OPTIONS,
         )
 

@@ -88,6 +88,7 @@ def launch_decode(
     """Run the kernel for few queries into these tensors."""
     rows, block, wide, parts, share = choices.decode_split(args)
     changes, dims = prepare.pairs(args), output.shape[-1]
+    together = choices.combining(parts, dims)
     totals, tops = (output.new_empty(rows * parts) for _ in range(2))
     partial = output.new_empty((rows * parts, dims))
     ((form, kind, units),) = prepare.direct(args)
@@ -104,9 +105,10 @@ def launch_decode(
         choices.tile(args, (16, block, 4), kind, units, changes),
         block,
         wide,
+        choices.keys_side_by_side(block, dims),
         **choices.DECODE_OPTIONS,
     )
-    combine_kernel[(rows,)](
+    combine_kernel[(rows * blocks_in(dims, together[1]),)](
         partial,
         totals,
         tops,
@@ -116,7 +118,7 @@ def launch_decode(
         peak,
         parts,
         dims,
-        *choices.combining(parts, dims),
+        *together,
         **choices.DECODE_OPTIONS,
     )
 

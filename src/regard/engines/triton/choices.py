@@ -16,6 +16,7 @@ import triton
 from regard.engines.sizes import blocks_in, power_of_two
 from regard.engines.tiled import Arguments
 from regard.engines.triton import lanes, prepare
+from regard.engines.triton.engine import FEWEST_QUERIES
 from regard.engines.triton.structs import Pairs, Sizes, Tile
 from regard.precision import working_dtype
 
@@ -28,10 +29,16 @@ DOT = {
     torch.float32: tl.float32,
     torch.float64: tl.float64,
 }
-# Numbers of the keys that one program of the kernels for few queries holds at once; and programs enough
-# to fill a GPU of 132 multiprocessors four times.
+# Numbers of the keys that one program of the kernels for few queries holds at once; and keys at least:
+# where hidden units are many, as with recurrent decoders, keys are few.
 DECODE_TILE = 4096
-DECODE_PROGRAMS = 528
+FEWEST_KEYS = 4
+# Programs that fill a GPU of 132 multiprocessors twice, which is enough; and numbers of keys and values
+# for one of them. Beyond these it pays to have up to twice as many programs.
+DECODE_PROGRAMS = 264
+DECODE_SHARE = 65536
+# Numbers that one program holds which puts parts together: few, so that programs are many.
+COMBINED = 1024
 # How the kernels for few queries are compiled. Lanes that sum up together have to end with the same bits,
 # as each of them then stores the sum: a product fused into the first addition would be rounded by the one
 # and not by the other.
@@ -125,18 +132,28 @@ class Split(NamedTuple):
 def decode_split(args: Arguments) -> Split:
     """How the kernel for few queries shares out this call."""
     queries, keys = args.sizes[3:]
-    rows, wide = prepare.count(args) * queries, min(power_of_two(args.q.shape[-1]), 128)
+    rows, wide = prepare.count(args) * queries, units_at_once(args)
     block = key_block(wide)
     programs = rows * 2 if INTERPRETED else DECODE_PROGRAMS
-    parts = max(min(programs // max(rows, 1), blocks_in(keys, 4 * block)), 1)
-    share = blocks_in(blocks_in(keys, parts), block) * block
-    return Split(rows, block, wide, parts, share)
+    numbers = keys * (args.q.shape[-1] + args.value.shape[-1])
+    parts = max(programs // max(rows, 1), blocks_in(numbers, DECODE_SHARE))
+    parts = max(min(parts, 2 * programs // max(rows, 1), blocks_in(keys, block)), 1)
+    share = max(blocks_in(blocks_in(keys, parts), block), 1) * block
+    return Split(rows, block, wide, max(blocks_in(keys, share), 1), share)
+
+
+def keys_side_by_side(block: int, dims: int) -> int:
+    """How many keys of a block 128 lanes take at once that read 8 numbers of the values each."""
+    return max(min(block, 1024 // max(power_of_two(dims), 16)), 1)
 
 
 def combining(parts: int, dims: int) -> tuple[int, int]:
-    """How many parts `combine_kernel` holds at once, and how many dims of each: registers for both."""
+    """How many parts a program of `combine_kernel` holds, and how many dims of each.
+
+    Few enough dims that many programs share the work of one query.
+    """
     wide = power_of_two(parts)
-    return wide, max(min(power_of_two(dims), DECODE_TILE // wide), 16)
+    return wide, min(power_of_two(dims), max(COMBINED // wide, 16))
 
 
 def is_decode(args: Arguments, entropy: bool) -> bool:
@@ -145,7 +162,7 @@ def is_decode(args: Arguments, entropy: bool) -> bool:
     Together, or not at all: another kernel sums a score in another order, and in a softmax large scores
     do not forgive what that makes of their last digits.
     """
-    few = args.v is not None and args.sizes[3] < prepare.FEWEST_QUERIES
+    few = args.v is not None and args.sizes[3] < FEWEST_QUERIES
     return few and not entropy and args.seed is None
 
 
@@ -165,11 +182,16 @@ class Blocks(NamedTuple):
 def decode_blocks(args: Arguments) -> Blocks:
     """How the backward for few queries shares out this call."""
     queries, keys = args.sizes[3:]
-    wide = min(power_of_two(args.q.shape[-1]), 128)
+    wide = units_at_once(args)
     block = key_block(wide)
     dims = min(power_of_two(args.value.shape[-1]), DECODE_TILE // block)
     sides = (power_of_two(queries), block, DECODE_OPTIONS["num_warps"])
     return Blocks(sides, wide, dims, blocks_in(keys, block))
+
+
+def units_at_once(args: Arguments) -> int:
+    """How many hidden units the kernels for few queries read at once."""
+    return min(power_of_two(args.q.shape[-1]), DECODE_TILE // FEWEST_KEYS)
 
 
 def key_block(wide: int) -> int:
@@ -178,7 +200,7 @@ def key_block(wide: int) -> int:
     The same forward and backward: the order in which a score is summed follows from it, and the backward
     has to find the very scores that the forward has found.
     """
-    return max(16, min(64, DECODE_TILE // wide))
+    return max(FEWEST_KEYS, min(64, DECODE_TILE // wide))
 
 
 class Summing(NamedTuple):

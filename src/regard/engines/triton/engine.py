@@ -9,8 +9,9 @@ from typing import cast
 
 import torch
 
-from regard.engines.gpu import HAS_TRITON, generation
+from regard.engines.gpu import HAS_TRITON, generation, too_large
 from regard.engines.tiled import Kernels, Operators, Tiled
+from regard.forms import Pairwise
 from regard.problem import Problem
 
 LARGEST_VALUE_DIM = 1024
@@ -19,6 +20,8 @@ OLDEST = 8  # Ampere
 # importing it.
 INTERPRETED = os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "yes", "on", "y")
 ACTIVATIONS = ("tanh", "leaky_relu")
+# Fewer queries have kernels of their own: they do not repay what it takes to lay keys out.
+FEWEST_QUERIES = 16
 
 
 class Lazy:
@@ -69,6 +72,9 @@ class Triton(Tiled):
             reasons.append(
                 f"value dim {p.value.shape[-1]} is beyond the {LARGEST_VALUE_DIM} that fit a program"
             )
+        few = p.queries < FEWEST_QUERIES and not p.dropout and "entropy" not in p.want
+        if isinstance(p.form, Pairwise) and not few:
+            reasons += too_large(max(p.queries, p.keys), p.form.v.shape[-1])
         return reasons
 
     def missing_promises(self, problem: Problem) -> list[str]:

@@ -27,6 +27,7 @@ from torch import Tensor
 
 from regard.engines.sizes import power_of_two
 from regard.engines.tiled import Arguments
+from regard.engines.triton.engine import FEWEST_QUERIES
 from regard.engines.triton.sides import side_kernel
 from regard.engines.triton.structs import Form, Laying, Pairs, Values
 from regard.precision import HALF, working_dtype
@@ -35,8 +36,6 @@ from regard.precision import HALF, working_dtype
 BLOCK = 64
 BOUND = 9.2
 LEAST = 1e-9
-# Fewer queries do not repay the exponentials.
-FEWEST_QUERIES = 16
 
 
 def count(args: Arguments) -> int:
