@@ -10,9 +10,9 @@ from typing import NamedTuple
 from regard.sine.series import can_lend
 
 # Milliseconds of forward, and of forward and backward, through cuDNN SDPA on one NVIDIA H200 (batch 4,
-# 16 heads, length 4096, fp16), by width of the features and of the values. A call is padded to the
-# cheapest that holds it. Widths between these cost more than the next ones here: (136, 64) 1.17 and
-# 7.17, (160, 64) 1.06 and 7.00, (128, 72) 0.893 and 3.62, (192, 72) 1.16 and 12.2.
+# 16 heads, length 4096, fp16), by width of the features and of the values; benchmarks/widths.py measures
+# them. A call is padded to the cheapest that holds it. Widths between these cost more than the next ones
+# here: (136, 64) 1.17 and 7.17, (160, 64) 1.06 and 7.00, (128, 72) 0.893 and 3.62, (192, 72) 1.16 and 12.2.
 COST = {
     (64, 64): (0.579, 2.26),
     (128, 64): (0.738, 3.27),
