@@ -226,6 +226,7 @@ def test_mistakes(bench, arguments: list[str], message: str) -> None:
     ("arguments", "message"),
     [
         (["--lengths", "8,x"], "'8,x' is no list of sizes"),
+        (["--lengths", "8,99999999999"], "99,999,999,999 is too large"),
         (["--budget", "0"], "'0' is no positive number of seconds"),
         (["--threads", "0"], "'0' is no count"),
         (["--name", "../x"], "'../x' is no file name"),

@@ -15,7 +15,7 @@ from regard.bench.clock import Stopwatch
 from regard.bench.ours import OURS, SineFast
 from regard.bench.peers import PEERS, Compiled, Eager, EagerLinear, Flex, Keras, textbook
 from regard.bench.results import Measured
-from regard.bench.runner import Effort, Runner
+from regard.bench.runner import Effort, Runner, Skip, broken
 from regard.bench.settings import Setting
 from regard.bench.tensors import V_NORM, Tensors, make_tensors
 from regard.measuring import memory
@@ -191,10 +191,38 @@ def test_what_does_not_fit_with_all_heads_runs_with_one(monkeypatch) -> None:
 
 
 def test_what_does_not_fit_at_all_is_skipped_with_the_arithmetic(monkeypatch) -> None:
+    # Enough for the inputs alone.
     monkeypatch.setattr(memory, "available", lambda device: 2**10)
+    monkeypatch.setattr(Setting, "input_bytes", 1)
     (row,) = measured(Eager()).rows
     assert all(p.status == "skipped" and not p.times.samples for p in row.passes.values())
     assert "4 tensors [Q, L, hidden] of 3 heads, with 1.0 KiB free" in row.passes[FORWARD].reason
+
+
+def test_inputs_that_do_not_fit_are_not_drawn(monkeypatch) -> None:
+    """Of which the CPU's allocator would know too late."""
+    drawn = []
+    monkeypatch.setattr(running, "make_tensors", lambda *given: drawn.append(given))
+    setting = Setting("huge", 1, 8, 2**24, 2**24, hidden=2**12, value_dim=64, dtype="float32")
+    with pytest.raises(Skip, match=r"its inputs take 4\.1 TiB"):
+        Runner(torch.device("cpu"), 0, EFFORT).measure(setting, [Eager()])
+    (row,) = broken(setting, [Eager()], Skip("too large")).rows
+    assert drawn == [] and {p.reason for p in row.passes.values()} == {"too large"}
+    assert {p.status for p in row.passes.values()} == {"skipped"}
+
+
+def test_a_loop_that_would_keep_too_much_for_its_backward_is_left_out(monkeypatch) -> None:
+    """By its first 4 steps of 8: each keeps a [1, L, hidden] tensor or more."""
+    setting = Setting("loop", 1, 1, 8, 64, hidden=32, value_dim=8, dtype="float32", loop=True)
+    runner = Runner(torch.device("cpu"), 0, EFFORT)
+    monkeypatch.setattr(Runner, "needed", lambda *given: 0)
+    for free, status in ((2**30, "measured"), (40 * 2**10, "skipped")):
+        monkeypatch.setattr(Runner, "free", lambda self, free=free: free)
+        monkeypatch.setattr(memory, "available", lambda device, free=free: free)
+        (row,) = runner.measure(setting, [EagerLinear()]).rows
+        assert row.passes[FORWARD].status == "measured"
+        assert row.passes[BOTH].status == status
+    assert "for what 8 steps keep for their backward, with 40.0 KiB free" in row.passes[BOTH].reason
 
 
 def test_reasons_for_what_is_not_there(monkeypatch) -> None:

@@ -112,3 +112,11 @@ class Work:
         with self.candidate.context():
             output = self.output()
             return (output.detach(), *torch.autograd.grad(output, self.leaves, grad))
+
+    def first_steps(self, count: int) -> tuple[Tensor, ...]:
+        """Both passes of the first steps of a loop."""
+        with self.candidate.context():
+            queries = self.query.split(1, -2)[:count]
+            steps = [self.step(query, self.key, self.tensors.value) for query in queries]
+            output = torch.cat(steps, -2)
+            return torch.autograd.grad(output, self.leaves, self.tensors.grad[..., :count, :])

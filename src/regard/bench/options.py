@@ -16,6 +16,8 @@ from regard.bench.settings import SUITES
 
 RESULTS = Path("benchmarks/results")
 MOST_THREADS = 4096
+# Of a length or a hidden layer.
+LARGEST = 2**24
 ABOUT = """\
 Measure additive attention on this machine: ours and every peer, in turns in one
 run, as ratios, with the error against fp64 beside every time. Writes JSON, CSV
@@ -102,6 +104,8 @@ def sizes(text: str) -> tuple[int, ...]:
         found = ()
     if not found or min(found) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no list of sizes, as 512,1024 is")
+    if max(found) > LARGEST:
+        raise argparse.ArgumentTypeError(f"{max(found):,} is too large, {LARGEST:,} is the most")
     return found
 
 

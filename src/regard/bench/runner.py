@@ -25,6 +25,8 @@ Tell = Callable[[str], None]
 # From this many numbers in [B, H, Q, L, N] on, a few heads are tried before all of them: on the CPU;
 # on a GPU for what builds or unrolls them; and for what does not, where it takes tens of milliseconds.
 LARGE, LARGE_HEAVY, LARGE_LIGHT = 2**27, 2**31, 2**37
+# Steps of a loop by which the memory of all of them is foreseen.
+FORESEEN = 4
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,8 @@ class Runner:
         if "torch._dynamo" in sys.modules:
             torch.compiler.reset()  # a function may be compiled for a few sizes only
         self.entries = []
+        if not self.on_gpu and setting.input_bytes > self.free():
+            raise Skip(f"its inputs take {memory.show(setting.input_bytes)}, more than there is")
         self.tensors = make_tensors(setting, self.device, self.seed)
         self.watch = Stopwatch(self.device, setting.by_wall)
         self.truths: dict[int, Truth] = {}
@@ -163,6 +167,8 @@ class Runner:
         tensors = self.fit(candidate, which)
         factor = self.tensors.setting.all_heads / tensors.setting.all_heads
         work = Work(candidate, tensors)
+        if tensors.setting.loop and which == BOTH and not self.on_gpu:
+            self.foresee(work)
         errors = check(work, self.truth(tensors), which)
         self.judge(result, errors, which)
         run = work.of(which)
@@ -249,6 +255,19 @@ class Runner:
             raise Skip(
                 f"about {memory.show(need)} for {candidate.tensors} tensors [Q, L, hidden] of "
                 f"{setting.all_heads} heads, with {memory.show(free)} free"
+            )
+
+    def foresee(self, work: Work) -> None:
+        """The same for a loop, whose backward keeps what each step has left, by its first steps."""
+        steps = work.tensors.setting.len_q
+        few = min(steps, FORESEEN)
+        work.first_steps(few)  # tables and caches, which stay
+        need = memory.peak(lambda: work.first_steps(few), self.device) / few * steps
+        if need > self.free():
+            free = memory.available(self.device)
+            raise Skip(
+                f"about {memory.show(need)} for what {steps} steps keep for their backward, with "
+                f"{memory.show(free)} free"
             )
 
     def needed(self, candidate: Candidate, setting: Setting) -> int:
@@ -360,5 +379,8 @@ def broken(setting: Setting, candidates: Sequence[Candidate], error: Exception) 
     rows = [Row.start(candidate) for candidate in candidates]
     for row in rows:
         for result in row.passes.values():
-            result.reason = f"the setting broke: {brief(error)}"
+            if isinstance(error, Skip):
+                result.status, result.reason = "skipped", str(error)
+            else:
+                result.reason = f"the setting broke: {brief(error)}"
     return Measured(setting, rows)

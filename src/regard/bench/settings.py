@@ -70,6 +70,12 @@ class Setting:
         """
         return self.loop or self.all_heads * self.len_q * self.len_k < 2**20
 
+    @property
+    def input_bytes(self) -> int:
+        """Of the tensors that every candidate is given, as they are drawn in fp32."""
+        columns = self.hidden + self.value_dim + DOT_DIM
+        return 4 * self.all_heads * (self.len_q + self.len_k) * columns
+
     def with_heads(self, count: int) -> Setting:
         """The same with at most that many heads of one batch entry."""
         return replace(self, batch=1, heads=min(count, self.heads))
