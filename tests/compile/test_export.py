@@ -68,6 +68,34 @@ def test_an_exported_program_on_triton(name):
     check(name, strict=False)
 
 
+@pytest.mark.interpreted
+@pytest.mark.parametrize("pairwise", [True, False], ids=["additive", "dot"])
+@pytest.mark.parametrize("queries", [1, 20])
+def test_lengths_without_bounds_on_triton(queries, pairwise):
+    """That 32 bits do not count everything is asked when the program runs, not when it is traced."""
+
+    class Plain(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.score = regard.Additive(8, 2) if pairwise else regard.Dot()
+
+        def forward(self, q, k, v):
+            return regard.attention(q, k, v, self.score, engine="triton")
+
+    def some(queries: int, keys: int) -> tuple[torch.Tensor, ...]:
+        return tuple(torch.randn(1, 2, n, 8) for n in (queries, keys, keys))
+
+    module, keys = Plain(), Dim("keys")
+    shapes = {"q": {2: Dim("queries")} if queries > 1 else None, "k": {2: keys}, "v": {2: keys}}
+    with torch.no_grad():
+        program = torch.export.export(
+            module, some(queries, 30), dynamic_shapes=shapes, strict=False
+        )
+        for lengths in ((queries, 7), (3 if queries > 1 else 1, 40)):
+            given = some(*lengths)
+            torch.testing.assert_close(program.module()(*given), module(*given))
+
+
 def check(name: str, strict: bool) -> None:
     module = Attention(name)
     queries, keys = Dim("queries", min=2, max=512), Dim("keys", min=2, max=512)

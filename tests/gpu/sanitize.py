@@ -25,16 +25,16 @@ DEVICE = sys.argv[1] if len(sys.argv) > 1 else "cuda"
 QUERIES, KEYS = 35, 67
 
 
-def additive(dtype: torch.dtype) -> regard.Score:
-    return regard.Additive(17, 4).to(device=DEVICE, dtype=dtype)
+def additive(hidden: int) -> regard.Score:
+    return regard.Additive(hidden, 4)
 
 
-def series(dtype: torch.dtype) -> regard.Score:
-    return regard.Additive(17, 4, series="fast").to(device=DEVICE, dtype=dtype)
+def series(hidden: int) -> regard.Score:
+    return regard.Additive(hidden, 4, series="fast")
 
 
-def gatv2(dtype: torch.dtype) -> regard.Score:
-    return regard.GATv2(17, 4).to(device=DEVICE, dtype=dtype)
+def gatv2(hidden: int) -> regard.Score:
+    return regard.GATv2(hidden, 4)
 
 
 class Call(NamedTuple):
@@ -45,13 +45,15 @@ class Call(NamedTuple):
     """
 
     what: str
-    score: Callable[[torch.dtype], regard.Score | None]
+    score: Callable[[int], regard.Score] | None
     dtype: torch.dtype
     options: Callable[[], dict[str, Any]] = dict
     want: tuple[str, ...] = ()
     fixed: bool = False  # whether sums have a fixed order
     queries: int = QUERIES
     keys: int = KEYS
+    hidden: int = 17
+    value_dim: int = 33
     engine: str = "triton"
     far: float = 8.0
 
@@ -79,12 +81,21 @@ CALLS = [
     Call("tanh in bf16 in a fixed order", additive, BF16, fixed=True),
     Call("LeakyReLU, dense mask, bias, temperature for each row", gatv2, FP32, everything),
     Call(
-        "dot with statistics, soft cap and weights", lambda dtype: None, FP16,
+        "dot with statistics, soft cap and weights", None, FP16,
         lambda: {"softcap": 3.0}, STATISTICS,
     ),
     Call("a hard look-up", additive, FP32, lambda: {"temperature": 0.0}),
     Call("one query", additive, BF16, queries=1),
     Call("one query, keys in parts", additive, BF16, queries=1, keys=1000),
+    Call(
+        "one query, many hidden units and dims", additive, BF16, queries=1, keys=30, hidden=1000,
+        value_dim=1000,
+    ),
+    Call("one query, dims in chunks", additive, BF16, queries=1, keys=1000, value_dim=512),
+    Call(
+        "one query, a window", additive, BF16,
+        lambda: {"mask": Mask.window(left=100) & Mask.causal()}, queries=1, keys=1000,
+    ),
     Call(
         "few queries, lengths, soft cap, bias", gatv2, FP32,
         lambda: {
@@ -105,11 +116,16 @@ def run(call: Call) -> float:
     Three times: a call of a kind is launched by Triton, then bound, then launched as bound.
     """
     torch.manual_seed(0)
-    shapes = ((4, call.queries, 17), (2, call.keys, 17), (2, call.keys, 33))
+    shapes = (
+        (4, call.queries, call.hidden),
+        (2, call.keys, call.hidden),
+        (2, call.keys, call.value_dim),
+    )
     tensors = [torch.randn(2, *s).to(DEVICE, call.dtype).requires_grad_() for s in shapes]
     with torch.no_grad():
         tensors[0][:, 3] *= call.far
-    score, options = call.score(call.dtype), call.options()
+    score = None if call.score is None else call.score(call.hidden).to(DEVICE, call.dtype)
+    options = call.options()
     torch.use_deterministic_algorithms(call.fixed)
     for _ in range(3):
         result = regard.attend(*tensors, score, want=call.want, engine=call.engine, **options)

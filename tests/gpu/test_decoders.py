@@ -33,15 +33,26 @@ def test_one_program_goes_over_all_keys_of_a_query():
     check(call, Mask.lengths(keys=8 * [777, 300]))
 
 
-@pytest.mark.parametrize("queries", [1, 20])
-def test_tanh_errs_by_a_few_units_in_the_last_place_of_1(queries):
+@pytest.mark.parametrize("few", [True, False], ids=["one query", "raw scores"])
+def test_tanh_errs_by_a_few_units_in_the_last_place_of_1(few):
     """Of sums near 0, where all digits of 1 cancel, to sums that no exponential of fp32 holds."""
     near = torch.logspace(-9, 2.5, 5001, dtype=torch.float64).float()
-    b = torch.cat([near, -near, torch.tensor([0.0, INF, -INF, 3e38, -3e38, torch.nan])])
-    b = b.view(1, 1, -1, 1).to(DEVICE)
-    a, v = torch.zeros(1, 1, queries, 1, device=DEVICE), torch.ones(1, 1, device=DEVICE)
-    found = plan.TRITON.scores(Problem(score_of(v).lower(a, b), b)).detach().double()
-    wanted = torch.tanh(b.double()).mT.expand_as(found)
+    x = torch.cat([near, -near, torch.tensor([0.0, INF, -INF, 3e38, -3e38, torch.nan])]).to(DEVICE)
+    score, zero = score_of(torch.ones(1, 1, device=DEVICE)), torch.zeros(1, 1, 1, 1, device=DEVICE)
+    if few:
+        # A sequence for each, with one key: its largest logit is its score.
+        a, b = zero.expand(len(x), 1, 1, 1), x.view(-1, 1, 1, 1)
+        found = regard.attend(a, b, b, score, want=("max_logit",), engine="triton").max_logit
+    else:
+        b = x.view(1, 1, -1, 1)
+        found = plan.TRITON.scores(Problem(score.lower(zero, b), b))
+    found, wanted = found.detach().double().flatten(), torch.tanh(x.double())
     assert torch.equal(found.isnan(), wanted.isnan())
     assert float((found - wanted).nan_to_num().abs().max()) < 3e-7
-    assert found[0, 0, 0, 10002:10007].tolist() == [0, 1, -1, 1, -1]
+    assert found[10002:10007].tolist() == [0, 1, -1, 1, -1]
+
+
+def test_a_window_of_many_keys():
+    """Of which most blocks are left out, forward and backward."""
+    call = Call(regard.Additive, 3, 5003, 64, 64, BF16, batch=8)
+    check(call, Mask.window(left=300) & Mask.causal())

@@ -155,10 +155,13 @@ def test_a_decoders_gradients_are_equal_to_the_bit_unasked(dtype):
     assert bool(same)
 
 
-@pytest.mark.parametrize("queries", [1, 15])
-def test_large_scores_have_the_weights_of_the_forward(queries):
+@pytest.mark.parametrize(
+    ("queries", "hidden"),
+    [(1, 128), (1, 300), (1, 512), (1, 1000), (2, 1000), (15, 128), (15, 1000)],
+)
+def test_large_scores_have_the_weights_of_the_forward(queries, hidden):
     """Of 1e8: one key has all the weight of a query, also where the backward recomputes it."""
-    call = Call(regard.GATv2, queries, 200, 128, 16, FP32)
+    call = Call(regard.GATv2, queries, 200, hidden, 16, FP32)
     tensors, score = call.tensors(), call.build()
     with torch.no_grad():
         score.v.mul_(1e8)

@@ -8,6 +8,8 @@ from torch import Tensor
 
 import regard
 from regard import Mask
+from regard.engines import plan
+from regard.problem import Problem
 from regard.testing import poisoned
 
 from .tools import deterministic, draw, inputs, outcome, widened
@@ -221,19 +223,28 @@ def test_what_is_refused_and_what_is_not_promised():
     assert not any("no fixed order" in note for note in notes)
 
 
+def refusals(queries: int, keys: int, pairwise: bool = True, **options) -> list[str]:
+    """What the engine says to calls of 3 features that have no memory: one number is all of them."""
+    one, score = torch.zeros(1), regard.Additive(3, 1) if pairwise else regard.Dot()
+    q, k = (one.expand(1, 1, length, 3) for length in (queries, keys))
+    return plan.TRITON.refusals(Problem(score.lower(q, k), k, **options))
+
+
 def test_heads_that_32_bits_cannot_count_are_refused():
-    """Without memory: one number that all of them share."""
-    one = torch.zeros(1)
-    long = one.expand(1, 1, 2**29, 3)
-    pairwise = {"engine": "triton", "score": regard.Additive(3, 1)}
-    some = one.expand(1, 1, 16, 3)
-    for q, k in ((some, long), (long, some)):
-        plan = regard.explain(q, k, k, **pairwise)
-        (reason,) = dict(plan.refused)["triton"]
-        assert plan.engine is None and "536,870,912 rows of 3 hidden units" in reason
-    # Few queries count in 64 bits, and so do inner products.
-    assert regard.explain(some[:, :, :15], long, long, **pairwise).engine == "triton"
-    assert regard.explain(some, long, long, engine="triton").engine == "triton"
+    for lengths in ((16, 2**29), (2**29, 16)):
+        (reason,) = refusals(*lengths)
+        assert "536,870,912 rows of 3 hidden units are too many" in reason
+    # Few queries count places in 64 bits, and so do inner products.
+    for want in ((), ("lse", "max_weight")):
+        assert not refusals(1, 2**29, want=frozenset(want))
+    assert not refusals(16, 2**29, pairwise=False)
+    # But what other kernels compute is refused, and more keys than 32 bits number.
+    for name in ("jacobian", "weights", "entropy"):
+        assert refusals(1, 2**29, want=frozenset({name}))
+    for options in ({"temperature": 0.0}, {"temperature": torch.ones(1)}, {"dropout": 0.5}):
+        assert refusals(1, 2**29, **options)
+    for pairwise in (True, False):
+        assert "too many for its kernels" in refusals(1, 2**31, pairwise)[-1]
 
 
 def test_there_is_no_second_derivative_and_the_error_says_so():

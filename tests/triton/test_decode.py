@@ -15,7 +15,7 @@ from .tools import check, deterministic, inputs, outcome
 
 pytest.importorskip("triton")
 from regard.engines import launching
-from regard.engines.triton import bound, choices, gradients
+from regard.engines.triton import bound, choices, decode, decode_backward, gradients
 
 pytestmark = pytest.mark.interpreted
 INF = float("inf")
@@ -54,6 +54,44 @@ def test_values_too_wide_to_be_put_together_at_once(monkeypatch):
     gradients.backward_plan.clear()
 
 
+def test_statistics_of_values_without_dims():
+    tensors, score = inputs(2, PARTS, value_dim=0), regard.Additive(3, 2)
+    found, wanted = (
+        regard.attend(*tensors, score, want=("lse", "max_logit"), engine=engine)
+        for engine in ("triton", "reference")
+    )
+    torch.testing.assert_close(found.lse, wanted.lse)
+    torch.testing.assert_close(found.max_logit, wanted.max_logit)
+
+
+@pytest.mark.parametrize("hidden", [1, 16, 128, 300, 512, 1000, 4096])
+def test_copies_of_the_backward_take_less_than_the_keys(hidden):
+    """A row of each query for each block of keys: in fp32, beside keys of half as many bytes."""
+    keys = 10_000
+    for queries in range(1, 16):
+        q, k = (torch.empty(2, 1, 3, n, hidden, device="meta") for n in (queries, keys))
+        args = bound.arguments(
+            bound.Kind(
+                *map(bound.described, (q.bfloat16(), k.bfloat16(), k.bfloat16())),
+                *(
+                    torch.bfloat16,
+                    None,
+                    None,
+                    q.device,
+                    (2, 1, 3, queries, keys),
+                    "tanh",
+                    0.0,
+                    True,
+                ),
+            )
+        )
+        (_, block, _), wide, _, parts = choices.decode_blocks(args)
+        assert 4 * parts * queries <= 2 * (keys + block * queries)
+        split = choices.decode_split(args)
+        assert (split.block, split.wide) == (block, wide)
+        assert (split.parts - 1) * split.share < keys <= split.parts * split.share
+
+
 def seen_by(*spans: tuple[int, int]) -> torch.Tensor:
     """A dense mask with one row for each span of keys."""
     at = torch.arange(PARTS)
@@ -76,6 +114,29 @@ MASKS = {
 def test_parts_that_are_hidden(mask):
     with poisoned():
         check(inputs(4, PARTS, heads=1), regard.Additive(3, 1), mask=MASKS[mask]())
+
+
+@pytest.mark.parametrize("mask", ["window", "dense", "none"])
+def test_blocks_that_are_hidden_are_not_computed(mask, monkeypatch):
+    """Forward and backward: of 5 blocks of 64 keys a window touches 1, a dense mask 2."""
+    looked, whole = [], (decode.row_scores, decode_backward.block_scores)
+    monkeypatch.setattr(
+        decode, "row_scores", lambda *given: looked.append("forward") or whole[0](*given)
+    )
+    monkeypatch.setattr(
+        decode_backward,
+        "block_scores",
+        lambda *given: looked.append("backward") or whole[1](*given),
+    )
+    options = {
+        "window": {"mask": Mask.window(left=10) & Mask.causal()},
+        "dense": {"mask": Mask.dense(seen_by((0, 5)) | seen_by((290, PARTS)))},
+        "none": {},
+    }[mask]
+    tensors, score = inputs(1, PARTS, heads=1), regard.Additive(3, 1)
+    outcome(tensors, score, "triton", torch.randn(1, 1, 1, 4), **options)
+    blocks = {"window": 1, "dense": 2, "none": 5}[mask]
+    assert looked == ["forward"] * blocks + ["backward"] * blocks
 
 
 def test_options_together():
@@ -173,8 +234,18 @@ def test_but_where_the_forward_was_another(monkeypatch):
 )
 def test_large_scores_have_the_weights_of_the_forward(queries, options):
     """Of 1e9, whose last digit is 64: one key has all the weight, also where it is recomputed."""
+    one_key_has_all(queries, 128, options)
+
+
+@pytest.mark.parametrize("hidden", [300, 512, 1000])
+def test_so_they_have_with_many_hidden_units(hidden):
+    """Blocks of 16, 8 and 4 keys."""
+    one_key_has_all(1, hidden, {})
+
+
+def one_key_has_all(queries, hidden, options):
     torch.manual_seed(0)
-    tensors, score = inputs(queries, 20, heads=1, hidden=128), regard.GATv2(128, 1)
+    tensors, score = inputs(queries, 20, heads=1, hidden=hidden), regard.GATv2(hidden, 1)
     with torch.no_grad():
         score.v.mul_(1e9)
     of_value = []

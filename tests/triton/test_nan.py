@@ -169,3 +169,45 @@ def test_first_blocks_empty_and_rows_that_see_nothing(name):
 @pytest.mark.parametrize("left", [1, 31, 64])
 def test_windows_whose_first_blocks_are_empty(left):
     check(inputs(70, 70, heads=1), regard.Additive(3, 1), mask=Mask.window(left) & Mask.causal())
+
+
+@pytest.mark.parametrize("queries", [1, 18])
+def test_a_key_that_is_infinite_and_has_no_weight_spoils_no_gradient(queries):
+    """LeakyReLU has a slope at infinity too."""
+    score, grad = regard.GATv2(40, 1), torch.randn(1, 1, queries, 4)
+    with torch.no_grad():
+        score.v.fill_(-1.0)
+    tensors = inputs(queries, 9, heads=1, hidden=40)
+    with torch.no_grad():
+        tensors[1][:, :, 3] = INF
+    found = outcome(tensors, score, "triton", grad)
+    wanted = outcome(tensors, score, "reference", grad)
+    for x, y in zip(found[:4], wanted[:4], strict=True):  # that of v is 0 * inf in both
+        torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("engine", ["triton", "cpu"])
+def test_hidden_keys_of_a_broken_row_have_no_weight_beside_a_sink(engine):
+    q, k, v = inputs(1, 3, heads=1)
+    with torch.no_grad():
+        q.fill_(NAN)
+    result = regard.attend(
+        *(q, k, v, regard.Additive(3, 1)),
+        mask=Mask.lengths(keys=[1]),
+        sink=torch.zeros(1),
+        want=("weights",),
+        engine=engine,
+    )
+    assert result.weights.isnan().flatten().tolist() == [True, False, False]
+
+
+@pytest.mark.parametrize("queries", [1, 18])
+def test_no_sequences_at_all_under_a_mask_or_temperatures(queries):
+    tensors, score = inputs(queries, 5, batch=0), regard.Additive(3, 2)
+    for options in (
+        {"mask": Mask.lengths(keys=torch.zeros(0, dtype=torch.long))},
+        {"temperature": torch.ones(0, 2, queries, 1)},
+    ):
+        found = outcome(tensors, score, "triton", torch.zeros(0, 2, queries, 4), **options)
+        assert [x.shape for x in found[1:4]] == [x.shape for x in tensors]
+        assert (found[4] == 0).all()

@@ -46,6 +46,10 @@ def _generation(index: int) -> int:
 generation._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
+# Kernels number rows in 32 bits, up to the end of a block.
+MOST_ROWS = 2**31 - 2**16
+
+
 def too_large(rows: int, units: int) -> list[str]:
     """Why kernels of a pairwise form cannot take heads of so many rows and hidden units, if so.
 
@@ -53,7 +57,14 @@ def too_large(rows: int, units: int) -> list[str]:
     """
     if (rows + 63) * (units + 1) < 2**31:
         return []
-    return [f"{rows:,} rows of {units} hidden units are more than 2**31 numbers in one head"]
+    return [
+        f"{rows:,} rows of {units} hidden units are too many for one head: 2**31 numbers or more"
+    ]
+
+
+def is_known(*sizes: int) -> bool:
+    """Whether sizes are numbers: under a compiler they may stand for many, and a question is a guard."""
+    return not torch.compiler.is_compiling() and all(type(size) is int for size in sizes)
 
 
 def device_current(device: torch.device) -> AbstractContextManager:

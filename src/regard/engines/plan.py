@@ -158,7 +158,11 @@ def scores(problem: Problem) -> Tensor:
     form = problem.form
     if isinstance(form, Pairwise) and problem.on_cpu:
         return blocked_scores(problem)
-    if isinstance(form, Pairwise) and not TRITON.refusals(problem):
+    if (
+        isinstance(form, Pairwise)
+        and not TRITON.refusals(problem)
+        and not TRITON.has_long_heads(problem)
+    ):
         return TRITON.scores(problem)
     return raw_scores(form, working_dtype(form.query.dtype))
 
@@ -242,7 +246,7 @@ def _reach(form: Pairwise) -> float:
 
 
 def _norm(x: Tensor) -> Tensor:
-    return x.detach().double().norm(dim=-1).max()
+    return torch.linalg.vector_norm(x.detach(), dim=-1, dtype=torch.float64).max()
 
 
 def _peak(x: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from regard import sine
 from regard.engines.base import Attended
-from regard.engines.gpu import HAS_CUDNN, HAS_TRITON, generation, too_large
+from regard.engines.gpu import HAS_CUDNN, HAS_TRITON, generation, is_known, too_large
 from regard.engines.sine import choice, operators
 from regard.engines.sine.bounds import OWN_ERROR, ROUNDING
 from regard.engines.sine.parts import PARTS
@@ -85,8 +85,9 @@ def options(p: Problem) -> list[str]:
 def sizes(p: Problem) -> list[str]:
     """Sizes that cuDNN cannot take, or exact attention serves better."""
     heads = math.prod(p.lead) * p.heads
-    # By the kernels that stand behind the series.
-    reasons = too_large(max(p.queries, p.keys), p.form.query.shape[-1])
+    reasons = []
+    if is_known(p.queries, p.keys):  # the kernels that stand behind the series count in 32 bits
+        reasons += too_large(max(p.queries, p.keys), p.form.query.shape[-1])
     if heads > MOST_HEADS:
         reasons.append(f"batch times heads is {heads:,}, more than {MOST_HEADS:,}")
     if p.queries < 2 or p.keys < 2:

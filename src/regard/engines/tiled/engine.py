@@ -56,7 +56,9 @@ class Tiled:
         if "jacobian" in p.want:
             found["jacobian"] = self.jacobian(layout, args, peak, tail.to(peak.dtype), share, left)
         if "weights" in p.want:
-            found["weights"] = self.dense_weights(p) * share.unsqueeze(-1)
+            weights = self.dense_weights(p)
+            # A hidden key has none, also where the row is NaN.
+            found["weights"] = torch.where(weights == 0, 0, weights * share.unsqueeze(-1))
         found = {name: x for name, x in found.items() if name in p.want}
         return self.add_hard_rows(p, layout, Attended(output.to(p.dtype), **found))
 

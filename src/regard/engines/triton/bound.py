@@ -274,7 +274,7 @@ class Forward:
         )
         self.steps.add(
             combine_kernel,
-            rows * blocks_in(dims, together[1]),
+            rows * max(blocks_in(dims, together[1]), 1),
             (*found, *written, parts, dims),
             together,
             **choices.DECODE_OPTIONS,

@@ -108,7 +108,7 @@ def launch_decode(
         choices.keys_side_by_side(block, dims),
         **choices.DECODE_OPTIONS,
     )
-    combine_kernel[(rows * blocks_in(dims, together[1]),)](
+    combine_kernel[(rows * max(blocks_in(dims, together[1]), 1),)](
         partial,
         totals,
         tops,

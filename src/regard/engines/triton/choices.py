@@ -29,10 +29,8 @@ DOT = {
     torch.float32: tl.float32,
     torch.float64: tl.float64,
 }
-# Numbers of the keys that one program of the kernels for few queries holds at once; and keys at least:
-# where hidden units are many, as with recurrent decoders, keys are few.
+# Numbers of the keys that one program of the kernels for few queries holds at once.
 DECODE_TILE = 4096
-FEWEST_KEYS = 4
 # Programs that fill a GPU of 132 multiprocessors twice, which is enough; and numbers of keys and values
 # for one of them. Beyond these it pays to have up to twice as many programs.
 DECODE_PROGRAMS = 264
@@ -132,8 +130,7 @@ class Split(NamedTuple):
 def decode_split(args: Arguments) -> Split:
     """How the kernel for few queries shares out this call."""
     queries, keys = args.sizes[3:]
-    rows, wide = prepare.count(args) * queries, units_at_once(args)
-    block = key_block(wide)
+    rows, (block, wide) = prepare.count(args) * queries, decode_tile(args)
     programs = rows * 2 if INTERPRETED else DECODE_PROGRAMS
     numbers = keys * (args.q.shape[-1] + args.value.shape[-1])
     parts = max(programs // max(rows, 1), blocks_in(numbers, DECODE_SHARE))
@@ -182,25 +179,23 @@ class Blocks(NamedTuple):
 def decode_blocks(args: Arguments) -> Blocks:
     """How the backward for few queries shares out this call."""
     queries, keys = args.sizes[3:]
-    wide = units_at_once(args)
-    block = key_block(wide)
+    block, wide = decode_tile(args)
     dims = min(power_of_two(args.value.shape[-1]), DECODE_TILE // block)
     sides = (power_of_two(queries), block, DECODE_OPTIONS["num_warps"])
     return Blocks(sides, wide, dims, blocks_in(keys, block))
 
 
-def units_at_once(args: Arguments) -> int:
-    """How many hidden units the kernels for few queries read at once."""
-    return min(power_of_two(args.q.shape[-1]), DECODE_TILE // FEWEST_KEYS)
+def decode_tile(args: Arguments) -> tuple[int, int]:
+    """How many keys a program for few queries holds at once, and how many hidden units of each.
 
-
-def key_block(wide: int) -> int:
-    """How many keys a program holds at once, `wide` hidden units of each.
-
-    The same forward and backward: the order in which a score is summed follows from it, and the backward
-    has to find the very scores that the forward has found.
+    Where hidden units are many, as with recurrent decoders, keys are few, and so blocks are small. Not with
+    more queries: the backward keeps a row of each query for each block, all of them together less than
+    the keys. The same forward and backward: the order in which a score is summed follows from it, and the
+    backward has to find the very scores that the forward has found.
     """
-    return max(FEWEST_KEYS, min(64, DECODE_TILE // wide))
+    least = min(max(2 * power_of_two(args.sizes[3]), 4), 32)
+    wide = min(power_of_two(args.q.shape[-1]), DECODE_TILE // least)
+    return max(least, min(64, DECODE_TILE // wide)), wide
 
 
 class Summing(NamedTuple):

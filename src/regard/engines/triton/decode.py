@@ -1,4 +1,4 @@
-"""The forward kernel for few queries, such as a decoder's one: every key is read once, as it lies.
+"""The forward kernel for few queries, such as a decoder's one: a query reads every key once, as it lies.
 
 With one query there is nothing to share between the rows of a tile, and no time to lay keys out. One
 program takes a part of the keys of one query and head; where heads are few, several programs share
@@ -16,6 +16,9 @@ from regard.engines.triton.tiles import (
     final_logits,
     seen_pairs,
 )
+
+# Values of a block that are few enough to be held in registers while its scores are computed.
+EARLY_BITS = tl.constexpr(2**18)
 
 
 @triton.jit
@@ -60,6 +63,60 @@ def sums_together(x, y, axis: tl.constexpr, tile):
 
 
 @triton.jit
+def seen_range(pairs, sizes, z, query, begin, end, BK: tl.constexpr):
+    """The keys from `begin` to `end` that the spans leave to a query, from the start of a block on."""
+    at = z.to(tl.int64) * pairs.span_z + query
+    if pairs.start is not None:
+        begin = tl.maximum(begin, tl.load(pairs.start + at) // BK * BK)
+    end = tl.minimum(end, sizes.keys)
+    if pairs.stop is not None:
+        end = tl.minimum(end, tl.load(pairs.stop + at))
+    return begin, end
+
+
+@triton.jit
+def step_values(sizes, values, z, first, tile, BK: tl.constexpr, SIDE: tl.constexpr):
+    """The values of BK keys, (SIDE, BK / SIDE, dv)."""
+    dims = tl.arange(0, tile.DV)[None, None, :]
+    beside, behind = tl.arange(0, SIDE)[:, None, None], tl.arange(0, BK // SIDE)[None, :, None]
+    key = first + beside * (BK // SIDE) + behind
+    inside = (key < sizes.keys) & (dims < sizes.value_dim)
+    value = values.value + at_head(z, sizes, values.value_b, values.value_k, values.value_g)
+    return tl.load(value + key.to(tl.int64) * sizes.value_dim + dims, mask=inside, other=0.0)
+
+
+@triton.jit
+def decode_step(
+    form, pairs, sizes, values, z, query, first, seen, state, tile, BK: tl.constexpr,
+    WIDE: tl.constexpr, SIDE: tl.constexpr,
+):  # fmt: skip
+    """Take BK keys into the state: largest logit (SIDE, 1, 1), sums of weights and values (SIDE, 1, dv)."""
+    top, total, sums = state
+    EARLY: tl.constexpr = (
+        BK * tile.DV * values.value.dtype.element_ty.primitive_bitwidth <= EARLY_BITS
+    )
+    if EARLY:
+        # Before the scores, so that both wait for memory at once.
+        x = step_values(sizes, values, z, first, tile, BK, SIDE)
+    rows, columns = query + tl.arange(0, 1)[:, None], first + tl.arange(0, BK)[None, :]
+    score = row_scores(form, sizes, z, query, first, tile, BK, WIDE)[None, :]
+    logits = final_logits(score, pairs, sizes, z, rows, columns, seen)[2]
+    logits = tl.reshape(logits, [SIDE, BK // SIDE, 1])
+    raised = tl.maximum(top, tl.max(logits, 1, keep_dims=True))
+    base = tl.where(raised == -float("inf"), 0.0, raised)
+    shrink = tl.exp(top - base)
+    weights = tl.broadcast_to(tl.exp(logits - base), [SIDE, BK // SIDE, tile.DV])
+    if not EARLY:
+        x = step_values(sizes, values, z, first, tile, BK, SIDE)
+    terms = weights * x.to(tile.WORK)
+    if tile.HIDES:
+        # A value that is not seen is not read into the sum, whatever it holds.
+        terms = tl.where(tl.reshape(seen, [SIDE, BK // SIDE, 1]), terms, 0.0)
+    more, further = sums_together(weights, terms, 1, tile)
+    return raised, total * shrink + more, sums * shrink + further
+
+
+@triton.jit
 def decode_kernel(
     form, pairs, sizes, values, output, totals, tops, parts, share, tile, BK: tl.constexpr,
     WIDE: tl.constexpr, SIDE: tl.constexpr,
@@ -72,34 +129,26 @@ def decode_kernel(
     part = tl.program_id(0) % parts
     row = tl.program_id(0) // parts
     z, query = row // sizes.queries, row % sizes.queries
-    dims = tl.arange(0, tile.DV)[None, None, :]
-    value = values.value + at_head(z, sizes, values.value_b, values.value_k, values.value_g)
-    top = tl.full([SIDE, 1, 1], -float("inf"), tile.WORK)
-    total = tl.zeros([SIDE, 1, tile.DV], tile.WORK)
-    sums = tl.zeros([SIDE, 1, tile.DV], tile.WORK)
+    state = (
+        tl.full([SIDE, 1, 1], -float("inf"), tile.WORK),
+        tl.zeros([SIDE, 1, tile.DV], tile.WORK),
+        tl.zeros([SIDE, 1, tile.DV], tile.WORK),
+    )
     rows = query + tl.arange(0, 1)[:, None]
-    beside, behind = tl.arange(0, SIDE)[:, None, None], tl.arange(0, BK // SIDE)[None, :, None]
-    for first in range(part * share, tl.minimum((part + 1) * share, sizes.keys), BK):
-        # Before the scores, so that both wait for memory at once.
-        key = first + beside * (BK // SIDE) + behind
-        inside = (key < sizes.keys) & (dims < sizes.value_dim)
-        x = tl.load(value + key.to(tl.int64) * sizes.value_dim + dims, mask=inside, other=0.0)
-        columns = first + tl.arange(0, BK)[None, :]
-        seen = seen_pairs(pairs, sizes, z, rows, columns)
-        score = row_scores(form, sizes, z, query, first, tile, BK, WIDE)[None, :]
-        logits = final_logits(score, pairs, sizes, z, rows, columns, seen)[2]
-        logits = tl.reshape(logits, [SIDE, BK // SIDE, 1])
-        raised = tl.maximum(top, tl.max(logits, 1, keep_dims=True))
-        base = tl.where(raised == -float("inf"), 0.0, raised)
-        shrink = tl.exp(top - base)
-        weights = tl.broadcast_to(tl.exp(logits - base), [SIDE, BK // SIDE, tile.DV])
-        terms = weights * x.to(tile.WORK)
-        if tile.HIDES:
-            # A value that is not seen is not read into the sum, whatever it holds.
-            terms = tl.where(tl.reshape(seen, [SIDE, BK // SIDE, 1]), terms, 0.0)
-        more, further = sums_together(weights, terms, 1, tile)
-        total, sums = total * shrink + more, sums * shrink + further
-        top = raised
+    begin, end = seen_range(pairs, sizes, z, query, part * share, (part + 1) * share, BK)
+    for first in range(begin, end, BK):
+        seen = seen_pairs(pairs, sizes, z, rows, first + tl.arange(0, BK)[None, :])
+        if tile.SPARSE:
+            if tl.max(tl.max(seen.to(tl.int32), 1), 0) > 0:
+                state = decode_step(
+                    form, pairs, sizes, values, z, query, first, seen, state, tile, BK, WIDE, SIDE
+                )
+        else:
+            state = decode_step(
+                form, pairs, sizes, values, z, query, first, seen, state, tile, BK, WIDE, SIDE
+            )
+    top, total, sums = state
+    dims = tl.arange(0, tile.DV)[None, None, :]
     raised = tl.max(top, 0, keep_dims=True)
     shrink = tl.exp(top - tl.where(raised == -float("inf"), 0.0, raised))
     whole, found = sums_together(total * shrink, sums * shrink, 0, tile)
@@ -117,9 +166,11 @@ def combine_kernel(
 ):  # fmt: skip
     """Put the parts of one query together, CHUNK dims of the values in each program.
 
-    The entropy, which nobody asked for, is 0 or None.
+    Each program weighs the parts anew, which is less than telling the others. The entropy, which nobody
+    asked for, is 0 or None.
     """
-    chunks = tl.cdiv(value_dim, CHUNK)
+    # One also where values have no dims: the other results are asked for.
+    chunks = tl.maximum(tl.cdiv(value_dim, CHUNK), 1)
     row = (tl.program_id(0) // chunks).to(tl.int64)
     chunk = tl.program_id(0) % chunks
     n, dims = tl.arange(0, PARTS), chunk * CHUNK + tl.arange(0, CHUNK)

@@ -163,6 +163,38 @@ def give_units(form, sizes, grads, z, first, part, parts, ds, seen, tile, WIDE: 
 
 
 @triton.jit
+def give_nothing(
+    pairs, sizes, grads, z, first, part, parts, tile, WIDE: tl.constexpr, CHUNK: tl.constexpr
+):  # fmt: skip
+    """All gradients of a block of keys that nobody sees: 0."""
+    head, keys = z.to(tl.int64), first + tl.arange(0, tile.BN)[:, None]
+    own, heads = head * parts + part, tl.num_programs(0) // parts
+    for start in range(0, sizes.value_dim, CHUNK):
+        dims = start + tl.arange(0, CHUNK)[None, :]
+        inside = (keys < sizes.keys) & (dims < sizes.value_dim)
+        at = (head * sizes.keys + keys) * sizes.value_dim + dims
+        tl.store(grads.value + at, tl.zeros([tile.BN, CHUNK], tile.WORK), mask=inside)
+    for start in range(0, tile.REAL, WIDE):
+        unit = start + tl.arange(0, WIDE)
+        real, none = unit < tile.REAL, tl.zeros([WIDE], tile.WORK)
+        for query in range(sizes.queries):
+            tl.store(grads.q + (own * sizes.queries + query) * tile.REAL + unit, none, mask=real)
+        tl.store(grads.v + (part * heads + head) * tile.REAL + unit, none, mask=real)
+        at = (head * sizes.keys + keys) * tile.REAL + unit[None, :]
+        inside = (keys < sizes.keys) & real[None, :]
+        tl.store(grads.k + at, tl.zeros([tile.BN, WIDE], tile.WORK), mask=inside)
+    rows, columns = tl.arange(0, tile.BM)[:, None], first + tl.arange(0, tile.BN)[None, :]
+    here = rows < sizes.queries
+    if grads.bias is not None:
+        at = (head * sizes.queries + rows) * sizes.keys + columns
+        none = tl.zeros([tile.BM, tile.BN], tile.WORK)
+        tl.store(grads.bias + at, none, mask=here & (columns < sizes.keys))
+    if pairs.rate is not None:
+        none = tl.zeros([tile.BM, 1], tile.WORK)
+        tl.store(grads.rate + own * sizes.queries + rows, none, mask=here)
+
+
+@triton.jit
 def decode_backward_kernel(
     form, pairs, sizes, values, known, grads, parts, tile, WIDE: tl.constexpr,
     CHUNK: tl.constexpr,
@@ -172,6 +204,10 @@ def decode_backward_kernel(
     first = part * tile.BN
     rows = tl.arange(0, tile.BM)[:, None]
     seen = seen_pairs(pairs, sizes, z, rows, first + tl.arange(0, tile.BN)[None, :])
+    if tile.HIDES:
+        if tl.max(tl.max(seen.to(tl.int32), 1), 0) == 0:
+            give_nothing(pairs, sizes, grads, z, first, part, parts, tile, WIDE, CHUNK)
+            return
     ds = block_gradient(
         form, pairs, sizes, values, known, grads, z, first, part, parts, seen, tile, WIDE, CHUNK
     )

@@ -9,7 +9,7 @@ from typing import cast
 
 import torch
 
-from regard.engines.gpu import HAS_TRITON, generation, too_large
+from regard.engines.gpu import HAS_TRITON, MOST_ROWS, generation, is_known, too_large
 from regard.engines.tiled import Kernels, Operators, Tiled
 from regard.forms import Pairwise
 from regard.problem import Problem
@@ -22,6 +22,8 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "y
 ACTIVATIONS = ("tanh", "leaky_relu")
 # Fewer queries have kernels of their own: they do not repay what it takes to lay keys out.
 FEWEST_QUERIES = 16
+# What those kernels compute; all else goes by the others.
+OF_FEW_QUERIES = {"lse", "max_logit", "max_weight"}
 
 
 class Lazy:
@@ -72,10 +74,15 @@ class Triton(Tiled):
             reasons.append(
                 f"value dim {p.value.shape[-1]} is beyond the {LARGEST_VALUE_DIM} that fit a program"
             )
-        few = p.queries < FEWEST_QUERIES and not p.dropout and "entropy" not in p.want
-        if isinstance(p.form, Pairwise) and not few:
-            reasons += too_large(max(p.queries, p.keys), p.form.v.shape[-1])
+        if is_known(p.queries, p.keys):
+            reasons += sizes_refused(p)
         return reasons
+
+    def has_long_heads(self, problem: Problem) -> bool:
+        """Whether raw scores are refused, also of few queries: theirs come from other kernels."""
+        p = problem
+        rows, units = max(p.queries, p.keys), p.form.query.shape[-1]
+        return is_known(p.queries, p.keys) and len(too_large(rows, units)) > 0
 
     def missing_promises(self, problem: Problem) -> list[str]:
         """Second derivatives; and a fixed order of sums, unless asked for."""
@@ -86,3 +93,19 @@ class Triton(Tiled):
                 "fixes it, at some cost"
             )
         return missing
+
+
+def sizes_refused(p: Problem) -> list[str]:
+    """What 32 bits cannot number or count. Under a compiler `prepare.py` asks when the call runs."""
+    rows, units = max(p.queries, p.keys), p.form.query.shape[-1]
+    if rows > MOST_ROWS:
+        return [f"more than {MOST_ROWS:,} queries or keys are too many for its kernels"]
+    if not isinstance(p.form, Pairwise) or only_few_queries(p):
+        return []
+    return too_large(rows, units)
+
+
+def only_few_queries(p: Problem) -> bool:
+    """Whether none but the kernels for few queries serve, which count places in 64 bits."""
+    soft = not isinstance(p.temperature, torch.Tensor) and p.temperature != 0
+    return p.queries < FEWEST_QUERIES and not p.dropout and soft and p.want <= OF_FEW_QUERIES

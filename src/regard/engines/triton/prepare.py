@@ -25,6 +25,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from regard.engines.gpu import too_large
 from regard.engines.sizes import power_of_two
 from regard.engines.tiled import Arguments
 from regard.engines.triton.engine import FEWEST_QUERIES
@@ -94,7 +95,8 @@ def packed(x: Tensor) -> Tensor:
 def every_head(x: Tensor, args: Arguments, columns: int) -> Tensor:
     """A small operand (B, K, G, n, columns) spread out over all heads, (Z, n * columns)."""
     b, k, g = args.sizes[:3]
-    return x.expand(b, k, g, -1, columns).reshape(b * k * g, -1).contiguous()
+    # Not -1 for the last: without sequences any number would do.
+    return x.expand(b, k, g, -1, columns).reshape(b * k * g, x.shape[3] * columns).contiguous()
 
 
 def is_fast(args: Arguments) -> bool:
@@ -138,6 +140,8 @@ def laid_out(
 ) -> tuple[tuple[Side, Side], list[Prepared]]:
     """Both sides of a pairwise form and its launches, with memory that is still to be written."""
     units, parameter = args.q.shape[-1], args.numbers.tolist()[3]
+    for reason in too_large(max(args.q.shape[3], args.k.shape[3]), units):
+        raise RuntimeError(f"engine 'triton': {reason}")
     v = weights(args)
     if not is_fast(args):
         q, k = Side(args.q, units), Side(args.k, units)
