@@ -86,27 +86,38 @@ def step_values(sizes, values, z, first, tile, BK: tl.constexpr, SIDE: tl.conste
 
 
 @triton.jit
-def decode_step(
-    form, pairs, sizes, values, z, query, first, seen, state, tile, BK: tl.constexpr,
-    WIDE: tl.constexpr, SIDE: tl.constexpr,
+def step_weights(
+    form, pairs, sizes, z, query, first, seen, top, tile, BK: tl.constexpr, WIDE: tl.constexpr,
+    SIDE: tl.constexpr,
 ):  # fmt: skip
-    """Take BK keys into the state: largest logit (SIDE, 1, 1), sums of weights and values (SIDE, 1, dv)."""
-    top, total, sums = state
-    EARLY: tl.constexpr = (
-        BK * tile.DV * values.value.dtype.element_ty.primitive_bitwidth <= EARLY_BITS
-    )
-    if EARLY:
-        # Before the scores, so that both wait for memory at once.
-        x = step_values(sizes, values, z, first, tile, BK, SIDE)
+    """Largest logit with that of BK keys, by what sums so far shrink, and the keys' weights, for each dim."""
     rows, columns = query + tl.arange(0, 1)[:, None], first + tl.arange(0, BK)[None, :]
     score = row_scores(form, sizes, z, query, first, tile, BK, WIDE)[None, :]
     logits = final_logits(score, pairs, sizes, z, rows, columns, seen)[2]
     logits = tl.reshape(logits, [SIDE, BK // SIDE, 1])
     raised = tl.maximum(top, tl.max(logits, 1, keep_dims=True))
     base = tl.where(raised == -float("inf"), 0.0, raised)
-    shrink = tl.exp(top - base)
     weights = tl.broadcast_to(tl.exp(logits - base), [SIDE, BK // SIDE, tile.DV])
-    if not EARLY:
+    return raised, tl.exp(top - base), weights
+
+
+@triton.jit
+def decode_step(
+    form, pairs, sizes, values, z, query, first, seen, state, tile, BK: tl.constexpr,
+    WIDE: tl.constexpr, SIDE: tl.constexpr,
+):  # fmt: skip
+    """Take BK keys into the state: largest logit (SIDE, 1, 1), sums of weights and values (SIDE, 1, dv)."""
+    top, total, sums = state
+    if BK * tile.DV * values.value.dtype.element_ty.primitive_bitwidth <= EARLY_BITS:
+        # Before the scores, so that both wait for memory at once.
+        x = step_values(sizes, values, z, first, tile, BK, SIDE)
+        raised, shrink, weights = step_weights(
+            form, pairs, sizes, z, query, first, seen, top, tile, BK, WIDE, SIDE
+        )
+    else:
+        raised, shrink, weights = step_weights(
+            form, pairs, sizes, z, query, first, seen, top, tile, BK, WIDE, SIDE
+        )
         x = step_values(sizes, values, z, first, tile, BK, SIDE)
     terms = weights * x.to(tile.WORK)
     if tile.HIDES:
