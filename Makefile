@@ -31,7 +31,7 @@ elif [ -z "$$python" ]; then \
 fi
 endef
 
-.PHONY: help demo test test-full lint format types unit wheel-test bench floor-test accuracy claims docs clean
+.PHONY: help demo test test-full lint format types unit wheel-test bench gpu floor-test accuracy claims docs clean
 
 help: ## show this list
 	@echo "usage: make TARGET"
@@ -81,6 +81,20 @@ wheel-test: .venv/.stamp ## build the wheel, install it into an empty environmen
 bench: .venv/.stamp ## time ours and every peer on this machine: tables, charts, benchmarks/results/
 	.venv/bin/regard bench
 	.venv/bin/python benchmarks/cpu_bars.py
+
+# `make gpu PYTHON=python3` runs with a Python that has torch for CUDA, and installs nothing: such a
+# machine may have no network. What it has elsewhere is wanted there, so that its PYTHONPATH stays.
+ifeq ($(origin PYTHON),file)
+GPU_PYTHON := .venv/bin/python
+gpu: .venv/.stamp
+else
+GPU_PYTHON := $(PYTHON)
+endif
+STEPS ?= tests,sanitizer,bench
+BENCH ?= --resume
+
+gpu: ## on a machine with a GPU: its tests, both sanitizers, the benchmark; writes reports/ and results
+	PYTHONPATH="$(PYTHONPATH)" $(GPU_PYTHON) tests/gpu/report.py --steps $(STEPS) $(BENCH)
 
 floor-test: .venv-floor/.stamp ## the quick tests on the oldest torch we promise; writes reports/floor.txt
 	@mkdir -p reports

@@ -11,7 +11,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from regard.bench import command, main
+from regard.bench import command, jobs, main
 from regard.bench.options import parser
 from regard.bench.results import Measured
 from regard.bench.runner import Effort, Runner
@@ -117,7 +117,12 @@ def test_json_is_what_the_file_holds(bench, pretended, tmp_path: Path) -> None:
     found = json.loads(out)
     assert code == 0 and len(found["settings"]) == 2 and "Saved in regard-bench" in err
     assert found == json.loads((tmp_path / "regard-bench" / "cpu.json").read_text())
-    assert set(json.loads(bench("--list", "--json")[1])) == {"suites", "candidates", "settings"}
+    listed = json.loads(bench("--list", "--json")[1])
+    assert set(listed) == {"suites", "candidates", "settings"}
+    assert "as chosen" not in listed["settings"][0]["candidates"]
+    assert {name for s in listed["settings"] for name in s["candidates"]} == set(
+        listed["candidates"]
+    )
 
 
 def test_a_budget_stops_before_what_would_not_fit(bench, pretended) -> None:
@@ -128,13 +133,38 @@ def test_a_budget_stops_before_what_would_not_fit(bench, pretended) -> None:
 
 def test_a_candidate_asked_for_later_is_measured_then(bench, pretended) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(command, "CANDIDATES", command.CANDIDATES[:2])
+        patch.setattr(jobs, "CANDIDATES", jobs.CANDIDATES[:2])
         patch.setattr(
             Runner, "measure", lambda self, s, c: Measured(s, made_setting(s).rows[:2], rounds=1)
         )
         bench(*TINY)
-    bench(*TINY, "--resume")
+    _, _, err = bench(*TINY, "--resume")
     assert len(pretended) == 2
+    said = " ".join(err.split())
+    assert "2 of these settings lack results of sine matched, exact" in said
+    assert "measured again with everybody in them, since ratios are of rounds" in said
+    assert "lack" not in bench(*TINY, "--resume")[2] and len(pretended) == 2
+
+
+def test_a_setting_that_is_measured_again_keeps_who_was_in_it(bench, monkeypatch) -> None:
+    """A run that lacks somebody would lose others that were asked for by hand."""
+    together: list[list[str]] = []
+
+    def measure(self: Runner, setting, candidates) -> Measured:
+        names = [c.name for c in candidates]
+        together.append(names)
+        rows = [row for row in made_setting(setting).rows if row.name in names]
+        return Measured(setting, rows, rounds=1)
+
+    monkeypatch.setattr(Runner, "measure", measure)
+    monkeypatch.setattr(command, "written", lambda store, results: [])
+    one = ["--suite", "square", "--lengths", "16", "--hidden", "4"]
+    bench(*one, "--peers", "Keras")
+    bench(*one, "--peers", "textbook linear", "--resume")
+    assert "Keras" in together[0] and "textbook linear" not in together[0]
+    assert {"Keras", "textbook linear", "sine fast"} <= set(together[1])
+    bench(*one, "--peers", "none", "--resume")
+    assert len(together) == 2
 
 
 def test_a_corrupt_file_is_set_aside_and_said(bench, pretended, tmp_path: Path) -> None:
@@ -164,11 +194,34 @@ def test_a_setting_that_breaks_does_not_stop_the_run_and_is_tried_again(
     assert pretended == ["square 24, hidden 4", "square 16, hidden 4"]
 
 
+def test_a_setting_that_breaks_when_it_is_measured_again_keeps_what_it_had(
+    bench, monkeypatch
+) -> None:
+    """Better old rows without somebody than none."""
+
+    def measures(self: Runner, setting, candidates) -> Measured:
+        names = [c.name for c in candidates]
+        rows = [row for row in made_setting(setting).rows if row.name in names]
+        return Measured(setting, rows, rounds=1)
+
+    def breaks(self: Runner, setting, candidates) -> Measured:
+        raise torch.OutOfMemoryError("no room for the inputs")
+
+    monkeypatch.setattr(command, "written", lambda store, results: [])
+    monkeypatch.setattr(Runner, "measure", measures)
+    before = json.loads(bench(*TINY, "--peers", "none", "--json")[1])
+    monkeypatch.setattr(Runner, "measure", breaks)
+    _, out, err = bench(*TINY, "--peers", "Keras", "--resume", "--json")
+    assert "square 16, hidden 4 broke and keeps what it had: OutOfMemoryError: no room" in err
+    assert json.loads(out)["settings"] == before["settings"]
+
+
 def names_of(*arguments: str) -> dict[str, list[str]]:
     """Who is measured on a GPU, by setting."""
     options = parser().parse_args([*arguments])
-    jobs = command.chosen_jobs(options, "cuda")
-    return {job.setting.name: [c.name for c in job.candidates] for job in jobs}
+    sizes = {"lengths": options.lengths, "hidden": options.hidden, "quick": options.quick}
+    found = jobs.chosen_jobs(options.suite, "cuda", options.peers, **sizes)
+    return {job.setting.name: [c.name for c in job.candidates] for job in found}
 
 
 def test_on_a_gpu_each_suite_measures_what_it_needs() -> None:
@@ -184,9 +237,10 @@ def test_on_a_gpu_each_suite_measures_what_it_needs() -> None:
     ]  # fmt: skip
     assert found["square 4096, hidden 64"] == ["exact", "exact determ.", "dot cuDNN"]
     assert "textbook compiled" in found["speech"] and "exact determ." not in found["speech"]
+    assert [name for name in found["speech"] if name.startswith("dot")] == ["dot cuDNN"]
     # A setting of two suites is measured for both; backends that are asked for are there.
-    everyone = names_of("--suite", "bars", "--suite", "square")["square 4096, hidden 64"]
-    assert {"sine fast", "Keras", "dot cuDNN"} <= set(everyone) and "dot flash" not in everyone
+    both = names_of("--suite", "bars", "--suite", "square")["square 4096, hidden 16"]
+    assert {"textbook eager", "exact determ.", "dot math"} <= set(both) and "Keras" not in both
     asked = names_of("--suite", "bars", "--peers", "dot flash,Keras")["square 4096, hidden 64"]
     assert asked == [
         "sine fast",
@@ -197,6 +251,45 @@ def test_on_a_gpu_each_suite_measures_what_it_needs() -> None:
         "dot cuDNN",
         "dot flash",
     ]
+
+
+OURS = ["sine fast", "sine matched", "exact", "exact determ."]
+DOTS = ["dot cuDNN", "dot flash", "dot efficient", "dot math"]
+
+
+def test_square_on_a_gpu_follows_one_rule() -> None:
+    """Every peer where that tells most, dot through every backend once for each length."""
+    found = names_of("--suite", "square")
+    assert len(found) == 28
+    everybody = [*OURS, *(c.name for c in jobs.PEERS)]
+    for name, names in found.items():
+        length, hidden = (int(word) for word in name.removeprefix("square ").split(", hidden "))
+        if hidden == 16 and length in (512, 2048, 8192):
+            assert names == everybody
+        else:
+            dots = DOTS if hidden == 16 else DOTS[:1]
+            assert names == [*OURS, "textbook compiled", *dots]
+    quick = names_of("--quick")
+    assert [n for n, names in quick.items() if names == everybody] == [
+        "square 512, hidden 16",
+        "square 2048, hidden 16",
+    ]
+
+
+def test_peers_are_named_for_every_setting_instead() -> None:
+    for names in names_of("--suite", "square", "--peers", "none").values():
+        assert names == [*OURS, "dot cuDNN"]
+    for names in names_of("--suite", "square", "--peers", " All").values():
+        assert names == [*OURS, *(c.name for c in jobs.PEERS)]
+
+
+def test_on_the_cpu_everybody_is_measured_everywhere() -> None:
+    found = jobs.chosen_jobs(None, "cpu", None)
+    assert all(
+        job.candidates == list(jobs.CANDIDATES[1:]) for job in found if job.setting.heads > 1
+    )
+    few = jobs.chosen_jobs(["square"], "cpu", "none")[0].candidates
+    assert [c.name for c in few] == [*OURS, *DOTS]
 
 
 def test_one_of_ours_that_fails_is_an_exit_code(bench, monkeypatch) -> None:
@@ -251,6 +344,26 @@ def test_list_names_everything_and_measures_nothing(bench, pretended) -> None:
     for name in (*SUITES, "FlexAttention", "speech", "square 2048, hidden 128"):
         assert name in out
     assert max(len(line) for line in out.splitlines()) <= 80
+
+
+def test_list_shows_who_is_measured_in_a_setting(capsys, monkeypatch) -> None:
+    monkeypatch.setattr(command, "pick_device", lambda name: torch.device("cuda"))
+    assert main(["--list"]) == 0
+    out = capsys.readouterr().out
+    assert max(len(line) for line in out.splitlines()) <= 80
+    lines = out.splitlines()
+
+    def group(setting: str) -> str:
+        """The letter of a setting, then what stands behind it."""
+        (letter,) = {line.split()[0] for line in lines if f" {setting} " in line}
+        text = out.partition("together")[2].partition("Settings")[0]
+        return " ".join(
+            text.partition(f"  {letter} ")[2].partition("\n  " + chr(ord(letter) + 1))[0].split()
+        )
+
+    assert group("square 512, hidden 128") == f"{', '.join(OURS)}, textbook compiled, dot cuDNN"
+    assert group("square 8192, hidden 16").endswith("FlexAttention, Keras, " + ", ".join(DOTS))
+    assert group("speech, query by query").startswith("as chosen, sine fast")
 
 
 def test_suites_have_the_sizes_they_promise() -> None:

@@ -14,7 +14,7 @@ from regard.bench import runner as running
 from regard.bench.bars import outcomes
 from regard.bench.candidate import BOTH, FORWARD, PASSES
 from regard.bench.clock import Stopwatch
-from regard.bench.peers import Eager, EagerLinear
+from regard.bench.peers import DOTS, Dot, Eager, EagerLinear
 from regard.bench.present import table
 from regard.bench.results import Measured
 from regard.bench.runner import Effort, Runner
@@ -22,7 +22,7 @@ from regard.bench.settings import Setting, bars
 from regard.measuring import memory
 from regard.measuring.graphs import CaptureError, Recorder
 
-from .made import made_up
+from .made import made_setting, made_up
 
 CPU = torch.device("cpu")
 TINY = Setting("tiny", 2, 3, 10, 12, 8, 6, "float32")
@@ -288,6 +288,55 @@ def test_heavy_candidates_run_with_as_many_heads_as_fit(order, monkeypatch) -> N
     for free, heads in ((13 * 10**5, None), (9 * 10**5, 3), (5 * 10**5, 2), (2 * 10**4, 1)):
         monkeypatch.setattr(Runner, "free", lambda self, free=free: free)
         assert heads_of(measured().rows[0]) == heads
+
+
+def test_dot_written_out_is_scaled_by_heads_or_left_out_and_the_others_run(
+    order, monkeypatch
+) -> None:
+    """Its matrix of all pairs would not fit into a GPU at the longest lengths."""
+    dots = [DOTS[1], DOTS[3]]  # those that a CPU has
+    setting = Setting("dots", 2, 3, 120, 128, 8, 64, "float32")
+
+    def found():
+        return OnGpu(CPU, 0, EFFORT).measure(setting, dots).rows
+
+    def heads_of(row) -> set[int | None]:
+        return {p.scaled_from for p in row.passes.values()}
+
+    assert [heads_of(row) for row in found()] == [{None}, {None}]
+    # Few enough pairs, but their bytes are too many: a few heads first, and then all do not fit.
+    held = dots[1].held(setting)
+    for share, heads in ((1.0, {2, 3}), (0.2, {1})):
+        monkeypatch.setattr(Runner, "free", lambda self, share=share: share * held.bytes)
+        flash, math = found()
+        assert heads_of(flash) == {None} and heads_of(math) <= heads
+        assert all(p.timed() for p in math.passes.values())
+    whole = Dot.prepare
+
+    def no_room(self, tensors):
+        if self is dots[1]:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 64 GiB")
+        return whole(self, tensors)
+
+    monkeypatch.setattr(Dot, "prepare", no_room)
+    flash, math = found()
+    assert all(p.timed() for p in flash.passes.values())
+    assert math.reasons("skipped") == [
+        "OutOfMemoryError: CUDA out of memory. Tried to allocate 64 GiB"
+    ]
+
+
+def test_ratios_stay_over_cudnn_with_every_backend_measured() -> None:
+    """Also where another backend is faster, until cuDNN has no time."""
+    m = made_setting(bars("cuda")[0])
+    fast = m.find("sine fast")
+    flash = m.find("dot flash")
+    flash.passes[FORWARD].times.samples[:] = [1e-6] * 3
+    assert m.over(fast, FORWARD)["dot"]["of"] == "dot cuDNN"
+    assert f"dot = dot cuDNN; rounds: {m.rounds}" in table(m)
+    m.find("dot cuDNN").passes[FORWARD].status = "skipped"
+    assert m.over(fast, FORWARD)["dot"]["of"] == "dot flash"
+    assert m.over(fast, BOTH)["dot"]["of"] == "dot cuDNN"
 
 
 def test_bars_show_both_times_and_say_what_was_not_captured() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from matplotlib import image
 
-from regard.bench import charts, present
+from regard.bench import charts, looks, present
 from regard.bench.bars import amount, outcomes
 from regard.bench.candidate import BOTH, FORWARD
 from regard.bench.results import Measured, Pass, Row
@@ -98,8 +98,15 @@ def test_charts_are_drawn(tmp_path: Path) -> None:
         pixels = image.imread(tmp_path / f"h200-{kind}.png")
         assert pixels.shape[1] > 1000 and pixels[..., :3].std() > 0.05
     text = (tmp_path / "h200-time.svg").read_text()
-    for label in ("sine fast", "textbook compiled", "dot d=64", "FlexAttention", "hidden 64"):
+    for label in (
+        "sine fast",
+        "textbook compiled",
+        "dot d=64, cuDNN",
+        "FlexAttention",
+        "hidden 64",
+    ):
         assert f">{label}<" in text
+    assert ">dot math<" in text and ">dot math<" not in (tmp_path / "h200-error.svg").read_text()
 
 
 def test_charts_of_little(tmp_path: Path) -> None:
@@ -118,7 +125,23 @@ def test_one_legend_names_every_line_once_and_slow_ones_first() -> None:
     (legend,) = drawing.legends
     names = [text.get_text() for text in legend.get_texts()]
     assert sorted(names) == sorted(set(names))
-    assert names[0] == "FlexAttention" and names[-3:] == ["sine matched", "sine fast", "dot d=64"]
+    assert names[0] == "FlexAttention" and names[-4:] == [
+        "sine fast",
+        "dot efficient",
+        "dot flash",
+        "dot d=64, cuDNN",
+    ]
+
+
+def test_the_yardstick_is_one_line_and_other_backends_are_lines_beside_it() -> None:
+    """On a CPU, where cuDNN has no kernel, flash is the yardstick and not drawn twice."""
+    (m,) = made_up(square("cuda", [512], [16])).measured.values()
+    assert set(looks.other_dots(m, BOTH)) == {"dot flash", "dot efficient", "dot math"}
+    assert looks.drawn(m, BOTH)["dot"] is m.find("dot cuDNN").passes[BOTH]
+    m.find("dot cuDNN").passes[BOTH].status = "unavailable"
+    assert set(looks.other_dots(m, BOTH)) == {"dot efficient", "dot math"}
+    assert looks.drawn(m, BOTH)["dot"] is m.find("dot flash").passes[BOTH]
+    assert looks.spelled("dot", [m]) == "dot d=64"  # cuDNN forward, flash with backward
 
 
 def test_table_of_the_docs_says_what_each_ratio_is_of(tmp_path: Path, monkeypatch) -> None:

@@ -13,7 +13,7 @@ from regard.bench.candidate import BOTH, FORWARD, Candidate, Prepared, Stated, W
 from regard.bench.check import Truth, check, formula
 from regard.bench.clock import Stopwatch
 from regard.bench.ours import OURS, SineFast
-from regard.bench.peers import PEERS, Compiled, Eager, EagerLinear, Flex, Keras, textbook
+from regard.bench.peers import DOTS, PEERS, Compiled, Eager, EagerLinear, Flex, Keras, textbook
 from regard.bench.results import Measured
 from regard.bench.runner import Effort, Runner, Skip, broken
 from regard.bench.settings import Setting
@@ -199,6 +199,20 @@ def test_what_does_not_fit_at_all_is_skipped_with_the_arithmetic(monkeypatch) ->
     assert "4 tensors [Q, L, hidden] of 3 heads, with 1.0 KiB free" in row.passes[FORWARD].reason
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_dot_written_out_says_what_it_holds(dtype: str) -> None:
+    """No hidden units, and fp32 even of halves; what it says is near what it takes."""
+    setting = Setting("", 1, 2, 256, 256, 64, 16, dtype)
+    *others, math = DOTS
+    held = math.held(setting)
+    assert str(held) == "4 tensors [Q, L]" and held.bytes == 4 * 2 * 256 * 256 * 4
+    assert str(Eager().held(setting)) == "4 tensors [Q, L, hidden]"
+    assert not any(c.held(setting).bytes or c.heavy for c in others) and math.heavy
+    work = Work(math, make_tensors(setting, CPU, 0))
+    work.both()
+    assert 0.5 * held.bytes < memory.peak(work.both, CPU) <= held.bytes
+
+
 def test_inputs_that_do_not_fit_are_not_drawn(monkeypatch) -> None:
     """Of which the CPU's allocator would know too late."""
     drawn = []
@@ -215,7 +229,7 @@ def test_a_loop_that_would_keep_too_much_for_its_backward_is_left_out(monkeypatc
     """By its first 4 steps of 8: each keeps a [1, L, hidden] tensor or more."""
     setting = Setting("loop", 1, 1, 8, 64, hidden=32, value_dim=8, dtype="float32", loop=True)
     runner = Runner(torch.device("cpu"), 0, EFFORT)
-    monkeypatch.setattr(Runner, "needed", lambda *given: 0)
+    monkeypatch.setattr(EagerLinear, "tensors", 0)
     for free, status in ((2**30, "measured"), (40 * 2**10, "skipped")):
         monkeypatch.setattr(Runner, "free", lambda self, free=free: free)
         monkeypatch.setattr(memory, "available", lambda device, free=free: free)

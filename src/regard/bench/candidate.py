@@ -41,6 +41,31 @@ class Stated(NamedTuple):
     gradient: float = 0.0
 
 
+class Held(NamedTuple):
+    """The tensors of all pairs that a candidate holds at once in a backward pass.
+
+    Args:
+        tensors: about how many; 0 for what never builds one.
+        shape: of each in one head, for a person.
+        numbers: in each, of all heads: by these a setting is large for it.
+        itemsize: bytes of a number.
+    """
+
+    tensors: int
+    shape: str
+    numbers: int
+    itemsize: int
+
+    @property
+    def bytes(self) -> int:
+        """Of all of them."""
+        return self.tensors * self.numbers * self.itemsize
+
+    def __str__(self) -> str:
+        """Such as `4 tensors [Q, L, hidden]`."""
+        return f"{self.tensors} tensors {self.shape}"
+
+
 class Candidate(ABC):
     """One way to compute attention. A subclass says what it is and prepares a call.
 
@@ -49,7 +74,8 @@ class Candidate(ABC):
         family: "dot" candidates are the yardstick and compute another formula.
         what: one line for a person: what runs, and so what a ratio over it is a ratio of.
         stated: the error it says it makes beyond that of rounding.
-        tensors: about how many [B, H, Q, L, N] tensors it holds at once in a backward pass.
+        tensors: about how many tensors of all pairs it holds at once in a backward pass; what
+            tensors those are says `held`.
         heavy: on a GPU a few heads of a large setting are tried first: all may not fit, or be slow.
     """
 
@@ -67,6 +93,11 @@ class Candidate(ABC):
     def no_backward(self, setting: Setting) -> str | None:
         """Why it has no backward pass; None if it has."""
         return None
+
+    def held(self, setting: Setting) -> Held:
+        """What it holds: every hidden unit of every pair, unless a subclass says otherwise."""
+        itemsize = setting.torch_dtype.itemsize
+        return Held(self.tensors, "[Q, L, hidden]", setting.numbers, itemsize)
 
     @abstractmethod
     def prepare(self, tensors: Tensors) -> Prepared:

@@ -11,7 +11,19 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
 
 from regard.bench.candidate import BOTH, PASSES
-from regard.bench.looks import GREY, LOOKS, OURS, Point, draw_line, drawn, head, plain, spelled
+from regard.bench.looks import (
+    GREY,
+    LOOKS,
+    OURS,
+    Point,
+    draw_line,
+    drawn,
+    head,
+    other_dots,
+    plain,
+    spelled,
+    thickness,
+)
 from regard.bench.points import error_figure, shapes_figure
 from regard.bench.results import Measured, Pass
 from regard.bench.settings import shapes
@@ -58,8 +70,8 @@ def bytes_of(p: Pass) -> float | None:
 
 # As the lines come from above in most panels.
 SLOW_FIRST = (
-    "FlexAttention", "Keras", "textbook eager", "textbook compiled", "exact", "sine matched",
-    "sine fast", "dot",
+    "FlexAttention", "Keras", "textbook eager", "textbook compiled", "dot math", "exact", "sine matched",
+    "sine fast", "dot efficient", "dot flash", "dot",
 )  # fmt: skip
 TIME = "Additive attention: time of a call by length"
 MEMORY = "Additive attention: peak memory above the inputs by length, forward and backward"
@@ -102,7 +114,8 @@ def by_length(
             grid[i][0].set_ylabel(which, size=10)
     for axes in grid[-1]:
         axes.set_xlabel("length", size=9)
-    legend(figure, shown, wide)
+    names = {name: spelled(name, square) for name in SLOW_FIRST if name in shown}
+    legend(figure, names, wide)
     head(figure, headline, results, square[0], high)
     return figure
 
@@ -115,7 +128,7 @@ def lines(
     for m in sorted(square, key=lambda m: m.setting.len_q):
         if m.setting.hidden != hidden:
             continue
-        for name, p in drawn(m, which).items():
+        for name, p in (drawn(m, which) | other_dots(m, which)).items():
             height = value(p)
             if height is not None:
                 point = Point(m.setting.len_q, height, p.scaled_from is not None)
@@ -156,15 +169,14 @@ def ceiling(axes: Axes, count: int, named: bool) -> None:
         )  # fmt: skip
 
 
-def legend(figure: Figure, shown: set[str], wide: float) -> None:
+def legend(figure: Figure, names: dict[str, str], wide: float) -> None:
     """Names in the right margin, slow ones first as the lines come from above; ours in bold."""
-    names = [name for name in SLOW_FIRST if name in shown]
     handles = [
-        Line2D([], [], color=LOOKS[name][0], marker=LOOKS[name][1], ms=5, lw=2.0 if name in OURS else 1.2)
+        Line2D([], [], color=LOOKS[name][0], marker=LOOKS[name][1], ms=5, lw=thickness(name))
         for name in names
     ]  # fmt: skip
     found = figure.legend(
-        handles, [spelled(name) for name in names], loc="center left", frameon=False, fontsize=8.5,
+        handles, list(names.values()), loc="center left", frameon=False, fontsize=8.5,
         bbox_to_anchor=(1 - 1.55 / wide, 0.5), handlelength=1.6, labelspacing=0.8,
     )  # fmt: skip
     for name, text in zip(names, found.get_texts(), strict=True):

@@ -9,27 +9,24 @@ import sys
 import textwrap
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from regard.bench import present
-from regard.bench.bars import DETERMINISTIC, needed, outcomes
-from regard.bench.candidate import FORWARD, Candidate
+from regard.bench.bars import outcomes
+from regard.bench.jobs import CANDIDATES, Job, UsageError, chosen_jobs
 from regard.bench.options import RESULTS
-from regard.bench.ours import OURS, AsChosen
-from regard.bench.peers import DOTS, PEERS
 from regard.bench.progress import Progress, progress
-from regard.bench.runner import Effort, Runner, broken
-from regard.bench.settings import SUITES, Setting, suite
+from regard.bench.runner import Effort, Runner, brief, broken
+from regard.bench.settings import SUITES
 from regard.bench.store import Results, Store, StoreError
 from regard.measuring.files import json_bytes
 from regard.measuring.machine import calm_threads, machine
 from regard.measuring.words import duration
 
-CANDIDATES: tuple[Candidate, ...] = (*OURS, *PEERS)
-CHOSEN = AsChosen.name
 INTERRUPTED = 130
+UNBROKEN = "\xa0"  # a space where no line is wrapped
 EFFORT = {
     "cuda": Effort(seconds=3.0, longest=0.3, most=15, heads=4),
     "cpu": Effort(seconds=20.0, longest=5.0),
@@ -44,7 +41,8 @@ def carry_out(options: argparse.Namespace) -> int:
     """Run the command; the exit code."""
     try:
         device = pick_device(options.device)
-        jobs = chosen_jobs(options, device.type)
+        sizes = {"lengths": options.lengths, "hidden": options.hidden, "quick": options.quick}
+        jobs = chosen_jobs(options.suite, device.type, options.peers, **sizes)
         if options.list:
             show_list(jobs, as_json=options.json)
             return 0
@@ -63,17 +61,6 @@ def carry_out(options: argparse.Namespace) -> int:
         return 1
 
 
-class UsageError(ValueError):
-    """A mistake in the arguments."""
-
-
-class Job(NamedTuple):
-    """A setting and who is measured in it."""
-
-    setting: Setting
-    candidates: list[Candidate]
-
-
 def run(options: argparse.Namespace, device: torch.device, jobs: list[Job]) -> int:
     """Measure what is not measured yet, then draw and print."""
     out = options.out or (RESULTS if RESULTS.is_dir() else Path("regard-bench"))
@@ -84,6 +71,7 @@ def run(options: argparse.Namespace, device: torch.device, jobs: list[Job]) -> i
     about = describe(device)
     results, said = store.open(about, options.seed, options.resume)
     say(said)
+    say(again(jobs, results))
     effort = (QUICK if options.quick else EFFORT)[device.type]
     interrupted = False
     try:
@@ -121,30 +109,43 @@ def loop(
     began = time.monotonic()
     lasted: list[float] = []
     for number, job in enumerate(jobs):
-        if done(job, results):
+        before = results.measured.get(job.setting.key)
+        if not job.missing(before):
             continue
         spent = time.monotonic() - began
         # A setting cannot be cut short, so that the longest one so far must still fit; but the first
         # one also waits for compilers and libraries to start.
         if budget is not None and lasted and spent + max(lasted[1:] or lasted) > budget:
-            left = sum(not done(job, results) for job in jobs)
+            left = sum(bool(job.missing(results.measured.get(job.setting.key))) for job in jobs)
             return f"budget of {duration(budget)} spent, settings left: {left}; --resume goes on"
         shown.setting(number, len(jobs), job.setting.title())
+        everybody = job.beside(before)
         try:
-            found = runner.measure(job.setting, job.candidates)
+            found = runner.measure(job.setting, everybody)
         except Exception as error:  # not even the inputs fit, or the device is lost
-            found = broken(job.setting, job.candidates, error)
+            found = broken(job.setting, everybody, error)
+            if before is not None:
+                say(f"{job.setting.name} broke and keeps what it had: {brief(error)}")
+                found = before
         results.add(found)
         store.save(results)
         lasted.append(time.monotonic() - began - spent)
     return ""
 
 
-def done(job: Job, results: Results) -> bool:
-    """Whether the results have this setting, with every candidate asked for."""
-    found = results.measured.get(job.setting.key)
-    rows = [found.find(candidate.name) for candidate in job.candidates] if found else [None]
-    return all(row is not None and row.passes[FORWARD].status != "pending" for row in rows)
+def again(jobs: list[Job], results: Results) -> str:
+    """A sentence about settings that are there, but without somebody who was asked for."""
+    found = [job.missing(results.measured.get(job.setting.key)) for job in jobs]
+    there = [job.setting.key in results.measured for job in jobs]
+    lacking = [missing for missing, known in zip(found, there, strict=True) if known and missing]
+    if not lacking:
+        return ""
+    names = ", ".join(c.name for c in CANDIDATES if any(c in missing for missing in lacking))
+    count = len(lacking)
+    return (
+        f"{count} of these setting{'s' * (count != 1)} lack{'s' * (count == 1)} results of {names}: "
+        "measured again with everybody in them, since ratios are of rounds"
+    )
 
 
 def written(store: Store, results: Results) -> list[str]:
@@ -181,82 +182,47 @@ def ours_failed(results: Results, keys: set[str]) -> bool:
     )
 
 
-def chosen_jobs(options: argparse.Namespace, device: str) -> list[Job]:
-    """The settings of the suites asked for, each once, the most important first."""
-    names = options.suite or list(SUITES)
-    if (options.lengths or options.hidden) and "square" not in names:
-        raise UsageError(f"--lengths and --hidden are for --suite square, got {', '.join(names)}")
-    sizes = {"lengths": options.lengths, "hidden": options.hidden, "quick": options.quick}
-    everyone = chosen_candidates(options.peers, device)
-    found: dict[str, Job] = {}
-    for name in SUITES:
-        if name in names:
-            for setting in suite(name, device, **sizes):
-                # What the plan picks for large calls is one of the others.
-                chosen = [c for c in everyone if c.name != CHOSEN or name == "shapes"]
-                if options.peers is None and device == "cuda":
-                    chosen = for_suite(name, setting, chosen)
-                before = found.get(setting.key, Job(setting, [])).candidates
-                both = [c for c in everyone if c in chosen or c in before]
-                found[setting.key] = Job(setting, both)
-    return list(found.values())
-
-
-def for_suite(name: str, setting: Setting, everyone: list[Candidate]) -> list[Candidate]:
-    """Who a suite needs: time on a GPU is dear, and compilers are slow."""
-    if name == "bars":
-        return [c for c in everyone if c.name in needed(setting.hidden)]
-    if name == "shapes":
-        return [c for c in everyone if c.name != DETERMINISTIC]
-    return everyone
-
-
-def chosen_candidates(peers: str | None, device: str) -> list[Candidate]:
-    """Ours, the device's usual dot, and the peers asked for."""
-    usual = [c for c in CANDIDATES if c.family != "dot" or device == "cpu" or c is DOTS[0]]
-    if peers is None:
-        return usual
-    named = {c.name.lower(): c for c in PEERS}
-    wanted = (
-        [] if peers.strip().lower() == "none" else [x.strip().lower() for x in peers.split(",")]
-    )
-    for name in wanted:
-        if name not in named:
-            known = ", ".join(c.name for c in named.values())
-            raise UsageError(f"--peers: unknown peer {name!r}. Peers: {known}, or none")
-    always = [c for c in usual if c.family in ("ours", "dot")]
-    return [c for c in CANDIDATES if c in always or c.name.lower() in wanted]
-
-
 def show_list(jobs: list[Job], *, as_json: bool) -> None:
-    """What there is."""
+    """What there is, and who is measured where."""
     candidates = [c for c in CANDIDATES if any(c in job.candidates for job in jobs)]
     if as_json:
         found = {
             "suites": SUITES,
             "candidates": {candidate.name: candidate.what for candidate in candidates},
-            "settings": [setting.as_dict() for setting, _ in jobs],
+            "settings": [
+                job.setting.as_dict() | {"candidates": [c.name for c in job.candidates]}
+                for job in jobs
+            ],
         }
         print(json_bytes(found).decode(), end="")
         return
     print("Suites")
     for name, meaning in SUITES.items():
-        print(
-            textwrap.fill(meaning, 80, initial_indent=f"  {name:<8} ", subsequent_indent=" " * 11)
-        )
+        item(name, 8, meaning)
     print("\nCandidates")
     for candidate in candidates:
-        print(
-            textwrap.fill(
-                candidate.what,
-                80,
-                initial_indent=f"  {candidate.name:<18} ",
-                subsequent_indent=" " * 21,
-            )
-        )
-    print("\nSettings, in this order")
-    for setting, _ in jobs:
-        print(textwrap.fill(setting.title(), 80, initial_indent="  ", subsequent_indent="    "))
+        item(candidate.name, 18, candidate.what)
+    # Few groups are measured in many settings: named by letters, a setting stays one line.
+    groups = list(dict.fromkeys(tuple(c.name for c in job.candidates) for job in jobs))
+    letters = [chr(ord("A") + number) for number in range(len(groups))]
+    print("\nWho is measured together")
+    for letter, names in zip(letters, groups, strict=True):
+        item(letter, 1, ", ".join(name.replace(" ", UNBROKEN) for name in names))
+    print("\nSettings, in this order, and who is measured in them")
+    columns = ("batch", "heads", "queries", "keys", "hidden", "value", "dtype")
+    print("  {:27}{:>5}{:>6}{:>8}{:>6}{:>7}{:>6} {}".format("", *columns))
+    for job in jobs:
+        s, letter = job.setting, letters[groups.index(tuple(c.name for c in job.candidates))]
+        name = f"{letter} {s.name}{', query by query' * s.loop}"
+        sizes = f"{s.batch:>5}{s.heads:>6}{s.len_q:>8}{s.len_k:>6}{s.hidden:>7}{s.value_dim:>6}"
+        print(f"  {name:27}{sizes} {s.dtype}")
+
+
+def item(name: str, wide: int, text: str) -> None:
+    """A name and what belongs to it, at 80 columns."""
+    first, rest = f"  {name:<{wide}} ", " " * (wide + 3)
+    lines = textwrap.fill(text, 80, initial_indent=first, subsequent_indent=rest)
+    print(lines.replace(UNBROKEN, " "))
 
 
 def describe(device: torch.device) -> dict[str, Any]:

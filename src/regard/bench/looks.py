@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from matplotlib.figure import Figure
 
+from regard.bench.candidate import PASSES
 from regard.bench.results import Measured, Pass
 from regard.bench.store import Results
 from regard.measuring.figure import FAINT, INK
@@ -26,7 +27,12 @@ LOOKS = {
     "FlexAttention": ("#009E73", "P"),
     "Keras": ("#AA4499", "X"),
     "dot": (GREY, "."),
+    "dot flash": ("#8C8C8C", ">"),
+    "dot efficient": ("#8C8C8C", "<"),
+    "dot math": ("#8C8C8C", "p"),
 }
+# Backends that may not be the yardstick: thin lines, as no ratio is over them.
+BACKENDS = ("dot flash", "dot efficient", "dot math")
 DOT = "dot d=64"
 EAGER = ("textbook eager", "textbook linear")
 OURS = ("as chosen", "sine fast", "sine matched", "exact")
@@ -45,24 +51,41 @@ def drawn(m: Measured, which: str) -> dict[str, Pass]:
     rows = {row.name: row for row in m.rows if row.passes[which].timed()}
     eager = [rows[name] for name in EAGER if name in rows]
     fastest = min(eager, key=lambda row: row.passes[which].times.median, default=None)
-    chosen = {name: rows.get(name) for name in LOOKS}
+    chosen = {name: rows.get(name) for name in LOOKS if name not in BACKENDS}
     chosen |= {"textbook eager": fastest, "dot": m.yardstick(which)}
     return {name: row.passes[which] for name, row in chosen.items() if row is not None}
+
+
+def other_dots(m: Measured, which: str) -> dict[str, Pass]:
+    """Dot through backends that are not the yardstick."""
+    yardstick = m.yardstick(which)
+    rows = {name: m.find(name) for name in BACKENDS}
+    return {
+        name: row.passes[which]
+        for name, row in rows.items()
+        if row is not None and row is not yardstick and row.passes[which].timed()
+    }
 
 
 def draw_line(axes: Axes, name: str, points: list[Point], size: float = 4.8) -> None:
     """A line with its marks."""
     ink, mark = LOOKS[name]
-    ours, dot = name in OURS, name == "dot"
+    above = 2 if name in OURS else 0 if name in BACKENDS else 1
     axes.plot(
-        [p.x for p in points], [p.y for p in points], color=ink, lw=2.0 if ours else 1.2,
-        ls=(0, (4, 2)) if dot else "-", zorder=4 if ours else 3,
+        [p.x for p in points], [p.y for p in points], color=ink, lw=thickness(name),
+        ls=(0, (4, 2)) if name == "dot" else "-", zorder=2 + above,
     )  # fmt: skip
+    size *= 1.6 if name == "dot" else 0.7 if name in BACKENDS else 1.0
     for p in points:
         axes.plot(
-            p.x, p.y, marker=mark, ms=1.6 * size if dot else size, mec=ink, mfc="white" if p.scaled else ink, mew=1.1,
-            zorder=5 if ours else 4,
+            p.x, p.y, marker=mark, ms=size, mec=ink, mfc="white" if p.scaled else ink,
+            mew=0.8 if name in BACKENDS else 1.1, zorder=3 + above,
         )  # fmt: skip
+
+
+def thickness(name: str) -> float:
+    """Of a line."""
+    return 2.0 if name in OURS else 0.8 if name in BACKENDS else 1.2
 
 
 def plain(axes: Axes) -> None:
@@ -74,9 +97,12 @@ def plain(axes: Axes) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def spelled(name: str) -> str:
-    """As it is shown."""
-    return DOT if name == "dot" else name
+def spelled(name: str, settings: list[Measured]) -> str:
+    """As it is shown: the yardstick with its backend, where it is the same in all settings."""
+    if name != "dot":
+        return name
+    found = {row.name for m in settings for w in PASSES if (row := m.yardstick(w)) is not None}
+    return f"{DOT}, {found.pop().removeprefix('dot ')}" if len(found) == 1 else DOT
 
 
 def head(figure: Figure, headline: str, results: Results, m: Measured | None, high: float) -> None:

@@ -67,8 +67,8 @@ def parser() -> argparse.ArgumentParser:
     add(
         "--peers",
         metavar="NAME,NAME",
-        help="these peers alone, in every setting; 'none' for ours and dot (default: what each suite "
-        "needs; on a GPU dot through cuDNN alone)",
+        help="these peers alone, in every setting; 'none' for ours and dot, 'all' for everybody "
+        "(default: on a GPU what each suite needs, see --list)",
     )
     add(
         "--budget",
@@ -76,7 +76,11 @@ def parser() -> argparse.ArgumentParser:
         metavar="SECONDS",
         help="stop before a setting that would not fit",
     )
-    add("--resume", action="store_true", help="go on with what is in the results")
+    add(
+        "--resume",
+        action="store_true",
+        help="go on with what is in the results; a setting that lacks a candidate is measured again",
+    )
     add(
         "--out",
         type=folder,
@@ -91,7 +95,11 @@ def parser() -> argparse.ArgumentParser:
     )
     add("--seed", type=seed, default=0, metavar="N", help="of the inputs (default: 0)")
     add("--threads", type=count, metavar="N", help="CPU threads (default: as many as are free)")
-    add("--list", action="store_true", help="list suites, settings and candidates, measure nothing")
+    add(
+        "--list",
+        action="store_true",
+        help="list suites, settings and who is measured, measure nothing",
+    )
     add("--json", action="store_true", help="print JSON in place of the tables")
     return found
 

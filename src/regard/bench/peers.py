@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from regard.bench.candidate import Candidate, Prepared
+from regard.bench.candidate import Candidate, Held, Prepared
 from regard.bench.settings import DOT_DIM, Setting
 from regard.bench.tensors import Tensors
 
@@ -197,7 +197,17 @@ class Dot(Candidate):
         return Prepared(F.scaled_dot_product_attention, [])
 
 
-def dot_through(backend: SDPBackend, label: str) -> Dot:
+class DotMath(Dot):
+    """The one that is written out, and builds the [Q, L] matrix."""
+
+    tensors, heavy = 4, True
+
+    def held(self, setting: Setting) -> Held:
+        """No hidden units, and no halves: SDPA computes this in fp32 at least."""
+        return Held(self.tensors, "[Q, L]", setting.pairs, max(setting.torch_dtype.itemsize, 4))
+
+
+def dot_through(backend: SDPBackend, label: str, kind: type[Dot] = Dot) -> Dot:
     """A yardstick by its backend."""
     body = {
         "name": f"dot {label}",
@@ -205,7 +215,7 @@ def dot_through(backend: SDPBackend, label: str) -> Dot:
         "label": label,
         "what": f"plain scaled dot product attention, d={DOT_DIM}, SDPA's {label} backend",
     }
-    return type(f"Dot{label.title()}", (Dot,), body)()
+    return type(f"Dot{label.title()}", (kind,), body)()
 
 
 def no_compiler(tensors: Tensors) -> str | None:
@@ -219,6 +229,6 @@ DOTS: tuple[Candidate, ...] = (
     dot_through(SDPBackend.CUDNN_ATTENTION, "cuDNN"),
     dot_through(SDPBackend.FLASH_ATTENTION, "flash"),
     dot_through(SDPBackend.EFFICIENT_ATTENTION, "efficient"),
-    dot_through(SDPBackend.MATH, "math"),
+    dot_through(SDPBackend.MATH, "math", DotMath),
 )
 PEERS: tuple[Candidate, ...] = (Eager(), EagerLinear(), Compiled(), Flex(), Keras(), *DOTS)

@@ -103,19 +103,19 @@ def error_figure(square: list[Measured], results: Results) -> Figure:
         for axes, which in zip(panels, PASSES, strict=True):
             error_panel(axes, m, which)
     names = [n for n in LOOKS if any(n in drawn(m, which) for m in shown for which in PASSES)]
-    mark_legend(figure, names)
+    mark_legend(figure, {name: spelled(name, shown) for name in names})
     head(figure, "What the error costs: error against fp64 beside time", results, shown[0], high)
     return figure
 
 
-def mark_legend(figure: Figure, names: list[str]) -> None:
+def mark_legend(figure: Figure, names: dict[str, str]) -> None:
     """What the marks are."""
     entries = [
         Line2D(
             [], [], color=LOOKS[n][0], marker=LOOKS[n][1], ls="", ms=10 if n == "dot" else 7,
-            label=spelled(n),
+            label=label,
         )
-        for n in names
+        for n, label in names.items()
     ]  # fmt: skip
     figure.legend(
         handles=entries, loc="lower center", ncols=len(entries), frameon=False, fontsize=8.5,

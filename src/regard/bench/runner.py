@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from regard.bench.candidate import BOTH, FORWARD, PASSES, Candidate, Work
+from regard.bench.candidate import BOTH, FORWARD, PASSES, Candidate, Held, Work
 from regard.bench.check import Errors, Truth, check
 from regard.bench.clock import SAMPLE_SECONDS, Stopwatch
 from regard.bench.results import Measured, Pass, Row
@@ -22,8 +22,9 @@ from regard.measuring.graphs import CaptureError, Recorder
 from regard.measuring.graphs import first_line as brief
 
 Tell = Callable[[str], None]
-# From this many numbers in [B, H, Q, L, N] on, a few heads are tried before all of them: on the CPU;
-# on a GPU for what builds or unrolls them; and for what does not, where it takes tens of milliseconds.
+# From this many numbers of all pairs on (`Candidate.held`), a few heads are tried before all of them: on
+# the CPU; on a GPU for what builds or unrolls them; and for what does not, where it takes tens of
+# milliseconds.
 LARGE, LARGE_HEAVY, LARGE_LIGHT = 2**27, 2**31, 2**37
 # Steps of a loop by which the memory of all of them is foreseen.
 FORESEEN = 4
@@ -204,8 +205,7 @@ class Runner:
         """All heads where they fit into memory and time, else a few."""
         whole = self.tensors
         setting = whole.setting
-        large = (LARGE_HEAVY if candidate.heavy else LARGE_LIGHT) if self.on_gpu else LARGE
-        if setting.all_heads == 1 or setting.numbers < large:
+        if setting.all_heads == 1 or not self.large(candidate.held(setting), candidate.heavy):
             self.room(candidate, setting)
             return whole
         few = whole.with_heads(self.few_heads(candidate))
@@ -217,14 +217,22 @@ class Runner:
         self.release()
         # The more heads, the closer a multiple of their time: all, or else those of one batch entry.
         larger = [whole] if setting.batch == 1 else [whole, whole.with_heads(setting.heads)]
-        # On a GPU twice: what was recorded before holds as much as a call, while the next one warms up.
-        room = self.free() / 2 if self.on_gpu else self.free()
         for tensors in larger:
             heads = tensors.setting.all_heads
-            short = heads * seconds <= self.effort.longest and heads * bytes_needed <= room
+            short = heads * seconds <= self.effort.longest
+            short = short and heads * bytes_needed <= self.comfortable()
             if heads > few.setting.all_heads and short and self.runs(candidate, tensors, which):
                 return tensors
         return few
+
+    def large(self, held: Held, heavy: bool) -> bool:
+        """Whether a few heads are tried first."""
+        if not self.on_gpu:
+            return held.numbers >= LARGE
+        # By their bytes too: the counts were chosen on a GPU that is larger than most.
+        return held.numbers >= (LARGE_HEAVY if heavy else LARGE_LIGHT) or (
+            held.bytes > self.comfortable()
+        )
 
     def runs(self, candidate: Candidate, tensors: Tensors, which: str) -> bool:
         """Whether the memory is enough for these."""
@@ -240,7 +248,7 @@ class Runner:
     def few_heads(self, candidate: Candidate) -> int:
         """As many as the effort says where that fits by what the candidate holds, else one."""
         setting = self.tensors.setting
-        if self.needed(candidate, setting.with_heads(self.effort.heads)) <= self.free():
+        if candidate.held(setting.with_heads(self.effort.heads)).bytes <= self.free():
             return self.effort.heads
         self.room(candidate, setting.with_heads(1))
         return 1
@@ -249,12 +257,12 @@ class Runner:
         """On the CPU memory that runs out ends the program, so that it is foreseen."""
         if self.on_gpu:
             return
-        need = self.needed(candidate, setting)
-        if need > self.free():
+        held = candidate.held(setting)
+        if held.bytes > self.free():
             free = memory.available(self.device)
             raise Skip(
-                f"about {memory.show(need)} for {candidate.tensors} tensors [Q, L, hidden] of "
-                f"{setting.all_heads} heads, with {memory.show(free)} free"
+                f"about {memory.show(held.bytes)} for {held} of {setting.all_heads} heads, with "
+                f"{memory.show(free)} free"
             )
 
     def foresee(self, work: Work) -> None:
@@ -270,13 +278,16 @@ class Runner:
                 f"{memory.show(free)} free"
             )
 
-    def needed(self, candidate: Candidate, setting: Setting) -> int:
-        """About how many bytes a candidate holds at once."""
-        return candidate.tensors * setting.numbers * setting.torch_dtype.itemsize
-
     def free(self) -> float:
         """Bytes that a measurement may take."""
         return memory.SHARE * memory.available(self.device)
+
+    def comfortable(self) -> float:
+        """Bytes that a call may hold and still be recorded.
+
+        On a GPU half: what was recorded before holds as much as a call, while the next one warms up.
+        """
+        return self.free() / 2 if self.on_gpu else self.free()
 
     def truth(self, tensors: Tensors) -> Truth:
         """What is true of these inputs; made once."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 DOT_DIM = 64
 LENGTHS = {"cuda": (512, 1024, 2048, 4096, 8192, 16384, 32768), "cpu": (256, 512, 1024, 2048)}
-QUICK_LENGTHS = {"cuda": (1024, 4096), "cpu": (256, 512)}
+QUICK_LENGTHS = {"cuda": (512, 2048), "cpu": (256, 512)}
 # The most asked for first: a budget may end a run early.
 HIDDEN = (16, 64, 32, 128)
 
@@ -57,10 +57,15 @@ class Setting:
         return self.batch * self.heads
 
     @property
-    def numbers(self) -> int:
-        """Numbers in the tensor that the textbook builds; in a loop it does so for each query."""
+    def pairs(self) -> int:
+        """Pairs of a query and a key of one call; in a loop there is one for each query."""
         queries = 1 if self.loop else self.len_q
-        return self.all_heads * queries * self.len_k * self.hidden
+        return self.all_heads * queries * self.len_k
+
+    @property
+    def numbers(self) -> int:
+        """Numbers in the tensor that the textbook builds."""
+        return self.pairs * self.hidden
 
     @property
     def by_wall(self) -> bool:

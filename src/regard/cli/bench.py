@@ -11,7 +11,7 @@ from regard.cli import names
 from regard.cli.common import offering_lists
 from regard_command import load_library
 
-OFFERED = {"peers": offering_lists((*names.PEERS, "none"))}
+OFFERED = {"peers": offering_lists((*names.PEERS, "all", "none"))}
 
 
 class Bench(click.Command):
