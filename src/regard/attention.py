@@ -9,6 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from regard import repeats
 from regard.arguments import autocast_enabled
 from regard.checks import (
     check_bias,
@@ -96,11 +97,20 @@ def attention(
     Returns:
         (..., heads, query length, value dim), the dtype of the inputs.
     """
+    call = None
+    if mask is None and bias is None and sink is None and softcap is None and error is None:
+        if not WATCHERS and not KEY_CHANGES:
+            call = repeats.find(query, key, value, score, temperature, dropout, engine)
+        if call is not None and (output := call.again()) is not None:
+            return output
     problem, squeeze = _prepare(
         query, key, value, score, mask, bias, sink, temperature, softcap, dropout, error, NOTHING
     )
     output = _run(problem, engine).output
-    return output.squeeze(-3) if squeeze else output
+    output = output.squeeze(-3) if squeeze else output
+    if call is not None:
+        call.learn(problem, engine, output)
+    return output
 
 
 def attend(

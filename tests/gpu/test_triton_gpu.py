@@ -17,7 +17,7 @@ from torch import Tensor
 import regard
 from regard import Mask
 
-from ..triton.tools import deterministic, inputs, outcome, widened
+from ..triton.tools import deterministic, forget_plans, inputs, outcome, widened
 
 pytestmark = pytest.mark.gpu
 DEVICE = "cuda"
@@ -212,17 +212,17 @@ def test_a_broken_gradient_stays_in_its_row(garbage, fixed):
 
 def test_the_compiler_arranges_tiles_as_the_sums_need_it(monkeypatch):
     """And where it did not, the gradients would come out the same, summed in the other way."""
-    from regard.engines.triton import gradients, lanes
+    from regard.engines.triton import lanes
 
     call = Call(regard.Additive, 300, 200, 20, 64, BF16, batch=1)
     tensors, score = call.tensors(), call.build()
     grad = torch.randn(1, call.heads, call.queries, call.value_dim).to(tensors[0])
     monkeypatch.setattr(lanes, "VERDICTS", {})
-    gradients.backward_plan.clear()  # it asks where it launches for the first time
+    forget_plans()  # it asks where it launches for the first time
     first = outcome(tensors, score, "triton", grad)
     assert lanes.VERDICTS and not lanes.refused()
     monkeypatch.setattr(lanes, "VERDICTS", {})
-    gradients.backward_plan.clear()
+    forget_plans()
     monkeypatch.setattr(lanes, "arranged", lambda text: False)
     second = outcome(tensors, score, "triton", grad)
     assert lanes.refused()

@@ -11,11 +11,11 @@ import regard
 from regard import Mask
 from regard.testing import poisoned
 
-from .tools import check, deterministic, inputs, outcome
+from .tools import check, deterministic, forget_plans, inputs, outcome
 
 pytest.importorskip("triton")
 from regard.engines import launching
-from regard.engines.triton import bound, choices, decode, decode_backward, gradients
+from regard.engines.triton import bound, choices, decode, decode_backward
 
 pytestmark = pytest.mark.interpreted
 INF = float("inf")
@@ -47,11 +47,9 @@ def test_values_too_wide_to_be_put_together_at_once(monkeypatch):
     monkeypatch.setattr(choices, "COMBINED", 64)
     assert choices.combining(2, 70) == (2, 32)  # three programs
     # Each makes two parts; what was bound before was bound for other sizes.
-    bound.forward_plan.clear()
-    gradients.backward_plan.clear()
+    forget_plans()
     check(inputs(2, PARTS, heads=1, value_dim=70), regard.Additive(3, 1))
-    bound.forward_plan.clear()
-    gradients.backward_plan.clear()
+    forget_plans()
 
 
 def test_statistics_of_values_without_dims():
@@ -205,7 +203,7 @@ def counted(monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(choices, "decode_blocks", spy)
-        gradients.backward_plan.clear()  # another test may have made the plan of these calls
+        forget_plans()
         yield seen
 
 
@@ -328,7 +326,7 @@ def test_a_row_that_is_broken_keeps_to_itself():
 def test_gradients_have_the_same_bits_in_every_call(sizes, monkeypatch):
     """Each place is written once and sums have one order: the first call is ordinary, then bound."""
     monkeypatch.setattr(launching, "SIGHTS", 2)
-    gradients.backward_plan.clear()
+    forget_plans()
     tensors = inputs(1, sizes.pop("keys"), **{"heads": 2, **sizes})
     score = regard.Additive(tensors[0].shape[-1], tensors[0].shape[1])
     grad = torch.randn(*tensors[0].shape[:-1], 4)

@@ -8,6 +8,8 @@ import torch
 import regard
 from regard import Mask
 
+from .tools import forget_plans
+
 pytestmark = pytest.mark.interpreted
 
 
@@ -30,13 +32,12 @@ def gradients(engine: str, mask: Mask | None) -> tuple[torch.Tensor, ...]:
 @pytest.mark.parametrize("mask", [None, Mask.window(left=20)], ids=["whole", "window"])
 def test_any_number_of_parts(mask, monkeypatch) -> None:
     from regard.engines.triton import choices
-    from regard.engines.triton import gradients as planned
 
     truth, seen = gradients("reference", mask), set()
     monkeypatch.setattr(choices, "ROUNDS", 1)
     for warps in (1, 8, 12, 16, 10**6):  # 1, 2, 3, 4 and 5 parts of 5 blocks, some of them short
         monkeypatch.setattr(choices, "ALL_REGISTERS", warps * choices.BACKWARD_REGISTERS)
-        planned.backward_plan.clear()
+        forget_plans()
         plan = choices.query_parts
         monkeypatch.setattr(
             choices, "query_parts", lambda *x, plan=plan: seen.add(n := plan(*x)) or n
@@ -44,7 +45,7 @@ def test_any_number_of_parts(mask, monkeypatch) -> None:
         for ours, expected in zip(gradients("triton", mask), truth, strict=True):
             torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-5)
         monkeypatch.setattr(choices, "query_parts", plan)
-    planned.backward_plan.clear()
+    forget_plans()
     assert len(seen) >= 4 and 1 in seen and 5 in seen
 
 

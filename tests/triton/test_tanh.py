@@ -10,7 +10,7 @@ import regard
 from regard.engines import plan
 from regard.problem import Problem
 
-from .tools import check, draw, inputs, score_of
+from .tools import check, draw, forget_plans, inputs, score_of
 
 pytestmark = pytest.mark.interpreted
 HALF = [torch.float16, torch.bfloat16]
@@ -100,7 +100,7 @@ def test_all_weights_are_0():
 @pytest.mark.parametrize("queries", [15, 16])
 def test_both_sides_of_the_fewest_queries(queries, monkeypatch):
     """Fewer queries do not repay the exponentials: nothing is laid out for them."""
-    from regard.engines.triton import gradients, prepare
+    from regard.engines.triton import prepare
 
     launched, laid_out = set(), prepare.laid_out
 
@@ -110,7 +110,7 @@ def test_both_sides_of_the_fewest_queries(queries, monkeypatch):
         return sides, found
 
     monkeypatch.setattr(prepare, "laid_out", spy)
-    gradients.backward_plan.clear()  # another test may have made the plan of these calls
+    forget_plans()
     check(inputs(queries, 33, hidden=5, dtype=torch.float16), regard.Additive(5, 2).half())
     assert launched == (set() if queries == 15 else {"fast", "plain"})
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 import regard
+from regard import repeats
 
 EPS = {dtype: torch.finfo(dtype).eps for dtype in (torch.float32, torch.float16, torch.bfloat16)}
 
@@ -24,6 +25,15 @@ def deterministic(on: bool = True) -> Iterator[None]:
         yield
     finally:
         torch.use_deterministic_algorithms(False)
+
+
+def forget_plans() -> None:
+    """Calls of kinds that were planned before are planned anew: another test may have changed how."""
+    from regard.engines.triton import bound, gradients
+
+    for known in (bound.forward_plan, gradients.backward_plan):
+        known.clear()
+    repeats.entry_of.cache_clear()
 
 
 def draw(*shape: int, dtype: torch.dtype = torch.float32, device: str = "cpu") -> Tensor:

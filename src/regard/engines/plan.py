@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -44,6 +45,10 @@ FEW_TANH = 2**19
 FEW_TANH_ON_CPU = 2**18
 FEW_TANH_OF_ONE_QUERY = 2**23
 BY_NAME: dict[str, Engine] = {engine.name: engine for engine in ENGINES}
+
+
+# The output of query, key, value and v.
+Repeated = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 class EngineRefused(ValueError):
@@ -136,6 +141,20 @@ def asked(engine: Engine, problem: Problem) -> list[str]:
     if engine is SINE and SINE.depends_on_range(problem):
         escapes.note(not reasons)
     return reasons
+
+
+def repeated(
+    problem: Problem, engine: str | None, given: Sequence[Tensor], output: Tensor
+) -> Repeated | None:
+    """What runs further calls like this one, of a pairwise form and without options; or None.
+
+    `given` is query, key, value and v as the caller gave them, and `output` what was returned. Long calls
+    have no need of it: kernels are what they wait for.
+    """
+    first = preferred(problem)[0] if engine is None else named_engine(engine)
+    if first is not TRITON or TRITON.refusals(problem):
+        return None
+    return TRITON.repeated(problem, given, output)
 
 
 def allow(problem: Problem, engine: Engine) -> None:

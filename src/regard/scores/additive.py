@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import torch
 from torch import Tensor, nn
 
@@ -14,6 +16,8 @@ from regard.sine.series import KINDS
 
 # E[tanh(x)^2] for x ~ N(0, 2), the sum of two unit-variance projections.
 TANH_POWER = 0.5200
+# What a subclass, or somebody who patches a score, may lower in another way.
+LOWERING = frozenset({"direction", "join", "key", "lower", "query"})
 
 
 class Additive(PairwiseScore):
@@ -108,6 +112,12 @@ class Additive(PairwiseScore):
             return self.v
         return unit(self.v) * self.gain.unsqueeze(-1)
 
+    def bare(self) -> Tensor | None:
+        """As `PairwiseScore`: without a bias, and without a length apart from the direction."""
+        if self.bias is not None or self.gain is not None or not lowers_as_written(type(self)):
+            return None
+        return self.v if LOWERING.isdisjoint(self.__dict__) else None
+
     def query(self, q: Tensor) -> PairwiseQuery:
         """`a`, with the bias added."""
         check_dim(q, self.hidden, "query", self, _PROJECT_HINT.format(type(self).__name__))
@@ -128,6 +138,12 @@ class Additive(PairwiseScore):
             self.gain.mul_(factor)
         else:
             self.v.mul_(factor.unsqueeze(-1))
+
+
+@functools.cache
+def lowers_as_written(kind: type[Additive]) -> bool:
+    """Whether a subclass leaves alone how `Additive` lowers both sides."""
+    return all(getattr(kind, name) is getattr(Additive, name) for name in LOWERING)
 
 
 _PROJECT_HINT = (

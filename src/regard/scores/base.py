@@ -183,6 +183,10 @@ class PairwiseScore(Score):
     parameter: float = 0.0
     series: str = "matched"
 
+    def bare(self) -> Tensor | None:
+        """v, where queries and keys are a and b as they come; None where lowering changes them."""
+        return None
+
     def join(self, query: QuerySide, key: KeySide) -> Pairwise:
         """Check the hidden widths, give `a` the heads of `v`, and put the sides together."""
         check_side(query, PairwiseQuery, "query", self)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import cast
 
 import torch
+from torch import Tensor
 
 from regard.engines.gpu import HAS_TRITON, MOST_ROWS, generation, is_known, too_large
-from regard.engines.tiled import Kernels, Operators, Tiled
+from regard.engines.tiled import Kernels, Layout, Operators, Tiled
 from regard.forms import Pairwise
 from regard.problem import Problem
 
@@ -83,6 +85,14 @@ class Triton(Tiled):
         p = problem
         rows, units = max(p.queries, p.keys), p.form.query.shape[-1]
         return is_known(p.queries, p.keys) and len(too_large(rows, units)) > 0
+
+    def repeated(
+        self, problem: Problem, given: Sequence[Tensor], output: Tensor
+    ) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] | None:
+        """What runs calls like this one from their tensors alone; see `plan.repeated`."""
+        from regard.engines.triton.repeated import repeated
+
+        return repeated(Layout(problem).arguments(None), given, output)
 
     def missing_promises(self, problem: Problem) -> list[str]:
         """Second derivatives; and a fixed order of sums, unless asked for."""

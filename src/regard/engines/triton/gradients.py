@@ -5,6 +5,7 @@ Shape legend: see `structs`; (B, K, G, rows, columns) as in `regard.engines.tile
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -30,6 +31,7 @@ from regard.engines.triton.decode_backward import decode_backward_kernel, sum_co
 from regard.engines.triton.flagged import collect_kernel, ready_kernel
 from regard.engines.triton.structs import Rows
 
+Tensors = Sequence[Tensor]
 # Numbers of grad that one program reads, and numbers that one clears.
 READ, CLEARED = 4096, 4096
 
@@ -70,11 +72,14 @@ def attend_backward(
     if plan is None:
         return None
     rows = [grad, output, peak, tail, grad_tail, spread, grad_spread]
-    found = plan.run(args, [x.contiguous() for x in rows if x is not None])
-    if found is None:
+    made = [torch.empty(x, dtype=dtype, device=plan.device) for x, dtype in plan.shapes]
+    known = [x.contiguous() for x in rows if x is not None]
+    if not plan.run(plan.operands.of(args), known, made):
         # Its sums are wrong. It wrote to its own memory alone: once more, in the other way.
         return attend_backward(args, grad, output, peak, tail, grad_tail, spread, grad_spread)
-    return found
+    # And none of what a common call does not have.
+    nothing = [torch.empty(0, dtype=args.q.dtype, device=args.q.device) for _ in range(4)]
+    return (*made, *nothing)
 
 
 class Known:
@@ -171,13 +176,16 @@ class Backward:
                 **choices.backward_registers(name, by_lanes),
             )
 
-    def run(self, args: Arguments, known: list[Tensor]) -> tuple[Tensor, ...] | None:
-        """All gradients; None where a kernel that was compiled just now is not to be trusted."""
-        made = [torch.empty(x, dtype=dtype, device=self.device) for x, dtype in self.shapes]
-        compiled = self.steps.run(*self.operands.of(args), *known, *made)
-        if self.by_lanes and not lanes.trusted(compiled[self.first_kernel]):
-            return None
-        return all_gradients(made, args)
+    def run(self, given: Tensors, known: Tensors, made: Tensors) -> bool:
+        """Write the gradients; False where what was compiled just now is not to be trusted.
+
+        Args:
+            given: what `operands.of` makes of a call.
+            known: what the forward has left and what comes in, as `Known` lists it.
+            made: memory for the gradients of q, k, value and v.
+        """
+        compiled = self.steps.run(*given, *known, *made)
+        return not self.by_lanes or lanes.trusted(compiled[self.first_kernel])
 
 
 class DecodeBackward:
@@ -213,11 +221,10 @@ class DecodeBackward:
                 summing.constants,
             )
 
-    def run(self, args: Arguments, known: list[Tensor]) -> tuple[Tensor, ...]:
-        """All gradients."""
-        made = [torch.empty(x, dtype=dtype, device=self.device) for x, dtype in self.shapes]
-        self.steps.run(*self.operands.of(args), *known, *made)
-        return all_gradients(made, args)
+    def run(self, given: Tensors, known: Tensors, made: Tensors) -> bool:
+        """As `Backward.run`; always to be trusted."""
+        self.steps.run(*given, *known, *made)
+        return True
 
 
 def gradient_shapes(operands: Operands, call: Kind) -> list[tuple[torch.Size, torch.dtype]]:
@@ -229,12 +236,6 @@ def gradient_shapes(operands: Operands, call: Kind) -> list[tuple[torch.Size, to
 def described_results(shapes: list[tuple[torch.Size, torch.dtype]]) -> list[Tensor]:
     """Gradients without memory."""
     return [torch.empty(shape, dtype=dtype, device="meta") for shape, dtype in shapes]
-
-
-def all_gradients(made: list[Tensor], args: Arguments) -> tuple[Tensor, ...]:
-    """These gradients, and none of what a common call does not have."""
-    nothing = [torch.empty(0, dtype=args.q.dtype, device=args.q.device) for _ in range(4)]
-    return (*made, *nothing)
 
 
 def plan_of(kind: BackwardKind) -> Backward | DecodeBackward:

@@ -1,0 +1,169 @@
+"""Common calls without options that come again and again: from their tensors to kernels, and back.
+
+Between a caller's tensors and the launches of `bound.py` and `gradients.py` there are checks, a form, a
+layout, arguments of an operator, and views to and fro. For calls that agree in shapes, strides, dtypes,
+device and activation all of that comes to the same: places in memory are what they differ in.
+
+Shape legend: tensors as the caller has them, (*, heads, rows, columns), v (heads, hidden).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.engines.gpu import device_current
+from regard.engines.tiled import Arguments
+from regard.engines.tiled.eager import apply, looked_at
+from regard.engines.tiled.operators import once
+from regard.engines.triton import bound, choices, gradients, lanes, prepare
+from regard.engines.triton.bound import DOUBLE, FLOAT, Forward, Kind
+from regard.engines.triton.gradients import Tensors
+
+Plan = gradients.Backward | gradients.DecodeBackward
+
+
+def repeated(
+    args: Arguments, given: Tensors, output: Tensor
+) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] | None:
+    """What runs all calls like this one, or None; see `regard.engines.plan.repeated`."""
+    kind = bound.kind_of(args)
+    if kind is None or not prepare.has_own_memory(args):
+        return None
+    used = (args.q, args.k, args.value, args.v)
+    # A copy that the layout had to make would have to be made again.
+    if any(is_copy(x, y) for x, y in zip(used, given, strict=True)) or not given[3].is_contiguous():
+        return None
+    return RepeatedCall(kind, given, output)
+
+
+def is_copy(x: Tensor | None, given: Tensor) -> bool:
+    """Whether x is not a view of all of `given`."""
+    return x is None or x.data_ptr() != given.data_ptr() or x.numel() != given.numel()
+
+
+class RepeatedCall:
+    """All calls of one kind; it keeps no tensor of any.
+
+    Args:
+        kind: what they agree in.
+        given: query, key, value and v of one of them.
+        output: what it returned.
+    """
+
+    def __init__(self, kind: Kind, given: Tensors, output: Tensor) -> None:
+        self.kind, self.device = kind, kind.device
+        self.shapes = [x.shape for x in given]
+        self.strides = [x.stride() for x in given]
+        self.shape, self.dtype = output.shape, output.dtype
+        self.rows = output.shape[:-1]
+        self.is_decode = choices.is_decode(bound.arguments(kind), entropy=False)
+        # Plans for the output alone, for a backward to come, and for backwards.
+        self.alone: Forward | None = None
+        self.whole: Forward | None = None
+        self.backwards: dict[bool, Plan] = {}
+
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor, v: Tensor) -> Tensor:
+        """The output."""
+        if torch.is_grad_enabled() and (
+            query.requires_grad or key.requires_grad or value.requires_grad or v.requires_grad
+        ):
+            return apply(Repeated, self, query, key, value, v)
+        if self.alone is None:
+            self.alone = bound.forward_plan.at_once(self.kind, False, True)
+        with device_current(self.device):
+            output = torch.empty(self.shape, dtype=self.alone.dtype, device=self.device)
+            self.alone.steps.run(*self.operands(self.alone, query, key, value, v), output)
+        return output.to(self.dtype)
+
+    def operands(self, plan: Any, query: Tensor, key: Tensor, value: Tensor, v: Tensor) -> tuple:
+        """The tensors in the order of plans, values as they are read."""
+        return query, key, v, value if plan.operands.is_packed else value.contiguous()
+
+    def attend(self, *given: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Output in working precision, tail and largest logit: what a backward starts from."""
+        if self.whole is None:
+            self.whole = bound.forward_plan.at_once(self.kind, False, False)
+        with device_current(self.device):
+            output = torch.empty(self.shape, dtype=FLOAT, device=self.device)
+            tail = torch.empty(self.rows, dtype=DOUBLE, device=self.device)
+            spread, peak = (
+                torch.empty(self.rows, dtype=FLOAT, device=self.device) for _ in range(2)
+            )
+            self.whole.steps.run(*self.operands(self.whole, *given), output, tail, spread, peak)
+        return output, tail, peak
+
+    def backward(self, grad: Tensor, given: Tensors, rows: Tensors) -> Tensors:
+        """Gradients of query, key, value and v; `rows` is what `attend` returned."""
+        # As the whole way has it, which rounds the output outside of its own step.
+        grad = grad.to(FLOAT)
+        watched = torch.is_grad_enabled() or looked_at((grad, *given, *rows))
+        plan = None if watched or self.is_other(given) else self.backward_plan()
+        if plan is None:
+            return self.by_operator(grad, given, rows)
+        output, tail, peak = rows
+        known = [x.contiguous() for x in (grad, output, peak, tail)]
+        made = [torch.empty(x.shape, dtype=x.dtype, device=self.device) for x in given]
+        with device_current(self.device):
+            trusted = plan.run(self.operands(plan, *given), known, made)
+        # If not, once more in the other way: it wrote to its own memory alone.
+        return made if trusted else self.backward(grad, given, rows)
+
+    def is_other(self, given: Tensors) -> bool:
+        """Whether what was saved came back laid out otherwise, by somebody's hooks."""
+        return any(x.stride() != own for x, own in zip(given, self.strides, strict=True))
+
+    def backward_plan(self) -> Plan | None:
+        """The launches of the backward, but where sums in a fixed order are asked for that it has not."""
+        if torch.are_deterministic_algorithms_enabled() and not self.is_decode:
+            return None
+        by_lanes = not lanes.refused()
+        if by_lanes not in self.backwards:
+            call = self.kind._replace(lanes=by_lanes)
+            kind = gradients.BackwardKind(call, FLOAT, None, False, None)
+            self.backwards[by_lanes] = gradients.backward_plan.at_once(kind)
+        return self.backwards[by_lanes]
+
+    def by_operator(self, grad: Tensor, given: Tensors, rows: Tensors) -> Tensors:
+        """The gradients by the operator that all other calls have."""
+        query, key, value, v = given
+        args = bound.arguments(self.kind)
+        args = args._replace(
+            q=query.reshape(args.q.shape),
+            k=key.reshape(args.k.shape),
+            value=value.reshape(args.value.shape),
+            v=v.reshape(args.v.shape),  # type: ignore[union-attr] # pairwise
+        )
+        output, tail, peak = rows
+        lead = tuple(args.sizes[:4])
+        grad, output = (x.reshape(*lead, self.shape[-1]) for x in (grad, output))
+        peak, tail = peak.reshape(lead), tail.reshape(lead)
+        none = (None, None, None, False)
+        found = once("triton", "attend_backward", *args, grad, output, peak, tail, *none)
+        return [g.view(shape) for g, shape in zip(found, self.shapes, strict=False)]
+
+
+class Repeated(torch.autograd.Function):
+    """A `RepeatedCall` with its gradient."""
+
+    @staticmethod
+    def forward(ctx, call: RepeatedCall, *given: Tensor) -> Tensor:
+        """Keep what the backward recomputes from."""
+        rows = call.attend(*given)
+        ctx.call = call
+        ctx.save_for_backward(*given, *rows)
+        ctx.set_materialize_grads(False)
+        return rows[0].to(call.dtype)
+
+    @staticmethod
+    def backward(ctx, grad):  # type: ignore[override] # fixed arity
+        """Recompute every tile."""
+        if grad is None:
+            return (None,) * 5
+        saved = ctx.saved_tensors
+        found = ctx.call.backward(grad, saved[:4], saved[4:])
+        needed = ctx.needs_input_grad[1:]
+        return None, *(g if wanted else None for g, wanted in zip(found, needed, strict=True))
