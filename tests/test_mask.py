@@ -11,6 +11,8 @@ from torch import Tensor
 
 import regard
 from regard import Mask
+from regard.checks import check_mask
+from regard.problem import hide_padding
 
 CPU = torch.device("cpu")
 
@@ -319,3 +321,59 @@ def test_the_mask_given_is_left_as_it_was():
     assert torch.equal(allowed, before)
     assert mask.allowed[0] is allowed
     assert mask.key_lengths.tolist() == [3, 5]
+
+
+def padded() -> list[Tensor]:
+    """Query, key and value of 2 sequences, the last two keys of the second padding."""
+    query, key, value = (torch.randn(2, 2, n, 4) for n in (3, 5, 5))
+    key[1, :, 3:], value[1, :, 3:] = 7.0, -7.0
+    return [query, key, value]
+
+
+PAIRWISE = {"additive": regard.Additive(4, 2), "gatv2": regard.GATv2(4, 2)}
+
+
+@pytest.mark.parametrize(
+    ("score", "engine"),
+    [
+        *itertools.product(("scaled_dot", "gaussian"), ("reference", "cpu", "sdpa", None)),
+        *itertools.product(PAIRWISE, ("reference", "cpu", "plain", None)),
+    ],
+)
+def test_finite_padding_need_not_be_zeroed(score, engine):
+    """Outputs and gradients are the same; nothing flows into what is hidden."""
+    score = PAIRWISE.get(score, score)
+    mask, tensors = Mask.lengths(keys=torch.tensor([5, 3])), padded()
+    found = []
+    for given in (mask, mask.over_finite()):
+        leaves = [x.clone().requires_grad_() for x in tensors]
+        output = regard.attention(*leaves, score, mask=given, engine=engine)
+        found.append([output, *torch.autograd.grad(output.square().sum(), leaves)])
+    for x, y in zip(*found, strict=True):
+        torch.testing.assert_close(x, y)
+    assert not found[1][2][1, :, 3:].any() and not found[1][3][1, :, 3:].any()
+
+
+def test_what_is_known_finite_stays_so_with_another_that_is():
+    lengths = Mask.lengths(keys=torch.tensor([5, 3]))
+    assert not lengths.finite and lengths.over_finite().finite
+    assert not (lengths.over_finite() & Mask.causal()).finite
+    assert (lengths.over_finite() & Mask.causal().over_finite()).finite
+    dense = Mask.dense(torch.ones(2, 1, 1, 5, dtype=torch.bool)).over_finite()
+    query, key, value = padded()
+    assert check_mask(dense, query, key, value, 4).finite
+    assert dense.to(torch.device("meta")).finite
+
+
+def test_finite_padding_is_not_copied():
+    """The same memory reaches the engine; without the word it is zeroed first."""
+    query, key, value = padded()
+    mask = Mask.lengths(keys=torch.tensor([5, 3]))
+    for given, same in ((mask, False), (mask.over_finite(), True)):
+        _, k, v, real = hide_padding(query, key, value, given, None)
+        assert (k is key) is same and (v is value) is same
+        assert real.flatten().tolist() == 5 * [True] + [True, True, True, False, False]
+    # A bias hides too, and nobody spoke for what it hides.
+    bias = torch.zeros(3, 5)
+    bias[:, 0] = -torch.inf
+    assert hide_padding(query, key, value, mask.over_finite(), bias)[1] is not key

@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -149,7 +150,7 @@ def check_mask(mask: Mask | Tensor, query: Tensor, key: Tensor, value: Tensor, n
                 )
     if len(mask.allowed) == 0:
         return mask
-    return Mask(allowed, mask.key_lengths, mask.query_lengths, mask.bands, mask.packed)
+    return replace(mask, allowed=allowed)
 
 
 def check_heads(problem: Problem) -> None:

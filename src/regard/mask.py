@@ -7,7 +7,7 @@ every part allows it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import torch
@@ -66,6 +66,7 @@ class Mask:
     query_lengths: Tensor | None = None
     bands: tuple[Band, ...] = ()
     packed: tuple[tuple[Tensor, Tensor], ...] = ()
+    finite: bool = False
 
     @classmethod
     def dense(cls, allowed: Tensor) -> Mask:
@@ -134,6 +135,14 @@ class Mask:
         queries = _ids(queries, "queries")
         return cls(packed=((queries, queries if keys is None else _ids(keys, "keys")),))
 
+    def over_finite(self) -> Mask:
+        """The same mask, with your word that what it hides holds finite numbers.
+
+        `attention` sets keys and values to 0 that no query sees, so that NaN there reaches nothing: a copy
+        of both in every call. A decoder that zeroes its padding once saves that in every step.
+        """
+        return replace(self, finite=True)
+
     def __and__(self, other: Mask) -> Mask:
         """Both must allow."""
         if not isinstance(other, Mask):
@@ -147,6 +156,7 @@ class Mask:
             query_lengths=_shorter(self.query_lengths, other.query_lengths),
             bands=self.bands + other.bands,
             packed=self.packed + other.packed,
+            finite=self.finite and other.finite,
         )
 
     def __bool__(self) -> bool:
@@ -183,6 +193,7 @@ class Mask:
             None if self.query_lengths is None else self.query_lengths.to(device),
             self.bands,
             tuple((q.to(device), k.to(device)) for q, k in self.packed),
+            self.finite,
         )
 
     def spans(self, queries: int, keys: int, device: torch.device) -> Spans:
@@ -256,6 +267,13 @@ class Mask:
         """Whether, by its kind, it hides the same keys from every query: padding, say."""
         return queries == 1 or self.only_keys
 
+    def shapes(self) -> list[tuple[int, ...]]:
+        """The leading dims and heads (*, h) of every part that has a tensor."""
+        lengths = [x for x in (self.key_lengths, self.query_lengths) if x is not None]
+        found = [tuple(x.shape[:-2]) for x in self.allowed]
+        found += [(*x.shape, 1) for x in lengths]
+        return found + [(*ids.shape[:-1], 1) for pair in self.packed for ids in pair]
+
     def real(self, queries: int, keys: int, device: torch.device) -> tuple[Tensor, Tensor]:
         """Queries that see some key (*, h, Q) and keys that some query sees (*, h, L).
 
@@ -269,7 +287,8 @@ class Mask:
             seen = visible(spans, keys, device)
             return seen.any(-1), seen.any(-2)
         if parts == 1 and spans.dense is not None:
-            rows, real = spans.dense.any(-1), spans.dense.any(-2)
+            rows, dense = spans.dense.any(-1), spans.dense
+            real = dense.squeeze(-2) if dense.shape[-2] == 1 else dense.any(-2)
             return rows.expand(*rows.shape[:-1], queries), real.expand(*real.shape[:-1], keys)
         column = torch.arange(keys, device=device)
         rows = torch.ones(1, queries, dtype=torch.bool, device=device)
@@ -297,6 +316,9 @@ class Mask:
 
 def visible(spans: Spans, keys: int, device: torch.device) -> Tensor:
     """Spans as booleans, (*, H or 1, Q or 1, L) broadcastable; True = attend."""
+    ends = spans.start is not None or spans.stop is not None or len(spans.segments) > 0
+    if spans.dense is not None and not ends and spans.dense.shape[-1] == keys:
+        return spans.dense
     column = torch.arange(keys, device=device)
     seen = torch.ones(1, keys, dtype=torch.bool, device=device)
     if spans.start is not None:

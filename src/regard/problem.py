@@ -103,6 +103,28 @@ class Problem:
             self.lead,
         )
 
+    def hides_whole(self, x: Tensor) -> bool:
+        """Whether a key or value of x (*, heads, L, width) that one of its rows does not see is seen by none.
+
+        Then it was set to 0 before, or is known to be finite. If not, a weight of 0 times NaN would be NaN.
+        """
+        shapes = []
+        if self.bias is not None:
+            if self.bias.shape[-2] > 1:
+                return False
+            shapes.append(tuple(self.bias.shape[:-2]))
+        if self.mask is not None:
+            if not self.mask.same_for_every_query(self.queries):
+                return False
+            shapes += self.mask.shapes()
+        # Who hides has a size of 1 wherever sequences or heads share x.
+        own = (*[1] * len(self.lead), *x.shape[:-2])
+        return all(
+            size in (1, there)
+            for shape in shapes
+            for size, there in zip(reversed(shape), reversed(own), strict=False)
+        )
+
     def visible_pairs(self) -> Tensor | None:
         """Booleans that broadcast to (*, H, Q, L), True = attend, or None where nothing is hidden."""
         seen = None
@@ -144,8 +166,8 @@ def hide_padding(
     """Zero queries that see nothing, and keys and values that no query sees.
 
     Before the score lowers them: whatever padding holds, NaN included, must not reach the gradient
-    of a score's parameters, where 0 * NaN would be NaN. Also returns which keys are real (*, 1, L),
-    None for all.
+    of a score's parameters, where 0 * NaN would be NaN. Not where the mask's owner says that there is
+    none (`Mask.over_finite`). Also returns which keys are real (*, 1, L), None for all.
     """
     queries, keys = query.shape[-2], key.shape[-2]
     rows = real = None
@@ -163,7 +185,8 @@ def hide_padding(
         return query, key, value, None
     query = torch.where(_shared(rows, query), query, 0)
     key_real = _shared(real, key)
-    key, value = torch.where(key_real, key, 0), torch.where(_shared(real, value), value, 0)
+    if bias is not None or mask is None or not mask.finite:
+        key, value = torch.where(key_real, key, 0), torch.where(_shared(real, value), value, 0)
     return query, key, value, key_real.squeeze(-1)
 
 

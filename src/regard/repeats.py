@@ -25,6 +25,9 @@ from regard.forms import KeySide, PairwiseKey
 from regard.problem import Problem
 from regard.scores import PairwiseScore
 
+# Where engines have such a way: kernels of their own, on a GPU or interpreted.
+DEVICES = ("cuda", "cpu") if INTERPRETED else ("cuda",)
+
 
 class Entry:
     """What is known of calls that agree: how often one came, and what runs the next, if an engine has it."""
@@ -88,7 +91,8 @@ def find(
     # Whatever is no tensor at all is looked at too, and refused on the way.
     if looked_at(tensors):  # type: ignore[arg-type]
         return None
-    if not (query.is_cuda or INTERPRETED) or torch.is_autocast_enabled(query.device.type):
+    device = query.device.type
+    if device not in DEVICES or torch.is_autocast_enabled(device):
         return None
     agreed = (score.activation, score.parameter, score.series, score.softcap, engine)
     for x in tensors:

@@ -6,6 +6,7 @@ import os
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import regard
 from regard.nn.seq2seq import (
@@ -169,6 +170,34 @@ def test_the_key_side_is_projected_once(monkeypatch):
     for t in range(T):
         state = attention(query[:, t], memory, state).state
     assert len(calls) == 1
+
+
+class LargeOperations(TorchDispatchMode):
+    """The names of operations whose result is as large as the keys or larger."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size, self.names = size, []
+
+    def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
+        result = operator(*args, **(kwargs or {}))
+        views = ("view", "expand", "unsqueeze", "squeeze", "transpose", "alias", "slice", "select")
+        name = operator.overloadpacket.__name__.strip("_")
+        if isinstance(result, torch.Tensor) and result.numel() >= self.size and name not in views:
+            self.names.append(name)
+        return result
+
+
+@pytest.mark.parametrize("build", [BahdanauAttention, None], ids=["bahdanau", "luong"])
+def test_a_step_copies_neither_keys_nor_values(build):
+    """They are projected and zeroed once: all that a step does with as many numbers is the score."""
+    attention = BahdanauAttention(8, 8, 8) if build else LuongAttention(8, 8, "general")
+    keys, query = torch.randn(3, 50, 8), torch.randn(3, 8)
+    memory = attention.prepare(keys, lengths=[50, 20, 1])
+    state = attention.initial_state(memory)
+    with torch.no_grad(), LargeOperations(keys.numel()) as seen:
+        attention(query, memory, state)
+    assert set(seen.names) <= {"add", "tanh"} and len(seen.names) <= 2
 
 
 def test_no_state_lives_in_the_module():

@@ -380,7 +380,7 @@ def test_in_place_changes_before_the_backward_are_noticed():
 
 def test_on_a_cpu_nothing_is_asked(monkeypatch, taken):
     """Its engines have no such way, and a question would take time."""
-    monkeypatch.setattr(repeats, "INTERPRETED", False)
+    monkeypatch.setattr(repeats, "DEVICES", ("cuda",))
     tensors, score = inputs(4, 9), regard.Additive(3, 2)
     for _ in range(3):
         regard.attention(*tensors, score)

@@ -189,30 +189,7 @@ def weights_say_all(p: Problem) -> bool:
     Tiles would compute every score once more: for a decoder's one query that is half of the time.
     """
     plain = p.sink is None and not p.dropout and not isinstance(p.temperature, Tensor)
-    return plain and p.want == WEIGHTS_ALONE and hidden_from_all(p)
-
-
-def hidden_from_all(p: Problem) -> bool:
-    """Whether a value that is hidden from one of its rows is hidden from all of them.
-
-    Then it was set to 0 before. If not, a weight of 0 times NaN would be NaN.
-    """
-    shapes = []
-    if p.bias is not None:
-        if p.bias.shape[-2] > 1:
-            return False
-        shapes.append(p.bias.shape[:-2])
-    if p.mask is not None:
-        if not p.mask.same_for_every_query(p.queries):
-            return False
-        shapes.append(p.mask.real(p.queries, p.keys, p.device)[1].shape[:-1])
-    # Who hides has a size of 1 wherever sequences or heads share a value.
-    own = (*[1] * len(p.lead), *p.value.shape[:-2])
-    return all(
-        size in (1, there)
-        for shape in shapes
-        for size, there in zip(reversed(shape), reversed(own), strict=False)
-    )
+    return plain and p.want == WEIGHTS_ALONE and p.hides_whole(p.value)
 
 
 def one_hot(index: Tensor, p: Problem) -> Tensor:

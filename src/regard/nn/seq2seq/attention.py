@@ -18,6 +18,7 @@ from regard.arguments import (
 from regard.attention import attend
 from regard.describe import describe
 from regard.forms import KeySide, key_tensor
+from regard.mask import Mask
 from regard.nn.linear import Linear
 from regard.nn.padding import real_tokens, zero_padding
 from regard.nn.seq2seq.checks import (
@@ -136,9 +137,9 @@ class DecoderAttention(nn.Module):
             check_visible(visible, keys)
             real = visible if real is None else real & visible
         # Before the projection: whatever padding holds would reach the gradient of its weights.
-        values = zero_padding(keys if values is None else values, real)
-        side = self.score.key(zero_padding(keys, real).unsqueeze(1))
-        return Memory(side, values.unsqueeze(1), real)
+        keys = zero_padding(keys, real)
+        values = keys if values is None else zero_padding(values, real)
+        return Memory(self.score.key(keys.unsqueeze(1)), values.unsqueeze(1), real)
 
     def initial_state(self, memory: Memory) -> AttentionState:
         """The state before the first step: nothing was attended to."""
@@ -171,21 +172,23 @@ class DecoderAttention(nn.Module):
             context, weights = self.look(step, memory, state)
             state = next_state(state, weights)
             found.append((context, weights))
-        context = torch.cat([each[0] for each in found], 2).transpose(1, 2).flatten(2)
-        weights = torch.cat([each[1] for each in found], 2)
+        context, weights = (joined(each) for each in zip(*found, strict=True))
+        context = context.transpose(1, 2).flatten(2)
         if query.ndim == 2:
             context, weights = context.squeeze(1), weights.squeeze(2)
         return AttentionResult(context, weights, state)
 
     def look(self, query: Tensor, memory: Memory, state: AttentionState) -> tuple[Tensor, Tensor]:
         """Context (B, H, T, V) and weights (B, H, T, L) of queries (B, 1, T, d) that share a state."""
+        visible = self.visible_now(memory, state)
         result = attend(
             query,
             self.keys_now(memory, state),
             memory.value,
             self.score,
             want=("weights",),
-            mask=self.visible_now(memory, state),
+            # The memory was zeroed where it is hidden, once for all steps.
+            mask=None if visible is None else Mask.dense(visible).over_finite(),
             dropout=self.dropout if self.training else 0.0,
             engine=self.engine,
         )
@@ -323,6 +326,11 @@ class AttentionalVector(nn.Module):
     def forward(self, context: Tensor, query: Tensor) -> Tensor:
         """(..., width) from (..., context_dim) and (..., query_dim)."""
         return torch.tanh(self.linear(torch.cat([context, query], -1)))
+
+
+def joined(steps: tuple[Tensor, ...]) -> Tensor:
+    """(B, H, T, ...) of steps one after the other; one alone is not copied."""
+    return steps[0] if len(steps) == 1 else torch.cat(steps, 2)
 
 
 def _luong_score(

@@ -146,8 +146,9 @@ class Source(NamedTuple):
 
 def next_state(state: AttentionState, weights: Tensor) -> AttentionState:
     """The state after steps with these weights (B, H, T, L)."""
-    last = weights[..., -1, :] if weights.shape[-2] > 0 else state.weights
-    return AttentionState(last, state.total + weights.sum(-2))
+    steps = weights.shape[-2]
+    last = weights[..., -1, :] if steps > 0 else state.weights
+    return AttentionState(last, state.total + (last if steps == 1 else weights.sum(-2)))
 
 
 def first_visible(memory: Memory) -> Tensor:
