@@ -211,3 +211,22 @@ def test_no_sequences_at_all_under_a_mask_or_temperatures(queries):
         found = outcome(tensors, score, "triton", torch.zeros(0, 2, queries, 4), **options)
         assert [x.shape for x in found[1:4]] == [x.shape for x in tensors]
         assert (found[4] == 0).all()
+
+
+@pytest.mark.parametrize("name", SCORES)
+def test_infinite_values_come_through_where_they_are_seen(name):
+    """With their sign; two that differ make NaN; what is hidden changes nothing."""
+    tensors, score = inputs(QUERIES, 70), SCORES[name](torch.float32)
+    # In both parts of a product and in another tile of keys, each in dims of its own.
+    bad = ((53, 0, INF), (55, 0, -INF), (57, 1, -INF), (60, 2, NAN), (69, 3, INF))
+    sound = regard.attention(*tensors, score, mask=Mask.causal(), engine="triton").detach()
+    with torch.no_grad():
+        for key, dim, x in bad:
+            tensors[2][:, 0, key, dim] = x
+    found = regard.attention(*tensors, score, mask=Mask.causal(), engine="triton").detach()
+    for row in range(QUERIES):
+        for dim in range(4):
+            seen = sum(x for key, at, x in bad if at == dim and key <= row + 70 - QUERIES)
+            wanted = sound[0, 0, row, dim] + seen
+            torch.testing.assert_close(found[0, 0, row, dim], wanted, equal_nan=True)
+    torch.testing.assert_close(found[:, 1], sound[:, 1])

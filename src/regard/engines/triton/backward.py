@@ -10,8 +10,8 @@ the order: see `ordered.py`.
 Of the sums over a tile that each hidden unit needs, those over queries stay within a lane, which
 holds one key and all queries of the tile; those over keys are a matrix product with zeros and ones,
 two hidden units at a time, which tensor cores do beside the rest. By shuffles between lanes they
-would cost more than the terms themselves. In bf16 tensor cores take both sums from the registers as
-they are: see `lanes.py`.
+would cost more than the terms themselves. In fp32, without tensor cores, the product is with ones
+alone. In bf16 tensor cores take both sums from the registers as they are: see `lanes.py`.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from regard.engines.triton import lanes
 from regard.engines.triton.tiles import (
     activated,
     at_head,
+    by_fma,
     column_index,
     features,
     is_other,
@@ -101,10 +102,18 @@ def give_two_units(
     add(grads.k + begin + grads.k_step + column, v1 * tl.sum(t1, 0), mask & second)
     add(grads.v + begin + column, g0, mask)
     add(grads.v + begin + grads.k_step + column, g1, mask & second)
-    # Side by side, entry by entry: one product sums both over keys.
-    pair = tl.reshape(tl.join(t0.to(tile.DOT), t1.to(tile.DOT)), [tile.BM, 2 * tile.BN])
-    sums = tl.dot(pair, halves, input_precision=tile.PRECISION, out_dtype=tile.WORK)
-    n, row = tl.arange(0, 8)[None, :], tl.arange(0, tile.BM)[:, None]
+    if by_fma(tile.DOT, tile.PRECISION):
+        # One below the other, times ones: every term is added once, by the lane of its query.
+        pair = tl.permute(tl.join(t0.to(tile.DOT), t1.to(tile.DOT)), (2, 0, 1))
+        pair, ones = tl.reshape(pair, [2 * tile.BM, tile.BN]), tl.full([tile.BN, 1], 1.0, tile.DOT)
+        sums = tl.dot(pair, ones, input_precision=tile.PRECISION, out_dtype=tile.WORK)
+        at = tl.arange(0, 2 * tile.BM)[:, None]
+        n, row = at // tile.BM * 4, at % tile.BM
+    else:
+        # Side by side, entry by entry: one product sums both over keys.
+        pair = tl.reshape(tl.join(t0.to(tile.DOT), t1.to(tile.DOT)), [tile.BM, 2 * tile.BN])
+        sums = tl.dot(pair, halves, input_precision=tile.PRECISION, out_dtype=tile.WORK)
+        n, row = tl.arange(0, 8)[None, :], tl.arange(0, tile.BM)[:, None]
     sums = sums * tl.where(n < 4, v0, v1)
     inside = (row < sizes.queries - first_row) & (n % 4 == 0) & (h + n // 4 < tile.REAL)
     place = grads.q + (unit * grads.q_step + first_row) + (n // 4 * grads.q_step + row)

@@ -69,7 +69,10 @@ def forward_tile(args: Arguments) -> tuple[int, int, int]:
     """Queries, keys and warps of one program of the forward."""
     wide = power_of_two(args.value.shape[-1])
     queries = 16 if args.sizes[3] <= 16 or wide > 256 else 32 if wide > 128 else 64
-    return queries, 64 if wide <= 256 else 32, 4
+    # In fp32 4 warps have no registers for so many sums and for features too. Not with hidden units: a
+    # lane with fewer pairs has more loads for each.
+    many = args.v is None and args.q.dtype == torch.float32 and wide > 64 and queries > 16
+    return queries, 64 if wide <= 256 else 32, 8 if many else 4
 
 
 @functools.lru_cache(maxsize=512)

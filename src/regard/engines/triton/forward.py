@@ -23,6 +23,107 @@ from regard.engines.triton.tiles import (
     tile_logits,
 )
 
+# Keys of one product in fp32, which holds its operands in registers, whole: with more there are too few.
+PART_KEYS = tl.constexpr(16)
+# Dims of values in fp32 that are few enough for one product all the same, where no pair is hidden.
+FEW_DIMS = 64
+# Digits that bad numbers are counted in, one for each sort: a tile has fewer keys than their base.
+MINUS, NAN = tl.constexpr(128), tl.constexpr(128**2)
+
+
+@triton.constexpr_function
+def in_parts(dtype, precision, hides, dims):
+    """Whether weighted values are added some keys at a time: in fp32 a whole tile would fill the stack."""
+    return dtype == tl.float32 and precision == "ieee" and (hides or dims > FEW_DIMS)
+
+
+@triton.jit
+def read_values(values, sizes, z, first_column, KEYS: tl.constexpr, tile):
+    """Values of so many keys, (KEYS, DV)."""
+    columns = first_column + tl.arange(0, KEYS)
+    dims = tl.arange(0, tile.DV)
+    value = values.value + at_head(z, sizes, values.value_b, values.value_k, values.value_g)
+    inside = (columns[:, None] < sizes.keys) & (dims[None, :] < sizes.value_dim)
+    at = columns[:, None].to(tl.int64) * sizes.value_dim + dims[None, :]
+    return tl.load(value + at, mask=inside, other=0.0).to(tile.DOT)
+
+
+@triton.jit
+def halves(x, tile):
+    """What a tile, or a part of it, has for the first half of its keys, and for the second.
+
+    With 5 dims they are registers of their own.
+    """
+    if tile.FIVE:
+        x = tl.reshape(x, [x.shape[0], 2, x.shape[1] // 2, x.shape[2], x.shape[3], x.shape[4]])
+        return tl.split(tl.permute(x, (0, 2, 3, 4, 5, 1)))
+    else:
+        return tl.split(tl.permute(tl.reshape(x, [tile.BM, 2, x.shape[1] // 2]), (0, 2, 1)))
+
+
+@triton.jit
+def flat_part(x, KEYS: tl.constexpr, tile):
+    """`flat` of a part of a tile."""
+    if tile.FIVE:
+        return tl.reshape(tl.permute(x, (0, 3, 1, 2, 4)), [tile.BM, KEYS])
+    else:
+        return x
+
+
+@triton.jit
+def add_in_parts(values, sizes, z, first_column, weights, sums, tile):
+    """Sums with the weighted values added, some keys at a time; and where values are NaN or inf.
+
+    Where pairs may be hidden these are left out: 0 * NaN is NaN.
+    """
+    KEYS: tl.constexpr = weights.numel // tile.BM
+    if KEYS > PART_KEYS:
+        first, second = halves(weights, tile)
+        sums, bad = add_in_parts(values, sizes, z, first_column, first, sums, tile)
+        half = first_column + KEYS // 2
+        sums, more = add_in_parts(values, sizes, z, half, second, sums, tile)
+        return sums, bad | more
+    else:
+        x = read_values(values, sizes, z, first_column, KEYS, tile)
+        bad = (x != x) | (tl.abs(x) == float("inf"))
+        if tile.HIDES:
+            x = tl.where(bad, 0.0, x)
+        weights = flat_part(weights.to(tile.DOT), KEYS, tile)
+        sums = tl.dot(weights, x, sums, input_precision=tile.PRECISION, out_dtype=tile.WORK)
+        return sums, bad
+
+
+@triton.jit
+def count_bad(values, sizes, z, first_column, codes, counts, tile):
+    """Add up what `add_bad_values` counts, in the parts of `add_in_parts`."""
+    KEYS: tl.constexpr = codes.numel // tile.BM
+    if KEYS > PART_KEYS:
+        first, second = halves(codes, tile)
+        counts = count_bad(values, sizes, z, first_column, first, counts, tile)
+        half = first_column + KEYS // 2
+        return count_bad(values, sizes, z, half, second, counts, tile)
+    else:
+        x = read_values(values, sizes, z, first_column, KEYS, tile)
+        infinite = tl.where(x > 0, 1.0, MINUS)
+        sort = tl.where(tl.abs(x) == float("inf"), infinite, tl.where(x != x, NAN, 0.0))
+        return tl.dot(flat_part(codes, KEYS, tile), sort.to(tl.float16), counts)
+
+
+@triton.jit
+def add_bad_values(values, sizes, z, first_column, weights, seen, sums, tile):
+    """Sums with the values of a tile that are NaN or inf, for queries that see them.
+
+    All that matters of these is their sort. How many of each sort a query sees, tensor cores count in the
+    digits of one number. A weight of 0, or NaN, makes NaN of an infinite value too.
+    """
+    codes = tl.where(seen, tl.where(weights > 0, 1.0, NAN), 0.0).to(tl.float16)
+    none = tl.zeros([tile.BM, tile.DV], tl.float32)
+    counts = tl.minimum(count_bad(values, sizes, z, first_column, codes, none, tile), NAN)
+    minus, plus = counts >= MINUS, (counts.to(tl.int32) & (MINUS - 1)) != 0
+    bad = tl.where(minus, -float("inf"), float("inf"))
+    bad = tl.where((counts >= NAN) | (minus & plus), float("nan"), bad)
+    return sums + tl.where(counts > 0, bad, 0.0)
+
 
 @triton.jit
 def forward_step(
@@ -45,14 +146,16 @@ def forward_step(
     total = total * shrink + row_sum(weights, tile)
     if values.seed is not None:
         weights = weights * kept(values, sizes, z, first_row, first_column, tile)
-    columns = first_column + tl.arange(0, tile.BN)
-    dims = tl.arange(0, tile.DV)
-    value = values.value + at_head(z, sizes, values.value_b, values.value_k, values.value_g)
-    inside = (columns[:, None] < sizes.keys) & (dims[None, :] < sizes.value_dim)
-    at = columns[:, None].to(tl.int64) * sizes.value_dim + dims[None, :]
-    x = tl.load(value + at, mask=inside, other=0.0).to(tile.DOT)
-    sums = sums * row_vector(shrink, tile)[:, None]
-    sums = selecting_dot(flat(weights.to(tile.DOT), tile), x, flat(seen, tile), sums, tile)
+    if in_parts(tile.DOT, tile.PRECISION, tile.HIDES, tile.DV):
+        sums = sums * row_vector(shrink, tile)[:, None]
+        sums, bad = add_in_parts(values, sizes, z, first_column, weights, sums, tile)
+        if tile.HIDES:
+            if tl.max(tl.max(bad.to(tl.int32), 1), 0) > 0:
+                sums = add_bad_values(values, sizes, z, first_column, weights, seen, sums, tile)
+    else:
+        x = read_values(values, sizes, z, first_column, tile.BN, tile)
+        sums = sums * row_vector(shrink, tile)[:, None]
+        sums = selecting_dot(flat(weights.to(tile.DOT), tile), x, flat(seen, tile), sums, tile)
     return raised, total, rest, moment, sums
 
 
@@ -81,7 +184,9 @@ def forward_kernel(
         tl.zeros([tile.BM, tile.DV], tile.WORK),
     )
     first, last = key_range(pairs, sizes, z, first_row, tile)
-    for first_column in range(first, last, tile.BN):
+    # Values that are read ahead in fp32 would take more shared memory than some GPUs have.
+    AHEAD: tl.constexpr = 1 if in_parts(tile.DOT, tile.PRECISION, tile.HIDES, tile.DV) else None
+    for first_column in tl.range(first, last, tile.BN, num_stages=AHEAD):
         columns = column_index(first_column, tile)
         seen = seen_pairs(pairs, sizes, z, rows, columns)
         if tile.SPARSE:

@@ -21,6 +21,14 @@ import triton
 
 # Hidden units of the plain form that are summed on their own.
 PART = tl.constexpr(32)
+# Features of one product in fp32, which holds its operands in registers, whole: with more there are too few.
+PART_FEATURES = tl.constexpr(16)
+
+
+@triton.constexpr_function
+def by_fma(dtype, precision):
+    """Whether matrix products are in fp32, which tensor cores do not have; known when compiled."""
+    return dtype == tl.float32 and precision == "ieee"
 
 
 @triton.jit
@@ -267,11 +275,14 @@ def features(x, index, length, first, tile, CHUNK: tl.constexpr):
 @triton.jit
 def inner_scores(q, k, first_row, first_column, form, sizes, tile, CHUNK: tl.constexpr):
     """`scale <phi, psi>` over chunks of features."""
+    # The smaller tiles of the backward leave registers enough.
+    PARTS: tl.constexpr = by_fma(tile.DOT, tile.PRECISION) and tile.BN > 32
+    WIDE: tl.constexpr = PART_FEATURES if PARTS else CHUNK
     total = tl.zeros([tile.BM, tile.BN], tile.WORK)
     rows, columns = first_row + tl.arange(0, tile.BM), first_column + tl.arange(0, tile.BN)
-    for first in range(0, tile.E, CHUNK):
-        phi = features(q, rows, sizes.queries, first, tile, CHUNK).to(tile.DOT)
-        psi = features(k, columns, sizes.keys, first, tile, CHUNK).to(tile.DOT)
+    for first in range(0, tile.E, WIDE):
+        phi = features(q, rows, sizes.queries, first, tile, WIDE).to(tile.DOT)
+        psi = features(k, columns, sizes.keys, first, tile, WIDE).to(tile.DOT)
         total = tl.dot(
             phi, tl.trans(psi), total, input_precision=tile.PRECISION, out_dtype=tile.WORK
         )
@@ -452,7 +463,9 @@ def selecting_dot(weights, x, seen, total, tile):
     0 * NaN is NaN: where a tile of x holds NaN or inf and some pairs are hidden, the product is
     taken without them, and with them only for results that see one.
     """
-    if tile.HIDES:
+    if tile.HIDES and by_fma(tile.DOT, tile.PRECISION):
+        total = careful_product(weights, x, seen, total, tile)
+    elif tile.HIDES:
         total = careful_dot(weights, x, seen, total, tile)
     else:
         total = tl.dot(weights, x, total, input_precision=tile.PRECISION, out_dtype=tile.WORK)
@@ -472,4 +485,22 @@ def careful_dot(weights, x, seen, total, tile):
         total += tl.where(met > 0, whole, clean)
     else:
         total = tl.dot(weights, x, total, input_precision=tile.PRECISION, out_dtype=tile.WORK)
+    return total
+
+
+@triton.jit
+def careful_product(weights, x, seen, total, tile):
+    """`careful_dot` in fp32, where a second product would take more registers than there are.
+
+    All that matters of a result that sees NaN or inf is which of them it is, for which signs suffice:
+    tensor cores find it.
+    """
+    bad = (x != x) | (tl.abs(x) == float("inf"))
+    good = tl.where(bad, 0.0, x)
+    total = tl.dot(weights, good, total, input_precision=tile.PRECISION, out_dtype=tile.WORK)
+    if tl.max(tl.max(bad.to(tl.int32), 1), 0) > 0:
+        signs = tl.where(weights > 0, 1.0, tl.where(weights < 0, -1.0, 0.0))
+        which = tl.dot(signs.to(tl.float16), tl.where(bad, x, 0.0).to(tl.float16))
+        met = tl.dot(seen.to(tl.float16), bad.to(tl.float16))
+        total += tl.where(met > 0, which, 0.0)
     return total
