@@ -13,13 +13,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from cpu_bars import compare
-from small import repeats, together
+from small import in_turns, machine_and_file
 from torch import Tensor, nn
 
 from regard.nn import BahdanauAttention
@@ -31,7 +28,7 @@ SHAPES = {
     "NMT decoder 1000": (64, 30, 1000, 1000),
     "speech": (16, 1500, 128, 512),
 }
-STEPS, ROUNDS = 5, 9
+STEPS = 5
 
 
 class ByHand(nn.Module):
@@ -103,13 +100,6 @@ def measured(shape: tuple[int, int, int, int], device: torch.device) -> dict[str
     return row
 
 
-def in_turns(ours: Callable, other: Callable, device: torch.device) -> dict[str, float]:
-    """`compare` of both, each called so often that the clock can tell; times are of one call."""
-    times = repeats(other, device)
-    found = compare(*(together(call, times, device) for call in (ours, other)), ROUNDS)
-    return {name: x if "ratio" in name else x / times for name, x in found.items()}
-
-
 def main() -> None:
     """Measure all, print them and write them after each."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
@@ -117,13 +107,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="file (default: in benchmarks/results)")
     options = parser.parse_args()
     device = torch.device(options.device)
-    if device.type == "cpu":
-        torch.set_num_threads(2)
-        machine, file = {"cores": 2, "platform": platform.machine()}, "decoders_cpu.json"
-    else:
-        name = torch.cuda.get_device_name(device)
-        machine, file = {"device": name}, f"decoders_{name.split()[-1].lower()}.json"
-    machine |= {"torch": torch.__version__}
+    machine, file = machine_and_file("decoders", device)
     rows = {}
     print("BahdanauAttention over what is written by hand: a step, a loop with backward")
     for name, shape in SHAPES.items():

@@ -146,6 +146,17 @@ def together(call: Callable[[], object], times: int, device: torch.device) -> Ca
     return run
 
 
+def machine_and_file(what: str, device: torch.device) -> tuple[dict[str, object], str]:
+    """What the results say of the machine, on a CPU with 2 threads, and the name of their file."""
+    if device.type == "cpu":
+        torch.set_num_threads(2)
+        machine, where = {"cores": 2, "platform": platform.machine()}, "cpu"
+    else:
+        name = torch.cuda.get_device_name(device)
+        machine, where = {"device": name}, name.split()[-1].lower()
+    return {**machine, "torch": torch.__version__}, f"{what}_{where}.json"
+
+
 def main() -> None:
     """Measure all, print them and write them after each."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
@@ -153,13 +164,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="file (default: in benchmarks/results)")
     options = parser.parse_args()
     device = torch.device(options.device)
-    if device.type == "cpu":
-        torch.set_num_threads(2)
-        machine, file = {"cores": 2, "platform": platform.machine()}, "small_cpu.json"
-    else:
-        name = torch.cuda.get_device_name(device)
-        machine, file = {"device": name}, f"small_{name.split()[-1].lower()}.json"
-    machine |= {"torch": torch.__version__}
+    machine, file = machine_and_file("small", device)
     shapes = ON_CPU if device.type == "cpu" else ON_GPU
     rows, start = [], time.perf_counter()
     print("(B, H, Q, L, E, D)                tanh   over exact: forward, with backward   chosen")

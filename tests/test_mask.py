@@ -356,13 +356,13 @@ def test_finite_padding_need_not_be_zeroed(score, engine):
 
 def test_what_is_known_finite_stays_so_with_another_that_is():
     lengths = Mask.lengths(keys=torch.tensor([5, 3]))
-    assert not lengths.finite and lengths.over_finite().finite
-    assert not (lengths.over_finite() & Mask.causal()).finite
-    assert (lengths.over_finite() & Mask.causal().over_finite()).finite
+    assert not lengths.hides_finite and lengths.over_finite().hides_finite
+    assert not (lengths.over_finite() & Mask.causal()).hides_finite
+    assert (lengths.over_finite() & Mask.causal().over_finite()).hides_finite
     dense = Mask.dense(torch.ones(2, 1, 1, 5, dtype=torch.bool)).over_finite()
     query, key, value = padded()
-    assert check_mask(dense, query, key, value, 4).finite
-    assert dense.to(torch.device("meta")).finite
+    assert check_mask(dense, query, key, value, 4).hides_finite
+    assert dense.to(torch.device("meta")).hides_finite
 
 
 def test_finite_padding_is_not_copied():

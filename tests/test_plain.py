@@ -83,6 +83,19 @@ def test_what_is_hidden_is_not_read_and_nothing_flows_to_an_empty_row() -> None:
         assert found.isfinite().all()
 
 
+def test_a_key_that_heads_share_until_it_is_projected() -> None:
+    """It was not zeroed for the head that does not see it, since the other does."""
+    score = regard.Projected(regard.Additive(3, 2), 4, 4)
+    query, key, value = (torch.randn(2, 1, n, 4) for n in (3, 5, 5))
+    key[:, :, 2] = torch.nan
+    seen = torch.ones(2, 2, 1, 5, dtype=torch.bool)
+    seen[:, 0, :, 2] = False
+    output = regard.attention(query, key, value, score, mask=Mask.dense(seen), engine="plain")
+    assert output[:, 0].isfinite().all() and output[:, 1].isnan().all()
+    (of_v,) = torch.autograd.grad(output[:, 0].sum(), score.score.v)
+    assert of_v[0].isfinite().all()
+
+
 def test_second_derivatives() -> None:
     leaves = [x.requires_grad_() for x in inputs(queries=2, keys=3)]
     additive = score()

@@ -270,7 +270,7 @@ def _prepare(
     problem = Problem(
         form, value, mask, bias, softcap=softcap, dropout=dropout, want=want, lead=lead
     )
-    problem.error = error
+    problem.error, problem.key_shape = error, key.shape
     if squeeze and problem.heads != 1:
         raise ValueError(
             f"{type(chosen).__name__} makes {problem.heads} heads, but query with {ndim} dims has "

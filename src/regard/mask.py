@@ -58,7 +58,8 @@ class Mask:
     Mask.dense(allowed)                                # any boolean tensor, True = attend
     ```
 
-    A query that may see nothing gets output 0, gradient 0 and LSE -inf.
+    A query that may see nothing gets output 0, gradient 0 and LSE -inf. `over_finite()` saves the zeroing of
+    padding that holds nothing bad.
     """
 
     allowed: tuple[Tensor, ...] = ()
@@ -66,7 +67,7 @@ class Mask:
     query_lengths: Tensor | None = None
     bands: tuple[Band, ...] = ()
     packed: tuple[tuple[Tensor, Tensor], ...] = ()
-    finite: bool = False
+    hides_finite: bool = False
 
     @classmethod
     def dense(cls, allowed: Tensor) -> Mask:
@@ -136,12 +137,12 @@ class Mask:
         return cls(packed=((queries, queries if keys is None else _ids(keys, "keys")),))
 
     def over_finite(self) -> Mask:
-        """The same mask, with your word that what it hides holds finite numbers.
+        """The same mask, with your word that keys and values it hides are finite and no larger than others.
 
-        `attention` sets keys and values to 0 that no query sees, so that NaN there reaches nothing: a copy
+        If one is not, NaN may reach outputs and gradients. `attention` sets keys and values to 0 that no query sees, so that NaN there reaches nothing: a copy
         of both in every call. A decoder that zeroes its padding once saves that in every step.
         """
-        return replace(self, finite=True)
+        return replace(self, hides_finite=True)
 
     def __and__(self, other: Mask) -> Mask:
         """Both must allow."""
@@ -156,7 +157,7 @@ class Mask:
             query_lengths=_shorter(self.query_lengths, other.query_lengths),
             bands=self.bands + other.bands,
             packed=self.packed + other.packed,
-            finite=self.finite and other.finite,
+            hides_finite=self.hides_finite and other.hides_finite,
         )
 
     def __bool__(self) -> bool:
@@ -193,7 +194,7 @@ class Mask:
             None if self.query_lengths is None else self.query_lengths.to(device),
             self.bands,
             tuple((q.to(device), k.to(device)) for q, k in self.packed),
-            self.finite,
+            self.hides_finite,
         )
 
     def spans(self, queries: int, keys: int, device: torch.device) -> Spans:

@@ -6,6 +6,8 @@ divide H), Q query length, L key length.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -30,6 +32,7 @@ class Problem:
         lead: the broadcast leading dims `*`.
         heads, queries, keys: H, Q and L.
         on_cpu: whether the tensors are on the CPU.
+        key_shape: of the keys as they were given, before a score lowered them.
     """
 
     __slots__ = (
@@ -38,6 +41,7 @@ class Problem:
         "error",
         "form",
         "heads",
+        "key_shape",
         "keys",
         "lead",
         "mask",
@@ -72,6 +76,7 @@ class Problem:
             want,
         )
         self.error: float | None = None
+        self.key_shape: Sequence[int] = key.shape
         self.on_cpu = value.device.type == "cpu"
         self.heads, self.queries, self.keys = query.shape[-3], query.shape[-2], key.shape[-2]
         self.lead = broadcast_lead(query, key, value) if lead is None else lead
@@ -90,7 +95,7 @@ class Problem:
 
     def with_form(self, form: Form) -> Problem:
         """The same call with its score lowered to another form, and the value in its dtype."""
-        return Problem(
+        other = Problem(
             form,
             self.value.to(form.query.dtype),
             self.mask,
@@ -102,9 +107,11 @@ class Problem:
             self.want,
             self.lead,
         )
+        other.key_shape = self.key_shape
+        return other
 
-    def hides_whole(self, x: Tensor) -> bool:
-        """Whether a key or value of x (*, heads, L, width) that one of its rows does not see is seen by none.
+    def hides_whole(self, shape: Sequence[int]) -> bool:
+        """Whether of keys or values (*, heads, L, width) what one of their rows does not see is seen by none.
 
         Then it was set to 0 before, or is known to be finite. If not, a weight of 0 times NaN would be NaN.
         """
@@ -117,8 +124,8 @@ class Problem:
             if not self.mask.same_for_every_query(self.queries):
                 return False
             shapes += self.mask.shapes()
-        # Who hides has a size of 1 wherever sequences or heads share x.
-        own = (*[1] * len(self.lead), *x.shape[:-2])
+        # Who hides has a size of 1 wherever sequences or heads share them.
+        own = (*[1] * len(self.lead), *shape[:-2])
         return all(
             size in (1, there)
             for shape in shapes
@@ -185,7 +192,7 @@ def hide_padding(
         return query, key, value, None
     query = torch.where(_shared(rows, query), query, 0)
     key_real = _shared(real, key)
-    if bias is not None or mask is None or not mask.finite:
+    if bias is not None or mask is None or not mask.hides_finite:
         key, value = torch.where(key_real, key, 0), torch.where(_shared(real, value), value, 0)
     return query, key, value, key_real.squeeze(-1)
 

@@ -1,6 +1,6 @@
 """Calls like earlier ones: what was checked, lowered and planned for those is not asked again.
 
-A decoder makes the same small call at every step, and a caller waits for Python more than for kernels.
+A training loop makes the same small call over and over, and waits for Python more than for kernels.
 Calls that agree in everything but their numbers pass the same checks and are given the same engine;
 from the third of them on, an engine that offers it (`repeated`) is handed their tensors at once.
 
@@ -11,22 +11,18 @@ looks on: a compiler, a transform, a mode, a profiler, autocast. All others go t
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
 
 from regard.engines import plan
+from regard.engines.base import RunAgain
 from regard.engines.launching import REMEMBERED, SIGHTS
-from regard.engines.plan import Repeated
 from regard.engines.tiled.eager import looked_at
-from regard.engines.triton.engine import INTERPRETED
 from regard.forms import KeySide, PairwiseKey
 from regard.problem import Problem
 from regard.scores import PairwiseScore
-
-# Where engines have such a way: kernels of their own, on a GPU or interpreted.
-DEVICES = ("cuda", "cpu") if INTERPRETED else ("cuda",)
 
 
 class Entry:
@@ -34,7 +30,7 @@ class Entry:
 
     def __init__(self) -> None:
         self.seen, self.asked = 0, False
-        self.run: Repeated | None = None
+        self.run: RunAgain | None = None
 
 
 @functools.lru_cache(maxsize=REMEMBERED)
@@ -84,17 +80,23 @@ def find(
         return None
     if type(dropout) is not float or dropout != 0.0:
         return None
+    if not isinstance(query, Tensor) or query.device.type not in plan.REPEATED_ON:
+        return None
     v = score.bare()
-    if query is None or key is None or value is None or v is None:
+    if key is None or value is None or v is None:
         return None
     tensors = (query, key.b if type(key) is PairwiseKey else key, value, v)
-    # Whatever is no tensor at all is looked at too, and refused on the way.
-    if looked_at(tensors):  # type: ignore[arg-type]
+    # What is no tensor is no plain one either, and refused on the way.
+    tensors = cast(tuple[Tensor, Tensor, Tensor, Tensor], tensors)
+    if looked_at(tensors):
         return None
-    device = query.device.type
-    if device not in DEVICES or torch.is_autocast_enabled(device):
+    # Hooks may count what is saved, which is less here: a checkpoint that ran the whole way would find
+    # another number when it runs again.
+    if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
+        return None
+    if torch.is_autocast_enabled(query.device.type):
         return None
     agreed = (score.activation, score.parameter, score.series, score.softcap, engine)
     for x in tensors:
-        agreed += (x.shape, x.stride(), x.dtype, x.device)  # type: ignore[union-attr]
-    return Call(entry_of(*agreed), tensors)  # type: ignore[arg-type]
+        agreed += (x.shape, x.stride(), x.dtype, x.device)
+    return Call(entry_of(*agreed), tensors)

@@ -175,6 +175,29 @@ def test_a_corrupt_file_is_set_aside_and_said(bench, pretended, tmp_path: Path) 
     assert (tmp_path / "regard-bench" / "cpu.corrupt-1.json").read_text() == '{"half": '
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda found: found.update(machine=None),
+        lambda found: found["settings"][0]["rows"][0].update(name=["sine"]),
+        lambda found: found["settings"][0]["rows"][0]["passes"]["forward"].update(
+            seconds={"samples": ["fast"]}
+        ),
+    ],
+    ids=["machine", "name", "samples"],
+)
+def test_results_that_were_changed_by_hand_are_set_aside(
+    bench, pretended, tmp_path: Path, damage
+) -> None:
+    bench(*TINY)
+    file = tmp_path / "regard-bench" / "cpu.json"
+    found = json.loads(file.read_text())
+    damage(found)
+    file.write_text(json.dumps(found))
+    code, _, err = bench(*TINY, "--resume")
+    assert code == 0 and "cannot be read" in err and "Set aside as cpu.corrupt-1.json" in err
+
+
 def test_a_setting_that_breaks_does_not_stop_the_run_and_is_tried_again(
     bench, pretended, monkeypatch
 ) -> None:

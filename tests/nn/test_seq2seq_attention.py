@@ -9,6 +9,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import regard
+from regard.forms import InnerKey
 from regard.nn.seq2seq import (
     AttentionalVector,
     BahdanauAttention,
@@ -188,16 +189,77 @@ class LargeOperations(TorchDispatchMode):
         return result
 
 
-@pytest.mark.parametrize("build", [BahdanauAttention, None], ids=["bahdanau", "luong"])
+@pytest.mark.parametrize(
+    "build",
+    [lambda: BahdanauAttention(8, 8, 8), lambda: LuongAttention(8, 8, "general")],
+    ids=["bahdanau", "luong"],
+)
 def test_a_step_copies_neither_keys_nor_values(build):
     """They are projected and zeroed once: all that a step does with as many numbers is the score."""
-    attention = BahdanauAttention(8, 8, 8) if build else LuongAttention(8, 8, "general")
+    attention = build()
     keys, query = torch.randn(3, 50, 8), torch.randn(3, 8)
     memory = attention.prepare(keys, lengths=[50, 20, 1])
     state = attention.initial_state(memory)
     with torch.no_grad(), LargeOperations(keys.numel()) as seen:
         attention(query, memory, state)
     assert set(seen.names) <= {"add", "tanh"} and len(seen.names) <= 2
+
+
+def finite_everywhere(attention, query, memory, *leaves) -> bool:
+    """Context and gradients of one step."""
+    context = attention(query, memory).context
+    grads = torch.autograd.grad(context.sum(), leaves, allow_unused=True)
+    return all(x is None or bool(x.isfinite().all()) for x in (context, *grads))
+
+
+@pytest.mark.parametrize("build", [lambda: BahdanauAttention(Q, K, E), lambda: luong("general")])
+@pytest.mark.parametrize("engine", [None, "reference", "cpu"])
+def test_nan_outside_of_a_window_is_not_read(build, engine):
+    """A real key that a window hides was not zeroed with the padding."""
+    attention, (query, keys, values) = build().double().eval(), tensors()
+    attention.window, attention.engine = (0, 1), engine
+    with torch.no_grad():
+        keys[:, 4], values[:, 4] = torch.nan, torch.inf
+    memory = attention.prepare(keys.detach(), values=values.detach(), lengths=[6, 5, 6])
+    assert finite_everywhere(attention, query[:, 0], memory, query)
+
+
+def test_a_memory_that_is_made_by_hand_may_hold_anything_where_it_is_hidden():
+    attention, (query, keys, _) = BahdanauAttention(Q, K, E).double(), tensors()
+    with torch.no_grad():
+        keys[:, 4:] = torch.nan
+    real = (torch.arange(L) < 4).expand(B, L)
+    memory = attention.prepare(keys.detach())._replace(visible=real)
+    assert finite_everywhere(attention, query[:, 0], memory, query)
+    wanted = attention(query[:, 0], attention.prepare(keys[:, :4].detach())).context
+    torch.testing.assert_close(attention(query[:, 0], memory).context, wanted)
+    again = memory.reorder(torch.tensor([2, 0]))
+    assert finite_everywhere(attention, query[:2, 0], again, query)
+
+
+class UnitKeys(regard.scores.InnerScore):
+    """A score that makes NaN of a key of zeros."""
+
+    name = "unit keys"
+
+    def key(self, k):
+        return InnerKey(k / k.norm(dim=-1, keepdim=True))
+
+
+@pytest.mark.parametrize("engine", [None, "reference", "cpu"])
+def test_a_score_that_makes_nan_of_zeros(engine):
+    attention, keys = DecoderAttention(UnitKeys(), engine=engine), torch.randn(B, L, K)
+    memory = attention.prepare(keys, lengths=LENGTHS)
+    assert attention(torch.randn(B, K), memory).context.isfinite().all()
+
+
+def test_weights_and_state_have_memory_of_their_own():
+    attention, (query, keys, _) = BahdanauAttention(Q, K, E).double(), tensors()
+    _, weights, state = attention(query[:, 0], attention.prepare(keys))
+    before = state.weights.clone()
+    with torch.no_grad():
+        weights.zero_()
+    assert torch.equal(state.weights, before)
 
 
 def test_no_state_lives_in_the_module():
@@ -319,7 +381,8 @@ def test_values_print_their_sizes():
     attention = BahdanauAttention(Q, K, E)
     memory = attention.prepare(torch.zeros(B, L, K), lengths=LENGTHS)
     assert repr(memory) == (
-        "Memory(side=PairwiseKey(b=(3, 1, 6, 8)), value=(3, 1, 6, 7), visible=(3, 6))"
+        "Memory(side=PairwiseKey(b=(3, 1, 6, 8)), value=(3, 1, 6, 7), visible=(3, 6), "
+        "zeroed=(3, 6))"
     )
     found = attention(torch.zeros(B, Q), memory)
     state = "AttentionState(weights=(3, 1, 6), total=(3, 1, 6))"

@@ -2,9 +2,9 @@
 
     python tests/triton/compiling.py 90 "one query" "tanh in bf16"
 
-The first argument is a compute capability, the others names of `CALLS`, or none for all of them. Every kernel that a call launches
-is compiled and none is run, so that the calls are made with tensors on the CPU and their results mean
-nothing. One line of JSON for each kernel. Not for a process in which Triton interprets.
+The first argument is a compute capability, the others names of `CALLS`, or none for all of them. Every
+kernel that a call launches is compiled and none is run, so that the calls are made with tensors on the CPU
+and their results mean nothing. One line of JSON for each kernel. Not for a process in which Triton interprets.
 """
 
 from __future__ import annotations

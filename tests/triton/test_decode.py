@@ -235,9 +235,9 @@ def test_large_scores_have_the_weights_of_the_forward(queries, options):
     one_key_has_all(queries, 128, options)
 
 
-@pytest.mark.parametrize("hidden", [300, 512, 1000])
+@pytest.mark.parametrize("hidden", [200, 512, 1000])
 def test_so_they_have_with_many_hidden_units(hidden):
-    """Blocks of 16, 8 and 4 keys."""
+    """Of one query blocks have 16, 8 and 4 keys."""
     one_key_has_all(1, hidden, {})
 
 

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.interpreted
 
 @pytest.fixture(autouse=True)
 def taken(monkeypatch):
-    """Which calls were repeated: `forward` of the output alone or `attend` before a backward."""
+    """Which methods of `RepeatedCall` ran, in order: `attend` comes before a backward."""
     forget_plans()
     seen: list[str] = []
     for name in ("__call__", "attend", "backward", "by_operator"):
@@ -201,15 +201,19 @@ def test_a_parametrized_v(taken):
     """It is computed anew whenever it is asked for: nothing can be known of its memory."""
     score = regard.Additive(3, 2)
 
+    counted = []
+
     class Twice(torch.nn.Module):
         def forward(self, v):
+            counted.append(v)
             return 2 * v
 
     torch.nn.utils.parametrize.register_parametrization(score, "v", Twice())
     tensors = inputs(4, 9)
     warm(*tensors, score=score)
+    counted.clear()
     found = regard.attention(*tensors, score, engine="triton")
-    assert taken == []
+    assert taken == [] and len(counted) == 1
     wanted = regard.attention(*tensors, score, engine="reference")
     torch.testing.assert_close(found, wanted)
     original = score.parametrizations.v.original
@@ -310,6 +314,37 @@ def test_a_batch_of_gradients(taken):
     torch.testing.assert_close(found, torch.stack(wanted))
 
 
+@pytest.mark.parametrize("layers", [1, 2, 3])
+def test_a_checkpoint_runs_the_same_way_again(layers):
+    """Whatever came before: it counts what is saved, and a repetition saves less."""
+    scores = [regard.Additive(3, 1) for _ in range(layers)]
+    start = torch.randn(2, 1, 4, 3, requires_grad=True)
+
+    def run(engine, through):
+        x = start
+        for score in scores:
+            x = through(
+                lambda x, score=score: x + regard.attention(x, x, x, score, engine=engine), x
+            )
+        return torch.autograd.grad(x.square().sum(), [start, *(score.v for score in scores)])
+
+    wanted = run("reference", lambda f, x: f(x))
+    for _ in range(3):
+        found = run("triton", lambda f, x: checkpoint(f, x, use_reentrant=False))
+        for x, y in zip(found, wanted, strict=True):
+            torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-5)
+
+
+def test_a_class_that_is_patched_later(taken, monkeypatch):
+    tensors, score = inputs(4, 9), regard.Additive(3, 2)
+    warm(*tensors, score=score)
+    whole = regard.Additive.query
+    monkeypatch.setattr(regard.Additive, "query", lambda self, q: whole(self, 2 * q))
+    found = regard.attention(*tensors, score, engine="triton")
+    assert taken == []
+    torch.testing.assert_close(found, regard.attention(*tensors, score, engine="reference"))
+
+
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_under_checkpointing_and_hooks_on_what_is_saved(reentrant):
     tensors, score = [transposed(2, n, 2, 3) for n in (4, 7, 7)], regard.Additive(3, 2)
@@ -380,7 +415,7 @@ def test_in_place_changes_before_the_backward_are_noticed():
 
 def test_on_a_cpu_nothing_is_asked(monkeypatch, taken):
     """Its engines have no such way, and a question would take time."""
-    monkeypatch.setattr(repeats, "DEVICES", ("cuda",))
+    monkeypatch.setattr(plan, "REPEATED_ON", ("cuda",))
     tensors, score = inputs(4, 9), regard.Additive(3, 2)
     for _ in range(3):
         regard.attention(*tensors, score)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from regard.bench.bars import DETERMINISTIC, needed
-from regard.bench.candidate import FORWARD, Candidate
+from regard.bench.candidate import Candidate
 from regard.bench.ours import OURS, AsChosen
 from regard.bench.peers import DOTS, PEERS, Compiled
 from regard.bench.results import Measured
@@ -38,7 +38,8 @@ class Job(NamedTuple):
         return [
             c
             for c in self.candidates
-            if c.name not in rows or rows[c.name].passes[FORWARD].status == "pending"
+            if c.name not in rows
+            or any(p.status == "pending" for p in rows[c.name].passes.values())
         ]
 
     def beside(self, found: Measured | None) -> list[Candidate]:

@@ -196,6 +196,8 @@ class Measured:
     @classmethod
     def from_dict(cls, found: dict[str, Any]) -> Measured:
         """What `as_dict` gave."""
+        if not all(isinstance(row["name"], str) for row in found["rows"]):
+            raise TypeError("a name is no text")
         rows = [
             Row(
                 row["name"],

@@ -61,6 +61,8 @@ class Results:
         try:
             if found["schema"] != SCHEMA:
                 raise StoreError(f"its schema is {found['schema']!r}, not {SCHEMA!r}")
+            if not isinstance(found["machine"], dict):
+                raise StoreError(f"its machine is {found['machine']!r}")
             settings = [Measured.from_dict(item) for item in found["settings"]]
             return cls(found["machine"], found["seed"], {m.setting.key: m for m in settings})
         except (KeyError, TypeError, AttributeError) as error:
@@ -136,8 +138,12 @@ def load(path: Path) -> Results:
     if not isinstance(found, dict):
         raise StoreError("it is not a JSON object")
     try:
-        return Results.from_dict(found)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        results = Results.from_dict(found)
+        # What was changed by hand may be of another type, which only shows where it is used.
+        json_bytes(results.as_dict())
+        to_csv(results)
+        return results
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise StoreError(f"a field is not what it should be ({error!r})") from None
 
 

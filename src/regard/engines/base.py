@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch
@@ -10,6 +11,8 @@ from torch import Tensor
 if TYPE_CHECKING:
     from regard.problem import Problem
 
+# The output of query, key, value and v, of calls like one that was made before.
+RunAgain = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 STATISTICS = ("lse", "entropy", "max_logit", "max_weight", "jacobian", "weights")
 
 

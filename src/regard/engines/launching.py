@@ -346,8 +346,9 @@ class AtSecondSight:
     def at_once(self, *key: Any) -> Any:
         """The same for a key that is known to come again."""
         entry = self.entry(*key)
-        entry.seen = SIGHTS
-        return self(*key)
+        if entry.made is None:
+            entry.made = self.make(*key)
+        return entry.made
 
     def clear(self) -> None:
         """Forget all."""

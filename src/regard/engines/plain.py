@@ -60,7 +60,7 @@ class Plain:
         assert isinstance(form, Pairwise) and not isinstance(p.temperature, Tensor)
         hidden = None if p.mask is None else ~p.mask.visible(p.queries, p.keys, p.device)
         # What padding holds is known by now: to hide it once more takes as long as tanh.
-        logits = scores(form, None if p.hides_whole(form.key) else hidden)
+        logits = scores(form, None if p.hides_whole(p.key_shape) else hidden)
         if p.temperature != 1:
             logits = logits / p.temperature
         value = repeat_heads(p.value, p.heads)
@@ -73,7 +73,7 @@ class Plain:
             empty = hidden.all(-1, keepdim=True)
             weights = torch.softmax(logits.masked_fill(hidden & ~empty, -torch.inf), -1)
             weights = weights.masked_fill(hidden, 0)
-            if not p.hides_whole(p.value):
+            if not p.hides_whole(p.value.shape):
                 value = value.masked_fill(hidden.mT, 0)
             output = weighted_sum(weights, value)
             output = output.masked_fill(empty, 0)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from regard.engines.base import Engine
+from regard.engines.base import Engine, RunAgain
 from regard.engines.cpu import Cpu, blocked_scores
 from regard.engines.gpu import HAS_TRITON
 from regard.engines.plain import Plain
@@ -47,8 +47,8 @@ FEW_TANH_OF_ONE_QUERY = 2**23
 BY_NAME: dict[str, Engine] = {engine.name: engine for engine in ENGINES}
 
 
-# The output of query, key, value and v.
-Repeated = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+# Where an engine has a short way for calls that come again.
+REPEATED_ON = TRITON.devices
 
 
 class EngineRefused(ValueError):
@@ -145,7 +145,7 @@ def asked(engine: Engine, problem: Problem) -> list[str]:
 
 def repeated(
     problem: Problem, engine: str | None, given: Sequence[Tensor], output: Tensor
-) -> Repeated | None:
+) -> RunAgain | None:
     """What runs further calls like this one, of a pairwise form and without options; or None.
 
     `given` is query, key, value and v as the caller gave them, and `output` what was returned. Long calls

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-
 import torch
 from torch import Tensor, nn
 
@@ -16,8 +14,8 @@ from regard.sine.series import KINDS
 
 # E[tanh(x)^2] for x ~ N(0, 2), the sum of two unit-variance projections.
 TANH_POWER = 0.5200
-# What a subclass, or somebody who patches a score, may lower in another way.
-LOWERING = frozenset({"direction", "join", "key", "lower", "query"})
+# What a subclass may lower in another way.
+LOWERING = ("direction", "join", "key", "lower", "query")
 
 
 class Additive(PairwiseScore):
@@ -114,9 +112,10 @@ class Additive(PairwiseScore):
 
     def bare(self) -> Tensor | None:
         """As `PairwiseScore`: without a bias, and without a length apart from the direction."""
-        if self.bias is not None or self.gain is not None or not lowers_as_written(type(self)):
+        if self.bias is not None or self.gain is not None or not lowers_as_written(self):
             return None
-        return self.v if LOWERING.isdisjoint(self.__dict__) else None
+        # Not one that a parametrization computes anew, at each look.
+        return self._parameters.get("v")
 
     def query(self, q: Tensor) -> PairwiseQuery:
         """`a`, with the bias added."""
@@ -140,10 +139,17 @@ class Additive(PairwiseScore):
             self.v.mul_(factor.unsqueeze(-1))
 
 
-@functools.cache
-def lowers_as_written(kind: type[Additive]) -> bool:
-    """Whether a subclass leaves alone how `Additive` lowers both sides."""
-    return all(getattr(kind, name) is getattr(Additive, name) for name in LOWERING)
+# What they are here, whoever patches the class later.
+AS_WRITTEN = {name: getattr(Additive, name) for name in LOWERING}
+
+
+def lowers_as_written(score: Additive) -> bool:
+    """Whether a subclass, or somebody who patched it, leaves alone how both sides are lowered."""
+    kind = type(score)
+    for name, written in AS_WRITTEN.items():
+        if getattr(kind, name) is not written or name in score.__dict__:
+            return False
+    return True
 
 
 _PROJECT_HINT = (

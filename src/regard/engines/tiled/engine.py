@@ -189,7 +189,7 @@ def weights_say_all(p: Problem) -> bool:
     Tiles would compute every score once more: for a decoder's one query that is half of the time.
     """
     plain = p.sink is None and not p.dropout and not isinstance(p.temperature, Tensor)
-    return plain and p.want == WEIGHTS_ALONE and p.hides_whole(p.value)
+    return plain and p.want == WEIGHTS_ALONE and p.hides_whole(p.value.shape)
 
 
 def one_hot(index: Tensor, p: Problem) -> Tensor:

@@ -1,4 +1,4 @@
-"""The forward kernel for few queries, such as a decoder's one: a query reads every key once, as it lies.
+"""The forward kernel for few queries, such as a decoder's one: a query reads what it sees once, as it lies.
 
 With one query there is nothing to share between the rows of a tile, and no time to lay keys out. One
 program takes a part of the keys of one query and head; where heads are few, several programs share
@@ -17,7 +17,7 @@ from regard.engines.triton.tiles import (
     seen_pairs,
 )
 
-# Values of a block that are few enough to be held in registers while its scores are computed.
+# Bits of a block's values up to which registers hold them while its scores are computed.
 EARLY_BITS = tl.constexpr(2**18)
 
 

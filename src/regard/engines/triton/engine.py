@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import ModuleType
 from typing import cast
 
 import torch
 from torch import Tensor
 
+from regard.engines.base import RunAgain
 from regard.engines.gpu import HAS_TRITON, MOST_ROWS, generation, is_known, too_large
 from regard.engines.tiled import Kernels, Layout, Operators, Tiled
 from regard.forms import Pairwise
@@ -53,6 +54,7 @@ class Triton(Tiled):
     """
 
     name = "triton"
+    devices = ("cuda", "cpu") if INTERPRETED else ("cuda",)
     operators = Operators("triton", cast(Kernels, Lazy()), devices=("CUDA", "CPU"))
 
     def refusals(self, problem: Problem) -> list[str]:
@@ -88,7 +90,7 @@ class Triton(Tiled):
 
     def repeated(
         self, problem: Problem, given: Sequence[Tensor], output: Tensor
-    ) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] | None:
+    ) -> RunAgain | None:
         """What runs calls like this one from their tensors alone; see `plan.repeated`."""
         from regard.engines.triton.repeated import repeated
 

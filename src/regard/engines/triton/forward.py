@@ -7,6 +7,7 @@ import triton.language as tl
 import triton
 from regard.engines.triton.tiles import (
     at_head,
+    by_fma,
     column_index,
     flat,
     is_other,
@@ -34,7 +35,7 @@ MINUS, NAN = tl.constexpr(128), tl.constexpr(128**2)
 @triton.constexpr_function
 def in_parts(dtype, precision, hides, dims):
     """Whether weighted values are added some keys at a time: in fp32 a whole tile would fill the stack."""
-    return dtype == tl.float32 and precision == "ieee" and (hides or dims > FEW_DIMS)
+    return by_fma(dtype, precision) and (hides or dims > FEW_DIMS)
 
 
 @triton.jit

@@ -9,26 +9,22 @@ Shape legend: tensors as the caller has them, (*, heads, rows, columns), v (head
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
 from torch import Tensor
 
+from regard.engines.base import RunAgain
 from regard.engines.gpu import device_current
 from regard.engines.tiled import Arguments
 from regard.engines.tiled.eager import apply, looked_at
 from regard.engines.tiled.operators import once
 from regard.engines.triton import bound, choices, gradients, lanes, prepare
-from regard.engines.triton.bound import DOUBLE, FLOAT, Forward, Kind
+from regard.engines.triton.bound import DOUBLE, FLOAT, Forward, Kind, described
 from regard.engines.triton.gradients import Tensors
 
-Plan = gradients.Backward | gradients.DecodeBackward
+BackwardPlan = gradients.Backward | gradients.DecodeBackward
 
 
-def repeated(
-    args: Arguments, given: Tensors, output: Tensor
-) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] | None:
+def repeated(args: Arguments, given: Tensors, output: Tensor) -> RunAgain | None:
     """What runs all calls like this one, or None; see `regard.engines.plan.repeated`."""
     kind = bound.kind_of(args)
     if kind is None or not prepare.has_own_memory(args):
@@ -45,6 +41,13 @@ def is_copy(x: Tensor | None, given: Tensor) -> bool:
     return x is None or x.data_ptr() != given.data_ptr() or x.numel() != given.numel()
 
 
+def operands(
+    plan: Forward | BackwardPlan, query: Tensor, key: Tensor, value: Tensor, v: Tensor
+) -> tuple[Tensor, ...]:
+    """The tensors in the order of plans, values as they are read."""
+    return query, key, v, value if plan.operands.is_packed else value.contiguous()
+
+
 class RepeatedCall:
     """All calls of one kind; it keeps no tensor of any.
 
@@ -57,31 +60,27 @@ class RepeatedCall:
     def __init__(self, kind: Kind, given: Tensors, output: Tensor) -> None:
         self.kind, self.device = kind, kind.device
         self.shapes = [x.shape for x in given]
-        self.strides = [x.stride() for x in given]
+        self.described = [described(x) for x in given]
         self.shape, self.dtype = output.shape, output.dtype
         self.rows = output.shape[:-1]
         self.is_decode = choices.is_decode(bound.arguments(kind), entropy=False)
         # Plans for the output alone, for a backward to come, and for backwards.
         self.alone: Forward | None = None
         self.whole: Forward | None = None
-        self.backwards: dict[bool, Plan] = {}
+        self.backwards: dict[bool, BackwardPlan] = {}
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, v: Tensor) -> Tensor:
         """The output."""
         if torch.is_grad_enabled() and (
             query.requires_grad or key.requires_grad or value.requires_grad or v.requires_grad
         ):
-            return apply(Repeated, self, query, key, value, v)
+            return apply(RepeatedStep, self, query, key, value, v)
         if self.alone is None:
             self.alone = bound.forward_plan.at_once(self.kind, False, True)
         with device_current(self.device):
             output = torch.empty(self.shape, dtype=self.alone.dtype, device=self.device)
-            self.alone.steps.run(*self.operands(self.alone, query, key, value, v), output)
+            self.alone.steps.run(*operands(self.alone, query, key, value, v), output)
         return output.to(self.dtype)
-
-    def operands(self, plan: Any, query: Tensor, key: Tensor, value: Tensor, v: Tensor) -> tuple:
-        """The tensors in the order of plans, values as they are read."""
-        return query, key, v, value if plan.operands.is_packed else value.contiguous()
 
     def attend(self, *given: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Output in working precision, tail and largest logit: what a backward starts from."""
@@ -93,7 +92,7 @@ class RepeatedCall:
             spread, peak = (
                 torch.empty(self.rows, dtype=FLOAT, device=self.device) for _ in range(2)
             )
-            self.whole.steps.run(*self.operands(self.whole, *given), output, tail, spread, peak)
+            self.whole.steps.run(*operands(self.whole, *given), output, tail, spread, peak)
         return output, tail, peak
 
     def backward(self, grad: Tensor, given: Tensors, rows: Tensors) -> Tensors:
@@ -101,22 +100,22 @@ class RepeatedCall:
         # As the whole way has it, which rounds the output outside of its own step.
         grad = grad.to(FLOAT)
         watched = torch.is_grad_enabled() or looked_at((grad, *given, *rows))
-        plan = None if watched or self.is_other(given) else self.backward_plan()
+        plan = None if watched or self.is_changed(given) else self.backward_plan()
         if plan is None:
             return self.by_operator(grad, given, rows)
         output, tail, peak = rows
         known = [x.contiguous() for x in (grad, output, peak, tail)]
         made = [torch.empty(x.shape, dtype=x.dtype, device=self.device) for x in given]
         with device_current(self.device):
-            trusted = plan.run(self.operands(plan, *given), known, made)
+            trusted = plan.run(operands(plan, *given), known, made)
         # If not, once more in the other way: it wrote to its own memory alone.
         return made if trusted else self.backward(grad, given, rows)
 
-    def is_other(self, given: Tensors) -> bool:
-        """Whether what was saved came back laid out otherwise, by somebody's hooks."""
-        return any(x.stride() != own for x, own in zip(given, self.strides, strict=True))
+    def is_changed(self, given: Tensors) -> bool:
+        """Whether what was saved came back as something else, by somebody's hooks."""
+        return [described(x) for x in given] != self.described
 
-    def backward_plan(self) -> Plan | None:
+    def backward_plan(self) -> BackwardPlan | None:
         """The launches of the backward, but where sums in a fixed order are asked for that it has not."""
         if torch.are_deterministic_algorithms_enabled() and not self.is_decode:
             return None
@@ -146,7 +145,7 @@ class RepeatedCall:
         return [g.view(shape) for g, shape in zip(found, self.shapes, strict=False)]
 
 
-class Repeated(torch.autograd.Function):
+class RepeatedStep(torch.autograd.Function):
     """A `RepeatedCall` with its gradient."""
 
     @staticmethod

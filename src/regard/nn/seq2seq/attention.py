@@ -37,7 +37,13 @@ from regard.nn.seq2seq.location import (
     add_to_keys,
     in_window,
 )
-from regard.nn.seq2seq.memory import AttentionResult, AttentionState, Memory, next_state
+from regard.nn.seq2seq.memory import (
+    AttentionResult,
+    AttentionState,
+    Memory,
+    next_state,
+    zero_hidden,
+)
 from regard.precision import working_dtype
 from regard.scores import (
     HOW_TO_BUILD,
@@ -139,7 +145,8 @@ class DecoderAttention(nn.Module):
         # Before the projection: whatever padding holds would reach the gradient of its weights.
         keys = zero_padding(keys, real)
         values = keys if values is None else zero_padding(values, real)
-        return Memory(self.score.key(keys.unsqueeze(1)), values.unsqueeze(1), real)
+        side = zero_hidden(self.score.key(keys.unsqueeze(1)), real)
+        return Memory(side, values.unsqueeze(1), real, zeroed=real)
 
     def initial_state(self, memory: Memory) -> AttentionState:
         """The state before the first step: nothing was attended to."""
@@ -172,23 +179,24 @@ class DecoderAttention(nn.Module):
             context, weights = self.look(step, memory, state)
             state = next_state(state, weights)
             found.append((context, weights))
-        context, weights = (joined(each) for each in zip(*found, strict=True))
+        contexts = [each[0] for each in found]
+        context = contexts[0] if len(contexts) == 1 else torch.cat(contexts, 2)
         context = context.transpose(1, 2).flatten(2)
+        # In memory of their own: the last of them are the state's too.
+        weights = torch.cat([each[1] for each in found], 2)
         if query.ndim == 2:
             context, weights = context.squeeze(1), weights.squeeze(2)
         return AttentionResult(context, weights, state)
 
     def look(self, query: Tensor, memory: Memory, state: AttentionState) -> tuple[Tensor, Tensor]:
         """Context (B, H, T, V) and weights (B, H, T, L) of queries (B, 1, T, d) that share a state."""
-        visible = self.visible_now(memory, state)
         result = attend(
             query,
             self.keys_now(memory, state),
             memory.value,
             self.score,
             want=("weights",),
-            # The memory was zeroed where it is hidden, once for all steps.
-            mask=None if visible is None else Mask.dense(visible).over_finite(),
+            mask=self.mask_now(memory, state),
             dropout=self.dropout if self.training else 0.0,
             engine=self.engine,
         )
@@ -201,6 +209,15 @@ class DecoderAttention(nn.Module):
         for term in self.terms:
             side = add_to_keys(side, term(state))
         return side
+
+    def mask_now(self, memory: Memory, state: AttentionState) -> Mask | None:
+        """The same as a mask, which says if what it hides was zeroed once for all steps."""
+        visible = self.visible_now(memory, state)
+        if visible is None:
+            return None
+        mask, windowed = Mask.dense(visible), self.window is not None and not self.training
+        is_zeroed = memory.zeroed is memory.visible and not windowed
+        return mask.over_finite() if is_zeroed else mask
 
     def visible_now(self, memory: Memory, state: AttentionState) -> Tensor | None:
         """(B, H or 1, 1, L), True = attend, or None where all keys are visible."""
@@ -326,11 +343,6 @@ class AttentionalVector(nn.Module):
     def forward(self, context: Tensor, query: Tensor) -> Tensor:
         """(..., width) from (..., context_dim) and (..., query_dim)."""
         return torch.tanh(self.linear(torch.cat([context, query], -1)))
-
-
-def joined(steps: tuple[Tensor, ...]) -> Tensor:
-    """(B, H, T, ...) of steps one after the other; one alone is not copied."""
-    return steps[0] if len(steps) == 1 else torch.cat(steps, 2)
 
 
 def _luong_score(

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from regard.describe import sizes
-from regard.forms import KeySide, key_tensor
+from regard.forms import InnerKey, KeySide, PairwiseKey, key_tensor
 
 
 class Memory(NamedTuple):
@@ -25,16 +25,20 @@ class Memory(NamedTuple):
         side: the lowered keys (B, H or 1, L, width).
         value: (B, 1, L, V), 0 where hidden.
         visible: (B, L), True = attend, or None where all keys are real.
+        zeroed: the very tensor by which keys and values were set to 0 where they are hidden; where it is
+            not `visible`, they may hold anything there.
     """
 
     side: KeySide
     value: Tensor
     visible: Tensor | None
+    zeroed: Tensor | None = None
 
     def reorder(self, index: Tensor) -> Memory:
         """The memory with its sequences taken in the order `index`, repeats allowed."""
         visible = None if self.visible is None else self.visible.index_select(0, index)
-        return Memory(self.side.reorder(index), self.value.index_select(0, index), visible)
+        zeroed = visible if self.zeroed is self.visible else None
+        return Memory(self.side.reorder(index), self.value.index_select(0, index), visible, zeroed)
 
     __repr__ = sizes
 
@@ -142,6 +146,17 @@ class Source(NamedTuple):
     state: DecoderState
 
     __repr__ = sizes
+
+
+def zero_hidden(side: KeySide, visible: Tensor | None) -> KeySide:
+    """Lowered keys with 0 where they are hidden: a score may make anything of a key of zeros."""
+    if visible is None:
+        return side
+    seen = visible[:, None]
+    if isinstance(side, PairwiseKey):
+        return PairwiseKey(torch.where(seen.unsqueeze(-1), side.b, 0))
+    beta = None if side.beta is None else torch.where(seen, side.beta, 0)
+    return InnerKey(torch.where(seen.unsqueeze(-1), side.psi, 0), beta, side.origin)
 
 
 def next_state(state: AttentionState, weights: Tensor) -> AttentionState:

@@ -136,8 +136,6 @@ class SelfAttention(Heads):
             seen = seen & Mask.lengths(queries=cache.stop)
         if self.causal:
             seen = seen & Mask.causal()
-        # Its own padding is zeroed already; what the caller hides may hold anything.
-        seen = seen.over_finite() if mask is None else seen
         return self.attend_over(query, cache, seen, bias, want)
 
     def extra_repr(self) -> str:
@@ -237,8 +235,6 @@ class CrossAttention(Heads):
                 "for all, or reorder it with memory.reorder(index)"
             )
         seen = _as_mask(mask, x, memory.value.shape[-2]) & memory.mask()
-        # The memory was zeroed where it is padding, once for all steps.
-        seen = seen.over_finite() if mask is None else seen
         return self.attend_over(self.queries(x), memory, seen, None, want)
 
     def extra_repr(self) -> str:
