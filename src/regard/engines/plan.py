@@ -48,7 +48,7 @@ BY_NAME: dict[str, Engine] = {engine.name: engine for engine in ENGINES}
 
 
 # Where an engine has a short way for calls that come again.
-REPEATED_ON = TRITON.devices
+REPEATED_ON = TRITON.devices if HAS_TRITON else ()
 
 
 class EngineRefused(ValueError):
