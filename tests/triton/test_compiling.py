@@ -72,7 +72,7 @@ STACK = {
         "key_gradient": 216,
     },
 }
-QUICK = ("one query", "tanh in bf16", "LeakyReLU in fp32, dv 64, causal")
+QUICK = ("one query", "tanh in bf16")
 
 
 def compiled(capability: int, names: Sequence[str], cache: Path) -> list[dict[str, Any]]:

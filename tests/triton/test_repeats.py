@@ -128,28 +128,27 @@ def test_only_wanted_gradients_are_returned(taken):
     assert key.grad is None and score.v.grad is None
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"mask": regard.Mask.causal()},
-        {"bias": torch.zeros(4, 9)},
-        {"sink": torch.zeros(2)},
-        {"temperature": 2.0},
-        {"temperature": torch.ones(2)},
-        {"temperature": 1},
-        {"softcap": 3.0},
-        {"dropout": 0.5},
-        {"error": 0.1},
-        {"engine": "reference"},
-        {"engine": None},
-    ],
-    ids=str,
-)
-def test_options_go_the_whole_way(options, taken):
+OPTIONS = {
+    "mask": {"mask": regard.Mask.causal()},
+    "bias": {"bias": torch.zeros(4, 9)},
+    "sink": {"sink": torch.zeros(2)},
+    "temperature": {"temperature": 2.0},
+    "temperatures": {"temperature": torch.ones(2)},
+    "whole temperature": {"temperature": 1},
+    "soft cap": {"softcap": 3.0},
+    "dropout": {"dropout": 0.5},
+    "error": {"error": 0.1},
+    "reference": {"engine": "reference"},
+    "no engine": {"engine": None},
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_options_go_the_whole_way(name, taken):
     tensors, score = inputs(4, 9), regard.Additive(3, 2)
     warm(*tensors, score=score)
     for _ in range(3):
-        regard.attention(*tensors, score, **{"engine": "triton", **options})
+        regard.attention(*tensors, score, **{"engine": "triton", **OPTIONS[name]})
     assert taken == []
 
 
