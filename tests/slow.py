@@ -59,10 +59,14 @@ SLOW = (
     *(
         f"tests/triton/test_repeats.py::test_a_repetition_gives_what_the_whole_way_gives({name})"
         for name in (
-            "few queries, keys in parts", "half", "LeakyReLU", "no head dim", "one sequence",
+            "few queries, keys in parts",
+            "half",
+            "LeakyReLU",
+            "no head dim",
+            "one sequence",
             "shared keys",
         )
-    ),  # fmt: skip
+    ),
     "tests/triton/test_repeats.py::test_scores_that_change_queries_or_keys_*(weight norm)",
     "tests/triton/test_repeats.py::test_scores_that_change_queries_or_keys_*(projected)",
     "tests/triton/test_repeats.py::test_a_checkpoint_runs_the_same_way_again(2)",
@@ -122,7 +126,7 @@ SLOW = (
     "tests/doctor/test_command.py::test_an_ill_example_is_found_ill(growing*",
     "tests/doctor/test_compiled.py::test_compiled_before(eager*",
     "tests/doctor/test_waiting.py::test_a_full_workspace_is_finished_first(cpu)",
-)  # fmt: skip
+)
 
 
 def is_slow(name: str) -> bool:
