@@ -11,17 +11,14 @@ Shape legend: B batch, L keys, E hidden units, D width of keys and queries.
 
 from __future__ import annotations
 
-import argparse
 import json
-from pathlib import Path
 
 import torch
-from small import in_turns, machine_and_file
+from small import asked, in_turns, ratios
 from torch import Tensor, nn
 
 from regard.nn import BahdanauAttention
 
-RESULTS = Path(__file__).parent / "results"
 SHAPES = {
     "small": (8, 30, 64, 64),
     "NMT decoder 512": (64, 30, 512, 512),
@@ -102,23 +99,14 @@ def measured(shape: tuple[int, int, int, int], device: torch.device) -> dict[str
 
 def main() -> None:
     """Measure all, print them and write them after each."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--out", type=Path, help="file (default: in benchmarks/results)")
-    options = parser.parse_args()
-    device = torch.device(options.device)
-    machine, file = machine_and_file("decoders", device)
+    device, machine, file = asked("decoders", __doc__)
     rows = {}
     print("BahdanauAttention over what is written by hand: a step, a loop with backward")
     for name, shape in SHAPES.items():
         rows[name] = row = measured(shape, device)
-        cells = "   ".join(
-            f"{x['ratio']:5.2f} ({x['ratio_low']:.2f} to {x['ratio_high']:.2f})"
-            for x in (row["forward"], row["forward+backward"])
-        )
-        print(f"{name:<18} {cells}", flush=True)
+        print(f"{name:<18} {ratios(row['forward'], row['forward+backward'])}", flush=True)
         text = json.dumps({"machine": machine, "results": rows}, indent=1) + "\n"
-        (options.out or RESULTS / file).write_text(text)
+        file.write_text(text)
 
 
 if __name__ == "__main__":

@@ -157,14 +157,27 @@ def machine_and_file(what: str, device: torch.device) -> tuple[dict[str, object]
     return {**machine, "torch": torch.__version__}, f"{what}_{where}.json"
 
 
-def main() -> None:
-    """Measure all, print them and write them after each."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+def asked(what: str, about: str) -> tuple[torch.device, dict[str, object], Path]:
+    """The device of the command line, what results say of the machine, and their file."""
+    parser = argparse.ArgumentParser(description=about.split("\n", maxsplit=1)[0])
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--out", type=Path, help="file (default: in benchmarks/results)")
     options = parser.parse_args()
     device = torch.device(options.device)
-    machine, file = machine_and_file("small", device)
+    machine, file = machine_and_file(what, device)
+    return device, machine, options.out or RESULTS / file
+
+
+def ratios(*found: dict[str, float]) -> str:
+    """For a person: each with the range that holds half of its turns."""
+    return "   ".join(
+        f"{x['ratio']:5.2f} ({x['ratio_low']:.2f} to {x['ratio_high']:.2f})" for x in found
+    )
+
+
+def main() -> None:
+    """Measure all, print them and write them after each."""
+    device, machine, file = asked("small", __doc__)
     shapes = ON_CPU if device.type == "cpu" else ON_GPU
     rows, start = [], time.perf_counter()
     print("(B, H, Q, L, E, D)                tanh   over exact: forward, with backward   chosen")
@@ -172,10 +185,7 @@ def main() -> None:
         rows.append(row := measured(shape, device))
         for engine in ("plain", "sine"):
             if engine in row:
-                cells = "   ".join(
-                    f"{x['ratio']:5.2f} ({x['ratio_low']:.2f} to {x['ratio_high']:.2f})"
-                    for x in row[engine].values()
-                )
+                cells = ratios(*row[engine].values())
                 print(
                     f"{shape!s:<30} {row['tanh']:8.1e}   {engine} {cells}   {row['chosen']}",
                     flush=True,
@@ -183,7 +193,7 @@ def main() -> None:
         left = (time.perf_counter() - start) / number * (len(shapes) - number)
         print(f"  {number}/{len(shapes)}, about {left:.0f} s left", end="\r", file=sys.stderr)
         text = json.dumps({"machine": machine, "results": rows}, indent=1) + "\n"
-        (options.out or RESULTS / file).write_text(text)
+        file.write_text(text)
 
 
 if __name__ == "__main__":

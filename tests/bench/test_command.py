@@ -12,13 +12,12 @@ import torch
 from click.testing import CliRunner
 
 from regard.bench import command, jobs, main
-from regard.bench.options import parser
 from regard.bench.results import Measured
 from regard.bench.runner import Effort, Runner
 from regard.bench.settings import SUITES, suite
 from regard.cli.app import group
 
-from .made import made_setting
+from .made import DOTS_BY_NAME, OURS_BY_NAME, made_setting
 
 TINY = ["--suite", "square", "--lengths", "16,24", "--hidden", "4", "--peers", "none", "--quick"]
 WITHOUT = """
@@ -239,82 +238,6 @@ def test_a_setting_that_breaks_when_it_is_measured_again_keeps_what_it_had(
     assert json.loads(out)["settings"] == before["settings"]
 
 
-def names_of(*arguments: str) -> dict[str, list[str]]:
-    """Who is measured on a GPU, by setting."""
-    options = parser().parse_args([*arguments])
-    sizes = {"lengths": options.lengths, "hidden": options.hidden, "quick": options.quick}
-    found = jobs.chosen_jobs(options.suite, "cuda", options.peers, **sizes)
-    return {job.setting.name: [c.name for c in job.candidates] for job in found}
-
-
-def test_on_a_gpu_each_suite_measures_what_it_needs() -> None:
-    found = names_of("--suite", "shapes", "--suite", "bars")
-    assert list(found)[:3] == [
-        "square 4096, hidden 16",
-        "square 4096, hidden 64",
-        "NMT decoder 512",
-    ]
-    assert found["square 4096, hidden 16"] == [
-        "sine fast", "sine matched", "exact", "textbook eager", "textbook linear", "textbook compiled",
-        "dot cuDNN",
-    ]  # fmt: skip
-    assert found["square 4096, hidden 64"] == ["exact", "exact determ.", "dot cuDNN"]
-    assert "textbook compiled" in found["speech"] and "exact determ." not in found["speech"]
-    assert [name for name in found["speech"] if name.startswith("dot")] == ["dot cuDNN"]
-    # A setting of two suites is measured for both; backends that are asked for are there.
-    both = names_of("--suite", "bars", "--suite", "square")["square 4096, hidden 16"]
-    assert {"textbook eager", "exact determ.", "dot math"} <= set(both) and "Keras" not in both
-    asked = names_of("--suite", "bars", "--peers", "dot flash,Keras")["square 4096, hidden 64"]
-    assert asked == [
-        "sine fast",
-        "sine matched",
-        "exact",
-        "exact determ.",
-        "Keras",
-        "dot cuDNN",
-        "dot flash",
-    ]
-
-
-OURS = ["sine fast", "sine matched", "exact", "exact determ."]
-DOTS = ["dot cuDNN", "dot flash", "dot efficient", "dot math"]
-
-
-def test_square_on_a_gpu_follows_one_rule() -> None:
-    """Every peer where that tells most, dot through every backend once for each length."""
-    found = names_of("--suite", "square")
-    assert len(found) == 28
-    everybody = [*OURS, *(c.name for c in jobs.PEERS)]
-    for name, names in found.items():
-        length, hidden = (int(word) for word in name.removeprefix("square ").split(", hidden "))
-        if hidden == 16 and length in (512, 2048, 8192):
-            assert names == everybody
-        else:
-            dots = DOTS if hidden == 16 else DOTS[:1]
-            assert names == [*OURS, "textbook compiled", *dots]
-    quick = names_of("--quick")
-    assert [n for n, names in quick.items() if names == everybody] == [
-        "square 512, hidden 16",
-        "square 2048, hidden 16",
-    ]
-
-
-def test_peers_are_named_for_every_setting_instead() -> None:
-    for names in names_of("--suite", "square", "--peers", "none").values():
-        assert names == [*OURS, "dot cuDNN"]
-    for names in names_of("--suite", "square", "--peers", " All").values():
-        assert names == [*OURS, *(c.name for c in jobs.PEERS)]
-
-
-def test_on_the_cpu_everybody_is_measured_everywhere() -> None:
-    found = jobs.chosen_jobs(None, "cpu", None)
-    assert all(
-        job.candidates == list(jobs.CANDIDATES[1:]) for job in found if job.setting.heads > 1
-    )
-    few = jobs.chosen_jobs(["square"], "cpu", "none")[0].candidates
-    assert [c.name for c in few] == [*OURS, *DOTS]
-
-
 def test_one_of_ours_that_fails_is_an_exit_code(bench, monkeypatch) -> None:
     def measure(self: Runner, setting, candidates) -> Measured:
         found = made_setting(setting)
@@ -384,8 +307,13 @@ def test_list_shows_who_is_measured_in_a_setting(capsys, monkeypatch) -> None:
             text.partition(f"  {letter} ")[2].partition("\n  " + chr(ord(letter) + 1))[0].split()
         )
 
-    assert group("square 512, hidden 128") == f"{', '.join(OURS)}, textbook compiled, dot cuDNN"
-    assert group("square 8192, hidden 16").endswith("FlexAttention, Keras, " + ", ".join(DOTS))
+    assert (
+        group("square 512, hidden 128")
+        == f"{', '.join(OURS_BY_NAME)}, textbook compiled, dot cuDNN"
+    )
+    assert group("square 8192, hidden 16").endswith(
+        "FlexAttention, Keras, " + ", ".join(DOTS_BY_NAME)
+    )
     assert group("speech, query by query").startswith("as chosen, sine fast")
 
 

@@ -11,7 +11,7 @@ import torch
 import regard
 from regard import Mask
 
-from .tools import all_ordinary, assert_equal_in_threads, equal, none_ordinary
+from .tools import all_ordinary, assert_equal_in_threads, captured, equal, none_ordinary
 
 pytest.importorskip("triton")
 from regard.engines.triton.engine import FEWEST_QUERIES
@@ -165,15 +165,7 @@ def test_another_stream():
 @pytest.mark.parametrize("name", ["bf16", "causal", "one query"])
 def test_a_captured_graph_holds_forward_and_backward(name):
     call = CASES[name]()
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            call.results()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with none_ordinary(), torch.cuda.graph(graph):
-        found = call.results()
+    graph, found = captured(call.results, 3)
     with torch.no_grad():
         for x in (*call.leaves, call.grad):
             x.copy_(torch.randn_like(x))

@@ -14,7 +14,7 @@ from regard import Mask
 from regard.engines.sine.parts import PARTS
 
 from ..sine.standins import PlainFused
-from .tools import all_ordinary, assert_equal_in_threads, equal, none_ordinary
+from .tools import all_ordinary, assert_equal_in_threads, captured, equal, none_ordinary
 
 pytestmark = pytest.mark.gpu
 HIDDEN, VALUE = 16, 64
@@ -118,15 +118,7 @@ def test_another_stream(monkeypatch):
 
 def test_a_captured_graph_holds_forward_and_backward():
     call = Case()
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            call.results()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with none_ordinary(), torch.cuda.graph(graph):
-        found = call.results()
+    graph, found = captured(call.results, 3)
     other = Case(seed=1)
     with torch.no_grad():
         for into, x in ((call.q, other.q), (call.k, other.k), (call.v, other.v)):

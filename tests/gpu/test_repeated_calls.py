@@ -10,7 +10,7 @@ import torch
 import regard
 from regard import repeats
 
-from .tools import assert_equal_in_threads, equal, none_ordinary
+from .tools import assert_equal_in_threads, captured, equal, none_ordinary
 
 pytest.importorskip("triton")
 from regard.engines.triton.engine import FEWEST_QUERIES
@@ -104,15 +104,7 @@ def test_nothing_is_asked_of_the_problem_any_more(monkeypatch):
 @pytest.mark.parametrize("name", ["one query", "many queries"])
 def test_a_captured_graph_holds_forward_and_backward(name):
     call = CASES[name]()
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(4):
-            call.results()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with none_ordinary(), torch.cuda.graph(graph):
-        found = call.results()
+    graph, found = captured(call.results, 4)
     with torch.no_grad():
         for x in (*call.tensors, call.grad):
             x.copy_(torch.randn_like(x))

@@ -38,6 +38,20 @@ def none_ordinary():
         Launch.ordinary = original
 
 
+def captured(results, warm_ups):
+    """A graph of what `results` launches, all of it bound, and what it will have written."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(warm_ups):
+            results()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with none_ordinary(), torch.cuda.graph(graph):
+        found = results()
+    return graph, found
+
+
 def equal(found, wanted):
     return all(torch.equal(x, y) for x, y in zip(found, wanted, strict=True))
 
