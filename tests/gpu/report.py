@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import importlib.util
 import os
 import re
 import shutil
@@ -18,6 +19,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
@@ -25,6 +27,8 @@ import torch
 ROOT = Path(__file__).parents[2]
 TESTS, SANITIZER = Path("reports/gpu.txt"), Path("reports/sanitizer.txt")
 SANITIZE = "tests/gpu/sanitize.py"
+# Processes that share the GPU in its tests: some of them take several GiB of its memory.
+MOST_WORKERS = 12
 # Of cuDNN's kernels, which engine `sine` calls, racecheck reports hazards that are not ours to mend.
 TOOLS = (["--tool", "memcheck"], ["--tool", "racecheck", "--kernel-name-exclude", "kns=cudnn"])
 NOTE = """\
@@ -57,6 +61,9 @@ def run_tests() -> bool:
         if marked.search(path.read_text(encoding="utf-8"))
     ]
     options = ["-q", "-m", "gpu", f"--report={TESTS}", "--continue-on-collection-errors"]
+    # Compilers are what they wait for, and those take a core each.
+    if importlib.util.find_spec("xdist"):
+        options += ["-n", str(min(os.cpu_count() or 1, MOST_WORKERS)), "--dist", "worksteal"]
     return status(sys.executable, "-m", "pytest", *options, *files) == 0
 
 
@@ -71,22 +78,25 @@ def run_sanitizer() -> bool:
     versions = [f"{name} {importlib.metadata.version(name)}" for name in ("torch", "triton")]
     machine = f"one {torch.cuda.get_device_name()}, {', '.join(versions)}"
     parts = [f"compute-sanitizer {version[0] if version else '?'} on {machine}: {SANITIZE}\n"]
-    fine = True
-    for tool in TOOLS:
-        # Without this, a tool that found something ends with status 0.
-        options = [*tool, "--error-exitcode", "9"]
-        done = subprocess.run(
+    # Without the status, a tool that found something ends with 0.
+    commands = [[*tool, "--error-exitcode", "9"] for tool in TOOLS]
+
+    def run(options: list[str]) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
             [program, *options, sys.executable, SANITIZE], cwd=ROOT, env=environment(), check=False, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
-        fine = fine and done.returncode == 0
+
+    with ThreadPoolExecutor() as both:
+        results = list(both.map(run, commands))
+    for options, done in zip(commands, results, strict=True):
         # Places on this machine are no part of a report.
         output = done.stdout.replace(f"{ROOT}{os.sep}", "").replace(sys.executable, "python")
         print(output, flush=True)
         shown = " ".join(["compute-sanitizer", *options, "python", SANITIZE])
         parts.append(f"$ {shown}\n\n{output.strip()}\n")
     (ROOT / SANITIZER).write_text("\n".join([*parts, NOTE]), encoding="utf-8")
-    return fine
+    return all(done.returncode == 0 for done in results)
 
 
 def run_bench(arguments: list[str]) -> bool:

@@ -72,7 +72,7 @@ STACK = {
         "key_gradient": 216,
     },
 }
-QUICK = ("one query", "tanh in bf16")
+QUICK = ("one query", "one query in fp32, 300 units", "tanh in bf16")
 
 
 def compiled(capability: int, names: Sequence[str], cache: Path) -> list[dict[str, Any]]:
@@ -106,7 +106,18 @@ def check(capability: int, names: Sequence[str], cache: Path) -> set[str]:
         if x["shared"] > SHARED[capability] * 1024:
             wrong.append(f"{call}: {kernel} takes {x['shared']} bytes of shared memory")
     assert wrong == [], "\n".join(wrong)
+    check_scores(kernels)
     return {x["call"] for x in kernels}
+
+
+def check_scores(kernels: list[dict[str, Any]]) -> None:
+    """Forward and backward for few queries sum a score in the same order, ordinary and bound."""
+    lanes: dict[str, set[str | None]] = {}
+    for x in kernels:
+        if x["kernel"] in ("decode_kernel", "decode_backward_kernel"):
+            lanes.setdefault(x["call"], set()).add(x["summed_by"])
+    for call, found in lanes.items():
+        assert len(found) == 1 and None not in found, f"{call}: {found}"
 
 
 def test_common_calls_compile_for_hopper(tmp_path):

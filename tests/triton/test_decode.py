@@ -83,7 +83,7 @@ def test_copies_of_the_backward_take_less_than_the_keys(hidden):
                 ),
             )
         )
-        (_, block, _), wide, _, parts = choices.decode_blocks(args)
+        (_, block, _), wide, _, parts, _ = choices.decode_blocks(args)
         assert 4 * parts * queries <= 2 * (keys + block * queries)
         split = choices.decode_split(args)
         assert (split.block, split.wide) == (block, wide)

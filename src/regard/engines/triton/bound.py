@@ -257,7 +257,7 @@ class Forward:
     def bind_decode(self, written: tuple[Tensor | None, ...]) -> None:
         """The launches for few queries."""
         x, dims = self.operands, self.shape[-1]
-        rows, block, wide, parts, share = choices.decode_split(x.args)
+        rows, block, wide, parts, share, even = choices.decode_split(x.args)
         together = choices.combining(parts, dims)
         shapes = ((rows * parts, dims), (rows * parts,), (rows * parts,))
         found = [torch.empty(shape, dtype=FLOAT, device="meta") for shape in shapes]
@@ -269,7 +269,7 @@ class Forward:
             decode_kernel,
             rows * parts,
             (form, x.pairs, x.sizes, x.values, *found, parts, share),
-            (tile, block, wide, choices.keys_side_by_side(block, dims)),
+            (tile, block, wide, choices.keys_side_by_side(block, dims), even),
             **choices.DECODE_OPTIONS,
         )
         self.steps.add(

@@ -22,6 +22,8 @@ from regard.precision import working_dtype
 
 # What was added up for every head, and its 5 dims.
 Total = tuple[Tensor | None, tuple[int, ...]]
+# The operands that every call has, by their names in `Arguments`.
+SIDES = ("q", "k", "value", "v")
 # Rows that one program collects, and numbers that one sums up.
 COLLECTED, SUMMED = 32, 1024
 
@@ -187,20 +189,36 @@ def collecting(
 
 
 class DecodeBuffers:
-    """What the backward for few queries writes, in working precision: see `DecodeGradients`."""
+    """What the backward for few queries writes: see `DecodeGradients`.
+
+    What is left to sum is in working precision. What is whole as it is written is the gradient itself, in
+    its own dtype; for every call alike, as the dtype decides how a kernel is compiled, and so the order in
+    which it sums.
+    """
 
     def __init__(self, args: Arguments, parts: int, with_bias: bool = False) -> None:
-        self.args, self.parts = args, parts
+        self.args, self.own = args, prepare.has_own_memory(args)
+        self.sums = choices.decode_sums(args, parts) if self.own else {}
         z, (queries, keys), units = prepare.count(args), args.sizes[3:], args.q.shape[-1]
         work = working_dtype(args.q.dtype)
 
-        def empty(*shape: int) -> Tensor:
-            return args.q.new_empty(shape, dtype=work)
+        def empty(*shape: int, dtype: torch.dtype = work) -> Tensor:
+            return args.q.new_empty(shape, dtype=dtype)
 
-        self.q, self.k = empty(z, parts, queries, units), empty(z, keys, units)
-        self.v, self.value = empty(parts, z, units), empty(z, keys, args.value.shape[-1])
+        def gradient(name: str, *shape: int) -> Tensor:
+            x = getattr(args, name)
+            return empty(*x.shape, dtype=x.dtype) if self.is_whole(name) else empty(*shape)
+
+        self.q = gradient("q", z, parts, queries, units)
+        self.k = gradient("k", z, keys, units)
+        self.v = gradient("v", parts, z, units)
+        self.value = gradient("value", z, keys, args.value.shape[-1])
         self.rate = None if args.rate is None else empty(z, parts, queries)
         self.bias = empty(z, queries, keys) if with_bias and args.bias is not None else None
+
+    def is_whole(self, name: str) -> bool:
+        """Whether one program alone writes each number of this gradient."""
+        return self.own and name not in self.sums
 
     def pointers(self) -> DecodeGradients:
         """As the kernel takes them."""
@@ -222,21 +240,20 @@ class DecodeBuffers:
     def sides(self) -> tuple[Tensor, ...]:
         """The gradients of q, k, value and v."""
         args = self.args
+        if self.own:
+            return tuple(
+                summed(found, self.sums[name], getattr(args, name)) if name in self.sums else found
+                for name, found in zip(SIDES, (self.q, self.k, self.value, self.v), strict=True)
+            )
         b, k, g, queries, keys = args.sizes
-        units, own = args.q.shape[-1], prepare.has_own_memory(args)
-        totals: dict[str, Total] = {
-            "q": (self.q if own else self.q.sum(1), (b, k, g, queries, units)),
-            "k": (self.k, (b, k, g, keys, units)),
-            "value": (self.value, (b, k, g, keys, args.value.shape[-1])),
-            "v": (self.v if own else self.v.sum(0), (b, k, g, 1, units)),
-        }
-        sums = choices.decode_sums(args, self.parts) if own else {}
-        return tuple(
-            summed(getattr(self, name), sums[name], getattr(args, name))
-            if name in sums
-            else in_shape(args, [total], [getattr(args, name)])[0]
-            for name, total in totals.items()
-        )
+        units = args.q.shape[-1]
+        totals: list[Total] = [
+            (self.q.sum(1), (b, k, g, queries, units)),
+            (self.k, (b, k, g, keys, units)),
+            (self.value, (b, k, g, keys, args.value.shape[-1])),
+            (self.v.sum(0), (b, k, g, 1, units)),
+        ]
+        return in_shape(args, totals, args.differentiable()[:4])
 
 
 def summed(found: Tensor, summing: choices.Summing, like: Tensor) -> Tensor:

@@ -86,7 +86,7 @@ def launch_decode(
     args: Arguments, output: Tensor, tail: Tensor, spread: Tensor, peak: Tensor
 ) -> None:
     """Run the kernel for few queries into these tensors."""
-    rows, block, wide, parts, share = choices.decode_split(args)
+    rows, block, wide, parts, share, even = choices.decode_split(args)
     changes, dims = prepare.pairs(args), output.shape[-1]
     together = choices.combining(parts, dims)
     totals, tops = (output.new_empty(rows * parts) for _ in range(2))
@@ -106,6 +106,7 @@ def launch_decode(
         block,
         wide,
         choices.keys_side_by_side(block, dims),
+        even,
         **choices.DECODE_OPTIONS,
     )
     combine_kernel[(rows * max(blocks_in(dims, together[1]), 1),)](
@@ -189,7 +190,7 @@ def has_numbers(args: Arguments) -> bool:
 
 def launch_decode_backward(args: Arguments, known: Rows, bias_gradient: bool) -> DecodeBuffers:
     """Run the backward kernel for few queries."""
-    sides, wide, dims, parts = choices.decode_blocks(args)
+    sides, wide, dims, parts, even = choices.decode_blocks(args)
     changes, grads = prepare.pairs(args), DecodeBuffers(args, parts, bias_gradient)
     ((form, kind, units),) = prepare.direct(args)
     decode_backward_kernel[(prepare.count(args) * parts,)](
@@ -203,6 +204,7 @@ def launch_decode_backward(args: Arguments, known: Rows, bias_gradient: bool) ->
         choices.tile(args, sides, kind, units, changes, backward=True),
         wide,
         dims,
+        even,
         **choices.DECODE_OPTIONS,
     )
     return grads

@@ -7,6 +7,7 @@ numbers or from timing.
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any, NamedTuple
 
 import torch
@@ -41,6 +42,8 @@ COMBINED = 1024
 # as each of them then stores the sum: a product fused into the first addition would be rounded by the one
 # and not by the other.
 DECODE_OPTIONS = {"num_warps": 4, "enable_fp_fusion": False}
+# What Triton looks for in strides, since so many numbers can always be read at once.
+MOST_EVEN = 16
 # Columns of gradients that one program sums up, and copies of them that it reads at once.
 SUMMED_COLUMNS, SUMMED_COPIES = 32, 128
 # Registers of a thread: fewer than the compiler would take, so that more warps hide the waiting.
@@ -120,7 +123,7 @@ class Split(NamedTuple):
     """How the kernel for few queries shares its keys out.
 
     `block` keys and `wide` hidden units are read at once; `rows` queries of all heads have `parts`
-    programs each, which take `share` keys.
+    programs each, which take `share` keys. `even` divides what rows are apart.
     """
 
     rows: int
@@ -128,6 +131,7 @@ class Split(NamedTuple):
     wide: int
     parts: int
     share: int
+    even: int
 
 
 def decode_split(args: Arguments) -> Split:
@@ -139,7 +143,19 @@ def decode_split(args: Arguments) -> Split:
     parts = max(programs // max(rows, 1), blocks_in(numbers, DECODE_SHARE))
     parts = max(min(parts, 2 * programs // max(rows, 1), blocks_in(keys, block)), 1)
     share = max(blocks_in(blocks_in(keys, parts), block), 1) * block
-    return Split(rows, block, wide, max(blocks_in(keys, share), 1), share)
+    return Split(rows, block, wide, max(blocks_in(keys, share), 1), share, evenness(args))
+
+
+def evenness(args: Arguments) -> int:
+    """The largest power of two that divides all distances between rows of keys, and of values.
+
+    Triton asks 16 of each by itself; 1,000 hidden units would be read one by one.
+    """
+    k, value = args.k, args.value
+    # Values that are not packed are copied first, and then nothing but their dims is between them.
+    heads = prepare.head_strides(value) if prepare.is_packed(value) else ()
+    strides = (*prepare.head_strides(k), k.stride(3), *heads, value.shape[-1])
+    return math.gcd(MOST_EVEN, *strides)
 
 
 def keys_side_by_side(block: int, dims: int) -> int:
@@ -170,13 +186,14 @@ class Blocks(NamedTuple):
     """How the backward for few queries shares its keys out.
 
     A program takes one of `parts` blocks of keys of a head, whose `sides` are queries, keys and warps;
-    it reads `wide` hidden units at once, or `dims` of the values.
+    it reads `wide` hidden units at once, or `dims` of the values; `even` as in `Split`.
     """
 
     sides: tuple[int, int, int]
     wide: int
     dims: int
     parts: int
+    even: int
 
 
 def decode_blocks(args: Arguments) -> Blocks:
@@ -185,7 +202,7 @@ def decode_blocks(args: Arguments) -> Blocks:
     block, wide = decode_tile(args)
     dims = min(power_of_two(args.value.shape[-1]), DECODE_TILE // block)
     sides = (power_of_two(queries), block, DECODE_OPTIONS["num_warps"])
-    return Blocks(sides, wide, dims, blocks_in(keys, block))
+    return Blocks(sides, wide, dims, blocks_in(keys, block), evenness(args))
 
 
 def decode_tile(args: Arguments) -> tuple[int, int]:

@@ -22,23 +22,58 @@ EARLY_BITS = tl.constexpr(2**18)
 
 
 @triton.jit
-def row_scores(form, sizes, z, query, first, tile, BK: tl.constexpr, WIDE: tl.constexpr):
-    """Raw scores of one query and BK keys, (BK,)."""
-    # 64 bits: queries or units may be the outermost dim of a large memory.
-    q = form.q + at_head(z, sizes, form.q_b, form.q_k, form.q_g) + query.to(tl.int64) * form.q_row
-    k = form.k + at_head(z, sizes, form.k_b, form.k_k, form.k_g)
+def even(n, EVEN: tl.constexpr):
+    """n, which EVEN divides: said so, the compiler reads so many numbers at once."""
+    return n // EVEN * EVEN
+
+
+@triton.jit
+def keys_at(form, sizes, z, EVEN: tl.constexpr):
+    """Where the keys of head z begin, and how far they are apart."""
+    at = at_head(z, sizes, form.k_b, form.k_k, form.k_g)
+    return form.k + even(at, EVEN), even(form.k_row, EVEN)
+
+
+@triton.jit
+def units_to_sum(
+    form, sizes, z, first, start, tile, BK: tl.constexpr, WIDE: tl.constexpr, EVEN: tl.constexpr
+):  # fmt: skip
+    """Hidden units from `start` on, which are real, b of BK keys (1, 1, BK, WIDE), and v.
+
+    Forward and backward have to sum a score in one order: where scores are large, a difference in
+    their last digit is all the weight of a key. Which lanes sum what follows from how b is read, and
+    the compiler reads alike what has one shape: nothing else in the kernels has 4 dims.
+    """
+    unit, keys = start + tl.arange(0, WIDE), first + tl.arange(0, BK)
+    k, row = keys_at(form, sizes, z, EVEN)
+    # 64 bits: keys or units may be the outermost dim of a large memory.
+    key, column = keys[None, None, :, None].to(tl.int64), unit[None, None, None, :].to(tl.int64)
+    inside = (key < sizes.keys) & (column < tile.REAL)
+    b = tl.load(k + key * row + column * form.k_step, mask=inside, other=0.0).to(tile.WORK)
+    real = unit < tile.REAL
     v = form.v + z % (sizes.groups * sizes.heads) * tile.REAL
-    keys = first + tl.arange(0, BK)
-    inside = keys < sizes.keys
+    return unit, real, b, tl.load(v + unit, mask=real, other=0.0).to(tile.WORK)
+
+
+@triton.jit
+def summed_units(a, b, v, form, tile, BK: tl.constexpr):
+    """What hidden units give to the raw scores of one query, (BK,); b is (1, 1, BK, units)."""
+    x = a[None, None, None, :] + b
+    terms = v[None, None, None, :] * activated(x, form, tile)
+    return tl.reshape(tl.sum(terms, 3), [BK])
+
+
+@triton.jit
+def row_scores(
+    form, sizes, z, query, first, tile, BK: tl.constexpr, WIDE: tl.constexpr, EVEN: tl.constexpr
+):  # fmt: skip
+    """Raw scores of one query and BK keys, (BK,)."""
+    q = form.q + at_head(z, sizes, form.q_b, form.q_k, form.q_g) + query.to(tl.int64) * form.q_row
     total = tl.zeros([BK], tile.WORK)
     for start in range(0, tile.REAL, WIDE):
-        unit = (start + tl.arange(0, WIDE)).to(tl.int64)
-        real = unit < tile.REAL
-        a = tl.load(q + unit * form.q_step, mask=real, other=0.0).to(tile.WORK)
-        at = keys[:, None].to(tl.int64) * form.k_row + unit[None, :] * form.k_step
-        b = tl.load(k + at, mask=inside[:, None] & real[None, :], other=0.0).to(tile.WORK)
-        weight = tl.load(v + unit, mask=real, other=0.0).to(tile.WORK)
-        total += tl.sum(weight[None, :] * activated(a[None, :] + b, form, tile), 1)
+        unit, real, b, v = units_to_sum(form, sizes, z, first, start, tile, BK, WIDE, EVEN)
+        a = tl.load(q + unit.to(tl.int64) * form.q_step, mask=real, other=0.0).to(tile.WORK)
+        total += summed_units(a, b, v, form, tile, BK)
     return total
 
 
@@ -75,24 +110,33 @@ def seen_range(pairs, sizes, z, query, begin, end, BK: tl.constexpr):
 
 
 @triton.jit
-def step_values(sizes, values, z, first, tile, BK: tl.constexpr, SIDE: tl.constexpr):
+def values_at(sizes, values, z, EVEN: tl.constexpr):
+    """Where the values of head z begin, and how far they are apart."""
+    at = at_head(z, sizes, values.value_b, values.value_k, values.value_g)
+    return values.value + even(at, EVEN), even(sizes.value_dim, EVEN)
+
+
+@triton.jit
+def step_values(
+    sizes, values, z, first, tile, BK: tl.constexpr, SIDE: tl.constexpr, EVEN: tl.constexpr
+):  # fmt: skip
     """The values of BK keys, (SIDE, BK / SIDE, dv)."""
     dims = tl.arange(0, tile.DV)[None, None, :]
     beside, behind = tl.arange(0, SIDE)[:, None, None], tl.arange(0, BK // SIDE)[None, :, None]
     key = first + beside * (BK // SIDE) + behind
     inside = (key < sizes.keys) & (dims < sizes.value_dim)
-    value = values.value + at_head(z, sizes, values.value_b, values.value_k, values.value_g)
-    return tl.load(value + key.to(tl.int64) * sizes.value_dim + dims, mask=inside, other=0.0)
+    value, row = values_at(sizes, values, z, EVEN)
+    return tl.load(value + key.to(tl.int64) * row + dims, mask=inside, other=0.0)
 
 
 @triton.jit
 def step_weights(
     form, pairs, sizes, z, query, first, seen, top, tile, BK: tl.constexpr, WIDE: tl.constexpr,
-    SIDE: tl.constexpr,
+    SIDE: tl.constexpr, EVEN: tl.constexpr,
 ):  # fmt: skip
     """Largest logit with that of BK keys, by what sums so far shrink, and the keys' weights, for each dim."""
     rows, columns = query + tl.arange(0, 1)[:, None], first + tl.arange(0, BK)[None, :]
-    score = row_scores(form, sizes, z, query, first, tile, BK, WIDE)[None, :]
+    score = row_scores(form, sizes, z, query, first, tile, BK, WIDE, EVEN)[None, :]
     logits = final_logits(score, pairs, sizes, z, rows, columns, seen)[2]
     logits = tl.reshape(logits, [SIDE, BK // SIDE, 1])
     raised = tl.maximum(top, tl.max(logits, 1, keep_dims=True))
@@ -104,21 +148,21 @@ def step_weights(
 @triton.jit
 def decode_step(
     form, pairs, sizes, values, z, query, first, seen, state, tile, BK: tl.constexpr,
-    WIDE: tl.constexpr, SIDE: tl.constexpr,
+    WIDE: tl.constexpr, SIDE: tl.constexpr, EVEN: tl.constexpr,
 ):  # fmt: skip
     """Take BK keys into the state: largest logit (SIDE, 1, 1), sums of weights and values (SIDE, 1, dv)."""
     top, total, sums = state
     if BK * tile.DV * values.value.dtype.element_ty.primitive_bitwidth <= EARLY_BITS:
         # Before the scores, so that both wait for memory at once.
-        x = step_values(sizes, values, z, first, tile, BK, SIDE)
+        x = step_values(sizes, values, z, first, tile, BK, SIDE, EVEN)
         raised, shrink, weights = step_weights(
-            form, pairs, sizes, z, query, first, seen, top, tile, BK, WIDE, SIDE
+            form, pairs, sizes, z, query, first, seen, top, tile, BK, WIDE, SIDE, EVEN
         )
     else:
         raised, shrink, weights = step_weights(
-            form, pairs, sizes, z, query, first, seen, top, tile, BK, WIDE, SIDE
+            form, pairs, sizes, z, query, first, seen, top, tile, BK, WIDE, SIDE, EVEN
         )
-        x = step_values(sizes, values, z, first, tile, BK, SIDE)
+        x = step_values(sizes, values, z, first, tile, BK, SIDE, EVEN)
     terms = weights * x.to(tile.WORK)
     if tile.HIDES:
         # A value that is not seen is not read into the sum, whatever it holds.
@@ -130,7 +174,7 @@ def decode_step(
 @triton.jit
 def decode_kernel(
     form, pairs, sizes, values, output, totals, tops, parts, share, tile, BK: tl.constexpr,
-    WIDE: tl.constexpr, SIDE: tl.constexpr,
+    WIDE: tl.constexpr, SIDE: tl.constexpr, EVEN: tl.constexpr,
 ):  # fmt: skip
     """One part of the keys of one query: sums (Z, Q, parts, dv), totals and largest logits.
 
@@ -152,11 +196,37 @@ def decode_kernel(
         if tile.SPARSE:
             if tl.max(tl.max(seen.to(tl.int32), 1), 0) > 0:
                 state = decode_step(
-                    form, pairs, sizes, values, z, query, first, seen, state, tile, BK, WIDE, SIDE
+                    form,
+                    pairs,
+                    sizes,
+                    values,
+                    z,
+                    query,
+                    first,
+                    seen,
+                    state,
+                    tile,
+                    BK,
+                    WIDE,
+                    SIDE,
+                    EVEN,
                 )
         else:
             state = decode_step(
-                form, pairs, sizes, values, z, query, first, seen, state, tile, BK, WIDE, SIDE
+                form,
+                pairs,
+                sizes,
+                values,
+                z,
+                query,
+                first,
+                seen,
+                state,
+                tile,
+                BK,
+                WIDE,
+                SIDE,
+                EVEN,
             )
     top, total, sums = state
     dims = tl.arange(0, tile.DV)[None, None, :]
@@ -167,7 +237,7 @@ def decode_kernel(
     raised, here = tl.where(whole != whole, whole, raised), dims == 0
     tl.store(tops + at + dims * 0, raised, mask=here)
     tl.store(totals + at + dims * 0, whole, mask=here)
-    tl.store(output + at * sizes.value_dim + dims, found, mask=dims < sizes.value_dim)
+    tl.store(output + at * even(sizes.value_dim, EVEN) + dims, found, mask=dims < sizes.value_dim)
 
 
 @triton.jit

@@ -12,6 +12,7 @@ from __future__ import annotations
 import triton.language as tl
 
 import triton
+from regard.engines.triton.decode import keys_at, summed_units, units_to_sum, values_at
 from regard.engines.triton.tiles import (
     activated,
     at_head,
@@ -37,15 +38,15 @@ def into_row(x, query, tile):
 
 
 @triton.jit
-def units_of(form, sizes, z, first, start, tile, WIDE: tl.constexpr):
+def units_of(form, sizes, z, first, start, tile, WIDE: tl.constexpr, EVEN: tl.constexpr):
     """Hidden units from `start` on, which are real, which pairs of key and unit are, b and v of them.
 
     Pairs and b are (BN, WIDE), the others (WIDE,).
     """
     unit, keys = start + tl.arange(0, WIDE), first + tl.arange(0, tile.BN)
     real = unit < tile.REAL
-    k = form.k + at_head(z, sizes, form.k_b, form.k_k, form.k_g)
-    at = keys[:, None].to(tl.int64) * form.k_row + unit[None, :].to(tl.int64) * form.k_step
+    k, row = keys_at(form, sizes, z, EVEN)
+    at = keys[:, None].to(tl.int64) * row + unit[None, :].to(tl.int64) * form.k_step
     inside = (keys[:, None] < sizes.keys) & real[None, :]
     b = tl.load(k + at, mask=inside, other=0.0).to(tile.WORK)
     v = form.v + z % (sizes.groups * sizes.heads) * tile.REAL
@@ -60,15 +61,15 @@ def first_query(form, sizes, z, unit):
 
 
 @triton.jit
-def block_scores(form, sizes, z, first, tile, WIDE: tl.constexpr):
+def block_scores(form, sizes, z, first, tile, WIDE: tl.constexpr, EVEN: tl.constexpr):
     """Raw scores of all queries and a block of keys, (BM, BN)."""
     total = tl.zeros([tile.BM, tile.BN], tile.WORK)
     for start in range(0, tile.REAL, WIDE):
-        unit, real, _, b, v = units_of(form, sizes, z, first, start, tile, WIDE)
+        unit, real, b, v = units_to_sum(form, sizes, z, first, start, tile, tile.BN, WIDE, EVEN)
         q = first_query(form, sizes, z, unit)
         for query in range(sizes.queries):
-            a = tl.load(q, mask=real, other=0.0).to(tile.WORK)[None, :]
-            scores = tl.sum(v[None, :] * activated(a + b, form, tile), 1)
+            a = tl.load(q, mask=real, other=0.0).to(tile.WORK)
+            scores = summed_units(a, b, v, form, tile, tile.BN)
             total += into_row(scores[None, :], query, tile)
             q += form.q_row
     return total
@@ -76,21 +77,22 @@ def block_scores(form, sizes, z, first, tile, WIDE: tl.constexpr):
 
 @triton.jit
 def block_values(
-    sizes, values, known, grads, z, first, weights, seen, tile, CHUNK: tl.constexpr
+    sizes, values, known, grads, z, first, weights, seen, tile, CHUNK: tl.constexpr,
+    EVEN: tl.constexpr,
 ):  # fmt: skip
     """<grad, value - output> of each pair; the gradient of the values is written."""
     slope = tl.zeros([tile.BM, tile.BN], tile.WORK)
     key = first + tl.arange(0, tile.BN)[:, None]
-    value = values.value + at_head(z, sizes, values.value_b, values.value_k, values.value_g)
+    value, width = values_at(sizes, values, z, EVEN)
     head = z.to(tl.int64)
     for start in range(0, sizes.value_dim, CHUNK):
         dims = start + tl.arange(0, CHUNK)
-        at = key.to(tl.int64) * sizes.value_dim + dims[None, :]
+        at = key.to(tl.int64) * width + dims[None, :]
         inside = (key < sizes.keys) & (dims[None, :] < sizes.value_dim)
         x = tl.load(value + at, mask=inside, other=0.0).to(tile.WORK)
         given = tl.zeros([tile.BN, CHUNK], tile.WORK)
         for query in range(sizes.queries):
-            row = (head * sizes.queries + query) * sizes.value_dim + dims
+            row = (head * sizes.queries + query) * width + dims
             real = dims < sizes.value_dim
             grad = tl.load(known.grad + row, mask=real, other=0.0).to(tile.WORK)
             output = tl.load(known.output + row, mask=real, other=0.0).to(tile.WORK)
@@ -100,20 +102,20 @@ def block_values(
             slopes = tl.sum(grad[None, :] * tl.where(visible, x, 0.0), 1) - tl.sum(grad * output, 0)
             slope += into_row(slopes[None, :], query, tile)
             given += tl.where(visible, row_of(weights, query, tile) * grad[None, :], 0.0)
-        tl.store(grads.value + head * sizes.keys * sizes.value_dim + at, given, mask=inside)
+        tl.store(grads.value + head * sizes.keys * width + at, given, mask=inside)
     return slope
 
 
 @triton.jit
 def block_gradient(
     form, pairs, sizes, values, known, grads, z, first, part, parts, seen, tile, WIDE: tl.constexpr,
-    CHUNK: tl.constexpr,
+    CHUNK: tl.constexpr, EVEN: tl.constexpr,
 ):  # fmt: skip
     """The gradient of the raw scores (BM, BN); those of values, bias and rate are written."""
     rows = tl.arange(0, tile.BM)[:, None]
     columns = first + tl.arange(0, tile.BN)[None, :]
     row, here = z.to(tl.int64) * sizes.queries + rows, rows < sizes.queries
-    score = block_scores(form, sizes, z, first, tile, WIDE)
+    score = block_scores(form, sizes, z, first, tile, WIDE, EVEN)
     score, capped, final = final_logits(score, pairs, sizes, z, rows, columns, seen)
     peak = tl.load(known.peak + row, mask=here, other=0.0)
     tail = tl.load(known.tail + row, mask=here, other=0.0).to(tile.WORK)
@@ -121,7 +123,7 @@ def block_gradient(
     # Two exponentials: rounding the sum of both logarithms would err in each pair on its own, where the
     # error of the second is that of a row.
     weights = tl.where(seen, tl.exp(below) * tl.exp(-tail), 0.0)
-    slope = block_values(sizes, values, known, grads, z, first, weights, seen, tile, CHUNK)
+    slope = block_values(sizes, values, known, grads, z, first, weights, seen, tile, CHUNK, EVEN)
     if known.grad_tail is not None:
         slope += tl.load(known.grad_tail + row, mask=here, other=0.0).to(tile.WORK)
     ds = tl.where(seen, slope * weights, 0.0)
@@ -137,12 +139,14 @@ def block_gradient(
 
 
 @triton.jit
-def give_units(form, sizes, grads, z, first, part, parts, ds, seen, tile, WIDE: tl.constexpr):
+def give_units(
+    form, sizes, grads, z, first, part, parts, ds, seen, tile, WIDE: tl.constexpr, EVEN: tl.constexpr
+):  # fmt: skip
     """Give ds to a, b and v."""
     head, keys = z.to(tl.int64), first + tl.arange(0, tile.BN)[:, None]
     own, heads = head * parts + part, tl.num_programs(0) // parts
     for start in range(0, tile.REAL, WIDE):
-        unit, real, inside, b, v = units_of(form, sizes, z, first, start, tile, WIDE)
+        unit, real, inside, b, v = units_of(form, sizes, z, first, start, tile, WIDE, EVEN)
         of_b = tl.zeros([tile.BN, WIDE], tile.WORK)
         of_v = tl.zeros([WIDE], tile.WORK)
         q = first_query(form, sizes, z, unit)
@@ -197,7 +201,7 @@ def give_nothing(
 @triton.jit
 def decode_backward_kernel(
     form, pairs, sizes, values, known, grads, parts, tile, WIDE: tl.constexpr,
-    CHUNK: tl.constexpr,
+    CHUNK: tl.constexpr, EVEN: tl.constexpr,
 ):  # fmt: skip
     """One program for each block of keys of each head."""
     part, z = tl.program_id(0) % parts, tl.program_id(0) // parts
@@ -209,9 +213,23 @@ def decode_backward_kernel(
             give_nothing(pairs, sizes, grads, z, first, part, parts, tile, WIDE, CHUNK)
             return
     ds = block_gradient(
-        form, pairs, sizes, values, known, grads, z, first, part, parts, seen, tile, WIDE, CHUNK
+        form,
+        pairs,
+        sizes,
+        values,
+        known,
+        grads,
+        z,
+        first,
+        part,
+        parts,
+        seen,
+        tile,
+        WIDE,
+        CHUNK,
+        EVEN,
     )
-    give_units(form, sizes, grads, z, first, part, parts, ds, seen, tile, WIDE)
+    give_units(form, sizes, grads, z, first, part, parts, ds, seen, tile, WIDE, EVEN)
 
 
 @triton.jit

@@ -26,7 +26,7 @@ from regard.engines.triton.bound import (
     arguments,
     kind_of,
 )
-from regard.engines.triton.buffers import DecodeBuffers, GradientBuffers, collecting
+from regard.engines.triton.buffers import SIDES, DecodeBuffers, GradientBuffers, collecting
 from regard.engines.triton.decode_backward import decode_backward_kernel, sum_copies_kernel
 from regard.engines.triton.flagged import collect_kernel, ready_kernel
 from regard.engines.triton.structs import Rows
@@ -194,14 +194,14 @@ class DecodeBackward:
     def __init__(self, kind: BackwardKind) -> None:
         self.device, self.operands = kind.call.device, Operands(kind.call, direct=True)
         x, known = self.operands, Known(kind, self.operands.args)
-        sides, wide, dims, parts = choices.decode_blocks(x.args)
+        sides, wide, dims, parts, even = choices.decode_blocks(x.args)
         self.shapes = gradient_shapes(x, kind.call)
-        results = dict(zip(("q", "k", "value", "v"), described_results(self.shapes), strict=True))
-        sums = choices.decode_sums(x.args, parts)
-        found = DecodeBuffers(x.args, parts).pointers()
-        # What is whole as it is written goes to its gradient at once.
-        whole = {name: result for name, result in results.items() if name not in sums}
-        found = found._replace(**whole)
+        buffers = DecodeBuffers(x.args, parts)
+        found, sums = buffers.pointers(), buffers.sums
+        results = {
+            name: getattr(found, name) if buffers.is_whole(name) else made
+            for name, made in zip(SIDES, described_results(self.shapes), strict=True)
+        }
         pieces = [getattr(found, name) for name in sums]
         self.steps = Steps([*x.given, *known.given, *results.values()], [*x.pieces, *pieces])
         x.add_preparation(self.steps)
@@ -210,7 +210,7 @@ class DecodeBackward:
             decode_backward_kernel,
             x.count * parts,
             (form, x.pairs, x.sizes, x.values, known.rows, found, parts),
-            (choices.tile(x.args, sides, name, units, x.pairs, True), wide, dims),
+            (choices.tile(x.args, sides, name, units, x.pairs, True), wide, dims, even),
             **choices.DECODE_OPTIONS,
         )
         for name, summing in sums.items():

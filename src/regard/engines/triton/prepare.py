@@ -85,11 +85,14 @@ def head_strides(x: Tensor) -> tuple[int, int, int]:
     return strides(x)[:3]
 
 
+def is_packed(x: Tensor) -> bool:
+    """Whether the last two dims are dense."""
+    return x.stride(-1) == 1 and x.stride(-2) == x.shape[-1]
+
+
 def packed(x: Tensor) -> Tensor:
     """The tensor with its last two dims dense; the others keep their strides."""
-    if x.stride(-1) == 1 and x.stride(-2) == x.shape[-1]:
-        return x
-    return x.contiguous()
+    return x if is_packed(x) else x.contiguous()
 
 
 def every_head(x: Tensor, args: Arguments, columns: int) -> Tensor:
