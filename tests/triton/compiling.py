@@ -41,16 +41,18 @@ class Call(NamedTuple):
     keys: int = 130
     hidden: int = 64
     value_dim: int = 64
+    heads: int = HEADS
+    key_heads: int = KEY_HEADS
 
     def make(self) -> None:
         """Make it."""
         shapes = (
-            (HEADS, self.queries, self.hidden),
-            (KEY_HEADS, self.keys, self.hidden),
-            (KEY_HEADS, self.keys, self.value_dim),
+            (self.heads, self.queries, self.hidden),
+            (self.key_heads, self.keys, self.hidden),
+            (self.key_heads, self.keys, self.value_dim),
         )
         tensors = [torch.randn(BATCH, *s).to(self.dtype).requires_grad_() for s in shapes]
-        score = None if self.score is None else self.score(self.hidden, HEADS).to(self.dtype)
+        score = None if self.score is None else self.score(self.hidden, self.heads).to(self.dtype)
         torch.use_deterministic_algorithms(self.fixed)
         # A second call of a kind has launches of its own, which for few queries take other dtypes.
         for _ in range(2 if self.queries < FEWEST_QUERIES else 1):
@@ -137,6 +139,10 @@ ADDITIVE, GATV2 = regard.Additive, regard.GATv2
 CALLS: dict[str, Call | Series] = {
     "one query": Call(ADDITIVE, BF16, queries=1),
     "one query, keys in parts": Call(ADDITIVE, BF16, queries=1, keys=5000),
+    "one query, one head": Call(ADDITIVE, BF16, queries=1, heads=1, key_heads=1),
+    "one query, one head, wide": Call(
+        ADDITIVE, BF16, queries=1, keys=30, hidden=1000, value_dim=1000, heads=1, key_heads=1
+    ),
     "one query, wide": Call(ADDITIVE, BF16, queries=1, keys=30, hidden=1000, value_dim=1000),
     "one query in fp32, 300 units": Call(
         GATV2, FP32, queries=1, keys=200, hidden=300, value_dim=16
@@ -228,16 +234,17 @@ def taken(kernel: Any) -> dict[str, int]:
     return {"registers": registers, "stack": stack, "shared": kernel.metadata.shared}
 
 
-def summing_lanes(kernel: Any) -> str | None:
-    """Which lanes sum a score, of the kernels for few queries: the only sum over 4 dims."""
+def summing_lanes(kernel: Any) -> list[str]:
+    """For each sum or maximum the dims it is over, and how lanes share them: its order follows from these."""
     code = kernel.asm["ttgir"]
-    for arguments in re.findall(r'"tt\.reduce".*?\}\) : \((.*?)\) ->', code, re.DOTALL):
-        found = re.fullmatch(r"tensor<\d+x\d+x\d+x\d+x\w+, (#\w+)>", arguments)
-        if found:
-            layout = re.search(rf"^{found[1]} = (.*)$", code, re.MULTILINE)
-            assert layout, found[1]
-            return layout[1]
-    return None
+    layouts = dict(re.findall(r"^(#\w+) = (.*)$", code, re.MULTILINE))
+    found = []
+    for axis, over in re.findall(
+        r'"tt\.reduce".*?axis = (\d+).*?\}\) : \((.*?)\) ->', code, re.DOTALL
+    ):
+        shapes = re.findall(r"tensor<([\dx]+)x\w+, (#.*?)>(?:,|$)", over)
+        found += [f"{axis} of {dims}: {layouts.get(layout, layout)}" for dims, layout in shapes]
+    return found
 
 
 def main() -> None:

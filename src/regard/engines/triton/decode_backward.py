@@ -99,7 +99,8 @@ def block_values(
             # A value that is not seen is not read into a sum, nor what comes in for a query that sees
             # nothing: 0 * NaN is NaN.
             visible = row_of(seen.to(tl.int32), query, tile) > 0
-            slopes = tl.sum(grad[None, :] * tl.where(visible, x, 0.0), 1) - tl.sum(grad * output, 0)
+            beyond = tl.where(visible, x, 0.0) - output[None, :]
+            slopes = tl.sum(grad[None, :] * beyond, 1)
             slope += into_row(slopes[None, :], query, tile)
             given += tl.where(visible, row_of(weights, query, tile) * grad[None, :], 0.0)
         tl.store(grads.value + head * sizes.keys * width + at, given, mask=inside)
