@@ -1,11 +1,6 @@
 """Attention for recurrent decoders, the encoder-decoder around it, and search."""
 
-from regard.nn.seq2seq.attention import (
-    AttentionalVector,
-    BahdanauAttention,
-    DecoderAttention,
-    LuongAttention,
-)
+from regard.nn.seq2seq.attention import BahdanauAttention, DecoderAttention, LuongAttention
 from regard.nn.seq2seq.location import Location, coverage_loss
 from regard.nn.seq2seq.memory import (
     AttentionResult,
@@ -18,7 +13,7 @@ from regard.nn.seq2seq.memory import (
 )
 from regard.nn.seq2seq.model import EncoderDecoder
 from regard.nn.seq2seq.monotonic import MonotonicAttention, expected_alignment, hard_alignment
-from regard.nn.seq2seq.recurrent import RecurrentDecoder, RecurrentEncoder
+from regard.nn.seq2seq.recurrent import AttentionalVector, RecurrentDecoder, RecurrentEncoder
 from regard.nn.seq2seq.search import Hypotheses, beam_search, gnmt_length_penalty, greedy
 
 __all__ = [

@@ -19,7 +19,6 @@ from regard.attention import attend
 from regard.describe import describe
 from regard.forms import KeySide, key_tensor
 from regard.mask import Mask
-from regard.nn.linear import Linear
 from regard.nn.padding import real_tokens, zero_padding
 from regard.nn.seq2seq.checks import (
     check_attention_state,
@@ -36,21 +35,23 @@ from regard.nn.seq2seq.location import (
     LocationTerm,
     add_to_keys,
     in_window,
+    term_width,
 )
 from regard.nn.seq2seq.memory import (
     AttentionResult,
     AttentionState,
     Memory,
+    hidden_by,
     next_state,
     zero_hidden,
 )
+from regard.nn.seq2seq.step import attend_once, is_as_written, is_ordinary
 from regard.precision import working_dtype
 from regard.scores import (
     HOW_TO_BUILD,
     Additive,
     Bilinear,
     Dot,
-    PairwiseScore,
     Projected,
     ScaledDot,
     Score,
@@ -71,7 +72,8 @@ class DecoderAttention(nn.Module):
             after it are visible, each head around its own peak. In eval mode alone; may be set
             later, `attention.window = (1, 3)`, for a model that was trained without.
         dropout: probability of dropping a weight, in training mode.
-        engine: the engine to run, None to let `regard.attention` pick.
+        engine: the engine to run, None to let `regard.attention` pick; a small step of one query
+            is then computed in PyTorch's own operations, on any device, as "plain" does.
 
     Each head reads the whole value; contexts are laid side by side, heads * value width. Hidden
     keys have weight 0 exactly, and a sequence without a visible key has context 0.
@@ -97,9 +99,9 @@ class DecoderAttention(nn.Module):
         self.heads = score.heads or 1
         terms: list[nn.Module] = []
         if location is not None:
-            terms.append(LocationTerm(location, self.heads, _term_width(score)))
+            terms.append(LocationTerm(location, self.heads, term_width(score)))
         if coverage:
-            terms.append(CoverageTerm(self.heads, _term_width(score)))
+            terms.append(CoverageTerm(self.heads, term_width(score)))
         self.terms = nn.ModuleList(terms)
 
     @property
@@ -146,7 +148,7 @@ class DecoderAttention(nn.Module):
         keys = zero_padding(keys, real)
         values = keys if values is None else zero_padding(values, real)
         side = zero_hidden(self.score.key(keys.unsqueeze(1)), real)
-        return Memory(side, values.unsqueeze(1), real, zeroed=real)
+        return Memory(side, values.unsqueeze(1), real, zeroed=real, hidden=hidden_by(real))
 
     def initial_state(self, memory: Memory) -> AttentionState:
         """The state before the first step: nothing was attended to."""
@@ -173,6 +175,8 @@ class DecoderAttention(nn.Module):
             state = self.initial_state(memory)
         else:
             check_attention_state(state, (key.shape[0], self.heads, key.shape[2]))
+        if query.ndim == 2 and (result := self.short_step(query, memory, state)) is not None:
+            return result
         steps = query.unsqueeze(1) if query.ndim == 3 else query[:, None, None]  # (B, 1, T, d)
         found = []
         for step in steps.split(1, 2) if self.sequential else (steps,):
@@ -187,6 +191,30 @@ class DecoderAttention(nn.Module):
         if query.ndim == 2:
             context, weights = context.squeeze(1), weights.squeeze(2)
         return AttentionResult(context, weights, state)
+
+    def short_step(
+        self, query: Tensor, memory: Memory, state: AttentionState
+    ) -> AttentionResult | None:
+        """A step of one query (B, d) in as few operations as it takes; None to go by `look`.
+
+        For a step that hides what `prepare` hid and drops no weights; `is_ordinary` has the rest.
+        """
+        score = self.score
+        if not is_ordinary(query, memory, score, self.engine) or self.changes_step():
+            return None
+        found = attend_once(query, self.keys_now(memory, state), memory, score)
+        if found is None:
+            return None
+        context, weights = found
+        # In memory of their own, as those of `look`.
+        state = AttentionState(weights.clone(), state.total + weights)
+        return AttentionResult(context.flatten(1), weights, state)
+
+    def changes_step(self) -> bool:
+        """Whether dropout or a window is at work, or something of a subclass or a patch."""
+        if (self.dropout and self.training) or (self.window is not None and not self.training):
+            return True
+        return not is_as_written(self, LOOKING)
 
     def look(self, query: Tensor, memory: Memory, state: AttentionState) -> tuple[Tensor, Tensor]:
         """Context (B, H, T, V) and weights (B, H, T, L) of queries (B, 1, T, d) that share a state."""
@@ -224,6 +252,10 @@ class DecoderAttention(nn.Module):
         if self.window is not None and not self.training:
             return in_window(memory, state, self.window).unsqueeze(2)
         return None if memory.visible is None else memory.visible[:, None, None]
+
+
+# How a step looks as it is written here, whoever overrides or patches it.
+LOOKING = {name: getattr(DecoderAttention, name) for name in ("look", "mask_now", "visible_now")}
 
 
 class BahdanauAttention(DecoderAttention):
@@ -324,27 +356,6 @@ class LuongAttention(DecoderAttention):
         self.mode = mode
 
 
-class AttentionalVector(nn.Module):
-    """`tanh(W_c [c; h])`, what Luong's decoder predicts the next word from.
-
-    Weights start normal with variance 1 / (context_dim + query_dim), and do so again by
-    `reset_parameters`.
-    """
-
-    def __init__(self, context_dim: int, query_dim: int, width: int) -> None:
-        super().__init__()
-        check_sizes(context_dim=context_dim, query_dim=query_dim, width=width)
-        self.linear = Linear(context_dim + query_dim, width, bias=False)
-
-    def reset_parameters(self) -> None:
-        """Draw the weights anew."""
-        self.linear.reset_parameters()
-
-    def forward(self, context: Tensor, query: Tensor) -> Tensor:
-        """(..., width) from (..., context_dim) and (..., query_dim)."""
-        return torch.tanh(self.linear(torch.cat([context, query], -1)))
-
-
 def _luong_score(
     query_dim: int, key_dim: int, mode: str, heads: int, scaled: bool, hidden: int | None
 ) -> Score:
@@ -380,21 +391,3 @@ def _score_object(score: Score | str | None, width: int | None) -> Score:
             f"the object, score={HOW_TO_BUILD[score]}"
         )
     return make_score(score, width or 1, heads=1)
-
-
-def _term_width(score: Score) -> int:
-    """How wide a term of the key's position is: see `regard.nn.seq2seq.location`."""
-    inner = score.inner
-    if isinstance(inner, Projected):
-        return _term_width(inner.score)
-    if not isinstance(inner, PairwiseScore):
-        return 1
-    if inner.width is None:
-        raise ValueError(
-            f"{type(inner).__name__} does not say its `width`: a location or coverage term cannot "
-            "tell how wide its hidden layer is"
-        )
-    # The hidden layer need not be as wide as the keys: that of `GAT` is one number.
-    like = next(inner.parameters(), torch.empty(0))
-    side = inner.key(like.detach().new_zeros(1, 1, 1, inner.width))
-    return key_tensor(side).shape[-1]

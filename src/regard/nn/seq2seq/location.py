@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from regard.arguments import Counts, check_counts, check_one_of, check_sizes
 from regard.forms import InnerKey, KeySide, PairwiseKey, key_tensor
 from regard.nn.seq2seq.memory import AttentionState, Memory, first_visible
+from regard.scores import PairwiseScore, Projected, Score
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,24 @@ class CoverageTerm(nn.Module):
     def forward(self, state: AttentionState) -> Tensor:
         """(B, H, L, E)."""
         return state.total.to(self.weight.dtype).unsqueeze(-1) * self.weight
+
+
+def term_width(score: Score) -> int:
+    """How wide a term of the key's position is: E."""
+    inner = score.inner
+    if isinstance(inner, Projected):
+        return term_width(inner.score)
+    if not isinstance(inner, PairwiseScore):
+        return 1
+    if inner.width is None:
+        raise ValueError(
+            f"{type(inner).__name__} does not say its `width`: a location or coverage term cannot "
+            "tell how wide its hidden layer is"
+        )
+    # The hidden layer need not be as wide as the keys: that of `GAT` is one number.
+    like = next(inner.parameters(), torch.empty(0))
+    side = inner.key(like.detach().new_zeros(1, 1, 1, inner.width))
+    return key_tensor(side).shape[-1]
 
 
 def add_to_keys(side: KeySide, term: Tensor) -> KeySide:

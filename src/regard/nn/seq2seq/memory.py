@@ -18,6 +18,24 @@ from regard.describe import sizes
 from regard.forms import InnerKey, KeySide, PairwiseKey, key_tensor
 
 
+class Hidden(NamedTuple):
+    """What a step hides, made once for all of them.
+
+    Args:
+        keys: (B, 1, L), True where a key is hidden.
+        whole: (B, 1), True where all keys of the sequence are.
+    """
+
+    keys: Tensor
+    whole: Tensor
+
+    def reorder(self, index: Tensor) -> Hidden:
+        """The same with its sequences taken in the order `index`."""
+        return Hidden(self.keys.index_select(0, index), self.whole.index_select(0, index))
+
+    __repr__ = sizes
+
+
 class Memory(NamedTuple):
     """Keys that were lowered once, their values, and which of them are real.
 
@@ -27,18 +45,23 @@ class Memory(NamedTuple):
         visible: (B, L), True = attend, or None where all keys are real.
         zeroed: the very tensor by which keys and values were set to 0 where they are hidden; where it is
             not `visible`, they may hold anything there.
+        hidden: what `zeroed` hides, as a step reads it; None where it was not made.
     """
 
     side: KeySide
     value: Tensor
     visible: Tensor | None
     zeroed: Tensor | None = None
+    hidden: Hidden | None = None
 
     def reorder(self, index: Tensor) -> Memory:
         """The memory with its sequences taken in the order `index`, repeats allowed."""
         visible = None if self.visible is None else self.visible.index_select(0, index)
-        zeroed = visible if self.zeroed is self.visible else None
-        return Memory(self.side.reorder(index), self.value.index_select(0, index), visible, zeroed)
+        side, value = self.side.reorder(index), self.value.index_select(0, index)
+        if self.zeroed is not self.visible:
+            return Memory(side, value, visible)
+        hidden = None if self.hidden is None else self.hidden.reorder(index)
+        return Memory(side, value, visible, visible, hidden)
 
     __repr__ = sizes
 
@@ -157,6 +180,14 @@ def zero_hidden(side: KeySide, visible: Tensor | None) -> KeySide:
         return PairwiseKey(torch.where(seen.unsqueeze(-1), side.b, 0))
     beta = None if side.beta is None else torch.where(seen, side.beta, 0)
     return InnerKey(torch.where(seen.unsqueeze(-1), side.psi, 0), beta, side.origin)
+
+
+def hidden_by(visible: Tensor | None) -> Hidden | None:
+    """What `visible` (B, L) hides; None where it hides nothing."""
+    if visible is None:
+        return None
+    hidden = ~visible
+    return Hidden(hidden.unsqueeze(1), hidden.all(-1, keepdim=True))
 
 
 def next_state(state: AttentionState, weights: Tensor) -> AttentionState:

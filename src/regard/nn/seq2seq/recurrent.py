@@ -17,7 +17,8 @@ from regard.arguments import (
     check_sizes,
 )
 from regard.describe import describe
-from regard.nn.seq2seq.attention import AttentionalVector, DecoderAttention
+from regard.nn.linear import Linear
+from regard.nn.seq2seq.attention import DecoderAttention
 from regard.nn.seq2seq.checks import check_decoder_state, check_token_ids
 from regard.nn.seq2seq.memory import Decoded, DecoderState, Encoded, Memory
 
@@ -100,6 +101,27 @@ class RecurrentEncoder(nn.Module):
         states = last[0] if isinstance(last, tuple) else last
         directions = 2 if self.network.bidirectional else 1
         return states[-directions:].transpose(0, 1).flatten(1)
+
+
+class AttentionalVector(nn.Module):
+    """`tanh(W_c [c; h])`, what Luong's decoder predicts the next word from.
+
+    Weights start normal with variance 1 / (context_dim + query_dim), and do so again by
+    `reset_parameters`.
+    """
+
+    def __init__(self, context_dim: int, query_dim: int, width: int) -> None:
+        super().__init__()
+        check_sizes(context_dim=context_dim, query_dim=query_dim, width=width)
+        self.linear = Linear(context_dim + query_dim, width, bias=False)
+
+    def reset_parameters(self) -> None:
+        """Draw the weights anew."""
+        self.linear.reset_parameters()
+
+    def forward(self, context: Tensor, query: Tensor) -> Tensor:
+        """(..., width) from (..., context_dim) and (..., query_dim)."""
+        return torch.tanh(self.linear(torch.cat([context, query], -1)))
 
 
 class RecurrentDecoder(nn.Module):

@@ -1,0 +1,170 @@
+"""One query for each sequence, over a memory that was prepared: attention in a dozen operations.
+
+A small step waits for Python and for launches, not for arithmetic. What `regard.attend` checks,
+zeroes and plans at each call is known here since `prepare`: padding is 0, and what is hidden lies
+ready. The rest is written as in textbooks, and is what engine `plain` computes.
+
+Shape legend: B batch, H heads, K key heads, L keys, D width of queries, V value width, E hidden
+width.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from regard import repeats
+from regard.activations import ACTIVATIONS
+from regard.attention import KEY_CHANGES, WATCHERS
+from regard.checks import check_lowered
+from regard.engines.plain import weighted_sum
+from regard.engines.plan import FEW_TANH_OF_ONE_QUERY
+from regard.forms import Inner, InnerKey, KeySide, PairwiseKey, key_tensor
+from regard.nn.seq2seq.memory import Memory
+from regard.precision import HALF, widened
+from regard.scores import PairwiseScore, Projected, Score
+
+# Pairs times hidden units that are built on a GPU: 32 MiB in single precision, which it writes and
+# reads in the time of a few launches. Above, kernels that never build them pay.
+FEW_PRODUCTS_ON_GPU = 2**23
+# Activations that are one operation in PyTorch.
+ONE_OPERATION = ("tanh", "leaky_relu")
+# How `Projected` lowers queries as it is written, whoever patches it.
+PROJECTING = {
+    name: getattr(Projected, name) for name in ("join", "project_query", "query", "query_for")
+}
+
+
+def is_as_written(module: nn.Module, written: dict[str, object]) -> bool:
+    """Whether these methods are still those that were `written`, in its class and in itself."""
+    kind, own = type(module), module.__dict__
+    for name, method in written.items():
+        if getattr(kind, name) is not method or name in own:
+            return False
+    return True
+
+
+def is_ordinary(query: Tensor, memory: Memory, score: Score, engine: str | None) -> bool:
+    """Whether queries (B, D) may go the short way: it means the same, and takes less time.
+
+    The whole way is for what somebody watches, what is large, and what is refused with an error.
+    Modes and profilers do not need it: they see all that happens here, operations of PyTorch.
+    """
+    key, value = key_tensor(memory.side), memory.value
+    # First, since a compiler need not read what follows.
+    if not repeats.as_they_come((query, key, value)) or WATCHERS or KEY_CHANGES:
+        return False
+    if memory.visible is not None and (
+        memory.hidden is None or memory.zeroed is not memory.visible
+    ):
+        return False
+    if score.softcap is not None or not _fit(query, key, value, score):
+        return False
+    if isinstance(memory.side, InnerKey):
+        # In half precision keys would be copied, to be multiplied in single.
+        return engine is None and key.dtype not in HALF
+    heads = score.heads or 1
+    products = key.numel() if key.shape[1] == heads else key.numel() * heads
+    few = FEW_TANH_OF_ONE_QUERY if key.device.type == "cpu" else FEW_PRODUCTS_ON_GPU
+    return engine in (None, "plain") and products <= few
+
+
+def attend_once(
+    query: Tensor, side: KeySide, memory: Memory, score: Score
+) -> tuple[Tensor, Tensor] | None:
+    """Context (B, H, V) and weights (B, H, L) of queries (B, D) that are ordinary.
+
+    `side` is what they are compared with: the memory's keys, with the terms of this step. None
+    where the score turns out to be lowered to something that other engines do better.
+    """
+    hidden = None if memory.visible is None else memory.hidden
+    if hidden is not None and torch.is_grad_enabled():
+        # NaN in a query that sees nothing, times a gradient of 0, would reach the parameters.
+        query = query.masked_fill(hidden.whole, 0)
+    logits = _logits(query, side, score)
+    if logits is None:
+        return None
+    if hidden is None:
+        weights = torch.softmax(logits, -1)
+    else:
+        # Not -inf: a sequence without a visible key would become NaN, and so would its gradient.
+        # Beside a visible key the exponential of either is 0.
+        logits = logits.masked_fill(hidden.keys, torch.finfo(logits.dtype).min)
+        weights = torch.softmax(logits, -1).masked_fill(hidden.keys, 0)
+    value = memory.value.squeeze(1)
+    if weights.dtype == value.dtype:
+        return torch.bmm(weights, value), weights
+    return weighted_sum(weights, value), weights
+
+
+def _fit(query: Tensor, key: Tensor, value: Tensor, score: Score) -> bool:
+    """Whether shapes, dtypes and devices are as usual; the whole way says what is wrong."""
+    if key.ndim != 4:
+        return False
+    batch, key_heads, keys, width = key.shape
+    if (
+        value.ndim != 4
+        or value.shape[:3] != (batch, 1, keys)
+        or key_heads not in (1, score.heads or 1)
+    ):
+        return False
+    dtype, device = query.dtype, query.device
+    if not (key.dtype == value.dtype == dtype and key.device == value.device == device):
+        return False
+    return batch * keys * width > 0 and _are_alike(score, dtype, device)
+
+
+def _are_alike(module: nn.Module, dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether all its parameters are; `parameters()` would take as long as two operations."""
+    for x in module._parameters.values():
+        if x is not None and (x.dtype != dtype or x.device != device):
+            return False
+    for part in module._modules.values():
+        if part is not None and not _are_alike(part, dtype, device):
+            return False
+    return True
+
+
+def _logits(query: Tensor, side: KeySide, score: Score) -> Tensor | None:
+    """(B, H, L) in working precision of queries (B, D), or None; see `attend_once`."""
+    if type(score) is Projected and is_as_written(score, PROJECTING):
+        # One product of matrices, and not one for each sequence.
+        rows = linear(query, score.query_weight, score.query_bias)
+        query, score = rows.view(rows.shape[0], score.heads, 1, -1), score.score
+    else:
+        query = query[:, None, None]
+    if isinstance(score, PairwiseScore) and isinstance(side, PairwiseKey):
+        v = score.bare()
+        if v is not None and query.shape[1] in (1, len(v)) and query.shape[3] == side.b.shape[3]:
+            return _pairwise_logits(query, side.b, v, score.activation, score.parameter)
+    lowered = score.query_for(query, side)
+    check_lowered(side, lowered, score)
+    form = score.join(lowered, side)
+    if isinstance(form, Inner):
+        return _inner_logits(form)
+    return _pairwise_logits(form.a, form.b, form.v.squeeze(-2), form.activation, form.parameter)
+
+
+def _pairwise_logits(
+    a: Tensor, b: Tensor, v: Tensor, activation: str, parameter: float
+) -> Tensor | None:
+    """`sum_e v_e f(a_e + b_e)` of a (B, H, 1, E), b (B, K, L, E) and v (H, E)."""
+    if activation not in ONE_OPERATION or v.ndim != 2:
+        return None
+    if a.dtype in HALF:
+        a, v = widened(a), widened(v)
+    # There is one query, whose dim is broadcast to that of the keys.
+    units = ACTIVATIONS[activation].value(a + b, parameter)
+    if v.shape[0] == 1:
+        return units @ v.reshape(-1)
+    return (units @ v.unsqueeze(-1)).squeeze(-1)
+
+
+def _inner_logits(form: Inner) -> Tensor:
+    """The same of inner products; alpha is left out, which cannot change the weights."""
+    phi, psi = form.phi if form.scale == 1 else form.phi * form.scale, form.psi
+    # Heads that share the keys are rows of one product: they need no copies of them.
+    shared = psi.shape[1] == 1
+    logits = phi.squeeze(2) @ psi.squeeze(1).mT if shared else (phi @ psi.mT).squeeze(2)
+    return logits if form.beta is None else logits + form.beta
