@@ -27,7 +27,7 @@ from regard.sine.series import load_lending
 OLDEST, OLDEST_WIDE, WIDE = 8, 9, 128
 # For few queries exact attention reads b once, and features are 2 * rank times as many bytes. With
 # fewer tanh than this a call from Python waits for launches, and here are more of them: it takes longer
-# at 2**29 and half of the time at 2**31 (benchmarks/results/small_h200.json), where on the device alone
+# at 2**29 and half of the time at 2**31 (benchmarks/results/small_h200_large.json), where on the device alone
 # the series is the faster at 2**28 already (h200.json).
 FEWEST_QUERIES, FEWEST_TANH = 32, 2**30
 MOST_HEADS = 65_535
