@@ -41,6 +41,30 @@ def test_widths(hidden, value_dim):
     check(tensors, regard.GATv2(hidden, 2) if hidden == 16 else regard.Additive(hidden, 2))
 
 
+@pytest.mark.parametrize(
+    ("hidden", "gap", "value_dim", "even"),
+    [
+        (16, 0, 16, 16),
+        (12, 0, 8, 4),
+        (24, 0, 40, 8),
+        (16, 1, 16, 1),
+        (16, 6, 4, 2),
+        (15, 1, 16, 16),
+    ],
+)
+def test_rows_that_are_no_whole_pieces_apart(hidden, gap, value_dim, even, monkeypatch):
+    """What divides all distances between rows is read at once: keys may be a part of something wider."""
+    query, key, value = inputs(1, 9, hidden=hidden, value_dim=value_dim)
+    wider = torch.nn.functional.pad(key.detach(), (0, gap), value=torch.nan)
+    key = wider[..., :hidden].requires_grad_()
+    splits, split = [], choices.decode_split
+    monkeypatch.setattr(
+        choices, "decode_split", lambda args: splits.append(split(args)) or splits[-1]
+    )
+    check([query, key, value], regard.Additive(hidden, 2))
+    assert {x.even for x in splits} == {even}
+
+
 def test_values_too_wide_to_be_put_together_at_once(monkeypatch):
     """Many parts leave registers for few dims of each: several programs have their share."""
     assert choices.combining(528, 1024) == (1024, 16)
