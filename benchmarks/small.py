@@ -1,7 +1,7 @@
 """Small pairwise calls: where engine `plain` is done sooner than the exact engine of the device.
 
 `python benchmarks/small.py` writes benchmarks/results/small_cpu.json, with `--device cuda` a file
-named after the GPU; the limits in src/regard/engines/plan.py are read off them. On a GPU the series
+named after the GPU; the limits in src/regard/engines/plan.py follow from them. On a GPU the series
 stands beside them too, for the limit in src/regard/engines/sine/device.py. Two engines at a time are
 called from Python in turns in one process, without a graph or a compiler, since that is who waits for
 launches; a ratio is the median over turns, with the range that holds half of them, and less than 1

@@ -11,17 +11,15 @@ looks on: a compiler, a transform, a mode, a profiler, autocast. All others go t
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
 
-from regard.arguments import autocast_enabled
 from regard.engines import plan
 from regard.engines.base import RunAgain
 from regard.engines.launching import REMEMBERED, SIGHTS
-from regard.engines.tiled.eager import is_plain, looked_at
+from regard.engines.tiled.eager import looked_at, saved_by_others
 from regard.forms import KeySide, PairwiseKey
 from regard.problem import Problem
 from regard.scores import PairwiseScore
@@ -90,23 +88,11 @@ def find(
     tensors = (query, key.b if type(key) is PairwiseKey else key, value, v)
     # What is no tensor is no plain one either, and refused on the way.
     tensors = cast(tuple[Tensor, Tensor, Tensor, Tensor], tensors)
-    if looked_at(()) or not as_they_come(tensors):
+    if looked_at(tensors) or saved_by_others():
         return None
-    # Hooks may count what is saved, which is less here: a checkpoint that ran the whole way would find
-    # another number when it runs again.
-    if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
+    if torch.is_autocast_enabled(query.device.type):
         return None
     agreed = (score.activation, score.parameter, score.series, score.softcap, engine)
     for x in tensors:
         agreed += (x.shape, x.stride(), x.dtype, x.device)
     return Call(entry_of(*agreed), tensors)
-
-
-def as_they_come(tensors: Sequence[Tensor]) -> bool:
-    """Whether torch computes with these tensors as they are, so that a short way means the same.
-
-    Not where a compiler or a transform stands in between, nor autocast, which casts them first.
-    """
-    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
-        return False
-    return all(map(is_plain, tensors)) and not autocast_enabled(tensors[0])

@@ -63,7 +63,7 @@ def run_tests() -> bool:
     options = ["-q", "-m", "gpu", f"--report={TESTS}", "--continue-on-collection-errors"]
     # Compilers are what they wait for, and those take a core each.
     if importlib.util.find_spec("xdist"):
-        # One plugin, where it is installed, warns of processes, and here a warning is an error.
+        # pytest-benchmark, where it is installed, warns of processes, and here a warning is an error.
         workers = str(min(os.cpu_count() or 1, MOST_WORKERS))
         options += ["-p", "no:benchmark", "-n", workers, "--dist", "worksteal"]
     return status(sys.executable, "-m", "pytest", *options, *files) == 0

@@ -382,7 +382,7 @@ def test_values_print_their_sizes():
     memory = attention.prepare(torch.zeros(B, L, K), lengths=LENGTHS)
     assert repr(memory) == (
         "Memory(side=PairwiseKey(b=(3, 1, 6, 8)), value=(3, 1, 6, 7), visible=(3, 6), "
-        "zeroed=(3, 6), hidden=Hidden(keys=(3, 1, 6), whole=(3, 1)))"
+        "zeroed=(3, 6), hidden=Hidden(by=(3, 6), keys=(3, 1, 6), whole=(3, 1), logit=(3, 1, 1)))"
     )
     found = attention(torch.zeros(B, Q), memory)
     state = "AttentionState(weights=(3, 1, 6), total=(3, 1, 6))"

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch.nn.utils import parametrize
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
 
 import regard
 from regard import doctor
@@ -23,6 +24,7 @@ from regard.nn.seq2seq import (
     attention,
     step,
 )
+from regard.nn.seq2seq.memory import zero_hidden
 
 B, L, Q, K, V, E = 3, 6, 5, 7, 2, 8
 LENGTHS = torch.tensor([6, 0, 4])
@@ -290,7 +292,7 @@ def test_the_doctor_sees_each_step():
     with doctor.watch(module) as d:
         for query in queries:
             module(query, memory)
-    assert len(d.sites) == 1
+    assert len(d.sites) == 1 and d.steps == 2
 
 
 def test_autocast_gives_its_dtypes_whatever_the_memory_is_of(ways):
@@ -313,7 +315,30 @@ def test_transforms_and_compilers_go_the_whole_way(ways):
     torch._dynamo.reset()
     compiled = torch.compile(lambda q: module(q, memory).context, fullgraph=True, backend="eager")
     torch.testing.assert_close(compiled(queries[0]), expected[0])
+
+    def whole(query):
+        return module(query, module.prepare(keys, lengths=LENGTHS)).context
+
+    compiled = torch.compile(whole, fullgraph=True, backend="eager")
+    torch.testing.assert_close(compiled(queries[0]), expected[0])
     assert ways[:3] == [True, True, False] and not any(ways[2:])
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")
+def test_a_tracer_goes_the_whole_way(ways):
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attention = BahdanauAttention(Q, K, E)
+
+        def forward(self, query, keys):
+            return self.attention(query, self.attention.prepare(keys, lengths=LENGTHS)).context
+
+    model = Model()
+    queries, keys, _ = (x.detach() for x in tensors(model.attention, torch.float32))
+    traced = torch.jit.trace(model, (queries[0], keys))
+    torch.testing.assert_close(traced(queries[1], keys), model(queries[1], keys))
+    assert ways[:2] == [False, False] and ways[-1]
 
 
 def test_forward_mode(ways):
@@ -364,6 +389,87 @@ def test_memories_that_prepare_did_not_make(ways):
     assert ways == [False, True, False]
 
 
+def test_what_lies_ready_is_of_the_very_mask(ways):
+    """Where a memory was changed and zeroed as it should be; the caller's mask is read once."""
+    module = BahdanauAttention(Q, K, E)
+    queries, keys, _ = tensors(module, torch.float32)
+    memory = module.prepare(keys, lengths=LENGTHS)
+    narrow = memory.visible & VISIBLE
+    other = memory._replace(side=zero_hidden(memory.side, narrow), visible=narrow, zeroed=narrow)
+    assert torch.equal(module(queries[0], other).weights[:, 0] > 0, narrow)
+    mask = torch.ones(B, L, dtype=torch.bool)
+    memory = module.prepare(keys, visible=mask)
+    assert module(queries[0], memory).weights.all()
+    mask[:, 1] = False
+    assert module(queries[0], memory).weights.all()
+    with the_whole_way():
+        assert module(queries[0], memory).weights.all()
+    assert ways == [False, True, True, False]
+
+
+def test_visible_logits_that_are_infinite_hide_nothing(ways):
+    """A model that diverges says so, also beside padding."""
+    module = DecoderAttention("dot")
+    keys, values = torch.full((2, 4, 1), 1e20), torch.ones(2, 4, 1)
+    memory = module.prepare(keys, lengths=[4, 3], values=values)
+    assert module(torch.full((2, 1), -1e20), memory).context.isnan().all()
+    assert ways == [True]
+
+
+def test_weights_may_be_changed_by_the_caller(ways):
+    module = BahdanauAttention(Q, K, E)
+    queries, keys, _ = tensors(module, torch.float32)
+    context, weights, _ = module(queries[0], module.prepare(keys))
+    weights.detach().zero_()
+    context.sum().backward()
+    assert keys.grad.any() and ways == [True]
+
+
+def test_a_default_dtype_changes_nothing(ways):
+    module = BahdanauAttention(Q, K, E)
+    queries, keys, _ = tensors(module, torch.float32)
+    torch.set_default_dtype(torch.float64)
+    try:
+        found = module(queries[0], module.prepare(keys, lengths=LENGTHS))
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert {x.dtype for x in (*found[:2], *found.state)} == {torch.float32} and ways == [True]
+
+
+@pytest.mark.parametrize("watched", [True, False], ids=["watched at first", "watched at last"])
+def test_a_checkpoint_that_is_watched_on_one_of_its_ways(watched):
+    module = BahdanauAttention(Q, K, E)
+    queries, keys, _ = tensors(module, torch.float32)
+
+    def run(query):
+        return module(query, module.prepare(keys, lengths=LENGTHS)).context
+
+    with doctor.watch(module) if watched else contextlib.nullcontext():
+        out = checkpoint(run, queries[0], use_reentrant=False)
+    with contextlib.nullcontext() if watched else doctor.watch(module):
+        out.sum().backward()
+    assert keys.grad.any()
+
+
+def test_memories_of_inference(ways):
+    module = BahdanauAttention(Q, K, E, heads=2)
+    queries, keys, _ = tensors(module, torch.float32)
+    with torch.inference_mode():
+        memory = module.prepare(keys, lengths=LENGTHS)
+        module(queries[0], memory)
+    module(queries[0], memory).context.sum().backward()
+    assert ways == [True, False]
+
+
+def test_terms_are_asked_once_whatever_the_activation(ways):
+    score = regard.Projected(regard.Additive(E, activation="sine"), Q, K)
+    module, asked = DecoderAttention(score, coverage=True), []
+    module.terms[0].register_forward_hook(lambda *_: asked.append(1))
+    queries, keys, _ = tensors(module, torch.float32)
+    module(queries[0], module.prepare(keys))
+    assert len(asked) == 1 and ways == [False]
+
+
 def test_several_queries_and_no_keys_go_the_whole_way(ways):
     module = BahdanauAttention(Q, K, E).double()
     queries, keys, _ = tensors(module)
@@ -407,6 +513,13 @@ def patched_projection() -> DecoderAttention:
     return module
 
 
+def patched_query() -> DecoderAttention:
+    module = DecoderAttention(regard.Projected(regard.Gaussian(), Q, K, width=E))
+    lower = module.score.query_at
+    module.score.query_at = lambda q, origin: lower(q / 3, origin)
+    return module
+
+
 def parametrized() -> DecoderAttention:
     module = BahdanauAttention(Q, K, E)
     parametrize.register_parametrization(module.score, "query_weight", Doubled())
@@ -416,14 +529,20 @@ def parametrized() -> DecoderAttention:
 
 @pytest.mark.parametrize(
     "build",
-    [patched_projection, parametrized, lambda: DecoderAttention(regard.Projected(Halved(E), Q, K))],
-    ids=["patched", "parametrized", "subclass"],
+    [
+        patched_projection,
+        patched_query,
+        parametrized,
+        lambda: DecoderAttention(regard.Projected(Halved(E), Q, K)),
+    ],
+    ids=["patched", "patched query", "parametrized", "subclass"],
 )
-def test_scores_that_somebody_changed_are_lowered_as_they_say(build):
+def test_scores_that_somebody_changed_are_lowered_as_they_say(build, ways):
     """Their own methods are called, on either way."""
     module = build().double()
     given = tensors(module)
     short = everything(module, given)
+    assert ways == [True, True]
     with the_whole_way():
         torch.testing.assert_close(everything(module, given), short)
 
@@ -459,7 +578,7 @@ def test_a_step_is_as_many_operations_as_by_hand():
     queries, keys, _ = tensors(module, torch.float32)
     memory = module.prepare(keys, lengths=LENGTHS)
     state = module.initial_state(memory)
-    by_hand = ["mm", "add", "tanh", "mv", "masked_fill", "_softmax", "bmm"]
+    by_hand = ["mm", "add", "tanh", "mv", "where", "_softmax", "bmm"]
     with torch.no_grad(), Launches() as seen:
         module(queries[0], memory, state)
     assert sorted(seen.names) == sorted([*by_hand, "masked_fill", "clone", "add"])

@@ -43,6 +43,7 @@ class Call(NamedTuple):
     value_dim: int = 64
     heads: int = HEADS
     key_heads: int = KEY_HEADS
+    keys_as: Callable[[torch.Tensor], torch.Tensor] = torch.clone  # how they lie in memory
 
     def make(self) -> None:
         """Make it."""
@@ -52,6 +53,7 @@ class Call(NamedTuple):
             (self.key_heads, self.keys, self.value_dim),
         )
         tensors = [torch.randn(BATCH, *s).to(self.dtype).requires_grad_() for s in shapes]
+        tensors[1] = self.keys_as(tensors[1].detach()).requires_grad_()
         score = None if self.score is None else self.score(self.hidden, self.heads).to(self.dtype)
         torch.use_deterministic_algorithms(self.fixed)
         # A second call of a kind has launches of its own, which for few queries take other dtypes.
@@ -127,6 +129,14 @@ def window() -> dict[str, Any]:
     return {"mask": Mask.window(left=300) & Mask.causal()}
 
 
+def units_outermost(x: torch.Tensor) -> torch.Tensor:
+    return x.mT.contiguous().mT
+
+
+def part_of_wider(x: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.pad(x, (0, 4))[..., : x.shape[-1]]
+
+
 def in_fp32(name: str, score: type[regard.Score] | None) -> dict[str, Call]:
     """Every size of values, with pairs that are hidden and without."""
     found = {f"{name} in fp32, dv {n}": Call(score, FP32, value_dim=n) for n in (16, 64, 128, 256)}
@@ -142,6 +152,19 @@ CALLS: dict[str, Call | Series] = {
     "one query, one head": Call(ADDITIVE, BF16, queries=1, heads=1, key_heads=1),
     "one query, one head, wide": Call(
         ADDITIVE, BF16, queries=1, keys=30, hidden=1000, value_dim=1000, heads=1, key_heads=1
+    ),
+    "one query, units outermost": Call(
+        ADDITIVE, BF16, queries=1, hidden=301, heads=1, key_heads=1, keys_as=units_outermost
+    ),
+    "few queries, a part of wider keys": Call(
+        GATV2,
+        BF16,
+        queries=3,
+        hidden=15,
+        value_dim=100,
+        heads=1,
+        key_heads=1,
+        keys_as=part_of_wider,
     ),
     "one query, wide": Call(ADDITIVE, BF16, queries=1, keys=30, hidden=1000, value_dim=1000),
     "one query in fp32, 300 units": Call(
@@ -242,8 +265,10 @@ def summing_lanes(kernel: Any) -> list[str]:
     for axis, over in re.findall(
         r'"tt\.reduce".*?axis = (\d+).*?\}\) : \((.*?)\) ->', code, re.DOTALL
     ):
-        shapes = re.findall(r"tensor<([\dx]+)x\w+, (#.*?)>(?:,|$)", over)
-        found += [f"{axis} of {dims}: {layouts.get(layout, layout)}" for dims, layout in shapes]
+        for dims, layout in re.findall(r"tensor<([\dx]+)x\w+, (#.*?)>(?:,|$)", over):
+            # A layout by its name, or a slice of one.
+            spelled = re.sub(r"#\w+", lambda name: layouts.get(name[0], name[0]), layout)
+            found.append(f"{axis} of {dims}: {spelled}")
     return found
 
 

@@ -37,8 +37,8 @@ SINE = Sine(through=(SDPA, CPU, TRITON, REFERENCE))
 PARTS.exact = Behind()
 # In order of preference: the first that does not refuse runs.
 ENGINES: tuple[Engine, ...] = (SDPA, SINE, CPU, TRITON, PLAIN, REFERENCE)
-# Up to this many tanh nobody is made to wait until kernels are compiled, as by examples and tests. Calls
-# that come again are done sooner by kernels, of any size; other ones take as long either way:
+# Calls of up to this many tanh, as in examples and tests, go to plain PyTorch: nobody waits for kernels
+# to be compiled. Calls that come again are done sooner by kernels at any size:
 # benchmarks/results/small_h200.json.
 FEW_TANH = 2**13
 # The same on a CPU, where plain PyTorch is the sooner up to here; one query alone repays exponentials

@@ -17,6 +17,8 @@ from torch._C._functorch import (
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad
 
+from regard.arguments import autocast_enabled
+
 # Tensors that nothing overrides.
 PLAIN = (Tensor, torch.nn.Parameter)
 
@@ -72,6 +74,27 @@ def looked_at(tensors: Sequence[Tensor | None]) -> bool:
     if torch.autograd._profiler_enabled() or torch._C._is_tracing() or in_forward_mode():
         return True
     return not all(x is None or is_plain(x) for x in tensors)
+
+
+def as_they_come(tensors: Sequence[Tensor]) -> bool:
+    """Whether torch computes with these tensors as they are, so that fewer operations mean the same.
+
+    Not where a compiler, a tracer or a transform stands in between, nor autocast, which casts them
+    first. Modes and profilers see such operations.
+    """
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        return False
+    if torch._C._is_tracing() or saved_by_others() or autocast_enabled(tensors[0]):
+        return False
+    return all(map(is_plain, tensors))
+
+
+def saved_by_others() -> bool:
+    """Whether hooks get what is saved for a backward. They may count it, and a short way saves less.
+
+    A checkpoint that ran the whole way would find another number when it runs again.
+    """
+    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
 
 
 def is_plain(x: Tensor) -> bool:

@@ -22,7 +22,7 @@ from regard.precision import working_dtype
 
 # What was added up for every head, and its 5 dims.
 Total = tuple[Tensor | None, tuple[int, ...]]
-# The operands that every call has, by their names in `Arguments`.
+# Operands of a pairwise call, in the order of `Arguments.differentiable()`.
 SIDES = ("q", "k", "value", "v")
 # Rows that one program collects, and numbers that one sums up.
 COLLECTED, SUMMED = 32, 1024

@@ -42,7 +42,7 @@ COMBINED = 1024
 # as each of them then stores the sum: a product fused into the first addition would be rounded by the one
 # and not by the other.
 DECODE_OPTIONS = {"num_warps": 4, "enable_fp_fusion": False}
-# What Triton looks for in strides, since so many numbers can always be read at once.
+# A load takes 16 bytes at most, and so 16 numbers; Triton asks the same of strides.
 MOST_EVEN = 16
 # Columns of gradients that one program sums up, and copies of them that it reads at once.
 SUMMED_COLUMNS, SUMMED_COPIES = 32, 128

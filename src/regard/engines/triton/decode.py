@@ -23,7 +23,7 @@ EARLY_BITS = tl.constexpr(2**18)
 
 @triton.jit
 def even(n, EVEN: tl.constexpr):
-    """n, which EVEN divides: said so, the compiler reads so many numbers at once."""
+    """n, told to the compiler as a multiple of EVEN, so that it reads that many numbers at once."""
     return n // EVEN * EVEN
 
 
@@ -40,8 +40,8 @@ def units_to_sum(
 ):  # fmt: skip
     """Hidden units from `start` on, which are real, b of BK keys (1, 1, BK, WIDE), and v.
 
-    Forward and backward have to sum a score in one order: where scores are large, a difference in
-    their last digit is all the weight of a key. Which lanes sum what follows from how b is read, and
+    Forward and backward have to sum a score in one order: where scores are large, their last digit
+    decides the softmax. Which lanes sum what follows from how b is read, and
     the compiler reads alike what has one shape: nothing else in the kernels has 4 dims.
     """
     unit, keys = start + tl.arange(0, WIDE), first + tl.arange(0, BK)
@@ -196,38 +196,14 @@ def decode_kernel(
         if tile.SPARSE:
             if tl.max(tl.max(seen.to(tl.int32), 1), 0) > 0:
                 state = decode_step(
-                    form,
-                    pairs,
-                    sizes,
-                    values,
-                    z,
-                    query,
-                    first,
-                    seen,
-                    state,
-                    tile,
-                    BK,
-                    WIDE,
-                    SIDE,
-                    EVEN,
-                )
+                    form, pairs, sizes, values, z, query, first, seen, state, tile, BK, WIDE,
+                    SIDE, EVEN,
+                )  # fmt: skip
         else:
             state = decode_step(
-                form,
-                pairs,
-                sizes,
-                values,
-                z,
-                query,
-                first,
-                seen,
-                state,
-                tile,
-                BK,
-                WIDE,
-                SIDE,
+                form, pairs, sizes, values, z, query, first, seen, state, tile, BK, WIDE, SIDE,
                 EVEN,
-            )
+            )  # fmt: skip
     top, total, sums = state
     dims = tl.arange(0, tile.DV)[None, None, :]
     raised = tl.max(top, 0, keep_dims=True)

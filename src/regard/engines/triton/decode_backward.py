@@ -214,22 +214,9 @@ def decode_backward_kernel(
             give_nothing(pairs, sizes, grads, z, first, part, parts, tile, WIDE, CHUNK)
             return
     ds = block_gradient(
-        form,
-        pairs,
-        sizes,
-        values,
-        known,
-        grads,
-        z,
-        first,
-        part,
-        parts,
-        seen,
-        tile,
-        WIDE,
-        CHUNK,
+        form, pairs, sizes, values, known, grads, z, first, part, parts, seen, tile, WIDE, CHUNK,
         EVEN,
-    )
+    )  # fmt: skip
     give_units(form, sizes, grads, z, first, part, parts, ds, seen, tile, WIDE, EVEN)
 
 

@@ -199,9 +199,9 @@ class Gradients(NamedTuple):
 class DecodeGradients(NamedTuple):
     """What the backward for few queries writes, none of it set before.
 
-    k (Z, L, E), value (Z, L, dv) and bias (Z, Q, L) are whole, but for heads that share keys. Of q (Z,
-    parts, Q, E), v (parts, Z, E) and rate (Z, parts, Q) each of the `parts` blocks of keys of a head
-    writes its own.
+    The bias (Z, Q, L) is whole, and so are k (Z, L, E) and value (Z, L, dv) where no heads share keys. Of
+    q (Z, parts, Q, E), v (parts, Z, E) and rate (Z, parts, Q) each of the `parts` blocks of keys of a
+    head writes its own. What is whole is in the dtype of its gradient, all else in working precision.
     """
 
     q: Any

@@ -143,7 +143,8 @@ class DecoderAttention(nn.Module):
         real = real_tokens(keys.shape[1], stop=stop, device=keys.device)
         if visible is not None:
             check_visible(visible, keys)
-            real = visible if real is None else real & visible
+            # In memory of its own: what is made of it has to stay true of it.
+            real = visible.clone() if real is None else real & visible
         # Before the projection: whatever padding holds would reach the gradient of its weights.
         keys = zero_padding(keys, real)
         values = keys if values is None else zero_padding(values, real)
@@ -206,9 +207,9 @@ class DecoderAttention(nn.Module):
         if found is None:
             return None
         context, weights = found
-        # In memory of their own, as those of `look`.
-        state = AttentionState(weights.clone(), state.total + weights)
-        return AttentionResult(context.flatten(1), weights, state)
+        state = AttentionState(weights, state.total + weights)
+        # Those of the caller, who may change them, are not what a backward reads.
+        return AttentionResult(context.flatten(1), weights.clone(), state)
 
     def changes_step(self) -> bool:
         """Whether dropout or a window is at work, or something of a subclass or a patch."""

@@ -22,16 +22,17 @@ class Hidden(NamedTuple):
     """What a step hides, made once for all of them.
 
     Args:
+        by: the very tensor (B, L) that says what is visible.
         keys: (B, 1, L), True where a key is hidden.
         whole: (B, 1), True where all keys of the sequence are.
+        logit: (B, 1, 1), that of a hidden key: -inf, or 0 in a sequence without a visible key, which
+            would become NaN, and so would its gradient.
     """
 
+    by: Tensor
     keys: Tensor
     whole: Tensor
-
-    def reorder(self, index: Tensor) -> Hidden:
-        """The same with its sequences taken in the order `index`."""
-        return Hidden(self.keys.index_select(0, index), self.whole.index_select(0, index))
+    logit: Tensor
 
     __repr__ = sizes
 
@@ -46,6 +47,8 @@ class Memory(NamedTuple):
         zeroed: the very tensor by which keys and values were set to 0 where they are hidden; where it is
             not `visible`, they may hold anything there.
         hidden: what `zeroed` hides, as a step reads it; None where it was not made.
+
+    `visible` is not to be changed in place, as zeros and `hidden` were made by it; `_replace` takes another.
     """
 
     side: KeySide
@@ -60,8 +63,7 @@ class Memory(NamedTuple):
         side, value = self.side.reorder(index), self.value.index_select(0, index)
         if self.zeroed is not self.visible:
             return Memory(side, value, visible)
-        hidden = None if self.hidden is None else self.hidden.reorder(index)
-        return Memory(side, value, visible, visible, hidden)
+        return Memory(side, value, visible, visible, hidden_by(visible))
 
     __repr__ = sizes
 
@@ -187,7 +189,10 @@ def hidden_by(visible: Tensor | None) -> Hidden | None:
     if visible is None:
         return None
     hidden = ~visible
-    return Hidden(hidden.unsqueeze(1), hidden.all(-1, keepdim=True))
+    whole = hidden.all(-1, keepdim=True)
+    # Where logits are in double precision, this is brought to it.
+    logit = torch.zeros_like(whole, dtype=torch.float32).masked_fill_(~whole, -torch.inf)
+    return Hidden(visible, hidden.unsqueeze(1), whole, logit.unsqueeze(-1))
 
 
 def next_state(state: AttentionState, weights: Tensor) -> AttentionState:

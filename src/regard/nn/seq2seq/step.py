@@ -2,7 +2,7 @@
 
 A small step waits for Python and for launches, not for arithmetic. What `regard.attend` checks,
 zeroes and plans at each call is known here since `prepare`: padding is 0, and what is hidden lies
-ready. The rest is written as in textbooks, and is what engine `plain` computes.
+ready. The rest is written as in textbooks; for pairwise scores it is what engine `plain` computes.
 
 Shape legend: B batch, H heads, K key heads, L keys, D width of queries, V value width, E hidden
 width.
@@ -14,25 +14,27 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from regard import repeats
 from regard.activations import ACTIVATIONS
 from regard.attention import KEY_CHANGES, WATCHERS
 from regard.checks import check_lowered
 from regard.engines.plain import weighted_sum
 from regard.engines.plan import FEW_TANH_OF_ONE_QUERY
+from regard.engines.tiled.eager import as_they_come
 from regard.forms import Inner, InnerKey, KeySide, PairwiseKey, key_tensor
 from regard.nn.seq2seq.memory import Memory
 from regard.precision import HALF, widened
 from regard.scores import PairwiseScore, Projected, Score
 
-# Pairs times hidden units that are built on a GPU: 32 MiB in single precision, which it writes and
-# reads in the time of a few launches. Above, kernels that never build them pay.
-FEW_PRODUCTS_ON_GPU = 2**23
+# Pairs times hidden units that are built on a GPU: 16 MiB in single precision, which it writes and
+# reads in the time of a few launches, and keeps for each step of a loop until its backward. Above, kernels
+# that never build them pay.
+FEW_PRODUCTS_ON_GPU = 2**22
 # Activations that are one operation in PyTorch.
 ONE_OPERATION = ("tanh", "leaky_relu")
 # How `Projected` lowers queries as it is written, whoever patches it.
 PROJECTING = {
-    name: getattr(Projected, name) for name in ("join", "project_query", "query", "query_for")
+    name: getattr(Projected, name)
+    for name in ("join", "project_query", "query", "query_at", "query_for")
 }
 
 
@@ -53,13 +55,18 @@ def is_ordinary(query: Tensor, memory: Memory, score: Score, engine: str | None)
     """
     key, value = key_tensor(memory.side), memory.value
     # First, since a compiler need not read what follows.
-    if not repeats.as_they_come((query, key, value)) or WATCHERS or KEY_CHANGES:
+    if not as_they_come((query, key, value)) or WATCHERS or KEY_CHANGES:
         return False
-    if memory.visible is not None and (
-        memory.hidden is None or memory.zeroed is not memory.visible
+    visible, hidden = memory.visible, memory.hidden
+    if visible is not None and (
+        hidden is None or hidden.by is not visible or memory.zeroed is not visible
     ):
         return False
-    if score.softcap is not None or not _fit(query, key, value, score):
+    if value.is_inference() and torch.is_grad_enabled():  # which a backward cannot save
+        return False
+    if score.softcap is not None or not _is_one_operation(score):
+        return False
+    if not _fit(query, key, value, score):
         return False
     if isinstance(memory.side, InnerKey):
         # In half precision keys would be copied, to be multiplied in single.
@@ -88,14 +95,20 @@ def attend_once(
     if hidden is None:
         weights = torch.softmax(logits, -1)
     else:
-        # Not -inf: a sequence without a visible key would become NaN, and so would its gradient.
-        # Beside a visible key the exponential of either is 0.
-        logits = logits.masked_fill(hidden.keys, torch.finfo(logits.dtype).min)
+        logits = torch.where(hidden.keys, hidden.logit, logits)
         weights = torch.softmax(logits, -1).masked_fill(hidden.keys, 0)
     value = memory.value.squeeze(1)
     if weights.dtype == value.dtype:
         return torch.bmm(weights, value), weights
     return weighted_sum(weights, value), weights
+
+
+def _is_one_operation(score: Score) -> bool:
+    """Whether the activation of a pairwise score is; other scores have none."""
+    inner = score.inner
+    while isinstance(inner, Projected):
+        inner = inner.score.inner
+    return not isinstance(inner, PairwiseScore) or inner.activation in ONE_OPERATION
 
 
 def _fit(query: Tensor, key: Tensor, value: Tensor, score: Score) -> bool:
@@ -128,6 +141,7 @@ def _are_alike(module: nn.Module, dtype: torch.dtype, device: torch.device) -> b
 
 def _logits(query: Tensor, side: KeySide, score: Score) -> Tensor | None:
     """(B, H, L) in working precision of queries (B, D), or None; see `attend_once`."""
+    given, heads = score, score.heads or 1
     if type(score) is Projected and is_as_written(score, PROJECTING):
         # One product of matrices, and not one for each sequence.
         rows = linear(query, score.query_weight, score.query_bias)
@@ -138,11 +152,13 @@ def _logits(query: Tensor, side: KeySide, score: Score) -> Tensor | None:
         v = score.bare()
         if v is not None and query.shape[1] in (1, len(v)) and query.shape[3] == side.b.shape[3]:
             return _pairwise_logits(query, side.b, v, score.activation, score.parameter)
-    lowered = score.query_for(query, side)
-    check_lowered(side, lowered, score)
+    # As `attend` lowers them, whatever a score makes of `query_for`.
+    origin = side.origin if isinstance(side, InnerKey) else None
+    lowered = score.query(query) if origin is None else score.query_at(query, origin)
+    check_lowered(side, lowered, given)
     form = score.join(lowered, side)
     if isinstance(form, Inner):
-        return _inner_logits(form)
+        return _inner_logits(form) if _is_usual(form, heads) else None
     return _pairwise_logits(form.a, form.b, form.v.squeeze(-2), form.activation, form.parameter)
 
 
@@ -152,13 +168,22 @@ def _pairwise_logits(
     """`sum_e v_e f(a_e + b_e)` of a (B, H, 1, E), b (B, K, L, E) and v (H, E)."""
     if activation not in ONE_OPERATION or v.ndim != 2:
         return None
-    if a.dtype in HALF:
+    if not a.dtype == b.dtype == v.dtype or b.dtype in HALF:
         a, v = widened(a), widened(v)
+        if a.dtype != v.dtype or (b.dtype not in HALF and b.dtype != a.dtype):
+            return None
     # There is one query, whose dim is broadcast to that of the keys.
     units = ACTIVATIONS[activation].value(a + b, parameter)
     if v.shape[0] == 1:
         return units @ v.reshape(-1)
     return (units @ v.unsqueeze(-1)).squeeze(-1)
+
+
+def _is_usual(form: Inner, heads: int) -> bool:
+    """Whether queries have as many heads as the score, and all is of one dtype."""
+    beta, dtype = form.beta, form.psi.dtype
+    alike = form.phi.dtype == dtype and (beta is None or beta.dtype == dtype)
+    return alike and form.phi.shape[1] == heads
 
 
 def _inner_logits(form: Inner) -> Tensor:
