@@ -25,7 +25,7 @@ from regard.engines.sine import launch as sine_launch
 from regard.engines.sine.operators import Inputs
 from regard.engines.triton import behind
 
-triton = pytest.importorskip("triton")
+triton = pytest.importorskip("triton", minversion="3.6")
 
 STREAM = 7
 FLOAT, HALF = torch.float32, torch.float16

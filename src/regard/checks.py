@@ -10,7 +10,6 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -150,7 +149,7 @@ def check_mask(mask: Mask | Tensor, query: Tensor, key: Tensor, value: Tensor, n
                 )
     if len(mask.allowed) == 0:
         return mask
-    return replace(mask, allowed=allowed)
+    return mask.with_allowed(allowed)
 
 
 def check_heads(problem: Problem) -> None:

@@ -7,7 +7,7 @@ every part allows it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import torch
@@ -142,7 +142,15 @@ class Mask:
         If one is not, NaN may reach outputs and gradients. `attention` sets keys and values to 0 that no query sees, so that NaN there reaches nothing: a copy
         of both in every call. A decoder that zeroes its padding once saves that in every step.
         """
-        return replace(self, hides_finite=True)
+        return Mask(*self._parts(), hides_finite=True)
+
+    def with_allowed(self, allowed: tuple[Tensor, ...]) -> Mask:
+        """The same mask with other dense parts."""
+        return Mask(allowed, *self._parts()[1:], hides_finite=self.hides_finite)
+
+    def _parts(self) -> tuple:
+        """All that hides. Not `dataclasses.replace`, which compilers of older releases do not trace."""
+        return self.allowed, self.key_lengths, self.query_lengths, self.bands, self.packed
 
     def __and__(self, other: Mask) -> Mask:
         """Both must allow."""

@@ -126,11 +126,12 @@ class Problem:
             shapes += self.mask.shapes()
         # Who hides has a size of 1 wherever sequences or heads share them.
         own = (*[1] * len(self.lead), *shape[:-2])
-        return all(
-            size in (1, there)
-            for shape in shapes
-            for size, there in zip(reversed(shape), reversed(own), strict=False)
-        )
+        for shape in shapes:
+            # From the last dim on; no `zip`, which compilers of older releases stumble over.
+            for i in range(1, min(len(shape), len(own)) + 1):
+                if shape[-i] not in (1, own[-i]):
+                    return False
+        return True
 
     def visible_pairs(self) -> Tensor | None:
         """Booleans that broadcast to (*, H, Q, L), True = attend, or None where nothing is hidden."""

@@ -16,7 +16,7 @@ from regard.forms import PairwiseKey, PairwiseQuery
 from ..edge.tools import Names
 from .tools import deterministic, inputs
 
-pytest.importorskip("triton")
+pytest.importorskip("triton", minversion="3.6")
 from regard.engines.triton import bound, gradients
 
 pytestmark = pytest.mark.interpreted

@@ -13,7 +13,7 @@ from regard.testing import poisoned
 
 from .tools import check, deterministic, forget_plans, inputs, outcome
 
-pytest.importorskip("triton")
+pytest.importorskip("triton", minversion="3.6")
 from regard.engines import launching
 from regard.engines.triton import bound, choices, decode, decode_backward
 

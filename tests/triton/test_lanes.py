@@ -12,7 +12,7 @@ import torch
 from tests.triton.ptx import LANES, Warp
 from tests.triton.tools import check, deterministic, draw, inputs, outcome, score_of
 
-pytest.importorskip("triton")
+pytest.importorskip("triton", minversion="3.6")
 
 from regard.engines.tiled import Arguments
 from regard.engines.triton import calls, lanes

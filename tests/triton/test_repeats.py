@@ -16,7 +16,7 @@ from regard.engines import plan
 
 from .tools import deterministic, draw, forget_plans, inputs, outcome
 
-pytest.importorskip("triton")
+pytest.importorskip("triton", minversion="3.6")
 from regard.engines.triton.repeated import RepeatedCall
 
 pytestmark = pytest.mark.interpreted

@@ -86,7 +86,7 @@ class Growing(Words):
     """Sharper is always better for a head that only copies, and the rate is far too high."""
 
     disease, sites = "growing-logits", (at(0),)
-    steps, rate = 30, 0.15
+    steps, rate = 30, 0.1
 
     def build(self) -> nn.Module:
         return Model(*attentions(1))

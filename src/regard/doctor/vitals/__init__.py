@@ -68,9 +68,9 @@ def measure(seen: Seen, level: Level | str, rows: Tensor | None = None, turn: in
             if rows is None:
                 rows = pick_rows(size.queries, DEFAULT_ROWS, 0, source.device)
             seen, size = some_entries(seen, size, rows.shape[0], turn)
-            found |= summarise(seen, size, rows, *read_rows(seen, size, rows))
+            found.update(summarise(seen, size, rows, *read_rows(seen, size, rows)))
         elif level is Level.EXACT:
-            found |= summarise(seen, size, *read_all(seen, size, source.device))
+            found.update(summarise(seen, size, *read_all(seen, size, source.device)))
         return columns(found, size.heads, source.device)
 
 
@@ -84,4 +84,5 @@ def widen(seen: Seen, *, with_value: bool) -> Seen:
     for x in given:
         dtype = dtype if x is None else torch.promote_types(dtype, x.dtype)
     query, key, value = (None if x is None else x.to(dtype) for x in given)
-    return Seen(query, key, value, *seen[3:])
+    # Neither `_replace` nor a slice of `seen` itself: compilers of older releases trace neither.
+    return Seen(query, key, value, *(*seen,)[3:])

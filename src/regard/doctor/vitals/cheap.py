@@ -35,12 +35,12 @@ def cheap(seen: Seen, heads: int) -> dict[str, Tensor]:
         return {}
     found, largest_query = norms(query, "query", heads)
     of_keys, largest_key = norms(key, "key", heads)
-    found |= of_keys
+    found.update(of_keys)
     if seen.pairwise is not None:
-        found |= pairwise_bound(seen.pairwise, largest_query, largest_key)
+        found.update(pairwise_bound(seen.pairwise, largest_query, largest_key))
     else:
         found["logit_bound"] = abs(seen.scale) * (largest_query * largest_key).amax(0)
-        found |= logit_moments(query, key, seen.scale)
+        found.update(logit_moments(query, key, seen.scale))
     return adjusted(found, seen, heads)
 
 

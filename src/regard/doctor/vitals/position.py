@@ -46,12 +46,12 @@ def position_vitals(near: Tensor, peak: Tensor, top: Tensor, sound: Tensor) -> d
     share = torch.where(visible, weights, 0).sum((0, 2)) / visible.sum((0, 2))
     found = {"first_share": share[:, 0], "own_share": share[:, 1]}
     if (rungs := (near.shape[-1] - 2) // 2) > 0:
-        found |= {"previous_share": share[:, 2], "next_share": share[:, 2 + rungs]}
+        found.update(previous_share=share[:, 2], next_share=share[:, 2 + rungs])
     near, visible = near[..., 1:], visible[..., 1:]
-    return found | {
-        "distance_share": distance_share(near, visible),
-        "place_share": place_share(near, visible),
-    }
+    found.update(
+        distance_share=distance_share(near, visible), place_share=place_share(near, visible)
+    )
+    return found
 
 
 def distance_share(logits: Tensor, visible: Tensor) -> Tensor:

@@ -24,19 +24,19 @@ def summarise(seen: Seen, size: Size, rows: Tensor, each: Rows, sums: Sums) -> d
     found = softmax_vitals(seen, size, each)
     if seen.sink is not None:
         found["idle_weight"] = row_mean(each.idle, each.sound)
-    found |= position_vitals(each.near, each.peak, each.top, each.sound)
-    found |= sink_vitals(seen, size, rows, each, sums)
+    found.update(position_vitals(each.near, each.peak, each.top, each.sound))
+    found.update(sink_vitals(seen, size, rows, each, sums))
     found["head_similarity"] = similarity(sums.likeness, sums.compared)
     if seen.value is not None:
-        found |= output_vitals(each.output, each.sound)
-        found |= value_vitals(seen.value, size.heads)
+        found.update(output_vitals(each.output, each.sound))
+        found.update(value_vitals(seen.value, size.heads))
     if seen.query is None:
         found["logit_mean"] = row_mean(each.moments[..., 0], each.sound)
         found["logit_var"] = row_mean(each.moments[..., 1], each.sound)
     elif seen.flex is None or seen.flex.logits is None or not seen.flex.changes:
         found["c50"] = c50(seen, size, rows, each, sums)
     if seen.pairwise is not None:
-        found |= tanh_vitals(seen, seen.pairwise, size, rows)
+        found.update(tanh_vitals(seen, seen.pairwise, size, rows))
     return found
 
 

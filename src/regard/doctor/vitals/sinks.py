@@ -33,10 +33,11 @@ def sink_vitals(seen: Seen, size: Size, rows: Tensor, each: Rows, sums: Sums) ->
     others = ((energies - length.square()).clamp(min=0) / max(size.keys - 1, 1)).sqrt()
     own = energy(on_sink * value, each.sound)
     rest = energy(each.output - on_sink * value, each.sound)
-    return found | {
-        "sink_value": torch.where(count > 0, length / others, torch.nan).nanmean(0),
-        "sink_output": (own / (own + rest)).nanmean(0),
-    }
+    found.update(
+        sink_value=torch.where(count > 0, length / others, torch.nan).nanmean(0),
+        sink_output=(own / (own + rest)).nanmean(0),
+    )
+    return found
 
 
 def energy(x: Tensor, sound: Tensor) -> Tensor:

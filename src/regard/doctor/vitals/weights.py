@@ -90,7 +90,7 @@ def read_rows(seen: Seen, size: Size, rows: Tensor, compared: int = COMPARED) ->
     parts = [read_part(*part, rows, stride) for part in parts_of(seen, size, rows)]
     each = Rows(*(beside(fields) for fields in zip(*(part.each for part in parts), strict=True)))
     columns, seen_by, some = (
-        beside(fields) for fields in zip(*(part[1:] for part in parts), strict=True)
+        beside(fields) for fields in zip(*((*part,)[1:] for part in parts), strict=True)
     )
     likeness = compare_heads(some, each.keys[..., ::stride], each.sound[..., ::stride])
     return each, Sums(columns, seen_by, *likeness)

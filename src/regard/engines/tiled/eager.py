@@ -92,9 +92,11 @@ def as_they_come(tensors: Sequence[Tensor]) -> bool:
 def saved_by_others() -> bool:
     """Whether hooks get what is saved for a backward. They may count it, and a short way saves less.
 
-    A checkpoint that ran the whole way would find another number when it runs again.
+    A checkpoint that ran the whole way would find another number when it runs again. Releases of torch that
+    cannot say are taken to have hooks.
     """
-    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+    ask = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+    return ask is None or ask(True) is not None
 
 
 def is_plain(x: Tensor) -> bool:

@@ -187,7 +187,8 @@ class Operators:
 
     def output(self, args: Arguments) -> Tensor:
         """The output alone, in working precision or in the dtype of the values."""
-        tensors: Any = args[:TENSORS]
+        # Not a slice of `args` itself: compilers of older releases would make `Arguments` of it.
+        tensors: Any = (*args,)[:TENSORS]
         if needs_gradient(args) or looked_at(tensors):
             return self.attend(False, args)[0]
         with torch._C._AutoDispatchBelowAutograd():
