@@ -6,6 +6,8 @@ traces under `torch.compile(fullgraph=True)`.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -85,4 +87,5 @@ def widen(seen: Seen, *, with_value: bool) -> Seen:
         dtype = dtype if x is None else torch.promote_types(dtype, x.dtype)
     query, key, value = (None if x is None else x.to(dtype) for x in given)
     # Neither `_replace` nor a slice of `seen` itself: compilers of older releases trace neither.
-    return Seen(query, key, value, *(*seen,)[3:])
+    rest: Any = (*seen,)[3:]
+    return Seen(query, key, value, *rest)
