@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from regard.arguments import check_one_of, check_sizes
 from regard.forms import PairwiseKey, PairwiseQuery
-from regard.scores.base import PairwiseScore, check_dim, check_heads
+from regard.scores.base import PairwiseScore, check_dim, check_heads, is_as_written
 from regard.scores.cosine import unit
 from regard.sine.activation import row_of
 from regard.sine.series import KINDS
@@ -112,7 +112,7 @@ class Additive(PairwiseScore):
 
     def bare(self) -> Tensor | None:
         """As `PairwiseScore`: without a bias, and without a length apart from the direction."""
-        if self.bias is not None or self.gain is not None or not lowers_as_written(self):
+        if self.bias is not None or self.gain is not None or not is_as_written(self, AS_WRITTEN):
             return None
         # Not one that a parametrization computes anew, at each look.
         return self._parameters.get("v")
@@ -139,17 +139,8 @@ class Additive(PairwiseScore):
             self.v.mul_(factor.unsqueeze(-1))
 
 
-# What they are here, whoever patches the class later.
+# How both sides are lowered here, whoever patches the class later.
 AS_WRITTEN = {name: getattr(Additive, name) for name in LOWERING}
-
-
-def lowers_as_written(score: Additive) -> bool:
-    """Whether a subclass, or somebody who patched it, leaves alone how both sides are lowered."""
-    kind = type(score)
-    for name, written in AS_WRITTEN.items():
-        if getattr(kind, name) is not written or name in score.__dict__:
-            return False
-    return True
 
 
 _PROJECT_HINT = (

@@ -254,6 +254,15 @@ def check_dim(x: Tensor, dim: int, side: str, score: Score, hint: str = "") -> N
         )
 
 
+def is_as_written(module: nn.Module, written: dict[str, object]) -> bool:
+    """Whether these methods are still those that were `written`: no subclass has others, nobody patched them."""
+    kind, own = type(module), module.__dict__
+    for name, method in written.items():
+        if getattr(kind, name) is not method or name in own:
+            return False
+    return True
+
+
 def check_score(score: object) -> None:
     """Refuse what is not a score to wrap."""
     if not isinstance(score, Score):

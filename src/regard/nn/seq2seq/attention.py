@@ -45,7 +45,7 @@ from regard.nn.seq2seq.memory import (
     next_state,
     zero_hidden,
 )
-from regard.nn.seq2seq.step import attend_once, is_as_written, is_ordinary
+from regard.nn.seq2seq.step import attend_once, is_ordinary
 from regard.precision import working_dtype
 from regard.scores import (
     HOW_TO_BUILD,
@@ -57,6 +57,7 @@ from regard.scores import (
     Score,
     make_score,
 )
+from regard.scores.base import is_as_written
 
 
 class DecoderAttention(nn.Module):

@@ -24,6 +24,7 @@ from regard.forms import Inner, InnerKey, KeySide, PairwiseKey, key_tensor
 from regard.nn.seq2seq.memory import Memory
 from regard.precision import HALF, widened
 from regard.scores import PairwiseScore, Projected, Score
+from regard.scores.base import is_as_written
 
 # Pairs times hidden units that are built on a GPU: 16 MiB in single precision, which it writes and
 # reads in the time of a few launches, and keeps for each step of a loop until its backward. Above, kernels
@@ -36,15 +37,6 @@ PROJECTING = {
     name: getattr(Projected, name)
     for name in ("join", "project_query", "query", "query_at", "query_for")
 }
-
-
-def is_as_written(module: nn.Module, written: dict[str, object]) -> bool:
-    """Whether these methods are still those that were `written`, in its class and in itself."""
-    kind, own = type(module), module.__dict__
-    for name, method in written.items():
-        if getattr(kind, name) is not method or name in own:
-            return False
-    return True
 
 
 def is_ordinary(query: Tensor, memory: Memory, score: Score, engine: str | None) -> bool:
