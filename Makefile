@@ -63,18 +63,16 @@ types: .venv/.stamp ## pyrefly: check the types of src
 unit: .venv/.stamp ## the quick tests alone
 	.venv/bin/python -m pytest -n $(WORKERS) --dist worksteal -m "not gpu and not slow"
 
-# The environment stands beside the sources and not in the system's temporary folder, which can be
-# too small to hold torch.
-wheel-test: .venv/.stamp ## build the wheel, install it into an empty environment, run the README there
+# The environment holds the wheel and what its metadata requires, linked from .venv: torch is not copied.
+wheel-test: .venv/.stamp ## build the wheel, install it beside torch alone, run the README there
 	@set -eu; \
 	work=$$(mktemp -d "$(CURDIR)/.wheel-test.XXXXXX"); \
 	trap 'rm -rf "$$work"' EXIT; trap 'exit 1' HUP INT TERM; \
 	echo "wheel-test: building"; \
 	.venv/bin/python -m build --wheel --no-isolation --outdir "$$work/dist" . >"$$work/build.log" 2>&1 \
 	    || { cat "$$work/build.log" >&2; exit 1; }; \
-	echo "wheel-test: installing into an empty environment"; \
-	.venv/bin/python -m venv "$$work/env"; \
-	"$$work/env/bin/python" -m pip install $(PIP_FLAGS) -q -c .venv/constraints.txt "$$work"/dist/*.whl; \
+	echo "wheel-test: installing beside torch alone"; \
+	.venv/bin/python tests/wheel/environment.py "$$work/env" "$$work"/dist/*.whl; \
 	echo "wheel-test: running the README"; \
 	"$$work/env/bin/python" -Iu tests/wheel/readme.py README.md
 
@@ -106,6 +104,7 @@ accuracy: .venv/.stamp ## measure every score, engine and dtype against fp64; wr
 claims: .venv/.stamp ## run every claim at full size; writes benchmarks/claims/ and docs/claims.md
 	.venv/bin/regard claims run --full --seed 11 --out benchmarks/claims
 	.venv/bin/python -m regard.claims.report.page benchmarks/claims docs/claims.md
+	.venv/bin/python -m regard.claims.report.summary benchmarks/claims
 
 # The theme's note about its successor is for us, not for every build.
 docs: .venv/.stamp ## build the documentation site into site/: strict, nothing is fetched

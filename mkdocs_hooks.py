@@ -1,8 +1,9 @@
 """What the site needs beyond docs/: the README as its home page, and files that pages link to.
 
-The pages are written for a reader of the repository. Here their links to files outside docs/ are led to
-copies in the site; a link that leads nowhere stays as it is, and the strict build stops at it. Links to
-the playground that `regard play` serves are led to the same page in the site.
+The pages are written for a reader of the repository. The site copies the files outside docs/ that they link
+to and points the links at the copies; a link that resolves to nothing is left alone, and the strict build
+stops at it. Links to the playground that `regard play` serves point at the copy of it in the site, and
+Mermaid charts, which GitHub renders, become SVG.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import mkdocs_flowchart
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
@@ -29,6 +31,7 @@ OURS = "assets/worker-from-disk.js"
 SERVED, PLAYGROUND = f"http://127.0.0.1:{PORT}/", "playground.html"
 LANGUAGES = {"en": "English", "zh": "中文"}
 FENCE = re.compile(r"^( *)(```+|~~~+).*?^\1\2[ \t]*$\n?", re.MULTILINE | re.DOTALL)
+CHART = re.compile(r"^```mermaid\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(\]\()([^)\s#][^)\s#]*)((?:#[^)\s]*)?\))")
 ITEM = re.compile(r"^(?:[-*+]|\d+\.) ")
 
@@ -94,8 +97,14 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
     if 'class="wide"' in markdown:  # a table that needs the room
         page.meta["hide"] = ["toc"]
+    markdown = CHART.sub(lambda match: chart(match[1], page.title or ""), markdown)
     text = "\n".join(nested(markdown.split("\n")))
     return beside_fences(text, lambda part: LINK.sub(lead, part))
+
+
+def chart(source: str, title: str) -> str:
+    """A Mermaid chart as a picture inside the page."""
+    return f'<div class="flowchart">{mkdocs_flowchart.draw(source, f"Chart: {title}")}</div>'
 
 
 def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:

@@ -13,9 +13,7 @@ import argparse
 import json
 import multiprocessing
 import platform
-import statistics
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,39 +22,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import regard
+from regard.bench.peers import textbook_summed
+from regard.measuring.turns import compare
 
 RESULTS = Path(__file__).parent / "results" / "cpu_bars.json"
 HEADS, DIM, HIDDEN = 8, 64, 16
-
-
-def seconds(call: Callable[[], object], times: int = 1) -> float:
-    start = time.perf_counter()
-    for _ in range(times):
-        call()
-    return (time.perf_counter() - start) / times
-
-
-def compare(ours: Callable, other: Callable, rounds: int, times: int = 1) -> dict[str, float]:
-    """The median of ours / other over neighbouring timings, its middle half, and both medians."""
-    for _ in range(3):
-        ours()
-        other()
-    pairs = []
-    for _ in range(rounds):
-        # A B B A: whoever runs second finds the caches and the heap as the first one left them.
-        a, b = seconds(ours, times), seconds(other, times)
-        b, a = b + seconds(other, times), a + seconds(ours, times)
-        pairs.append((a / 2, b / 2))
-    ratios = [a / b for a, b in pairs]
-    low, middle, high = statistics.quantiles(ratios, n=4)
-    return {
-        "ratio": middle,
-        "ratio_low": low,
-        "ratio_high": high,
-        "ours_ms": 1e3 * statistics.median(a for a, _ in pairs),
-        "other_ms": 1e3 * statistics.median(b for _, b in pairs),
-        "difference_us": 1e6 * statistics.median(a - b for a, b in pairs),
-    }
 
 
 def with_backward(call: Callable[[], Tensor], leaves: list[Tensor]) -> Callable[[], object]:
@@ -136,7 +106,7 @@ def call_overhead(rounds: int) -> dict[str, float]:
             lambda: regard.attention(q, k, v),
             lambda: F.scaled_dot_product_attention(q, k, v),
             rounds=4 * rounds,
-            times=200,
+            calls=200,
         )
 
 
@@ -149,9 +119,7 @@ def additive_inputs(length: int) -> tuple[list[Tensor], regard.Additive]:
 
 def textbook(a: Tensor, b: Tensor, value: Tensor, score: regard.Additive) -> Tensor:
     """Additive attention as it is taught."""
-    hidden = torch.tanh(a.unsqueeze(-2) + b.unsqueeze(-3))
-    logits = (hidden * score.v[:, None, None]).sum(-1)
-    return torch.softmax(logits, -1) @ value
+    return textbook_summed(a, b, value, score.v)
 
 
 def additive_times(length: int, rounds: int) -> dict[str, dict[str, float]]:

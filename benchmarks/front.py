@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from regard.choosing.training.verdict import as_good
-from regard.claims.tools.statistics import Estimate
+from regard.measuring.statistics import Estimate
 
 RESULTS = Path(__file__).parent / "results"
 LANGUAGES = ("en", "zh")

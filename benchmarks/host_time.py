@@ -19,18 +19,18 @@ from pathlib import Path
 from unittest import mock
 
 import torch
-from cpu_bars import compare
 from small import repeats as times_that_tell
 from small import together
 
 import regard
 from regard import repeats
-from regard.bench.peers import textbook
-from regard.engines import launching, plan
+from regard.bench.peers import textbook_summed
+from regard.engines import launching, lineup, plan
+from regard.measuring.turns import compare
 
 RESULTS = Path(__file__).parent / "results"
 CPU, ROUNDS = torch.device("cpu"), 15
-# Batch, heads, queries, keys, hidden, value dim: a few numbers, which nobody computes with.
+# Batch, heads, queries, keys, hidden, value dim: a few numbers; the kernels are not run.
 SHAPE = (2, 1, 1, 5, 8, 8)
 
 
@@ -43,7 +43,7 @@ def nothing_launched() -> Iterator[None]:
         mock.patch.object(launching, "direct", lambda compiled, programs: lambda *given: None),
         mock.patch.object(launching.Launch, "ordinary", lambda *given: None),
         mock.patch.object(launching, "SIGHTS", 1),
-        mock.patch.object(plan.TRITON, "refusals", lambda problem: []),
+        mock.patch.object(lineup.TRITON, "refusals", lambda problem: []),
         mock.patch.object(plan, "REPEATED_ON", ("cpu",)),
     ):
         yield
@@ -88,7 +88,7 @@ def measured(backward: bool) -> dict[str, object]:
         return both if backward else forward
 
     ours = passes(lambda: regard.attention(*leaves, score, engine="triton"))
-    theirs = passes(lambda: textbook(*leaves, score.v))
+    theirs = passes(lambda: textbook_summed(*leaves, score.v))
     times = times_that_tell(ours, CPU)
     many = together(ours, times, CPU)
     found = {

@@ -14,8 +14,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import front
-from choosing import MARKS, result
 from front_picture import draw
+
+from choosing import MARKS, result
 
 ROOT = Path(__file__).parents[1]
 PICTURES = {"en": "docs/assets/front.svg", "zh": "docs/assets/front.zh.svg"}

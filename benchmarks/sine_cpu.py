@@ -14,12 +14,13 @@ import statistics
 from pathlib import Path
 
 import torch
-from cpu_bars import seconds, textbook, with_backward
+from cpu_bars import textbook, with_backward
 
 import regard
 from regard import sine
-from regard.engines import plan
+from regard.engines import lineup
 from regard.forms import Pairwise
+from regard.measuring.clock import clock
 from regard.problem import Problem
 
 # What engine "sine" takes unless told otherwise.
@@ -32,7 +33,7 @@ def through_rank(score, query, key, value, rank):
     form = score.lower(query, key)
     assert isinstance(form, Pairwise)
     inner = Problem(sine.lower(form, sine.load(TABLE, rank)), value)
-    return plan.SDPA.run(inner).output
+    return lineup.SDPA.run(inner).output
 
 
 def main(rounds: int = 7) -> None:
@@ -65,7 +66,7 @@ def main(rounds: int = 7) -> None:
         with torch.set_grad_enabled(kind != "forward"):
             for number in range(rounds + 1):
                 for name, call in timed.items():
-                    spent = seconds(call)
+                    spent = clock(call, 1, query.device)
                     if number:  # the first round warms up
                         times[name].append(spent)
         for name, spent in times.items():

@@ -26,7 +26,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from regard.sine.series import TABLES, Row
+from regard.sine.series import TABLES, SeriesRow
 
 RESULTS = Path(__file__).parent / "results" / "sine_errors.json"
 LENGTH, ROWS, HIDDEN, VALUES, HEADS = 4096, 64, 16, 64, 2
@@ -117,7 +117,7 @@ def exact(head: Head) -> tuple[Found, Found, Found]:
 
 
 def by_series(
-    head: Head, rows: list[Row], dtype: torch.dtype, shorter: list[Row] | None = None
+    head: Head, rows: list[SeriesRow], dtype: torch.dtype, shorter: list[SeriesRow] | None = None
 ) -> Found:
     """Through features in dtype, each hidden unit with the row for its own reach.
 

@@ -2,7 +2,7 @@
 
 `python benchmarks/small.py` writes benchmarks/results/small_cpu.json, with `--device cuda` a file
 named after the GPU; the limits in src/regard/engines/plan.py follow from them. On a GPU the series
-stands beside them too, for the limit in src/regard/engines/sine/device.py. Two engines at a time are
+stands beside them too, for the limit in src/regard/engines/sine_features/device.py. Two engines at a time are
 called from Python in turns in one process, without a graph or a compiler, since that is who waits for
 launches; a ratio is the median over turns, with the range that holds half of them, and less than 1
 speaks against the exact engine.
@@ -22,9 +22,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from cpu_bars import compare
 
 import regard
+from regard.measuring.turns import compare
 
 RESULTS = Path(__file__).parent / "results"
 # (B, H, Q, L, E, D): first of one query, then of more, the number of tanh growing within each.

@@ -96,7 +96,11 @@ class Speller(nn.Module):
 
 
 def textbook(a: Tensor, b: Tensor, value: Tensor, score: regard.Additive) -> Tensor:
-    """Additive attention as it is taught."""
+    """Additive attention as it is taught.
+
+    Written out beside `regard.bench.peers.textbook_summed`, since v stays in fp32 here while values
+    may be halves: the weights are rounded to the dtype of the values.
+    """
     logits = (torch.tanh(a.unsqueeze(-2) + b.unsqueeze(-3)) * score.v[:, None, None]).sum(-1)
     return logits.softmax(-1).to(value.dtype) @ value
 

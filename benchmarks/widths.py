@@ -1,7 +1,7 @@
 """What cuDNN's attention costs by the widths of features and values: the table that engine `sine` plans by.
 
 `python benchmarks/widths.py` on a GPU writes benchmarks/results/widths_<gpu>.json and prints the rows of
-`COST` in src/regard/engines/sine/widths.py, and beside them widths that lie between. All are recorded as
+`COST` in src/regard/engines/sine_features/widths.py, and beside them widths that lie between. All are recorded as
 graphs and replayed in turns, A B C ... C B A, with the cache emptied before each; a time is the median over
 turns, with the range that holds half of them.
 
@@ -22,9 +22,10 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from regard.bench.clock import Stopwatch
-from regard.engines.sine.widths import COST
+from regard.engines.sine_features.widths import COST
 from regard.measuring.graphs import Recorder
+from regard.measuring.stopwatch import Stopwatch
+from regard.measuring.turns import there_and_back
 
 RESULTS = Path(__file__).parent / "results"
 BATCH, HEADS, LENGTH = 4, 16, 4096
@@ -68,7 +69,7 @@ def in_turns(
     expected = {name: min(watch.first(run) for _ in range(2)) for name, run in runs.items()}
     start = time.perf_counter()
     for turn in range(turns):
-        for name in (*runs, *reversed(runs)):
+        for name in there_and_back(list(runs)):
             samples[name].append(watch.sample(runs[name], expected[name]))
         left = (time.perf_counter() - start) / (turn + 1) * (turns - turn - 1)
         print(f"  {turn + 1}/{turns}, about {left:.0f} s left ", end="\r", file=sys.stderr)

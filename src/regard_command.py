@@ -1,7 +1,7 @@
 """The command `regard`, which begins without the package of that name: importing it loads torch.
 
-That takes seconds, which nobody should wait for a help text, a version, a Tab, or to read that an
-option is misspelt. So the package first stands in `sys.modules` as Python found it, its `__init__` not
+That takes seconds: too long for a help text, a version, a Tab, or the message that an option is
+misspelt. So the package first stands in `sys.modules` as Python found it, its `__init__` not
 yet run, and the parsers of `regard.cli` are imported from it. A verb calls `load_library` when its
 arguments are read: then `__init__` runs in that same module, and all is as after `import regard`.
 

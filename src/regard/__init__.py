@@ -11,27 +11,13 @@ out = regard.attention(q, k, v, mask=regard.Mask.causal())
 import importlib
 from typing import TYPE_CHECKING
 
-from regard import nn
+from regard import nn, scores
 from regard.activations import Activation
 from regard.attention import attend, attention, explain, score
 from regard.engines.base import Attended
 from regard.engines.plan import EngineRefused, Plan
 from regard.mask import Mask
-from regard.scores import (
-    GAT,
-    Additive,
-    Bilinear,
-    Cosine,
-    Dot,
-    GATv2,
-    Gaussian,
-    InnerScore,
-    LowRank,
-    PairwiseScore,
-    Projected,
-    ScaledDot,
-    Score,
-)
+from regard.scores.exports import *  # noqa: F403 # every score, from one list
 
 if TYPE_CHECKING:
     from regard import doctor, plot
@@ -40,24 +26,11 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "GAT",
     "Activation",
-    "Additive",
     "Attended",
-    "Bilinear",
-    "Cosine",
-    "Dot",
     "EngineRefused",
-    "GATv2",
-    "Gaussian",
-    "InnerScore",
-    "LowRank",
     "Mask",
-    "PairwiseScore",
     "Plan",
-    "Projected",
-    "ScaledDot",
-    "Score",
     "attend",
     "attention",
     "choose",
@@ -67,6 +40,8 @@ __all__ = [
     "plot",
     "score",
 ]
+__all__ += scores.exports.__all__
+__all__.sort(key=lambda name: (not name.isupper(), name[0].islower(), name))  # as ruff sorts
 
 
 def __getattr__(name: str) -> object:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -12,46 +11,21 @@ from torch import Tensor
 from regard import repeats
 from regard.arguments import autocast_enabled
 from regard.checks import (
-    check_bias,
-    check_heads,
-    check_lowered,
-    check_mask,
-    check_one_softcap,
-    check_options,
     check_parameters,
-    check_sink,
-    check_temperature,
     check_tensors,
     check_want,
 )
 from regard.engines import plan
 from regard.engines.base import Attended
 from regard.engines.plan import Plan
-from regard.forms import Form, InnerKey, KeySide, PairwiseKey, key_tensor
+from regard.forms import KeySide
 from regard.mask import Mask
-from regard.problem import Problem, broadcast_lead, hide_padding
+from regard.observed import WATCHERS
+from regard.prepare import cast, lower, prepare, unwrap
+from regard.problem import Problem
 from regard.scores import Score, named_score
 
 NOTHING: frozenset[str] = frozenset()
-
-
-class Watcher(Protocol):
-    """Is told of every call before its engine runs, and after."""
-
-    def begin_own(self, problem: Problem) -> bool | None:
-        """The call is about to run; `problem` may be given tensors of the same values."""
-        ...
-
-    def end_own(self, before: bool | None) -> None:
-        """It has run, or failed; `before` is what `begin_own` returned."""
-        ...
-
-
-# Those who watch now: `regard.doctor` adds itself here while it does.
-WATCHERS: list[Watcher] = []
-# Give every call other keys, of the same shape, before its score lowers them: the doctor's attack
-# plants a long key there.
-KEY_CHANGES: list[Callable[[Tensor], Tensor]] = []
 
 
 def attention(
@@ -97,20 +71,25 @@ def attention(
     Returns:
         (..., heads, query length, value dim), the dtype of the inputs.
     """
-    call = None
     if mask is None and bias is None and sink is None and softcap is None and error is None:
-        if not WATCHERS and not KEY_CHANGES:
-            call = repeats.find(query, key, value, score, temperature, dropout, engine)
-        if call is not None and (output := call.again()) is not None:
-            return output
-    problem, squeeze = _prepare(
-        query, key, value, score, mask, bias, sink, temperature, softcap, dropout, error, NOTHING
+        return _attend_without_options(query, key, value, score, temperature, dropout, engine)
+    problem, squeeze = prepare(
+        query,
+        key,
+        value,
+        score,
+        mask,
+        bias,
+        sink,
+        temperature,
+        softcap,
+        dropout,
+        error,
+        engine,
+        NOTHING,
     )
     output = _run(problem, engine).output
-    output = output.squeeze(-3) if squeeze else output
-    if call is not None:
-        call.learn(problem, engine, output)
-    return output
+    return output.squeeze(-3) if squeeze else output
 
 
 def attend(
@@ -134,7 +113,7 @@ def attend(
     `want` names any of lse, entropy, max_logit, max_weight, jacobian and weights; `Attended` says
     what each is. Fields not asked for are None.
     """
-    problem, squeeze = _prepare(
+    problem, squeeze = prepare(
         query,
         key,
         value,
@@ -146,6 +125,7 @@ def attend(
         softcap,
         dropout,
         error,
+        engine,
         check_want(want),
     )
     if problem.hard and (undefined := problem.want & {"lse", "max_logit"}):
@@ -171,16 +151,16 @@ def score(query: Tensor, key: Tensor | KeySide, score: Score | str | None = None
     The Q x L result is built, but never the Q x L x hidden tensor of a pairwise score on the CPU.
     """
     autocast = autocast_enabled(query)
-    key, lowered = _unwrap(key)
+    key, lowered = unwrap(key)
     check_tensors(query, key, None, autocast)
     if autocast:
-        query, key = _cast(query, key)
+        query, key = cast(query, key)
     chosen = named_score(score)
     squeeze = query.ndim <= 3
     if squeeze:
         query, key = query.unsqueeze(-3), key.unsqueeze(-3)
     check_parameters(chosen, query, autocast)
-    form = _lower(chosen, query, key, lowered, None)
+    form = lower(chosen, query, key, lowered, None)
     # The checks of heads and leading dims are the op's own.
     problem = Problem(form, form.key)
     with _own_precision(problem):
@@ -208,7 +188,7 @@ def explain(
 
     It names the engine, its error bound, and why each other engine refused. Nothing is run.
     """
-    problem, _ = _prepare(
+    problem, _ = prepare(
         query,
         key,
         value,
@@ -220,123 +200,59 @@ def explain(
         softcap,
         dropout,
         error,
+        engine,
         check_want(want),
     )
     return plan.make_plan(problem, named_score(score), engine)
 
 
-def _prepare(
+def _attend_without_options(
     query: Tensor,
     key: Tensor | KeySide,
     value: Tensor,
     score: Score | str | None,
-    mask: Mask | Tensor | None,
-    bias: Tensor | None,
-    sink: Tensor | None,
     temperature: float | Tensor,
-    softcap: float | None,
     dropout: float,
-    error: float | None,
-    want: frozenset[str],
-) -> tuple[Problem, bool]:
-    """Check everything and lower the score; also say whether a head dim was inserted."""
-    autocast = autocast_enabled(query)
-    key, lowered = _unwrap(key)
-    check_tensors(query, key, value, autocast)
-    given = softcap is not None or error is not None or isinstance(dropout, Tensor)
-    if given or dropout != 0.0:
-        check_options(softcap, dropout, error)
-    chosen = named_score(score)
-    if autocast:
-        query, key, value = _cast(query, key, value)
-    ndim = query.ndim
-    squeeze = ndim <= 3
-    if squeeze:
-        query, key, value = query.unsqueeze(-3), key.unsqueeze(-3), value.unsqueeze(-3)
-    if chosen.softcap is not None:
-        check_one_softcap(chosen.softcap, softcap)
-        softcap = chosen.softcap
-    if score is not None and not isinstance(score, str):
-        check_parameters(chosen, query, autocast)
-    real = None
-    if mask is not None or bias is not None:
-        mask = None if mask is None else check_mask(mask, query, key, value, ndim)
-        if mask is not None and mask.hides_nothing(query.shape[-2], key.shape[-2]):
-            mask = None
-        bias = None if bias is None else check_bias(bias, query, key, value, ndim)
-        query, key, value, real = hide_padding(query, key, value, mask, bias)
-    lead = broadcast_lead(query, key, value)
-    form = _lower(chosen, query, _changed(key), lowered, real)
-    problem = Problem(
-        form, value, mask, bias, softcap=softcap, dropout=dropout, want=want, lead=lead
-    )
-    problem.error, problem.key_shape = error, key.shape
-    if squeeze and problem.heads != 1:
-        raise ValueError(
-            f"{type(chosen).__name__} makes {problem.heads} heads, but query with {ndim} dims has "
-            "no head dim; use query.unsqueeze(-3), and the same for key and value"
-        )
-    if mask is not None or bias is not None:
-        check_heads(problem)
-    if sink is not None:
-        problem.sink = check_sink(sink, problem)
-    if isinstance(temperature, Tensor) or temperature != 1.0:
-        problem.temperature = check_temperature(temperature, ndim, problem)
-    if problem.hard and sink is not None:
-        raise ValueError("temperature 0 is a hard look-up: it has no use for a sink")
-    return problem, squeeze
+    engine: str | None,
+) -> Tensor:
+    """The output of a call of tensors and a score alone, which loops repeat.
 
-
-def _unwrap(key: Tensor | KeySide) -> tuple[Tensor, KeySide | None]:
-    """The tensor that carries the keys, and the lowered side it came from, if any."""
-    if isinstance(key, (InnerKey, PairwiseKey)):
-        return key_tensor(key), key
-    return key, None
-
-
-def _changed(key: Tensor) -> Tensor:
-    """The keys of one call after all `KEY_CHANGES`."""
-    for change in KEY_CHANGES:
-        key = change(key)
-    return key
-
-
-def _lower(
-    score: Score, query: Tensor, key: Tensor, lowered: KeySide | None, real: Tensor | None
-) -> Form:
-    """Lower both sides, or the query alone where the keys were `lowered` before.
-
-    `key` is then what `lowered` holds, with padding already zeroed where `real` says so.
+    A small call waits for Python longer than for its kernels. So a call that agrees with two earlier ones skips
+    checks and plan, which leaves a third of Python's time forward (benchmarks/results/host_time.json); see
+    `repeats`.
     """
-    if lowered is None:
-        return score.lower(query, key, real)
-    if isinstance(lowered, PairwiseKey):
-        side = score.query(query)
-        check_lowered(lowered, side, score)
-        return score.join(side, PairwiseKey(key))
-    beta, origin = lowered.beta, lowered.origin
-    if key.ndim > lowered.psi.ndim:  # a head dim was inserted
-        beta = None if beta is None else beta.unsqueeze(-2)
-        origin = None if origin is None else origin.unsqueeze(-3)
-    side = score.query(query) if origin is None else score.query_at(query, origin)
-    check_lowered(lowered, side, score)
-    if beta is not None and real is not None:
-        if real.shape[-2] > 1 and real.shape[-2] != beta.shape[-2]:
-            real = real.repeat_interleave(beta.shape[-2] // real.shape[-2], -2)
-        beta = torch.where(real, beta, 0)
-    return score.join(side, InnerKey(key, beta))
-
-
-def _cast(query: Tensor, *others: Tensor) -> list[Tensor]:
-    """All in the dtype of autocast; fp64 stays as it is."""
-    dtype = torch.get_autocast_dtype(query.device.type)
-    return [x if query.dtype == torch.float64 else x.to(dtype) for x in (query, *others)]
+    call = repeats.find(query, key, value, score, temperature, dropout, engine)
+    if call is not None and (output := call.again()) is not None:
+        return output
+    problem, squeeze = prepare(
+        query,
+        key,
+        value,
+        score,
+        None,
+        None,
+        None,
+        temperature,
+        None,
+        dropout,
+        None,
+        engine,
+        NOTHING,
+    )
+    output = _run(problem, engine).output
+    output = output.squeeze(-3) if squeeze else output
+    if call is not None:
+        call.learn(problem, engine, output)
+    return output
 
 
 def _run(problem: Problem, engine: str | None) -> Attended:
     if not WATCHERS:
         return _run_engine(problem, engine)
-    told = [(watcher, watcher.begin_own(problem)) for watcher in WATCHERS]
+    told = []
+    for watcher in WATCHERS:
+        problem, before = watcher.begin_own(problem)
+        told.append((watcher, before))
     try:
         return _run_engine(problem, engine)
     finally:

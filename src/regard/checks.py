@@ -19,7 +19,7 @@ from regard.describe import describe
 from regard.engines.base import STATISTICS
 from regard.forms import InnerKey, InnerQuery, KeySide, QuerySide
 from regard.mask import Mask
-from regard.problem import Problem, broadcast_lead
+from regard.problem import broadcast_lead
 from regard.scores.base import Score
 
 # Colder than this, dividing by the temperature overflows fp32.
@@ -152,15 +152,15 @@ def check_mask(mask: Mask | Tensor, query: Tensor, key: Tensor, value: Tensor, n
     return mask.with_allowed(allowed)
 
 
-def check_heads(problem: Problem) -> None:
-    """Refuse a bias or dense masks for another number of heads."""
-    parts = [] if problem.mask is None else [("mask", x) for x in problem.mask.allowed]
-    for name, x in [*parts, ("bias", problem.bias)]:
-        if x is not None and x.ndim > 2 and not _fits(x.shape[-3], problem.heads):
+def check_heads(mask: Mask | None, bias: Tensor | None, full: tuple[int, ...]) -> None:
+    """Refuse a bias or dense masks for another number of heads than that of `full`, (*, H, Q, L)."""
+    heads = full[-3]
+    parts = [] if mask is None else [("mask", x) for x in mask.allowed]
+    for name, x in [*parts, ("bias", bias)]:
+        if x is not None and x.ndim > 2 and not _fits(x.shape[-3], heads):
             raise ValueError(
                 f"{name} of shape {tuple(x.shape)} has {x.shape[-3]} heads, but there are "
-                f"{problem.heads} query heads: it does not broadcast to "
-                f"{(*problem.lead, problem.heads, problem.queries, problem.keys)}"
+                f"{heads} query heads: it does not broadcast to {tuple(full)}"
             )
 
 
@@ -182,13 +182,12 @@ def check_bias(bias: Tensor, query: Tensor, key: Tensor, value: Tensor, ndim: in
     return _with_heads(bias, "bias", ndim, full)
 
 
-def check_sink(sink: Tensor, problem: Problem) -> Tensor:
+def check_sink(sink: Tensor, heads: int, device: torch.device) -> Tensor:
     """The sink as (H,) or (1,), or an error."""
     if not isinstance(sink, Tensor) or not sink.is_floating_point():
         raise TypeError(f"sink must be a floating point tensor (heads,), got {describe(sink)}")
-    heads = problem.heads
-    if sink.device != problem.device:
-        raise ValueError(_elsewhere("sink", sink, problem.device))
+    if sink.device != device:
+        raise ValueError(_elsewhere("sink", sink, device))
     if sink.ndim > 1 or (sink.ndim == 1 and not _fits(sink.shape[0], heads)):
         raise ValueError(
             f"sink is one logit for each head: shape ({heads},), (1,) or (), got "
@@ -197,8 +196,10 @@ def check_sink(sink: Tensor, problem: Problem) -> Tensor:
     return sink.reshape(-1)
 
 
-def check_temperature(temperature: float | Tensor, ndim: int, problem: Problem) -> float | Tensor:
-    """A number of 0 or more, or a tensor that broadcasts to (*, H, Q)."""
+def check_temperature(
+    temperature: float | Tensor, ndim: int, full: tuple[int, ...], device: torch.device
+) -> float | Tensor:
+    """A number of 0 or more, or a tensor that broadcasts to (*, H, Q); `full` is (*, H, Q, L)."""
     if not isinstance(temperature, Tensor):
         if not is_number(temperature):
             raise TypeError(
@@ -216,11 +217,11 @@ def check_temperature(temperature: float | Tensor, ndim: int, problem: Problem) 
         return float(temperature)
     if not temperature.is_floating_point():
         raise TypeError(f"temperature must be floating point, got {temperature.dtype}")
-    if temperature.device != problem.device:
-        raise ValueError(_elsewhere("temperature", temperature, problem.device))
+    if temperature.device != device:
+        raise ValueError(_elsewhere("temperature", temperature, device))
     if readable(temperature) and (lowest := float(temperature.detach().min())) < 0:
         raise ValueError(f"temperature must be 0 or more everywhere, got {lowest:g}")
-    heads, full = problem.heads, (*problem.lead, problem.heads, problem.queries, 1)
+    heads = full[-3]
     if temperature.ndim <= 1:
         if temperature.ndim == 1 and not _fits(temperature.shape[0], heads):
             raise ValueError(
@@ -228,7 +229,7 @@ def check_temperature(temperature: float | Tensor, ndim: int, problem: Problem) 
                 f"{tuple(temperature.shape)}"
             )
         return temperature.reshape(-1, 1)
-    return _with_heads(temperature, "temperature", ndim, full).squeeze(-1)
+    return _with_heads(temperature, "temperature", ndim, (*full[:-1], 1)).squeeze(-1)
 
 
 def check_options(softcap: float | None, dropout: float, error: float | None) -> None:

@@ -272,6 +272,11 @@ class Mask:
         # With equal lengths each query sees its own position at least.
         return self._bands_only() and queries == keys
 
+    @property
+    def is_only_causal(self) -> bool:
+        """Whether it is one causal band and nothing else."""
+        return self._bands_only() and len(self.bands) == 1 and self.bands[0].is_causal
+
     def same_for_every_query(self, queries: int) -> bool:
         """Whether, by its kind, it hides the same keys from every query: padding, say."""
         return queries == 1 or self.only_keys

@@ -7,6 +7,8 @@ divide H), Q query length, L key length.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,8 +17,9 @@ from regard.forms import Form
 from regard.mask import LARGEST_WHOLE, Mask
 
 
+@dataclass(frozen=True, init=False, eq=False)
 class Problem:
-    """A lowered, checked attention call: what an engine runs.
+    """A lowered, checked attention call: what an engine runs. It is built once, and never changed.
 
     Attributes:
         form: the lowered score, tensors (*, heads, length, width).
@@ -28,31 +31,27 @@ class Problem:
         softcap: a positive number or None.
         dropout: a probability below 1.
         want: the statistics asked for.
-        error: the largest output error that an approximation may make, or None for none at all.
         lead: the broadcast leading dims `*`.
-        heads, queries, keys: H, Q and L.
-        on_cpu: whether the tensors are on the CPU.
+        error: the largest output error that an approximation may make, or None for none at all.
         key_shape: of the keys as they were given, before a score lowered them.
+        heads, queries, keys: H, Q and L.
     """
 
-    __slots__ = (
-        "bias",
-        "dropout",
-        "error",
-        "form",
-        "heads",
-        "key_shape",
-        "keys",
-        "lead",
-        "mask",
-        "on_cpu",
-        "queries",
-        "sink",
-        "softcap",
-        "temperature",
-        "value",
-        "want",
-    )
+    form: Form
+    value: Tensor
+    mask: Mask | None
+    bias: Tensor | None
+    sink: Tensor | None
+    temperature: float | Tensor
+    softcap: float | None
+    dropout: float
+    want: frozenset[str]
+    lead: tuple[int, ...]
+    error: float | None
+    key_shape: Sequence[int]
+    heads: int
+    queries: int
+    keys: int
 
     def __init__(
         self,
@@ -66,27 +65,35 @@ class Problem:
         dropout: float = 0.0,
         want: frozenset[str] = frozenset(),
         lead: tuple[int, ...] | None = None,
+        error: float | None = None,
+        key_shape: Sequence[int] | None = None,
     ) -> None:
         query, key = form.query, form.key
-        self.form, self.value, self.mask, self.bias, self.sink = form, value, mask, bias, sink
-        self.temperature, self.softcap, self.dropout, self.want = (
-            temperature,
-            softcap,
-            dropout,
-            want,
-        )
-        self.error: float | None = None
-        self.key_shape: Sequence[int] = key.shape
-        self.on_cpu = value.device.type == "cpu"
-        self.heads, self.queries, self.keys = query.shape[-3], query.shape[-2], key.shape[-2]
-        self.lead = broadcast_lead(query, key, value) if lead is None else lead
+        query_heads = query.shape[-3]
         for x in (key, value):
             heads = x.shape[-3]
-            if heads != self.heads and (heads == 0 or self.heads % heads):
+            if heads != query_heads and (heads == 0 or query_heads % heads):
                 raise ValueError(
                     f"{'key' if x is key else 'value'} has {heads} heads, which does not divide "
-                    f"the {self.heads} query heads; grouped heads need a divisor"
+                    f"the {query_heads} query heads; grouped heads need a divisor"
                 )
+        # One by one: a loop over a dict takes twice as long, which small calls notice.
+        put = object.__setattr__
+        put(self, "form", form)
+        put(self, "value", value)
+        put(self, "mask", mask)
+        put(self, "bias", bias)
+        put(self, "sink", sink)
+        put(self, "temperature", temperature)
+        put(self, "softcap", softcap)
+        put(self, "dropout", dropout)
+        put(self, "want", want)
+        put(self, "lead", broadcast_lead(query, key, value) if lead is None else lead)
+        put(self, "error", error)
+        put(self, "key_shape", key.shape if key_shape is None else key_shape)
+        put(self, "heads", query_heads)
+        put(self, "queries", query.shape[-2])
+        put(self, "keys", key.shape[-2])
 
     @property
     def hard(self) -> bool:
@@ -94,21 +101,26 @@ class Problem:
         return isinstance(self.temperature, (int, float)) and self.temperature == 0
 
     def with_form(self, form: Form) -> Problem:
-        """The same call with its score lowered to another form, and the value in its dtype."""
-        other = Problem(
-            form,
-            self.value.to(form.query.dtype),
-            self.mask,
-            self.bias,
-            self.sink,
-            self.temperature,
-            self.softcap,
-            self.dropout,
-            self.want,
-            self.lead,
+        """The same call with its score lowered to another form, the value in its dtype, and no error allowed."""
+        value = self.value.to(form.query.dtype)
+        return self.with_changed({"form": form, "value": value, "error": None})
+
+    def with_changed(self, fields: dict[str, Any]) -> Problem:
+        """The same call with some fields changed; unlike `dataclasses.replace` older compilers trace it."""
+        return Problem(
+            fields.get("form", self.form),
+            fields.get("value", self.value),
+            fields.get("mask", self.mask),
+            fields.get("bias", self.bias),
+            fields.get("sink", self.sink),
+            fields.get("temperature", self.temperature),
+            fields.get("softcap", self.softcap),
+            fields.get("dropout", self.dropout),
+            fields.get("want", self.want),
+            fields.get("lead", self.lead),
+            fields.get("error", self.error),
+            fields.get("key_shape", self.key_shape),
         )
-        other.key_shape = self.key_shape
-        return other
 
     def hides_whole(self, shape: Sequence[int]) -> bool:
         """Whether of keys or values (*, heads, L, width) what one of their rows does not see is seen by none.
@@ -142,6 +154,11 @@ class Problem:
             given = self.bias != -torch.inf
             seen = given if seen is None else seen & given
         return seen
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether the tensors are on the CPU."""
+        return self.value.device.type == "cpu"
 
     @property
     def device(self) -> torch.device:

@@ -19,8 +19,8 @@ from torch import Tensor
 from regard.engines import plan
 from regard.engines.base import RunAgain
 from regard.engines.launching import REMEMBERED, SIGHTS
-from regard.engines.tiled.eager import looked_at, saved_by_others
 from regard.forms import KeySide, PairwiseKey
+from regard.observed import is_observed
 from regard.problem import Problem
 from regard.scores import PairwiseScore
 
@@ -88,9 +88,7 @@ def find(
     tensors = (query, key.b if type(key) is PairwiseKey else key, value, v)
     # What is no tensor is no plain one either, and refused on the way.
     tensors = cast(tuple[Tensor, Tensor, Tensor, Tensor], tensors)
-    if looked_at(tensors) or saved_by_others():
-        return None
-    if torch.is_autocast_enabled(query.device.type):
+    if is_observed(tensors):
         return None
     agreed = (score.activation, score.parameter, score.series, score.softcap, engine)
     for x in tensors:

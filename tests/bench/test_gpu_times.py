@@ -9,18 +9,17 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from regard.bench import clock as timing
 from regard.bench import runner as running
 from regard.bench.bars import outcomes
 from regard.bench.candidate import BOTH, FORWARD, PASSES
-from regard.bench.clock import Stopwatch
 from regard.bench.peers import DOTS, Dot, Eager, EagerLinear
 from regard.bench.present import table
 from regard.bench.results import Measured
 from regard.bench.runner import Effort, Runner
 from regard.bench.settings import Setting, bars
-from regard.measuring import memory
+from regard.measuring import memory, stopwatch
 from regard.measuring.graphs import CaptureError, Recorder
+from regard.measuring.stopwatch import Stopwatch
 
 from .made import made_setting, made_up
 
@@ -119,7 +118,7 @@ def test_small_calls_are_timed_in_a_row(cuda: FakeCuda) -> None:
 
 
 def test_what_a_caller_waits_is_by_the_wall_for_small_calls(cuda: FakeCuda, monkeypatch) -> None:
-    monkeypatch.setattr(timing, "clock", lambda run, calls, device: 7.0)
+    monkeypatch.setattr(stopwatch, "clock", lambda run, calls, device: 7.0)
     assert gpu_watch(cuda, small=True).eager(lambda: None, 0.01) == 7.0
     assert gpu_watch(cuda, small=False).eager(lambda: cuda.spend(4.0), 1.0) == pytest.approx(4e-3)
 

@@ -7,18 +7,26 @@ import torch
 from torch import Tensor
 
 from regard.bench import check as checking
-from regard.bench import clock as timing
 from regard.bench import runner as running
 from regard.bench.candidate import BOTH, FORWARD, Candidate, Prepared, Stated, Work
 from regard.bench.check import Truth, check, formula
-from regard.bench.clock import Stopwatch
 from regard.bench.ours import OURS, SineFast
-from regard.bench.peers import DOTS, PEERS, Compiled, Eager, EagerLinear, Flex, Keras, textbook
+from regard.bench.peers import (
+    DOTS,
+    PEERS,
+    Compiled,
+    Eager,
+    EagerLinear,
+    Flex,
+    Keras,
+    textbook_summed,
+)
 from regard.bench.results import Measured
 from regard.bench.runner import Effort, Runner, Skip, broken
 from regard.bench.settings import Setting
 from regard.bench.tensors import V_NORM, Tensors, make_tensors
-from regard.measuring import memory
+from regard.measuring import memory, stopwatch
+from regard.measuring.stopwatch import Stopwatch
 
 CPU = torch.device("cpu")
 TINY = Setting("tiny", 1, 3, 10, 12, 8, 6, "float32")
@@ -29,7 +37,7 @@ EFFORT = Effort(seconds=0.01, longest=5.0, least=2, most=2)
 @pytest.fixture(autouse=True)
 def short_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     """One call is enough: it is not the times that are tested."""
-    monkeypatch.setattr(timing, "SAMPLE_SECONDS", 0.0)
+    monkeypatch.setattr(stopwatch, "calls_per_sample", lambda expected: 1)
 
 
 class Changed(Candidate):
@@ -42,7 +50,7 @@ class Changed(Candidate):
 
     def prepare(self, tensors: Tensors) -> Prepared:
         v = tensors.v
-        return Prepared(lambda a, b, value: self.change(textbook(a, b, value, v)), [v])
+        return Prepared(lambda a, b, value: self.change(textbook_summed(a, b, value, v)), [v])
 
 
 class Wrong(Changed):
@@ -278,7 +286,7 @@ def test_truth_in_blocks_is_truth_at_once(monkeypatch) -> None:
         torch.testing.assert_close(x, y)
     leaves = [t.detach().double().requires_grad_() for t in (tensors.a, tensors.b, tensors.value)]
     leaves.append(tensors.v.detach().double().requires_grad_())
-    output = textbook(*leaves)
+    output = textbook_summed(*leaves)
     grads = torch.autograd.grad(output, leaves, tensors.grad.double())
     for x, y in zip(whole, (output, *grads[:3], grads[3].sum(0)), strict=True):
         torch.testing.assert_close(x, y.detach())

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from regard.engines.sine.widths import COST
+from regard.engines.sine_features.widths import COST
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 

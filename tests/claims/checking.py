@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 from regard.claims import Claim, Numbers, Run, Verdict
-from regard.claims.canvas import Canvas
-from regard.claims.text import LANGUAGES
+from regard.figures.canvas import Canvas
+from regard.text import LANGUAGES
 
 
 def verdict(claim: Claim) -> Verdict:

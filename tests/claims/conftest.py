@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from regard.claims import Claim, Fact, Judgement, Numbers, Run, Text, Verdict
-from regard.claims.canvas import Canvas
 from regard.claims.report import compose
 from regard.claims.running.store import Result
-from regard.claims.text import LANGUAGES, Language
+from regard.figures.canvas import Canvas
+from regard.text import LANGUAGES, Language
 
 # What a result file from a stranger might hold.
 STRANGE = "<script>document.title = 'strange'</script><b onclick=x>&\"'"

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import torch
 
-from regard.claims.canvas import Canvas
 from regard.claims.claim import Claim, Fact, Judgement, Numbers, Run, Verdict
-from regard.claims.text import Text
+from regard.figures.canvas import Canvas
+from regard.text import Text
 
 PATIENCE = 60
 

@@ -18,7 +18,7 @@ from click.testing import CliRunner, Result
 
 from regard.claims import report
 from regard.claims.registry import Survey
-from regard.claims.running.progress import Lines
+from regard.claims.running.progress import ClaimLines
 from regard.claims.running.store import load_results
 from regard.cli import claims as command
 from regard.cli.app import group
@@ -293,10 +293,10 @@ def test_help_shows_examples(cli, verb: list[str]) -> None:
 
 
 def test_ctrl_c_is_one_line(cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stop(self: Lines, name: str, outcome: str) -> None:
+    def stop(self: ClaimLines, name: str, outcome: str) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Lines, "end", stop)
+    monkeypatch.setattr(ClaimLines, "end", stop)
     result = cli("run")
     assert result.exit_code == 130 and result.stdout == ""
     assert result.stderr == (

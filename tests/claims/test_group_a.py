@@ -16,7 +16,7 @@ from regard.claims.experiments.a4_soft_lookup import SoftLookup, on_sphere
 from regard.claims.experiments.a5_hard_is_brittle import HardIsBrittle
 from regard.claims.experiments.a6_shifted_softmax import ShiftedSoftmax, naive, wide
 from regard.claims.tools.learning import Budget
-from regard.claims.tools.tasks.lookup import Lookup
+from regard.synthetic.lookup import Lookup
 
 from .checking import check_figure, from_disk, verdict
 

@@ -11,7 +11,7 @@ from regard.claims.experiments.f1_heads_specialise import HeadsSpecialise
 from regard.claims.experiments.f2_sharp_heads_broad_mean import SharpHeadsBroadMean
 from regard.claims.tools.heads import HeadedReader, scaled_dot, sensitivity
 from regard.claims.tools.learning import Budget
-from regard.claims.tools.tasks.criteria import Criteria
+from regard.synthetic.criteria import Criteria
 
 from .checking import check_figure, from_disk, verdict
 

@@ -11,7 +11,7 @@ from regard.claims.experiments.g1_loud_key import DIM, LoudKey, defences
 from regard.claims.experiments.g2_outlier_norms import OutlierNorms, competitors
 from regard.claims.experiments.g3_unlike_modalities import UnlikeModalities
 from regard.claims.tools.learning import Budget
-from regard.claims.tools.tasks.volumes import Volumes
+from regard.synthetic.volumes import Volumes
 
 from .checking import check_figure, from_disk, verdict
 

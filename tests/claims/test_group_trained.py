@@ -18,9 +18,9 @@ from regard.claims.experiments.e5_data_size import DataSize
 from regard.claims.experiments.e6_overfitting import Overfitting
 from regard.claims.tools.outcome import surely
 from regard.claims.tools.recurrent import Recaller, decay, log_gradient
-from regard.claims.tools.statistics import Estimate
-from regard.claims.tools.tasks.recall import Recall
-from regard.claims.tools.tasks.views import Views
+from regard.measuring.statistics import Estimate
+from regard.synthetic.recall import Recall
+from regard.synthetic.views import Views
 
 from .checking import check_figure, from_disk, verdict
 

@@ -25,7 +25,7 @@ from regard.claims.report.words import (
     key_of,
 )
 from regard.claims.running.store import Result
-from regard.claims.text import LANGUAGES, Language
+from regard.text import LANGUAGES, Language
 
 # Said when a figure is lost, and at the terminal.
 ELSEWHERE = ("no_figure", "verdict")

@@ -11,11 +11,12 @@ import pytest
 pytest.importorskip("playwright", reason="playwright drives the browser: pip install playwright")
 from playwright.sync_api import Browser, Page
 
-from regard.claims import Claim, all_claims, canvas
+from regard.claims import Claim, all_claims
 from regard.claims.report import compose, write_report
 from regard.claims.report.words import VERDICTS, WORDS, key_of
 from regard.claims.running.store import Result, load_results
-from regard.claims.text import LANGUAGES, Language
+from regard.figures import canvas
+from regard.text import LANGUAGES, Language
 
 LARGEST = 10_000_000  # bytes
 PHONE, DESK = 375, 1440

@@ -19,18 +19,18 @@ from regard.claims.claim import Claim, Verdict
 from regard.claims.registry import registered
 from regard.claims.running import runner as runner_module
 from regard.claims.running import version
-from regard.claims.running.progress import Bars, Lines, Track, progress
-from regard.claims.running.runner import Order, Runner, default_jobs
-from regard.claims.running.store import Store, load_results
+from regard.claims.running.progress import Bars, ClaimLines, Track, progress
+from regard.claims.running.runner import ClaimRunner, RunOrder, default_jobs
+from regard.claims.running.store import ResultStore, load_results
 from regard.claims.running.version import code_version
 
 from .running import fake, ran, threads  # noqa: F401 - fixtures
 
 
-def carry_out(folder: Path, claims: list[Claim], **order) -> Runner:
-    with Store(folder).opened() as store:
-        runner = Runner(claims, store, Order(**order))
-        runner.run(Lines(Track(runner.shares())))
+def carry_out(folder: Path, claims: list[Claim], **order) -> ClaimRunner:
+    with ResultStore(folder).opened() as store:
+        runner = ClaimRunner(claims, store, RunOrder(**order))
+        runner.run(ClaimLines(Track(runner.shares())))
     return runner
 
 
@@ -165,8 +165,8 @@ def test_the_longest_comes_first_and_timings_last(fake, threads, tmp_path: Path,
     assert [line.split(" (")[0][:9] for line in capsys.readouterr().err.splitlines()] == [
         "[1/3] A3:", "[2/3] A1:", "[3/3] A2:",
     ]  # fmt: skip
-    store = Store(tmp_path / "new")
-    shares = Runner(claims, store, Order(jobs=2)).shares()
+    store = ResultStore(tmp_path / "new")
+    shares = ClaimRunner(claims, store, RunOrder(jobs=2)).shares()
     assert shares == {"A1": 0.5, "A2": 50.0, "A3": 2.5}
 
 
@@ -204,21 +204,29 @@ def test_the_version_is_that_of_the_code_that_measures(monkeypatch: pytest.Monke
     monkeypatch.setattr(version, "source", edited)
     assert code_version(claim) == before
     for name, counts in (
-        ("regard.claims.tools.statistics", True),
+        ("regard.measuring.statistics", True),
         ("regard.claims.claim", True),
         (type(claim).__module__, True),
-        ("regard.claims.canvas", False),
+        ("regard.figures.canvas", False),
         ("regard.claims.tools.models", False),
     ):
         changed[:] = [name]
         assert (code_version(claim) != before) == counts, name
-        assert (version.looks_version() != looks) == (name == "regard.claims.canvas")
+        assert (version.looks_version() != looks) == (name == "regard.figures.canvas")
 
 
 def test_shared_modules_are_found_however_they_are_imported() -> None:
-    text = "import regard.claims.a\nfrom regard.claims import b\nfrom regard.claims.c import d\nimport re"
-    found = set(version.shared_imports(text))
-    assert found == {f"regard.claims.{name}" for name in ("a", "b", "c", "c.d")}
+    text = (
+        "import regard.claims.a\nfrom regard.synthetic import b\nfrom regard.measuring.c import d\n"
+        "import re\nfrom regard.figures.canvas import Canvas"
+    )
+    found = set(version.measuring_imports(text))
+    assert found == {
+        "regard.claims.a",
+        "regard.synthetic.b",
+        "regard.measuring.c",
+        "regard.measuring.c.d",
+    }
     assert version.source("regard.claims.claim.Claim") is None
 
 
@@ -246,7 +254,7 @@ def test_a_log_file_gets_lines(env: dict[str, str], monkeypatch: pytest.MonkeyPa
     for name, value in env.items():
         monkeypatch.setenv(name, value)
     with progress({"A1": 1.0}, {"A1": "x"}) as shown:
-        assert isinstance(shown, Lines)
+        assert isinstance(shown, ClaimLines)
 
 
 def test_a_claim_that_begins_again_has_one_bar() -> None:

@@ -17,14 +17,14 @@ from regard.claims.running.store import (
     LARGEST_FILE,
     LONGEST_REASON,
     Result,
-    Store,
-    StoreError,
+    ResultStore,
+    ResultStoreError,
     examine,
     figure_digests,
     load_results,
 )
 from regard.claims.running.version import code_version
-from regard.claims.text import Text
+from regard.text import Text
 
 from .running import fake  # noqa: F401 - a fixture
 
@@ -54,13 +54,13 @@ def result_of(claim, value: float = 1.0, **fields) -> Result:
 def saved(fake, tmp_path: Path):
     """A folder with the result of A1, and the claim."""
     claim = fake()
-    store = Store(tmp_path / "out")
+    store = ResultStore(tmp_path / "out")
     with store.opened():
         store.save(claim, result_of(claim), FIGURES)
     return store, claim
 
 
-def edit(store: Store, **fields: object) -> None:
+def edit(store: ResultStore, **fields: object) -> None:
     path = store.path("A1", "json")
     path.write_text(json.dumps(json.loads(path.read_text()) | fields))
 
@@ -98,7 +98,7 @@ def test_the_verdict_is_computed_again_not_believed(saved) -> None:
 
 
 def test_an_interval_without_ends_is_written_without_them(fake, tmp_path: Path) -> None:
-    claim, store = fake(), Store(tmp_path)
+    claim, store = fake(), ResultStore(tmp_path)
     endless = Fact(Text("a", "甲"), 1.0, float("-inf"), float("inf"))
     judged = Judgement(Verdict.HOLDS, Text("b", "乙"), (endless,))
     store.save(claim, result_of(claim, judgement=judged), FIGURES)
@@ -236,8 +236,8 @@ def test_two_runs_do_not_write_to_one_folder(saved) -> None:
     store, _ = saved
     with (
         store.opened(),
-        pytest.raises(StoreError, match="another run is writing to"),
-        Store(store.folder).opened(),
+        pytest.raises(ResultStoreError, match="another run is writing to"),
+        ResultStore(store.folder).opened(),
     ):
         pass
     with store.opened():  # the first let go of it
@@ -252,7 +252,9 @@ def test_a_full_disk_leaves_the_folder_whole(saved, fake, monkeypatch: pytest.Mo
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(StoreError, match=r"No space left on device\. Finished claims are kept"):
+    with pytest.raises(
+        ResultStoreError, match=r"No space left on device\. Finished claims are kept"
+    ):
         store.save(second, result_of(second), FIGURES)
     names = {path.name for path in store.folder.iterdir()}
     assert names == {".lock", "A1.json", "A1.png", "A1.svg"}
@@ -263,8 +265,8 @@ def test_a_full_disk_leaves_the_folder_whole(saved, fake, monkeypatch: pytest.Mo
 def test_a_folder_that_is_a_file_is_one_error(tmp_path: Path, under: str) -> None:
     (tmp_path / "taken").write_text("mine")
     with (
-        pytest.raises(StoreError, match="cannot write to"),
-        Store(tmp_path / "taken" / under).opened(),
+        pytest.raises(ResultStoreError, match="cannot write to"),
+        ResultStore(tmp_path / "taken" / under).opened(),
     ):
         pass
     assert (tmp_path / "taken").read_text() == "mine"
@@ -275,7 +277,7 @@ def test_a_folder_in_the_way_of_a_figure_is_named(saved) -> None:
     store, claim = saved
     store.path("A1", "png").unlink()
     store.path("A1", "png").mkdir()
-    with pytest.raises(StoreError, match=r"cannot write to .*A1\.png: Is a directory"):
+    with pytest.raises(ResultStoreError, match=r"cannot write to .*A1\.png: Is a directory"):
         store.save(claim, result_of(claim), FIGURES)
 
 

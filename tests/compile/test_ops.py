@@ -11,7 +11,7 @@ from regard.engines.tiled import operators
 
 from .tools import CASES, everything, function, tensors
 
-# Those of the sine engine need stand-ins for cuDNN: tests/sine/test_gpu_operator.py checks them. Those of
+# Those of the sine engine need stand-ins for cuDNN: tests/engines/sine_features/test_gpu_operator.py checks them. Those of
 # the doctor are there if another test has loaded it: tests/doctor/test_compiled.py runs them.
 OPERATORS = sorted(
     name.partition("::")[2]

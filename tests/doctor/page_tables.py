@@ -23,7 +23,7 @@ from regard.doctor.findings import DISEASES, signs
 from regard.doctor.findings.evidence import Declared, Evidence
 from regard.doctor.findings.finding import Severity
 from regard.doctor.remedies import REMEDIES
-from regard.doctor.vitals import VITALS, Kind
+from regard.doctor.vitals import VITALS, SeenForm
 from regard.doctor.vitals.table import BROKEN
 
 from .patients import PLANTED
@@ -82,7 +82,7 @@ def thresholds_table() -> str:
 
 
 def number(x: float) -> str:
-    """A threshold; the largest number of a dtype is no number that anybody chose."""
+    """A threshold; the largest number of a dtype was not chosen by hand."""
     return "the largest number" if x > 1e30 else f"{x:.4g}"
 
 
@@ -131,7 +131,7 @@ def cases() -> Iterator[list[Evidence]]:
     no_rows = mixed.clone()
     no_rows[..., names.index("logit_max")] = torch.nan
     for values in (mixed, broken, no_side, no_rows):
-        for kind in Kind:
+        for kind in SeenForm:
             for frozen in (True, False):
                 declared = Declared(True, frozen, True)
                 facts = Facts(kind, 4, 128, 128, 64, 1.0, False)

@@ -31,7 +31,7 @@ BY_HAND = next(name for name, remedy in REMEDIES.items() if not remedy.applies)
 
 
 def examined(layers: int = 2, steps: int = 6, **options) -> Doctor:
-    """A model that took a few steps of training while somebody watched."""
+    """A model that took a few steps of training while a doctor watched."""
     model = Stack(*[Attention() for _ in range(layers)])
     with watch(model, **{"every": 2, **options}) as d:
         for _ in range(steps):

@@ -58,7 +58,7 @@ def test_a_step_that_raises_does_not_end_the_watch():
     assert active() == 0
 
 
-def test_two_doctors_and_a_mode_of_somebody_else():
+def test_two_doctors_and_a_mode_of_another_library():
     model = Attention()
     optimizer = Looking(model.parameters(), lr=0.1)
     with watch(model) as one, watch(model) as two:

@@ -15,8 +15,8 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 import regard
-from regard.attention import WATCHERS
 from regard.doctor.watch import attach, watch
+from regard.observed import WATCHERS
 
 from .watching import (
     DIM,
@@ -65,7 +65,7 @@ def test_attach_and_detach_in_any_order():
     clean(model)
 
 
-def test_detached_under_the_mode_of_somebody_else():
+def test_detached_under_the_mode_of_another_library():
     class Other(TorchFunctionMode):
         def __torch_function__(self, func, types, args=(), kwargs=None):
             return func(*args, **(kwargs or {}))
@@ -184,7 +184,7 @@ def test_a_copy_of_a_doctor_has_the_numbers_and_does_not_watch():
     clean(model)
 
 
-def test_a_doctor_that_nobody_holds_stops():
+def test_a_doctor_without_references_stops():
     model = Stack(Attention())
     d = attach(model, vitals=Kept().vitals)
     d = attach(model, vitals=Kept().vitals)  # a cell of a notebook, run again

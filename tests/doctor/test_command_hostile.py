@@ -105,7 +105,7 @@ def test_a_report_takes_the_place_of_no_device(doctor, tmp_path: Path):
 def test_a_closed_standard_output(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("sys.stdout", None)
     assert width_of() == 80
-    put([[("nobody reads this", "")]])
+    put([[("unread", "")]])
 
 
 @pytest.mark.parametrize("rate", ["nan", "inf"])

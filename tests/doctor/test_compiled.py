@@ -206,7 +206,7 @@ def test_examine_runs_uncompiled():
     assert counter.frame_count == 1 and list(found) == ["layers.0"]
 
 
-def test_attention_of_regard_compiles_and_exports_whole_when_nobody_watches():
+def test_attention_of_regard_compiles_and_exports_whole_when_not_watched():
     class Own(Attention):
         def attend(self, query, key, value):
             return regard.attention(query, key, value)

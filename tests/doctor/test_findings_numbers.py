@@ -27,14 +27,14 @@ from regard.doctor.findings.growing_logits import GROWING
 from regard.doctor.findings.large_logits import LARGE_LOGITS
 from regard.doctor.findings.signs import above, judge
 from regard.doctor.vitals import VITALS, Level
-from regard.doctor.vitals.table import Kind
+from regard.doctor.vitals.table import SeenForm
 from regard.doctor.watch import watch
 
 from .patients import HEALTHY, PLANTED
 from .patients.models import Model, attentions
 
 NAMES = tuple(vital.name for vital in VITALS)
-FACTS = Facts(Kind.INNER, 4, 32, 32, 16, 0.25, False)
+FACTS = Facts(SeenForm.INNER, 4, 32, 32, 16, 0.25, False)
 # One of the largest logit and one of the variance, which make large logits.
 SICK = {"logit_max": 500.0, "logit_var": 900.0}
 

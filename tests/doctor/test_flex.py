@@ -7,7 +7,7 @@ import torch
 
 from regard.doctor import probe
 from regard.doctor.remedies.treat import TreatmentRefused
-from regard.doctor.seen import Flex, Seen
+from regard.doctor.seen import Seen, SeenFlex
 from regard.doctor.vitals import INDEX, VITALS, Level, measure
 from regard.doctor.watch import watch
 
@@ -57,7 +57,7 @@ def test_vitals_are_those_of_the_same_logits(name, masked, level, monkeypatch):
     visible = VISIBLE if masked else None
     rows = torch.arange(1, LENGTH, 3)
     plain = measure(Seen(query, key, value, 0.4, visible=visible, **known), level, rows)
-    flex = Flex(score is not None, score, mask_mod if masked else None)
+    flex = SeenFlex(score is not None, score, mask_mod if masked else None)
     found = measure(Seen(query, key, value, 0.4, flex=flex), level, rows)
     changed = {"c50", "logit_bound", "first_share", "own_share", "previous_share", "next_share"}
     for vital in VITALS:
@@ -81,7 +81,7 @@ def test_some_sequences_of_a_large_batch(monkeypatch):
     monkeypatch.setattr("regard.doctor.vitals.parts.MOST_LOGITS", 1)  # two sequences at a time
     for turn in range(3):
         known = Seen(query, key, value, 0.4, visible=hidden[:, None, None])
-        rule = Seen(query, key, value, 0.4, flex=Flex(False, None, visible))
+        rule = Seen(query, key, value, 0.4, flex=SeenFlex(False, None, visible))
         rows = torch.arange(LENGTH)
         found, plain = (measure(x, Level.SAMPLED, rows, turn) for x in (rule, known))
         torch.testing.assert_close(found, plain, equal_nan=True)

@@ -152,7 +152,7 @@ class Normed(Attention):
 
 
 class Unit(Attention):
-    """The same by a function, which nobody can see from outside."""
+    """The same by a function, which cannot be seen from outside."""
 
     def attend(self, query, key, value):
         return super().attend(query, F.normalize(key, dim=-1), value)

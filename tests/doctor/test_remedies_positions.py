@@ -10,13 +10,13 @@ import torch
 from torch import nn
 
 import regard.doctor
-from regard.attention import KEY_CHANGES
 from regard.doctor.findings.evidence import position_tables
-from regard.doctor.remedies import REMEDIES, Case, describe_changes, locate
+from regard.doctor.remedies import REMEDIES, RemedyCase, describe_changes, locate
 from regard.doctor.remedies.base import NotApplicable
 from regard.doctor.remedies.treat import TreatmentRefused
 from regard.doctor.vitals import INDEX
 from regard.doctor.watch import watch
+from regard.observed import KEY_CHANGES
 
 from .patients import HEALTHY
 from .patients.gradients import NoGradient
@@ -110,7 +110,7 @@ def test_a_scale_that_went_into_the_weights_is_not_put_right_twice():
 def test_a_finding_as_bad_as_what_follows_shows_the_numbers_of_that():
     """Tied sides are a warning by themselves; what makes them a failure is the gradient."""
     _, _, found = diagnosed(planted("TiedSides"))
-    assert str(found.severity) == "failure" and "for what follows: hardly any" in found.explanation
+    assert str(found.severity) == "failure" and "of a consequence: hardly any" in found.explanation
     signs = {x.vital: x for x in found.signals}
     assert {"jacobian", "max_weight", "query_grad * sqrt(queries)"} <= set(signs)
     assert signs["query_grad * sqrt(queries)"].threshold == 1e-8
@@ -138,7 +138,7 @@ def test_a_call_that_nothing_can_change_is_refused():
     model, x = build("sdpa"), tokens64()
     call = locate(model, x)[SITE]
     place = replace(call.place, route="unheard-of")
-    case = Case(model, SITE, replace(call, place=place), finding(), torch.zeros(0), x)
+    case = RemedyCase(model, SITE, replace(call, place=place), finding(), torch.zeros(0), x)
     with pytest.raises(
         NotApplicable, match=r"layers\.1 is a call of unheard-of, which cannot be changed"
     ):

@@ -11,8 +11,8 @@ pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 import transformers
 
-from regard.attention import WATCHERS
 from regard.doctor.report.huggingface import DoctorCallback
+from regard.observed import WATCHERS
 
 
 def trainer(folder: Path, callback: DoctorCallback, **options) -> transformers.Trainer:

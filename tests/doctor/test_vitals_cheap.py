@@ -8,7 +8,7 @@ import torch
 import regard
 from regard.doctor.seen import Seen
 from regard.doctor.vitals import Level, measure
-from regard.doctor.vitals.gradients import rms
+from regard.doctor.vitals.gradient_rms import rms
 
 from .vitals_tools import CALLS, HEADS, make, randn, vital
 

@@ -7,27 +7,27 @@ import torch
 
 import regard
 from regard.doctor.seen import Seen
-from regard.doctor.vitals import INDEX, VITALS, Kind, Level, measure, pick_rows
+from regard.doctor.vitals import INDEX, VITALS, Level, SeenForm, measure, pick_rows
 
 from .vitals_tools import CALLS, HEADS, make, randn, vital
 
 
-def kinds() -> dict[Kind, Seen]:
+def kinds() -> dict[SeenForm, Seen]:
     """A call of each kind in which every vital that the kind allows can be measured."""
     inner = make(sink=torch.zeros(HEADS)).seen
     pairwise = make(lambda: regard.Additive(8, HEADS), sink=torch.zeros(HEADS)).seen
     logits = Seen(logits=inner.query @ inner.key.mT, value=inner.value, sink=inner.sink)
-    return {Kind.INNER: inner, Kind.PAIRWISE: pairwise, Kind.LOGITS: logits}
+    return {SeenForm.INNER: inner, SeenForm.PAIRWISE: pairwise, SeenForm.LOGITS: logits}
 
 
 @pytest.mark.parametrize("level", Level)
-@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize("kind", SeenForm)
 def test_the_table_says_what_is_measured(kind, level):
     row = measure(kinds()[kind], level)
     assert row.shape == (HEADS, len(VITALS)) and row.dtype == torch.float32
     for vital_, column in zip(VITALS, row.T, strict=True):
         cheap = vital_.level is Level.CHEAP and not (
-            vital_.name in ("logit_mean", "logit_var") and kind is not Kind.INNER
+            vital_.name in ("logit_mean", "logit_var") and kind is not SeenForm.INNER
         )
         due = kind in vital_.kinds and (cheap or level is not Level.CHEAP) and not vital_.backward
         assert column.isnan().any() != due, vital_.name
@@ -59,7 +59,7 @@ def test_one_query_and_one_key():
         assert vital(row, name).isnan().all(), name
 
 
-@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize("kind", SeenForm)
 def test_nothing_visible(kind):
     seen = kinds()[kind]
     seen = seen._replace(visible=torch.zeros(1, 1, dtype=torch.bool))

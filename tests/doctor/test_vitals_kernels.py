@@ -27,7 +27,7 @@ def device(request) -> str:
 
 def check(query: Tensor, key: Tensor, scale: float = 0.3, softcap: float | None = None) -> None:
     """All columns by both ways."""
-    from regard.doctor.vitals.kernels import cheap_row
+    from regard.doctor.vitals.cheap_kernels import cheap_row
 
     found = cheap_row(query, key, scale, softcap, len(VITALS))
     seen = Seen(query.double(), key.double(), scale=scale, softcap=softcap)

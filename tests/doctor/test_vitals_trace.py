@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import regard
 from regard.doctor.seen import Seen
 from regard.doctor.vitals import Level, measure, pick_rows
-from regard.doctor.vitals.gradients import rms
+from regard.doctor.vitals.gradient_rms import rms
 
 from ..compile.tools import HAS_COMPILER
 from .vitals_tools import CALLS, HEADS, make

@@ -12,7 +12,7 @@ from torch import Tensor
 from regard.doctor.chart import Chart, Ticket
 from regard.doctor.seen import Seen
 from regard.doctor.vitals import INDEX, VITALS, waiting
-from regard.doctor.vitals.gradients import rms
+from regard.doctor.vitals.gradient_rms import rms
 from regard.doctor.vitals.waiting import Waiting
 from regard.doctor.watch import OURS
 from regard.engines.gpu import device_current
@@ -38,7 +38,7 @@ def call(device: torch.device, seed: int, length: int = 40, key_heads: int = 2) 
 
 
 def alone(seen: Seen) -> Tensor:
-    from regard.doctor.vitals.kernels import cheap_row
+    from regard.doctor.vitals.cheap_kernels import cheap_row
 
     assert seen.query is not None and seen.key is not None
     return cheap_row(seen.query, seen.key, seen.scale, seen.softcap, len(VITALS))

@@ -45,7 +45,7 @@ SHORT_PAIRS: list = [
     ("cpu", "additive"),
     ("sdpa", "bilinear"),
 ]
-# Interpreted, a call takes as long as a hundred of the others; `tests/triton` has the quick ones.
+# Interpreted, a call takes as long as a hundred of the others; `tests/engines/triton` has the quick ones.
 INTERPRETED = [
     pytest.param("triton", name, marks=[pytest.mark.interpreted, pytest.mark.slow])
     for name in ("bilinear", "additive")

@@ -14,7 +14,7 @@ from regard import Mask
 from .tools import all_ordinary, assert_equal_in_threads, captured, equal, none_ordinary
 
 pytest.importorskip("triton")
-from regard.engines.triton.engine import FEWEST_QUERIES
+from regard.engines.triton.engine import FEWEST_QUERIES_FOR_TILES
 
 pytestmark = pytest.mark.gpu
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
@@ -66,7 +66,7 @@ def assert_near(found, wanted):
 
 def assert_alike(found, wanted):
     assert equal(found[0], wanted[0])
-    if found[0][0].shape[2] < FEWEST_QUERIES:
+    if found[0][0].shape[2] < FEWEST_QUERIES_FOR_TILES:
         assert equal(found[1], wanted[1])
     else:
         assert_near(found[1], wanted[1])
@@ -103,7 +103,7 @@ def test_bound_launches_give_what_ordinary_ones_give(name):
     call.results()
     with all_ordinary() as seen:
         wanted = call.results()
-    assert len(seen) >= (6 if call.q.shape[2] >= FEWEST_QUERIES else 4)
+    assert len(seen) >= (6 if call.q.shape[2] >= FEWEST_QUERIES_FOR_TILES else 4)
     call.results()
     with none_ordinary():
         assert_alike(call.results(), wanted)
@@ -111,13 +111,13 @@ def test_bound_launches_give_what_ordinary_ones_give(name):
 
 @pytest.mark.parametrize("name", CASES)
 def test_and_what_calls_without_a_plan_give(name, monkeypatch):
-    from regard.engines.triton import bound, gradients
+    from regard.engines.triton import bound, bound_backward
 
     call = CASES[name]()
     call.results()
     found = call.results()
-    monkeypatch.setattr(bound, "kind_of", lambda args: None)
-    monkeypatch.setattr(gradients, "kind_of", lambda args: None)
+    monkeypatch.setattr(bound, "call_signature", lambda args: None)
+    monkeypatch.setattr(bound_backward, "call_signature", lambda args: None)
     assert_alike(found, call.results())
 
 

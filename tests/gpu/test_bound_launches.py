@@ -11,9 +11,9 @@ import torch
 
 import regard
 from regard import Mask
-from regard.engines.sine.parts import PARTS
+from regard.engines.sine_features.parts import PARTS
 
-from ..sine.standins import PlainFused
+from ..engines.sine_features.standins import PlainFused
 from .tools import all_ordinary, assert_equal_in_threads, captured, equal, none_ordinary
 
 pytestmark = pytest.mark.gpu

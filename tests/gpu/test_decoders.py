@@ -7,10 +7,10 @@ import torch
 
 import regard
 from regard import Mask
-from regard.engines import plan
+from regard.engines import lineup
 from regard.problem import Problem
 
-from ..triton.tools import score_of
+from ..engines.triton.tools import score_of
 from .test_triton_gpu import BF16, DEVICE, Call, check
 
 pytestmark = pytest.mark.gpu
@@ -45,7 +45,7 @@ def test_tanh_errs_by_a_few_units_in_the_last_place_of_1(few):
         found = regard.attend(a, b, b, score, want=("max_logit",), engine="triton").max_logit
     else:
         b = x.view(1, 1, -1, 1)
-        found = plan.TRITON.scores(Problem(score.lower(zero, b), b))
+        found = lineup.TRITON.scores(Problem(score.lower(zero, b), b))
     found, wanted = found.detach().double().flatten(), torch.tanh(x.double())
     assert torch.equal(found.isnan(), wanted.isnan())
     assert float((found - wanted).nan_to_num().abs().max()) < 3e-7

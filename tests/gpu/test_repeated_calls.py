@@ -13,7 +13,7 @@ from regard import repeats
 from .tools import assert_equal_in_threads, captured, equal, none_ordinary
 
 pytest.importorskip("triton")
-from regard.engines.triton.engine import FEWEST_QUERIES
+from regard.engines.triton.engine import FEWEST_QUERIES_FOR_TILES
 
 pytestmark = pytest.mark.gpu
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
@@ -85,7 +85,7 @@ def test_a_repetition_has_the_bits_of_the_whole_way(name, monkeypatch):
         found = call.results()
         with torch.no_grad():
             assert torch.equal(call.output(), alone)
-    assert_alike(found, wanted, exact=call.tensors[0].shape[2] < FEWEST_QUERIES)
+    assert_alike(found, wanted, exact=call.tensors[0].shape[2] < FEWEST_QUERIES_FOR_TILES)
 
 
 def test_nothing_is_asked_of_the_problem_any_more(monkeypatch):
@@ -97,7 +97,7 @@ def test_nothing_is_asked_of_the_problem_any_more(monkeypatch):
     def refuse(*given, **options):
         raise AssertionError("a repeated call went the whole way")
 
-    monkeypatch.setattr(importlib.import_module("regard.attention"), "_prepare", refuse)
+    monkeypatch.setattr(importlib.import_module("regard.attention"), "prepare", refuse)
     call.results()
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 import regard
 from regard import Mask
 
-from ..triton.tools import deterministic, forget_plans, inputs, outcome, widened
+from ..engines.triton.tools import deterministic, forget_bound_calls, inputs, outcome, widened
 
 pytestmark = pytest.mark.gpu
 DEVICE = "cuda"
@@ -217,12 +217,12 @@ def test_the_compiler_arranges_tiles_as_the_sums_need_it(monkeypatch):
     call = Call(regard.Additive, 300, 200, 20, 64, BF16, batch=1)
     tensors, score = call.tensors(), call.build()
     grad = torch.randn(1, call.heads, call.queries, call.value_dim).to(tensors[0])
-    monkeypatch.setattr(lanes, "VERDICTS", {})
-    forget_plans()  # it asks where it launches for the first time
+    monkeypatch.setattr(lanes, "LAYOUT_VERDICTS", {})
+    forget_bound_calls()  # it asks where it launches for the first time
     first = outcome(tensors, score, "triton", grad)
-    assert lanes.VERDICTS and not lanes.refused()
-    monkeypatch.setattr(lanes, "VERDICTS", {})
-    forget_plans()
+    assert lanes.LAYOUT_VERDICTS and not lanes.refused()
+    monkeypatch.setattr(lanes, "LAYOUT_VERDICTS", {})
+    forget_bound_calls()
     monkeypatch.setattr(lanes, "arranged", lambda text: False)
     second = outcome(tensors, score, "triton", grad)
     assert lanes.refused()

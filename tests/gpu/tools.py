@@ -12,7 +12,7 @@ from regard.engines.launching import Launch
 
 @contextmanager
 def all_ordinary():
-    """Somebody is told of every launch, so that all go through Triton."""
+    """A launch hook is set, so that every launch goes through Triton."""
     from triton.knobs import runtime
 
     seen = []

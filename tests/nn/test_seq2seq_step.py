@@ -13,7 +13,6 @@ from torch.utils.checkpoint import checkpoint
 
 import regard
 from regard import doctor
-from regard.attention import KEY_CHANGES
 from regard.engines.plan import EngineRefused
 from regard.nn.seq2seq import (
     BahdanauAttention,
@@ -25,6 +24,7 @@ from regard.nn.seq2seq import (
     step,
 )
 from regard.nn.seq2seq.memory import zero_hidden
+from regard.observed import KEY_CHANGES
 
 pytestmark = pytest.mark.skipif(
     not hasattr(torch._C._autograd, "_top_saved_tensors_default_hooks"),

@@ -7,8 +7,7 @@ import torch
 
 from regard.sine import KINDS, load, ranks
 from regard.sine.activation import slope, value
-from regard.sine.fit import BULK, fit, tolerance
-from regard.sine.fit import KINDS as FITS
+from regard.sine.fit import BULK, FIT_GOALS, fit, tolerance
 from regard.sine.series import FAST_RANK, MATCHED_RANK, TABLES, rows
 
 BOUNDED = ("fast", "matched", "uniform")
@@ -89,9 +88,9 @@ def test_more_terms_err_less_and_longer_reaches_more(kind):
 def test_the_taper_trades_the_end_of_the_range_for_the_bulk(kind, rank):
     row, uniform = at_reach(kind, rank), at_reach("uniform", rank)
     assert row.typical < 0.6 * uniform.typical and row.typical_slope < 0.6 * uniform.typical_slope
-    assert uniform.error < row.error < FITS[kind].taper * uniform.error
+    assert uniform.error < row.error < FIT_GOALS[kind].taper * uniform.error
     x = torch.linspace(-8, 8, 4001, dtype=torch.float64)
-    scaled = series_errors(row, x)[0] / tolerance(x, 8.0, FITS[kind].taper)
+    scaled = series_errors(row, x)[0] / tolerance(x, 8.0, FIT_GOALS[kind].taper)
     assert float(scaled.max()) < 0.6 * uniform.error
     assert float(scaled.max()) < 2 * float(scaled[x.abs() < BULK * 8].max()), "it is level"
 
@@ -121,7 +120,7 @@ def test_every_kind_of_bounded_series_has_the_same_reaches():
 @pytest.mark.parametrize("kind", BOUNDED)
 def test_the_fit_gives_the_table_again(kind):
     kept = at_reach(kind, 6)
-    row = fit(FITS[kind], 6, 8.0)
+    row = fit(FIT_GOALS[kind], 6, 8.0)
     assert row.error == pytest.approx(kept.error, rel=0.25)
     assert row.typical == pytest.approx(kept.typical, rel=0.15)
 

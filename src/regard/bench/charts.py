@@ -28,7 +28,7 @@ from regard.bench.points import error_figure, shapes_figure
 from regard.bench.results import Measured, Pass
 from regard.bench.settings import shapes
 from regard.bench.store import Results
-from regard.measuring.figure import render, size, tick
+from regard.figures.render import render, size, tick
 from regard.measuring.files import write_atomic
 from regard.measuring.words import seconds
 

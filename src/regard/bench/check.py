@@ -27,9 +27,9 @@ import torch
 from torch import Tensor
 
 from regard.bench.candidate import BOTH, Stated, Work
-from regard.bench.peers import dot, textbook
+from regard.bench.peers import dot, textbook_summed
 from regard.bench.tensors import Tensors
-from regard.measuring.errors import distance, rounding, worst
+from regard.measuring.errors import allowed, distance, spread_rows, worst
 
 FACTOR, OTHERS_FACTOR = 2.0, 16.0
 # In eps of the dtype, and of fp32.
@@ -75,8 +75,7 @@ class Truth:
         s = tensors.setting
         most = ALL_NUMBERS[tensors.device.type] // (s.all_heads * s.len_k * s.hidden)
         count = min(s.len_q, MOST_ROWS, max(most, 4))
-        picks = {round(i * (s.len_q - 1) / max(count - 1, 1)) for i in range(count)}
-        self.rows = torch.tensor(sorted(picks), device=tensors.device)
+        self.rows = spread_rows(count, s.len_q, tensors.device)
         self.grad = torch.zeros_like(tensors.grad)
         self.grad.index_copy_(-2, self.rows, tensors.grad.index_select(-2, self.rows))
         self.known: dict[bool, tuple[list[Tensor], list[float]]] = {}
@@ -96,7 +95,7 @@ def formula(tensors: Tensors, rows: Tensor, is_dot: bool, dtype: torch.dtype) ->
     """Output (B, H, rows, E) and gradients of query rows, key, value, and v summed over heads."""
     t, s = tensors, tensors.setting
     query, key = (t.dot_query, t.dot_key) if is_dot else (t.a, t.b)
-    attend: Callable[..., Tensor] = dot if is_dot else textbook
+    attend: Callable[..., Tensor] = dot if is_dot else textbook_summed
     at_once = BLOCK_NUMBERS[t.device.type] // (s.heads * s.len_k * s.hidden)
     sums = [torch.zeros_like(x, dtype=torch.float64) for x in (key, t.value, t.v)]
     outputs, query_grads = [], []
@@ -134,19 +133,18 @@ def check(work: Work, truth: Truth, which: str) -> Errors:
         others[2] = others[2].double().reshape(-1, others[2].shape[-1]).sum(0)
     found = [output.index_select(-2, rows), query.index_select(-2, rows), *others]
     errors = [distance(x, y) for x, y in zip(found, exact, strict=True)]
-    least = rounding(dtype, *GRADIENT_ROUNDINGS)
     return Errors(
         errors[0],
         plain[0],
         output_limit(plain[0], stated, dtype),
         errors[1],
         plain[1],
-        max(FACTOR * plain[1], least) + stated.gradient,
+        allowed(plain[1], FACTOR, dtype, GRADIENT_ROUNDINGS) + stated.gradient,
         worst(errors[2:]),
-        max(OTHERS_FACTOR * worst(plain[1:]), least) + 2 * stated.gradient,
+        allowed(worst(plain[1:]), OTHERS_FACTOR, dtype, GRADIENT_ROUNDINGS) + 2 * stated.gradient,
     )
 
 
 def output_limit(plain: float, stated: Stated, dtype: torch.dtype) -> float:
     """The largest error of an output that passes."""
-    return max(FACTOR * plain, rounding(dtype, *OUTPUT_ROUNDINGS)) + stated.output
+    return allowed(plain, FACTOR, dtype, OUTPUT_ROUNDINGS) + stated.output

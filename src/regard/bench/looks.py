@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from regard.bench.candidate import PASSES
 from regard.bench.results import Measured, Pass
 from regard.bench.store import Results
-from regard.measuring.figure import FAINT, INK
+from regard.figures.render import FAINT, INK
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -12,17 +12,7 @@ from torch import Tensor
 
 import regard
 from regard.bench.candidate import Candidate, Prepared, Stated
-from regard.bench.tensors import Tensors
-
-
-def series_score(tensors: Tensors, series: str) -> regard.Additive:
-    """The score with the v of the inputs."""
-    setting = tensors.setting
-    score = regard.Additive(setting.hidden, setting.heads, series=series)
-    score = score.to(tensors.device, setting.torch_dtype)
-    with torch.no_grad():
-        score.v.copy_(tensors.v)
-    return score
+from regard.bench.tensors import Tensors, additive_score
 
 
 class Ours(Candidate):
@@ -38,7 +28,7 @@ class Ours(Candidate):
 
     def available(self, tensors: Tensors) -> str | None:
         """The library's own reasons, first line first."""
-        t, score = tensors, series_score(tensors, self.series)
+        t, score = tensors, additive_score(tensors, self.series)
         engine = self.engine_on(t.device)
         try:
             plan = regard.explain(t.a, t.b, t.value, score, engine=engine)
@@ -49,7 +39,7 @@ class Ours(Candidate):
 
     def prepare(self, tensors: Tensors) -> Prepared:
         """A score of its own."""
-        score = series_score(tensors, self.series)
+        score = additive_score(tensors, self.series)
         engine = self.engine_on(tensors.device)
 
         def step(a: Tensor, b: Tensor, value: Tensor) -> Tensor:

@@ -19,25 +19,26 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from regard.bench.candidate import Candidate, Held, Prepared
 from regard.bench.settings import DOT_DIM, Setting
-from regard.bench.tensors import Tensors
+from regard.bench.tensors import Tensors, additive_score
+from regard.measuring import textbook
+from regard.scores import ScaledDot
 
 
-def textbook(a: Tensor, b: Tensor, value: Tensor, v: Tensor) -> Tensor:
-    """Additive attention as it is taught: builds the [Q, L, N] tensor, then sums over N."""
+def textbook_summed(a: Tensor, b: Tensor, value: Tensor, v: Tensor) -> Tensor:
+    """Additive attention as it is taught: builds the [Q, L, N] tensor, then sums v times it over N.
+
+    Another formulation than `measuring.textbook.additive`, which multiplies by v as a matrix. It is kept
+    for two reasons: Inductor fuses this sum into its tanh and never stores the tensor, which makes
+    the compiled textbook as fast as it can be; and its error in the setting's dtype is what the
+    error gate of every committed result is set by.
+    """
     pairs = torch.tanh(a.unsqueeze(-2) + b.unsqueeze(-3))
     return torch.softmax((pairs * v[:, None, None]).sum(-1), -1) @ value
 
 
-def textbook_linear(a: Tensor, b: Tensor, value: Tensor, v: Tensor) -> Tensor:
-    """The same, with v as a linear layer to one number, as most code has it."""
-    pairs = torch.tanh(a.unsqueeze(-2) + b.unsqueeze(-3))
-    return torch.softmax((pairs @ v[:, None, :, None]).squeeze(-1), -1) @ value
-
-
 def dot(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """Scaled dot product attention, written out."""
-    scale = query.shape[-1] ** -0.5
-    return torch.softmax(scale * (query @ key.mT), -1) @ value
+    return textbook.attention(ScaledDot(), query, key, value)
 
 
 class Eager(Candidate):
@@ -49,19 +50,19 @@ class Eager(Candidate):
     def prepare(self, tensors: Tensors) -> Prepared:
         """Nothing to build."""
         v = tensors.v
-        return Prepared(lambda a, b, value: textbook(a, b, value, v), [v])
+        return Prepared(lambda a, b, value: textbook_summed(a, b, value, v), [v])
 
 
 class EagerLinear(Candidate):
-    """The textbook with a linear layer."""
+    """The textbook with v as a linear layer to one number, as most code has it."""
 
     name, family, tensors, heavy = "textbook linear", "textbook", 3, True
     what = "the textbook's formula in eager PyTorch, v as a linear layer"
 
     def prepare(self, tensors: Tensors) -> Prepared:
-        """Nothing to build."""
-        v = tensors.v
-        return Prepared(lambda a, b, value: textbook_linear(a, b, value, v), [v])
+        """A score that holds v."""
+        score = additive_score(tensors)
+        return Prepared(lambda a, b, value: textbook.attention(score, a, b, value), [score.v])
 
 
 class Compiled(Candidate):
@@ -76,7 +77,7 @@ class Compiled(Candidate):
 
     def prepare(self, tensors: Tensors) -> Prepared:
         """Compiled at the first call."""
-        v, compiled = tensors.v, torch.compile(textbook, fullgraph=True, dynamic=False)
+        v, compiled = tensors.v, torch.compile(textbook_summed, fullgraph=True, dynamic=False)
         return Prepared(lambda a, b, value: compiled(a, b, value, v), [v])
 
 

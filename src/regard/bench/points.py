@@ -13,7 +13,7 @@ from regard.bench.looks import LOOKS, OURS, Point, draw_line, drawn, head, plain
 from regard.bench.results import Measured
 from regard.bench.settings import shapes
 from regard.bench.store import Results
-from regard.measuring.figure import tick
+from regard.figures.render import tick
 from regard.measuring.words import number, seconds
 
 if TYPE_CHECKING:

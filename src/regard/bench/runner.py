@@ -13,13 +13,16 @@ import torch
 
 from regard.bench.candidate import BOTH, FORWARD, PASSES, Candidate, Held, Work
 from regard.bench.check import Errors, Truth, check
-from regard.bench.clock import SAMPLE_SECONDS, Stopwatch
 from regard.bench.results import Measured, Pass, Row
 from regard.bench.settings import Setting
 from regard.bench.tensors import Tensors, make_tensors
 from regard.measuring import memory
+from regard.measuring.clock import SAMPLE_SECONDS
+from regard.measuring.failures import first_line as brief
+from regard.measuring.failures import out_of_memory
 from regard.measuring.graphs import CaptureError, Recorder
-from regard.measuring.graphs import first_line as brief
+from regard.measuring.stopwatch import Stopwatch
+from regard.measuring.turns import there_and_back
 
 Tell = Callable[[str], None]
 # From this many numbers of all pairs on (`Candidate.held`), a few heads are tried before all of them: on
@@ -343,7 +346,7 @@ class Runner:
     def turn(self, entries: list[Entry], eager: bool = False) -> None:
         """One round of one pass; who breaks leaves the rounds, and has no time of this kind."""
         samples: dict[int, list[float]] = {}
-        for entry in (*entries, *reversed(entries)):
+        for entry in there_and_back(entries):
             if entry not in self.entries:
                 continue
             try:
@@ -378,11 +381,6 @@ class Runner:
         if self.on_gpu:
             with contextlib.suppress(RuntimeError):  # a device that is lost says so elsewhere
                 torch.cuda.empty_cache()
-
-
-def out_of_memory(error: BaseException) -> bool:
-    """Whether it is for want of memory; the CPU's allocator raises a plain RuntimeError."""
-    return isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error)
 
 
 def broken(setting: Setting, candidates: Sequence[Candidate], error: Exception) -> Measured:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from regard.bench.settings import DOT_DIM, Setting
+from regard.scores import Additive
 
 # |v|_1 of every head: bounds the scores, and with them how far softmax can be from a mean.
 V_NORM = 5.0
@@ -88,3 +89,13 @@ def make_tensors(setting: Setting, device: torch.device, seed: int) -> Tensors:
         draw(*lead, s.len_q, DOT_DIM),
         draw(*lead, s.len_k, DOT_DIM),
     )
+
+
+def additive_score(tensors: Tensors, series: str = "matched") -> Additive:
+    """An additive score with a copy of the v of the inputs."""
+    setting = tensors.setting
+    score = Additive(setting.hidden, setting.heads, series=series)
+    score = score.to(tensors.device, setting.torch_dtype)
+    with torch.no_grad():
+        score.v.copy_(tensors.v)
+    return score

@@ -108,8 +108,8 @@ def choose(
         ChooseError: every candidate failed, or the data or storage cannot be used.
     """
     need()
-    from regard.choosing.training.candidates import Sizes, candidates
-    from regard.choosing.training.run import Order, run
+    from regard.choosing.training.candidates import ScoreSizes, candidates
+    from regard.choosing.training.run import ChooseOrder, run
     from regard.choosing.training.show import shown
 
     if not callable(build_model):
@@ -127,12 +127,12 @@ def choose(
     if not rates or not counts or not (matters >= 0 and math.isfinite(matters)):
         raise ValueError("rates and heads must not be empty, and matters must be 0 or more")
     wide = width or max(min(pair) // max(counts), 1)
-    sizes = Sizes(*pair, wide, pair[0] != pair[1] if projected is None else projected)
+    sizes = ScoreSizes(*pair, wide, pair[0] != pair[1] if projected is None else projected)
     asked = candidates(sizes, scores, stabilizers, hidden, counts)
     if progress and not callable(progress) and not resume:  # before there is a bar
         tell_unfinished(storage, name, data)
     with shown(progress) as tell:
-        order = Order(
+        order = ChooseOrder(
             build_model, data, asked, metric, loss, minutes, seeds, steps, batch, sorted(rates),
             matters, finalists, storage, name, resume, jobs, torch.device(device), vitals, tell,
         )  # fmt: skip

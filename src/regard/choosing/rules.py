@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from regard.claims.text import Text
+from regard.text import Text
 
 
 class Rule(NamedTuple):

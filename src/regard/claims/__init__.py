@@ -10,7 +10,7 @@
 
 from regard.claims.claim import Claim, Fact, Judgement, Numbers, Run, Verdict
 from regard.claims.registry import UnknownClaim, all_claims, find
-from regard.claims.text import Text
+from regard.text import Text
 
 __all__ = [
     "Claim",

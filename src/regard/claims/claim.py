@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import torch
 
-from regard.claims.text import Text
+from regard.text import Text
 
 if TYPE_CHECKING:
-    from regard.claims.canvas import Canvas
+    from regard.figures.canvas import Canvas
 
 T = TypeVar("T")
 # What an experiment measured: plain JSON (numbers, lists, strings; no NaN, no infinity), keys in words.

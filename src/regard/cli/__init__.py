@@ -2,6 +2,9 @@
 
 click, rich and matplotlib are an extra: this module needs only the standard library, and says how
 to install the rest where it is missing.
+
+Here belong arguments, help, completion and exit codes: a verb is a row of `app.VERBS` and a file of its
+name. What a verb does is in the package that it calls.
 """
 
 from __future__ import annotations

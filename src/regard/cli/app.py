@@ -84,7 +84,7 @@ class Commands(click.Group):
                 status = super().main(*arguments, **options)
             except SystemExit as end:
                 status = end.code
-            sys.stdout.flush()  # at Python's end nobody could say any more that the disk is full
+            sys.stdout.flush()  # here, since a full disk could no longer be reported while Python exits
         except click.ClickException as error:
             click.echo(f"Error: {sentence(error)}", err=True)
             status = error.exit_code

@@ -27,9 +27,9 @@ from regard_command import load_library
 if TYPE_CHECKING:
     from regard.claims.claim import Claim
     from regard.claims.registry import Survey
-    from regard.claims.running.runner import Order, Runner
-    from regard.claims.running.store import Store
-    from regard.claims.text import Language
+    from regard.claims.running.runner import ClaimRunner, RunOrder
+    from regard.claims.running.store import ResultStore
+    from regard.text import Language
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 NEEDS = ("scipy", "statsmodels", "jinja2")
@@ -113,7 +113,7 @@ def careful(command: Command) -> Command:
                 raise click.ClickException(f"regard claims needs {package}: {INSTALL}")
         load_library()
         from regard.claims.registry import UnknownClaim
-        from regard.claims.running.store import StoreError
+        from regard.claims.running.store import ResultStoreError
 
         # A statement has letters that not every terminal can show.
         for stream in (sys.stdout, sys.stderr):
@@ -121,7 +121,7 @@ def careful(command: Command) -> Command:
                 stream.reconfigure(errors="replace")
         try:
             return command(*arguments, **options)
-        except (StoreError, UnknownClaim) as error:
+        except (ResultStoreError, UnknownClaim) as error:
             raise Mistake(str(error)) from None
 
     return run  # type: ignore[return-value] # the same arguments
@@ -240,16 +240,16 @@ def run(
     """Run claims; the help text is above."""
     from regard.claims.registry import find
     from regard.claims.report import present
-    from regard.claims.running.runner import Order, default_jobs
-    from regard.claims.running.store import Store
+    from regard.claims.running.runner import RunOrder, default_jobs
+    from regard.claims.running.store import ResultStore
 
     if quick and full:
         raise Mistake("--quick and --full: choose one")
     where = pick_device(device).type
     known = load()
     chosen = find(ids, known.claims)
-    order = Order(full, seed, where, language, jobs or default_jobs(), again)
-    with Store(out).opened() as store:
+    order = RunOrder(full, seed, where, language, jobs or default_jobs(), again)
+    with ResultStore(out).opened() as store:
         runner = carry_out(chosen, store, order)
         try:
             if as_json:
@@ -265,20 +265,20 @@ def run(
         raise SystemExit(1)
 
 
-def carry_out(chosen: list[Claim], store: Store, order: Order) -> Runner:
+def carry_out(chosen: list[Claim], store: ResultStore, order: RunOrder) -> ClaimRunner:
     """Run them with bars; Ctrl-C says how far it came."""
     from regard.claims.running.progress import progress
-    from regard.claims.running.runner import Runner
-    from regard.claims.running.store import StoreError
+    from regard.claims.running.runner import ClaimRunner
+    from regard.claims.running.store import ResultStoreError
 
-    runner = Runner(chosen, store, order)
+    runner = ClaimRunner(chosen, store, order)
     for sentence in runner.said:
         click.echo(sentence, err=True)
     titles = {claim.id: claim.statement.of(order.language) for claim in chosen}
     try:
         with progress(runner.shares(), titles) as shown:
             runner.run(shown)
-    except StoreError as error:  # the folder was good when it began: nobody's mistake
+    except ResultStoreError as error:  # the folder was good when it began: nobody's mistake
         raise click.ClickException(str(error)) from None
     except KeyboardInterrupt:
         click.echo(

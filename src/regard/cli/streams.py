@@ -1,6 +1,6 @@
 """Standard streams whose reader may leave: `regard claims | head -1` is no mistake.
 
-What nobody reads any more is dropped, and the command goes on: its files are written, and its status
+Once the reader has closed the pipe, output is dropped and the command goes on: its files are written, and its status
 says how the work went.
 """
 
@@ -16,7 +16,7 @@ class Lasting(io.FileIO):
     """A file that does not mind when the other end of its pipe is closed."""
 
     def write(self, data: Any, /) -> int:
-        """All of it counts as written when nobody reads; a full disk is told once."""
+        """Count everything as written once the reader is gone; report a full disk once."""
         if not len(data):  # click asks by it what a stream takes, and keeps the answer to itself
             return 0
         try:

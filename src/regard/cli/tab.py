@@ -1,7 +1,7 @@
 """What Tab runs: the words that may come next, from the real options, and without torch.
 
 Run as a file by the script of `regard completion`, not imported: `import regard` loads torch, which
-takes longer than anybody waits for a Tab.
+takes seconds: too long for a Tab.
 """
 
 from __future__ import annotations

@@ -1,4 +1,10 @@
-"""Is the attention in my model healthy, why not, and what helps."""
+"""The doctor: whether the attention of a model is healthy, why not, and what helps.
+
+This file is the public API and nothing else. Each part imports only those before it: `seen`, `vitals`,
+`facts`, `chart`, `capture`, `findings`, `running`, `signature`, `watch`, `remedies`, `report`,
+`probing`, `patients`, `checkup`. `Doctor` in `watch.py` imports remedies and reports inside its methods.
+The command line (`regard doctor`) is in `regard.cli`.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""What was measured: a ring of the last steps for each site, on the device until somebody reads it.
+"""What was measured: a ring of the last steps for each site, on the device until it is read.
 
-A site is one attention call of the model's forward pass: a module, and the how manieth call of it
-in a step. Its name is the module's path; the second call in one step gets #2, the third #3.
+A site is one attention call of the model's forward pass: a module, and the index of the call among
+those it makes in a step. Its name is the module's path; the second call in one step gets #2, the
+third #3.
 
 Shape legend: W window, H heads, V vitals.
 """
@@ -157,13 +158,13 @@ class Chart:
         self.sites: dict[str, Site] = {}
         self.order: list[Site] = []
         self.notes: dict[str, list[str]] = {}
-        # Told before each step, when all of the one before is measured, its gradients too.
+        # Called before each step, when all of the step before is measured, gradients included.
         self.listeners: list[Callable[[], None]] = []
         self._calls: dict[str, int] = {}
         self._waiting: dict[torch.device, Waiting] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """For copies: who listens, listens to this one."""
+        """For copies: listeners stay with the original."""
         self.finish()
         return {**vars(self), "listeners": [], "_waiting": {}}
 
@@ -183,11 +184,11 @@ class Chart:
 
     @property
     def _turn(self) -> int:
-        """The how manieth sampled step this is: entries of a large batch take turns."""
+        """Index of the sampled step, from 0: entries of a large batch take turns."""
         return (self.step - 1) // self.every
 
     def note(self, sentence: str, where: str) -> None:
-        """Remember, once for each place, what somebody who reads the numbers should know."""
+        """Keep, once for each place, what a reader of the numbers should know."""
         places = self.notes.setdefault(sentence, [])
         if where not in places:
             places.append(where)
@@ -212,7 +213,7 @@ class Chart:
                     self._put(site, row)
                 site.facts = facts_of(seen)
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
-            # The patient goes on, whatever happens to the thermometer.
+            # An error in a measurement must not stop the model.
             self.note(f"not measured: {type(error).__name__}: {error}", site.name)
             return None
         return Ticket(site, self.step)
@@ -221,7 +222,10 @@ class Chart:
         """The ticket of a call of this step that is computed again in backward."""
         calls = self._calls.get(module, 0)
         if calls > 1:
-            self.note("no gradients: of several compiled, checkpointed calls, which is it?", module)
+            self.note(
+                "no gradients: a compiled checkpoint calls attention several times, and backward does not tell which",
+                module,
+            )
         return Ticket(self.sites[module], self.step) if calls == 1 else None
 
     def record_gradient(self, ticket: Ticket, side: str, gradient: Tensor) -> None:

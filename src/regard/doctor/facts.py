@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from regard.doctor.seen import Seen
 from regard.doctor.vitals.logits import query_and_key, size_of
-from regard.doctor.vitals.table import Kind
+from regard.doctor.vitals.table import SeenForm
 
 
 class Facts(NamedTuple):
@@ -23,7 +23,7 @@ class Facts(NamedTuple):
             then neither the scale nor a bound is known.
     """
 
-    kind: Kind
+    kind: SeenForm
     batch: int
     queries: int
     keys: int
@@ -39,9 +39,9 @@ def facts_of(seen: Seen) -> Facts:
     biased = seen.bias is not None
     if seen.logits is not None:
         dims = None if seen.value is None else seen.value.shape[-1]
-        return Facts(Kind.LOGITS, batch, queries, keys, dims, None, biased)
+        return Facts(SeenForm.LOGITS, batch, queries, keys, dims, None, biased)
     dims = query_and_key(seen)[0].shape[-1]
     if seen.pairwise is not None:
-        return Facts(Kind.PAIRWISE, batch, queries, keys, dims, None, biased)
+        return Facts(SeenForm.PAIRWISE, batch, queries, keys, dims, None, biased)
     rescored = seen.flex is not None and seen.flex.changes
-    return Facts(Kind.INNER, batch, queries, keys, dims, seen.scale, biased, rescored)
+    return Facts(SeenForm.INNER, batch, queries, keys, dims, seen.scale, biased, rescored)

@@ -1,4 +1,4 @@
-"""Run a model once on the side: nobody notices, and it is as before afterwards."""
+"""Runs a model once without a trace: weights, gradients, buffers and random state stay as they were."""
 
 from __future__ import annotations
 

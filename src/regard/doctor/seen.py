@@ -13,7 +13,7 @@ from torch import Tensor
 from regard.forms import Pairwise
 
 
-class Flex(NamedTuple):
+class SeenFlex(NamedTuple):
     """What FlexAttention makes of the products: two functions, or what they gave for some queries.
 
     Attributes:
@@ -69,4 +69,4 @@ class Seen(NamedTuple):
     shift: Tensor | None = None
     softcap: float | None = None
     sink: Tensor | None = None
-    flex: Flex | None = None
+    flex: SeenFlex | None = None

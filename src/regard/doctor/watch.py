@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from torch import Tensor, nn
 
-from regard.attention import WATCHERS
 from regard.describe import describe
 from regard.doctor.capture import Active, Capture, Mode
 from regard.doctor.chart import Chart, History, Vitals
 from regard.doctor.findings import Finding, diagnose
 from regard.doctor.running import call, undisturbed
 from regard.doctor.vitals import DEFAULT_ROWS, INDEX, VITALS, Level, measure
-from regard.doctor.vitals.gradients import rms
+from regard.doctor.vitals.gradient_rms import rms
+from regard.observed import WATCHERS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,16 +49,16 @@ def watch(
     Nothing of the model changes: not its outputs, gradients, state dict or random numbers. A step is
     one call of the model, or of a module of it that is called by itself.
 
-    Seen are SDPA, FlexAttention, `nn.MultiheadAttention`, softmax attention written out
-    (`capture/softmax.py` has the rule) and `regard.attention` with any score. Not seen are other
-    people's kernels, a softmax computed by hand, attention over edges of a graph, TorchScript, and
+    It sees SDPA, FlexAttention, `nn.MultiheadAttention`, softmax attention written out
+    (`capture/softmax.py` has the rule) and `regard.attention` with any score. It does not see kernels
+    of other packages, a softmax computed by hand, attention over edges of a graph, TorchScript, and
     what other threads run (DataParallel). Gradients are not measured under reentrant checkpointing,
     nor those of query and key that meet in an einsum.
 
     Under `torch.compile` all that is seen too, whether compiled before or within; code that runs
-    while somebody watches is compiled once more for it. There attention written out has no
-    gradients, and since its logits have to be stored, its fused kernels, and the last bits with
-    them, may be others. FlexAttention, whose functions stay in the graph, is measured on `rows`
+    under a watch is compiled once more for it. Of attention written out no gradients are measured
+    there. Its logits have to be stored, so that it may get other fused kernels, and outputs may
+    differ in their last bits. FlexAttention, whose functions stay in the graph, is measured on `rows`
     queries at the exact level too, and without c50 where it has a `score_mod`. A model with compiled
     checkpoints is to be compiled before it is watched. torch 2.6 breaks the graph at those, and shows
     no FlexAttention in it.
@@ -110,7 +110,7 @@ class Doctor:
         self.capture = Capture(self.model, self.chart)
         self._undo = ExitStack()
         self.attached = False
-        # Of a doctor that is gone nobody can read: it watches no longer.
+        # A doctor that was garbage collected can no longer be read, so its hooks come off too.
         weakref.finalize(self, self._undo.close)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -280,7 +280,7 @@ def as_level(level: str | Level) -> Level:
 
 
 class CheckpointSideEffects:
-    """Lets the compiler trace checkpoints in which our hooks and mode run, while anybody watches.
+    """Lets the compiler trace checkpoints in which our hooks and mode run, while a doctor watches.
 
     Only where the compiler has been imported: loading it takes seconds.
     """

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch
@@ -59,22 +60,57 @@ class Engine(Protocol):
     """Runs a lowered problem on some hardware.
 
     `refusals` is empty where the engine serves the problem and keeps all its promises; otherwise
-    each reason is one sentence for the user.
+    each reason is one sentence for the user. An engine subclasses this and writes `name`, `refusals`,
+    `missing_promises` and `run`. The rest has defaults that suit an exact engine without short cuts,
+    so that `plan.py` asks every engine the same questions and knows none by name.
+
+    Attributes:
+        name: by which a caller asks for it.
+        approximate: the result has an error beyond rounding. It then runs only where the caller
+            allows one, by `error=` or by asking for the engine by name.
+        repeats_on: types of devices on which `repeated` may return something.
     """
 
     name: str
+    approximate: bool = False
+    repeats_on: tuple[str, ...] = ()
 
+    @abstractmethod
     def refusals(self, problem: Problem) -> list[str]:
         """Why this engine will not run the problem; empty if it will."""
-        ...
 
+    @abstractmethod
     def run(self, problem: Problem) -> Attended:
         """Run it. Called only where `refusals` is empty."""
-        ...
 
+    @abstractmethod
     def missing_promises(self, problem: Problem) -> list[str]:
         """What this engine does not promise here although it serves the problem."""
-        ...
+
+    def refusals_of_call(self, problem: Problem) -> list[str]:
+        """`refusals` of a call that is really made, which an engine may count; `explain` makes none."""
+        return self.refusals(problem)
+
+    def comes_first(self, problem: Problem) -> bool:
+        """Whether to ask this engine before those that are preferred to it; must be cheap to answer."""
+        return False
+
+    def added_error(self, problem: Problem) -> float:
+        """What an approximate engine adds to the error bound of rounding."""
+        return 0.0
+
+    def raw_scores(self, problem: Problem) -> Tensor | None:
+        """Raw logits (*, H, Q, L) in working precision; None where another engine has them leaner."""
+        return None
+
+    def repeated(
+        self, problem: Problem, given: Sequence[Tensor], output: Tensor
+    ) -> RunAgain | None:
+        """What runs further calls like this one from their tensors alone; None for no such short cut.
+
+        `given` is query, key, value and v as the caller gave them, `output` what was returned.
+        """
+        return None
 
 
 def jacobian_norm(peak: Tensor, rest: Tensor, squares: Tensor, cubes: Tensor) -> Tensor:

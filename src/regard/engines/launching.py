@@ -1,11 +1,13 @@
-"""Launches of kernels that a call repeats: bound once, and from then on little more than a C call.
+"""Kernel launches that are bound once and then repeated at little more than the cost of a C call.
 
-Triton looks at every argument of every launch anew, which takes longer than a short kernel runs. A
-`Launch` is one kernel with its grid and all that shapes, strides and dtypes decide; whoever makes one
-keeps it for calls that agree in those. Its first launch goes through Triton, which compiles; later
-ones go to the compiled kernel, with other pointers.
+Triton inspects every argument at every launch, which takes longer than a short kernel runs. A `Launch`
+holds one kernel, its grid, and every argument that follows from shapes, strides and dtypes. Its owner
+keeps it for calls that agree in those. The first launch goes through Triton, which compiles; later ones
+call the compiled kernel directly with new pointers.
 
-Triton itself is imported where something is launched: `import regard` works without it.
+`Launch` is one kernel, `Steps` a sequence of them with shared memory, `Pieces` the layout of that
+memory, and `SecondUseCache` what keeps them. Triton is imported only where something is launched, so
+that `import regard` works without it.
 """
 
 from __future__ import annotations
@@ -18,19 +20,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# Versions whose compiled kernels are known to be called as below; others are launched by Triton.
-KNOWN = ("3.6.",)
-# Kernels are compiled for pointers that 16 bytes divide, and otherwise for any.
+# Triton versions whose compiled kernels take the arguments that `direct` passes. The launcher is private
+# to Triton and changes between versions; with any other version every launch goes through Triton.
+KNOWN_TRITON = ("3.6.",)
+# Triton compiles one kernel for pointers aligned to 16 bytes and another for pointers that are not.
 ALIGNMENT = 16
-WORD = 4
-# Kinds of calls whose launches are kept, each of them some 20 kB.
+WORD_BYTES = 4
+# Call signatures whose launches are kept, at about 20 kB each.
 REMEMBERED = 256
-# How often a key comes until `AtSecondSight` makes something of it.
+# Uses of a key at which `SecondUseCache` builds its value.
 SIGHTS = 2
 
-# Where a kernel reads or writes: an address on a GPU, which keeps nothing alive; in Triton's
-# interpreter, which has no addresses, a tensor.
-Place = int | Tensor
+# Where a kernel reads or writes: an integer address on a GPU, which does not keep the memory alive, or
+# a tensor in Triton's interpreter, which has no addresses.
+Address = int | Tensor
 
 
 def has_addresses(device: torch.device) -> bool:
@@ -40,12 +43,12 @@ def has_addresses(device: torch.device) -> bool:
 
 @functools.cache
 def interpreted() -> bool:
-    """Whether Triton runs kernels in NumPy: it asks its environment when they are made."""
+    """Whether Triton runs kernels in NumPy, as TRITON_INTERPRET said when they were defined."""
     return triton_settings().interpret
 
 
-def places(*tensors: Tensor) -> Sequence[Place]:
-    """Where tensors of one device begin. The caller keeps them alive until all is launched."""
+def addresses(*tensors: Tensor) -> Sequence[Address]:
+    """Addresses of tensors on one device. The caller keeps the tensors alive until all is launched."""
     if has_addresses(tensors[0].device):
         return [x.data_ptr() for x in tensors]
     return tensors
@@ -61,19 +64,19 @@ class Pieces:
     """
 
     def __init__(self, *pieces: tuple[int, torch.dtype], gaps: bool = True) -> None:
-        step = ALIGNMENT // WORD if gaps else 1
+        step = ALIGNMENT // WORD_BYTES if gaps else 1
         self.starts, self.words = [], 0
         self.pieces = pieces
         for count, _ in pieces:
             self.starts.append(self.words)
             self.words += -(-count // step) * step
-        self.offsets = [WORD * start for start in self.starts]
+        self.offsets = [WORD_BYTES * start for start in self.starts]
 
     def new(self, device: torch.device) -> Tensor:
         """Memory that holds them all."""
         return torch.empty(self.words, dtype=torch.int32, device=device)
 
-    def cut(self, memory: Tensor) -> list[Place]:
+    def cut(self, memory: Tensor) -> list[Address]:
         """Where the pieces of such a memory are."""
         if not has_addresses(memory.device):
             return list(self.tensors(memory))
@@ -91,12 +94,13 @@ class Pieces:
 def current_stream(device: torch.device) -> int | None:
     """The stream to launch on directly, or None where launches have to go through Triton.
 
-    They have to where somebody's hooks are told of every launch, and in the interpreter.
+    They have to where a profiler or another user of Triton has set launch hooks, which only Triton calls,
+    and in the interpreter.
     """
     if not has_addresses(device):
         return None
     runtime = triton_settings()
-    # Chains of hooks, empty in general; in somebody's hands they may be anything.
+    # Usually empty chains of hooks, but a profiler may have assigned any callable.
     before, after = runtime.launch_enter_hook, runtime.launch_exit_hook
     if getattr(before, "calls", before) or getattr(after, "calls", after):
         return None
@@ -105,7 +109,7 @@ def current_stream(device: torch.device) -> int | None:
 
 @functools.cache
 def triton_settings() -> Any:
-    """What others tell Triton at run time."""
+    """Triton's run-time settings, which profilers and tests may change."""
     from triton.knobs import runtime
 
     return runtime
@@ -147,10 +151,10 @@ class Launch:
     ) -> None:
         self.kernel, self.programs, self.dtypes = kernel, programs, tuple(dtypes)
         self.arguments, self.constants, self.options = arguments, tuple(constants), options
-        # By which operands are aligned: as many as alignments that callers come with.
+        # One entry for each combination of aligned operands that callers have used.
         self.bound: dict[tuple[bool, ...] | None, Callable] = {}
 
-    def __call__(self, stream: int | None, pointers: Sequence[Place], *floats: float) -> Any:
+    def __call__(self, stream: int | None, pointers: Sequence[Address], *floats: float) -> Any:
         """Launch it; `stream` is what `current_stream` says.
 
         Where Triton was asked, what comes back is the compiled kernel.
@@ -171,7 +175,7 @@ class Launch:
             self.bound[aligned] = run
         return compiled
 
-    def ordinary(self, pointers: Sequence[Place], *floats: float) -> Any:
+    def ordinary(self, pointers: Sequence[Address], *floats: float) -> Any:
         """Launch it through Triton; what comes back is the compiled kernel."""
         given = [
             x if isinstance(x, Tensor) else Pointer(x, dtype)
@@ -182,7 +186,7 @@ class Launch:
 
 
 def alignments(pointers: Sequence) -> tuple[bool, ...]:
-    """Which of them are aligned: the kernel is compiled anew for each answer."""
+    """Which pointers are aligned; each combination is a separately compiled kernel."""
     return tuple(pointer % ALIGNMENT == 0 for pointer in pointers)
 
 
@@ -190,19 +194,19 @@ def direct(compiled: Any, programs: int) -> Callable | None:
     """A function of the stream and all arguments, or None where this Triton is not one we know."""
     import triton
 
-    if not triton.__version__.startswith(KNOWN):
+    if not triton.__version__.startswith(KNOWN_TRITON):
         return None
     try:
         launcher, function, packed = compiled.run, compiled.function, compiled.packed_metadata
         launch, scratch = launcher.launch, launcher.global_scratch_size
         scratch += launcher.profile_scratch_size
         how = (launcher.launch_cooperative_grid, launcher.launch_pdl)
-    except AttributeError:  # not compiled yet, by somebody's executor; or not for CUDA
+    except AttributeError:  # an asynchronous compiler has not finished, or it is not for CUDA
         return None
     if scratch:  # memory that Triton allocates for each launch
         return None
     grid = (programs, 1, 1)
-    # No memory of its own, its metadata, and nobody who watches.
+    # No scratch memory, the kernel's metadata, and no launch hooks.
     rest = (function, *how, None, None, packed, None, None, None)
     return lambda stream, *arguments: launch(*grid, stream, *rest, *arguments)
 
@@ -231,15 +235,15 @@ def filling(template: Any, *names: str) -> Callable[..., Any]:
 
 
 def slotted(template: Sequence) -> tuple[list[Tensor], Callable[..., Sequence]]:
-    """The tensors in the arguments of a kernel, and a function that puts places in their stead.
+    """The tensors in the arguments of a kernel, and a function that puts addresses in their place.
 
-    Arguments are tensors, numbers, None, and named tuples of such. The function takes places in the
+    Arguments are tensors, numbers, None, and named tuples of such. The function takes addresses in the
     order in which tensors are named first.
     """
     found: dict[int, int] = {}
     tensors: list[Tensor] = []
 
-    def places_in(values: Sequence) -> list[tuple[int, int]]:
+    def tensors_in(values: Sequence) -> list[tuple[int, int]]:
         at = []
         for i, x in enumerate(values):
             if isinstance(x, Tensor):
@@ -252,10 +256,10 @@ def slotted(template: Sequence) -> tuple[list[Tensor], Callable[..., Sequence]]:
     def emptied(values: Sequence) -> list:
         return [None if isinstance(x, Tensor) else x for x in values]
 
-    own, fields = places_in(template), emptied(template)
+    own, fields = tensors_in(template), emptied(template)
     groups = []
     for i, x in enumerate(template):
-        if isinstance(x, tuple) and (at := places_in(x)):
+        if isinstance(x, tuple) and (at := tensors_in(x)):
             groups.append((i, type(x)._make, emptied(x), at))  # type: ignore[attr-defined] # named
 
     def arguments(*operands: Any) -> list:
@@ -276,7 +280,7 @@ class Steps:
     """Launches one after another, and the memory that they share.
 
     What they are given is described by tensors without memory, on the device "meta"; a launch is added
-    with such tensors for arguments, and runs with the places of real ones.
+    with such tensors for arguments, and runs with the addresses of real ones.
 
     Args:
         given: what a call brings along, in its order.
@@ -291,7 +295,7 @@ class Steps:
         self.described = (*given, *pieces, *zeros)  # an id is that of a tensor that is alive
         self.layout = Pieces(*map(piece, pieces))
         self.cleared = Pieces(*map(piece, zeros))
-        self.launches: list[tuple[Launch, Callable[[Sequence[Place]], Sequence[Place]]]] = []
+        self.launches: list[tuple[Launch, Callable[[Sequence[Address]], Sequence[Address]]]] = []
 
     def add(
         self, kernel: Any, programs: int, template: Sequence, constants: Sequence, **options: Any
@@ -307,9 +311,9 @@ class Steps:
         """Launch all; what comes back is what each launch gave."""
         device = given[0].device
         memory, stream = self.layout.new(device), current_stream(device)
-        at = [*places(*given), *self.layout.cut(memory)]
+        at = [*addresses(*given), *self.layout.cut(memory)]
         if self.cleared.words:
-            # Places keep no memory alive: names do, to the end.
+            # Addresses do not keep memory alive: the names `memory` and `zeros` do, until all is launched.
             zeros = torch.zeros(self.cleared.words, dtype=torch.int32, device=device)
             at += self.cleared.cut(zeros)
         return [launch(stream, chosen(at)) for launch, chosen in self.launches]
@@ -317,13 +321,13 @@ class Steps:
 
 def piece(x: Tensor) -> tuple[int, torch.dtype]:
     """The words of memory that a tensor takes, and what they hold."""
-    return -(-x.numel() * x.element_size() // WORD), x.dtype
+    return -(-x.numel() * x.element_size() // WORD_BYTES), x.dtype
 
 
-class AtSecondSight:
-    """A function that makes something of a key, which is kept: None for a key that was not seen before.
+class SecondUseCache:
+    """A cache that builds a value when its key is used for the second time, and returns None before.
 
-    What comes once is not worth a plan: a decoder's keys have another length in every step.
+    Binding launches for a key used once does not pay: a decoder's keys have a new length in every step.
 
     Args:
         make: takes the key's parts.
@@ -331,7 +335,7 @@ class AtSecondSight:
     """
 
     def __init__(self, make: Callable[..., Any], most: int) -> None:
-        self.make, self.entry = make, functools.lru_cache(maxsize=most)(lambda *key: Entry())
+        self.make, self.entry = make, functools.lru_cache(maxsize=most)(lambda *key: SeenKey())
 
     def __call__(self, *key: Any) -> Any:
         """What is made of this key."""
@@ -355,8 +359,8 @@ class AtSecondSight:
         self.entry.cache_clear()
 
 
-class Entry:
-    """How often a key was seen until something was made of it."""
+class SeenKey:
+    """A key's uses so far, and the value once it is built."""
 
     def __init__(self) -> None:
         self.seen, self.made = 0, None

@@ -12,16 +12,25 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from regard.engines.base import Attended, repeat_heads
-from regard.engines.tiled.eager import apply, differentiated, in_forward_mode
+from regard.engines.base import Attended, Engine, repeat_heads
+from regard.engines.sizes import tanh_count
+from regard.engines.tiled.eager import apply, differentiated
 from regard.forms import Inner, Pairwise
+from regard.observed import in_forward_mode
 from regard.precision import working_dtype
 from regard.problem import Problem
 
 WEIGHTS = frozenset({"weights"})
+# On a GPU, calls of up to this many tanh, as in examples and tests, do not wait for kernels to be compiled.
+# Repeated calls are done sooner by kernels at any size: benchmarks/results/small_h200.json.
+FEW_TANH = 2**13
+# On a CPU plain PyTorch is faster up to here. With one query the tiled engine cannot amortise its
+# exponentials over queries, and pays only by the memory that it saves: benchmarks/results/small_cpu.json.
+FEW_TANH_ON_CPU = 2**18
+FEW_TANH_OF_ONE_QUERY = 2**23
 
 
-class Plain:
+class Plain(Engine):
     """The pairwise form in a dozen operations."""
 
     name = "plain"
@@ -46,6 +55,16 @@ class Plain:
         if p.mask is not None and not p.mask.same_for_every_query(p.queries):
             reasons.append("the mask may hide a key from one query and show it to another")
         return reasons
+
+    def comes_first(self, problem: Problem) -> bool:
+        """Small calls. Not on a CPU with `error=`, which asks for the series."""
+        p = problem
+        if not isinstance(p.form, Pairwise) or (p.on_cpu and p.error is not None):
+            return False
+        if not p.on_cpu:
+            return tanh_count(p) <= FEW_TANH
+        few = FEW_TANH_OF_ONE_QUERY if p.queries == 1 else FEW_TANH_ON_CPU
+        return tanh_count(p) <= few
 
     def missing_promises(self, problem: Problem) -> list[str]:
         """Memory, and one edge."""

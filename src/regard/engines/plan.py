@@ -2,6 +2,7 @@
 
 The choice depends on shapes, dtypes and options, never on timing: the same call runs the same engine
 on every machine of a job. One exception: on the CPU `sine` also looks at the range of the tensors.
+Which engines there are is in `lineup.py`; here every engine is asked the same questions (`base.Engine`).
 """
 
 from __future__ import annotations
@@ -15,41 +16,22 @@ import torch
 from torch import Tensor
 
 from regard.engines.base import Engine, RunAgain
-from regard.engines.cpu import Cpu, blocked_scores
 from regard.engines.gpu import HAS_TRITON
-from regard.engines.plain import Plain
-from regard.engines.reference import Reference, raw_scores
-from regard.engines.sdpa import Sdpa
-from regard.engines.sine import Sine
-from regard.engines.sine.device import is_too_short, tanh_count
-from regard.engines.sine.parts import PARTS
-from regard.engines.triton import Behind, Triton
+from regard.engines.lineup import ENGINES
 from regard.forms import Inner, Pairwise
 from regard.precision import working_dtype
 from regard.problem import Problem
 from regard.scores import Score
-from regard.sine import escapes
 from regard.sine.activation import row_of
 
-SDPA, CPU, TRITON, PLAIN, REFERENCE = Sdpa(), Cpu(), Triton(), Plain(), Reference()
-SINE = Sine(through=(SDPA, CPU, TRITON, REFERENCE))
-# Engines do not import one another: what stands behind the series on a GPU is put in here.
-PARTS.exact = Behind()
-# In order of preference: the first that does not refuse runs.
-ENGINES: tuple[Engine, ...] = (SDPA, SINE, CPU, TRITON, PLAIN, REFERENCE)
-# Calls of up to this many tanh, as in examples and tests, go to plain PyTorch: nobody waits for kernels
-# to be compiled. Calls that come again are done sooner by kernels at any size:
-# benchmarks/results/small_h200.json.
-FEW_TANH = 2**13
-# The same on a CPU, where plain PyTorch is the sooner up to here; one query alone repays exponentials
-# of its own only by the memory they save. benchmarks/results/small_cpu.json.
-FEW_TANH_ON_CPU = 2**18
-FEW_TANH_OF_ONE_QUERY = 2**23
 BY_NAME: dict[str, Engine] = {engine.name: engine for engine in ENGINES}
-
-
-# Where an engine has a short way for calls that come again.
-REPEATED_ON = TRITON.devices if HAS_TRITON else ()
+# Those that may ask to come first. From the end: the simpler an engine is, the smaller the calls for which
+# it does.
+MAY_COME_FIRST = tuple(
+    engine for engine in reversed(ENGINES) if type(engine).comes_first is not Engine.comes_first
+)
+# Types of devices on which some engine has a short cut for repeated calls.
+REPEATED_ON = frozenset(device for engine in ENGINES for device in engine.repeats_on)
 
 
 class EngineRefused(ValueError):
@@ -109,39 +91,23 @@ class Plan:
 
 def preferred(p: Problem) -> tuple[Engine, ...]:
     """All engines, the one to ask first in front."""
-    form = p.form
-    if not isinstance(form, Pairwise) or (p.on_cpu and p.error is not None):
-        return ENGINES
-    tanh = tanh_count(p)
-    if p.on_cpu:
-        few = FEW_TANH_OF_ONE_QUERY if p.queries == 1 else FEW_TANH_ON_CPU
-        return (PLAIN, *ENGINES) if tanh <= few else ENGINES
-    if tanh <= FEW_TANH:
-        return (PLAIN, *ENGINES)
-    # The series would refuse, and a short call would notice the time that asking it takes.
-    return (TRITON, *ENGINES) if is_too_short(p) else ENGINES
+    for engine in MAY_COME_FIRST:
+        if engine.comes_first(p):
+            return (engine, *ENGINES)
+    return ENGINES
 
 
 def pick(problem: Problem, engine: str | None = None) -> Engine:
     """The engine to run; one asked for by name never falls back to another."""
     if engine is None:
         for candidate in preferred(problem):
-            if not asked(candidate, problem):
+            if not candidate.refusals_of_call(problem):
                 return candidate
     chosen = named_engine(engine)
-    allow(problem, chosen)
-    reasons = asked(chosen, problem)
+    reasons = chosen.refusals_of_call(problem)
     if reasons:
         raise EngineRefused(chosen.name, reasons)
     return chosen
-
-
-def asked(engine: Engine, problem: Problem) -> list[str]:
-    """Its refusals for a call that is really made: one that leaves the series' range is counted."""
-    reasons = engine.refusals(problem)
-    if engine is SINE and SINE.depends_on_range(problem):
-        escapes.note(not reasons)
-    return reasons
 
 
 def repeated(
@@ -149,19 +115,18 @@ def repeated(
 ) -> RunAgain | None:
     """What runs further calls like this one, of a pairwise form and without options; or None.
 
-    `given` is query, key, value and v as the caller gave them, and `output` what was returned. Long calls
-    have no need of it: kernels are what they wait for.
+    See `Engine.repeated`. Only the engine that is asked first is asked for it: the others serve long
+    calls, which wait for kernels and not for Python.
     """
     first = preferred(problem)[0] if engine is None else named_engine(engine)
-    if first is not TRITON or TRITON.refusals(problem):
-        return None
-    return TRITON.repeated(problem, given, output)
+    return first.repeated(problem, given, output)
 
 
-def allow(problem: Problem, engine: Engine) -> None:
-    """Who asks for an approximate engine by name and no error takes what it gives."""
-    if engine is SINE and problem.error is None:
-        problem.error = math.inf
+def allowed_error(error: float | None, engine: str | None) -> float | None:
+    """The error that a call allows: an approximate engine asked for by name runs with its own bound."""
+    if error is None and engine is not None and named_engine(engine).approximate:
+        return math.inf
+    return error
 
 
 def named_engine(name: str | None) -> Engine:
@@ -175,34 +140,26 @@ def named_engine(name: str | None) -> Engine:
 
 def scores(problem: Problem) -> Tensor:
     """Raw logits (*, H, Q, L) in working precision, by the leanest route on this device."""
-    form = problem.form
-    if isinstance(form, Pairwise) and problem.on_cpu:
-        return blocked_scores(problem)
-    if (
-        isinstance(form, Pairwise)
-        and not TRITON.refusals(problem)
-        and not TRITON.has_long_heads(problem)
-    ):
-        return TRITON.scores(problem)
-    return raw_scores(form, working_dtype(form.query.dtype))
+    for engine in ENGINES:
+        found = engine.raw_scores(problem)
+        if found is not None:
+            return found
+    raise AssertionError("the reference has raw scores of every form")
 
 
 def make_plan(problem: Problem, score: Score, engine: str | None = None) -> Plan:
     """The plan for a problem; see `Plan`."""
-    if engine is not None:
-        allow(problem, named_engine(engine))
     refusals = {candidate.name: candidate.refusals(problem) for candidate in ENGINES}
     if engine is None:
         chosen = next(x for x in preferred(problem) if not refusals[x.name])
     else:
         chosen = named_engine(engine)
     served = not refusals[chosen.name]
-    added = SINE.added_error(problem) if served and chosen is SINE else 0.0
     return Plan(
         engine=chosen.name if served else None,
         score=score.name,
         form=problem.form.describe(),
-        error_bound=error_bound(problem) + added,
+        error_bound=error_bound(problem) + (chosen.added_error(problem) if served else 0.0),
         refused={name: reasons for name, reasons in refusals.items() if reasons},
         also=[name for name, reasons in refusals.items() if not reasons and name != chosen.name],
         notes=(chosen.missing_promises(problem) if served else []) + machine_notes(problem),

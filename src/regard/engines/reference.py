@@ -36,6 +36,7 @@ from torch.nn import functional as F
 
 from regard.engines.base import (
     Attended,
+    Engine,
     jacobian_norm,
     repeat_heads,
     soft_capped,
@@ -46,7 +47,7 @@ from regard.precision import working_dtype
 from regard.problem import Problem
 
 
-class Reference:
+class Reference(Engine):
     """Plain PyTorch; never refuses."""
 
     name = "reference"
@@ -58,6 +59,11 @@ class Reference:
     def missing_promises(self, problem: Problem) -> list[str]:
         """None."""
         return []
+
+    def raw_scores(self, problem: Problem) -> Tensor:
+        """By the specification; it builds the [Q, L, hidden] tensor of a pairwise score."""
+        form = problem.form
+        return raw_scores(form, working_dtype(form.query.dtype))
 
     def run(self, problem: Problem) -> Attended:
         """Compute what the module's docstring says, step by step."""

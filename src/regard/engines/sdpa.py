@@ -14,7 +14,8 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import pad, scaled_dot_product_attention
 
-from regard.engines.base import Attended
+from regard.engines.base import Attended, Engine
+from regard.engines.sizes import four_dims
 from regard.forms import Inner
 from regard.mask import Mask
 from regard.problem import Problem
@@ -32,7 +33,7 @@ VECTOR = 16
 MASKED_BACKENDS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 
-class Sdpa:
+class Sdpa(Engine):
     """PyTorch's own scaled dot product attention."""
 
     name = "sdpa"
@@ -168,13 +169,6 @@ def widen(x: Tensor, width: int) -> Tensor:
     return pad(x, (0, extra))
 
 
-def four_dims(x: Tensor, lead: tuple[int, ...]) -> Tensor:
-    """Broadcast the leading dims and make them one."""
-    if len(lead) == 1 and x.shape[0] == lead[0]:
-        return x
-    return x.expand(*lead, *x.shape[-3:]).reshape(math.prod(lead), *x.shape[-3:])
-
-
 def beta_columns(query: Tensor, key: Tensor, beta: Tensor, scale: float) -> tuple[Tensor, Tensor]:
     """Write `scale * <query, key> + beta` as one inner product.
 
@@ -201,18 +195,6 @@ def beta_columns(query: Tensor, key: Tensor, beta: Tensor, scale: float) -> tupl
     return torch.cat([query, *ones], -1), wide
 
 
-def causal_only(mask: Mask) -> bool:
-    """Whether the mask is one causal band and nothing else."""
-    plain = len(mask.allowed) == len(mask.packed) == 0
-    return (
-        plain
-        and mask.key_lengths is None
-        and mask.query_lengths is None
-        and len(mask.bands) == 1
-        and mask.bands[0].is_causal
-    )
-
-
 def padding_only(mask: Mask) -> bool:
     """Whether the mask says the same of a key to every real query."""
     alike = len(mask.bands) == len(mask.packed) == 0
@@ -221,7 +203,7 @@ def padding_only(mask: Mask) -> bool:
 
 def served_by_flag(p: Problem) -> bool:
     """Whether SDPA's own `is_causal` says what the mask says."""
-    if p.mask is None or p.bias is not None or not causal_only(p.mask):
+    if p.mask is None or p.bias is not None or not p.mask.is_only_causal:
         return False
     return p.queries == p.keys or p.mask.bands[0].alignment == "top_left"
 

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 
 import torch
 
+from regard.measuring.failures import first_line
+
 # Compilers, libraries and caches must be past their first calls before a recording.
 WARM_UPS = 2
 
@@ -20,7 +22,7 @@ class Recorder:
     """Records calls on one GPU.
 
     All recordings share one memory pool, so that it grows with the largest of them and not with
-    their sum: they are replayed one after the other, and nobody reads what a replay leaves.
+    their sum: they are replayed one after the other, and the output of a replay is never read.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -104,12 +106,3 @@ def no_collection() -> Iterator[None]:
     finally:
         if collecting:
             gc.enable()
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of an error, without pages of a compiler's log."""
-    try:
-        text = str(error).strip().partition("\n")[0]
-    except Exception:  # what it says is a user's code too
-        text = "its message cannot be read"
-    return f"{type(error).__name__}: {text[:200]}"

@@ -8,6 +8,9 @@
 | `seq2seq` | attention for recurrent decoders, an encoder-decoder, greedy and beam search |
 | `graph` | attention over the edges of a graph |
 | `weights` | save and load by safetensors |
+
+Formulas of scores belong to `regard.scores`, and how they are computed to `regard.engines`: a module
+projects, splits heads, reads masks and calls `regard.attention`.
 """
 
 from regard.nn import seq2seq

@@ -42,7 +42,7 @@ def blank() -> Iterator[Figure]:
         from matplotlib.figure import Figure
     except ImportError:
         raise ImportError("regard.plot draws with matplotlib: pip install matplotlib") from None
-    from regard.measuring.figure import STYLE
+    from regard.figures.render import STYLE
 
     known = {font.name for font in font_manager.fontManager.ttflist}
     fonts = ["DejaVu Sans", *(name for name in FURTHER_FONTS if name in known)]
@@ -55,7 +55,7 @@ def colors() -> Colormap:
     """White for 0, through blue, to nearly black: ordered in grey too. Grey where there is nothing."""
     from matplotlib.colors import LinearSegmentedColormap
 
-    from regard.measuring.figure import OURS
+    from regard.figures.render import OURS
 
     made = LinearSegmentedColormap.from_list("regard", ["#FFFFFF", PALE, OURS, "#06283D"])
     return made.with_extremes(bad="#E4E4E4")
@@ -156,7 +156,7 @@ def largest_of(weights: Tensor) -> float:
 
 def write_values(axes: Axes, weights: Tensor, largest: float, inches: float) -> None:
     """The weight in each square, two digits; those below 0.005 stay empty."""
-    from regard.measuring.figure import INK
+    from regard.figures.render import INK
 
     for row, line in enumerate(weights.tolist()):
         for column, weight in enumerate(line):

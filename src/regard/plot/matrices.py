@@ -193,7 +193,7 @@ def decoding(
     inches = looks.cell(rows, steps, values=False, room=8.0)
     slant = looks.turned(under, inches, top=False)
     with looks.blank() as figure:
-        from regard.measuring.figure import TEXTBOOK
+        from regard.figures.render import TEXTBOOK
 
         figure.set_size_inches(
             looks.length(left) + inches * steps + 2.6,

@@ -83,7 +83,7 @@ def compare(
     inches = max(min(0.3, 8.0 / count), 0.04)
     farthest = max(given.max().item() for given in found.values()) or 1.0
     with looks.blank() as figure:
-        from regard.measuring.figure import OURS
+        from regard.figures.render import OURS
 
         figure.set_layout_engine("constrained")
         figure.set_size_inches(

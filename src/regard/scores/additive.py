@@ -80,6 +80,11 @@ class Additive(PairwiseScore):
         self.gain = nn.Parameter(torch.empty(heads)) if weight_norm else None
         self.reset_parameters()
 
+    @classmethod
+    def for_width(cls, width: int, heads: int, key_heads: int) -> Additive:
+        """As many hidden units as the projections are wide."""
+        return cls(width, heads)
+
     def arguments(self) -> dict[str, object]:
         """Sizes, and which parameters there are."""
         series: dict[str, object] = {}

@@ -67,6 +67,21 @@ class Score(nn.Module):
         """What builds this score again, by name; wrappers leave out the score inside."""
         return {}
 
+    @classmethod
+    def without_parameters(cls) -> Score | None:
+        """What the name stands for in a call; None where the score has parameters to learn."""
+        return None
+
+    @classmethod
+    def for_width(cls, width: int, heads: int, key_heads: int) -> Score:
+        """What the name stands for in a module: a fresh score for projections of this width."""
+        return cls()
+
+    @classmethod
+    def how_to_build(cls) -> str:
+        """How to write the score out where its name is not enough, for messages."""
+        return f"{cls.__name__}(...)"
+
     def extra_repr(self) -> str:
         """The arguments, for printing."""
         return ", ".join(f"{name}={value!r}" for name, value in self.arguments().items())
@@ -183,6 +198,15 @@ class PairwiseScore(Score):
     parameter: float = 0.0
     series: str = "matched"
 
+    @classmethod
+    def how_to_build(cls) -> str:
+        """With projections in front, or without."""
+        own = f"{cls.__name__}(hidden, heads)"
+        return (
+            f"Projected({own}, query_dim, key_dim), or {own} "
+            "where query and key are projected already"
+        )
+
     def bare(self) -> Tensor | None:
         """v, where queries and keys are a and b as they come; None where lowering changes them."""
         return None
@@ -211,7 +235,7 @@ class PairwiseScore(Score):
 
 
 def check_side(side: object, wanted: type, method: str, score: Score) -> None:
-    """Refuse what `query` or `key` of somebody's score returned, where it is no lowered side."""
+    """Refuse what a score's own `query` or `key` returned, unless it is a lowered side."""
     if not isinstance(side, wanted):
         raise TypeError(
             f"{type(score).__name__}.{method} must return {wanted.__name__}(...), got "
@@ -255,7 +279,7 @@ def check_dim(x: Tensor, dim: int, side: str, score: Score, hint: str = "") -> N
 
 
 def is_as_written(module: nn.Module, written: dict[str, object]) -> bool:
-    """Whether these methods are still those that were `written`: no subclass has others, nobody patched them."""
+    """Whether these methods are those of `written`: neither overridden by a subclass nor patched."""
     kind, own = type(module), module.__dict__
     for name, method in written.items():
         if getattr(kind, name) is not method or name in own:

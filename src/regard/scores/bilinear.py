@@ -38,6 +38,16 @@ class Bilinear(InnerScore):
         """Draw `W` anew."""
         nn.init.normal_(self.weight, std=(self.query_dim * self.key_dim) ** -0.5)
 
+    @classmethod
+    def for_width(cls, width: int, heads: int, key_heads: int) -> Bilinear:
+        """A square matrix for each query head."""
+        return cls(width, width, heads)
+
+    @classmethod
+    def how_to_build(cls) -> str:
+        """Dims, sizes and heads."""
+        return "Bilinear(query_dim, key_dim, heads)"
+
     def arguments(self) -> dict[str, object]:
         """Both dims and heads."""
         return {"query_dim": self.query_dim, "key_dim": self.key_dim, "heads": self.heads}

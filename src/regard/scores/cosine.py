@@ -62,6 +62,16 @@ class Cosine(InnerScore):
         if self.gain is not None:
             nn.init.ones_(self.gain)
 
+    @classmethod
+    def without_parameters(cls) -> Cosine:
+        """Without gains."""
+        return cls(heads=None)
+
+    @classmethod
+    def for_width(cls, width: int, heads: int, key_heads: int) -> Cosine:
+        """A gain for each query head."""
+        return cls(heads)
+
     def arguments(self) -> dict[str, object]:
         """Heads, scale and eps."""
         return {"heads": self.heads, "scale": self.scale, "eps": self.eps}

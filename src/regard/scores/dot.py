@@ -17,3 +17,8 @@ class Dot(InnerScore):
     """
 
     name = "dot"
+
+    @classmethod
+    def without_parameters(cls) -> Dot:
+        """It never has any."""
+        return cls()

@@ -48,6 +48,11 @@ class GAT(PairwiseScore):
         self.edge_vector = nn.Parameter(torch.empty(heads, hidden)) if edge else None
         self.reset_parameters()
 
+    @classmethod
+    def for_width(cls, width: int, heads: int, key_heads: int) -> GAT:
+        """Vectors as wide as the projections."""
+        return cls(width, heads)
+
     def arguments(self) -> dict[str, object]:
         """Sizes, slope, and whether there is a vector for edges."""
         return {

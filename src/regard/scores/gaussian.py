@@ -66,6 +66,16 @@ class Gaussian(InnerScore):
         if self.log_factor is not None:
             nn.init.zeros_(self.log_factor)
 
+    @classmethod
+    def without_parameters(cls) -> Gaussian:
+        """Without learned factors."""
+        return cls(heads=None)
+
+    @classmethod
+    def for_width(cls, width: int, heads: int, key_heads: int) -> Gaussian:
+        """A factor for each key head."""
+        return cls(heads=key_heads)
+
     def arguments(self) -> dict[str, object]:
         """Bandwidth and heads."""
         return {"bandwidth": self.bandwidth, "heads": self.key_heads}

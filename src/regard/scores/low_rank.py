@@ -53,6 +53,16 @@ class LowRank(InnerScore):
         nn.init.normal_(self.query_factor, std=self.query_dim**-0.5)
         nn.init.normal_(self.key_factor, std=self.key_dim**-0.5)
 
+    @classmethod
+    def for_width(cls, width: int, heads: int, key_heads: int) -> LowRank:
+        """A quarter of the width as rank."""
+        return cls(width, width, max(width // 4, 1), heads, key_heads)
+
+    @classmethod
+    def how_to_build(cls) -> str:
+        """Dims, sizes and heads."""
+        return "LowRank(query_dim, key_dim, rank, heads)"
+
     def arguments(self) -> dict[str, object]:
         """Dims, rank and heads of both sides."""
         return {

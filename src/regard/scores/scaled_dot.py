@@ -19,6 +19,11 @@ class ScaledDot(InnerScore):
 
     name = "scaled_dot"
 
+    @classmethod
+    def without_parameters(cls) -> ScaledDot:
+        """It never has any."""
+        return cls()
+
     def query(self, q: Tensor) -> InnerQuery:
         """The query itself; the scale is left to the engine."""
         return InnerQuery(q, scale=max(q.shape[-1], 1) ** -0.5)

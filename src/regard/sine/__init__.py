@@ -3,8 +3,14 @@
 `sin(w (a + b)) = sin(wa) cos(wb) + cos(wa) sin(wb)`, so that a short sine series of tanh turns
 `sum_h v_h tanh(a_h + b_h)` into an inner product of features, which any attention kernel runs.
 
-`fit.py` makes the tables, `series.py` reads them, `lowering.py` builds the features, `escapes.py`
-counts the calls that were out of range.
+- `fit.py`: fits the series and writes `tables.json`; run by hand, never at import.
+- `series.py`: reads the tables.
+- `lowering.py`: turns a pairwise form into features, with error bounds.
+- `activation.py`: the series itself as an activation.
+- `escapes.py`: counts calls that were out of range.
+
+This is the maths on plain tensors. The engine that runs it, kernels included, is
+`regard.engines.sine_features`.
 """
 
 from regard.sine import escapes

@@ -6,19 +6,19 @@ import torch
 from torch import Tensor
 
 from regard.activations import Activation
-from regard.sine.series import Row, rows
+from regard.sine.series import SeriesRow, rows
 
-RANK = 6
+ACTIVATION_RANK = 6
 # No part of the range is favoured: how often a trained model meets each is its own affair.
-KIND = "uniform"
+ACTIVATION_KIND = "uniform"
 
 
-def row_of(reach: float) -> Row:
+def row_of(reach: float) -> SeriesRow:
     """The row of a reach, which must be one that was fitted."""
-    for row in rows(KIND, RANK):
+    for row in rows(ACTIVATION_KIND, ACTIVATION_RANK):
         if row.reach == reach:
             return row
-    fitted = ", ".join(f"{row.reach:g}" for row in rows(KIND, RANK))
+    fitted = ", ".join(f"{row.reach:g}" for row in rows(ACTIVATION_KIND, ACTIVATION_RANK))
     raise ValueError(f"no sine series was fitted for reach={reach!r}; reaches: {fitted}")
 
 

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 
-class Kind(NamedTuple):
+class FitGoal(NamedTuple):
     """What a fit makes least.
 
     slope_weight: how much an error of the derivative counts beside one of the value.
@@ -45,18 +45,18 @@ class Kind(NamedTuple):
 # output by rank 4 to 1.5 times the error of an exact bf16 kernel, without one it is 3 times. A taper
 # of 100 brings the gradients by rank 7 to 1.3 times (rank 6: 2.1, and without a taper 5). More would
 # harm inputs that do come near their reach, as uniform ones.
-KINDS = {
-    "fast": Kind(slope_weight=0.0, taper=30.0),
-    "matched": Kind(slope_weight=0.25, taper=100.0),
+FIT_GOALS = {
+    "fast": FitGoal(slope_weight=0.0, taper=30.0),
+    "matched": FitGoal(slope_weight=0.25, taper=100.0),
     # A tenth: the largest error of the value is 5% above the least, that of the slope 1/3 as large.
-    "uniform": Kind(slope_weight=0.1, taper=1.0),
-    "normal": Kind(slope_weight=0.0, taper=1.0, density=True),
+    "uniform": FitGoal(slope_weight=0.1, taper=1.0),
+    "normal": FitGoal(slope_weight=0.0, taper=1.0, density=True),
 }
-# 3 is for the one unit that lends its last sine to the linear term, see engines/sine/widths.py.
+# 3 is for the one unit that lends its last sine to the linear term, see engines/sine_features/widths.py.
 RANKS = (3, 4, 5, 6, 7, 8, 10, 12)
 # Errors grow with about the fourth power of the reach and a hidden unit takes the next longer row,
 # so the steps are short where the error counts: below 5 it is small, beyond 10 too large anyway.
-REACHES = (
+FITTED_REACHES = (
     *(1.0, 1.5, 2.0, 3.0, 4.0, 4.5, 5.0, 5.5),
     *(6.0 + 0.25 * step for step in range(17)),
     *(10.5, 11.0, 11.5, 12.0, 13.0, 14.0, 15.0, 16.0),
@@ -66,16 +66,16 @@ BULK = 0.2
 # Typical errors are for normal a + b with this many standard deviations in the reach.
 TYPICAL_REACH = 5.0
 NODES = 500
-STEPS = 200
+FIT_STEPS = 200
 # Sine number r = 0, 1, ... starts at (r + offset) pi / (stretch reach): (offset, stretch) for long
 # reaches, where good series are near harmonics of a shorter period, for short ones, and for the
 # first row, which has no other to start from.
-STARTS, SHORT_STARTS, SHORT = ((1.0, 0.62),), ((0.75, 0.8), (0.75, 1.35)), 5.5
-FIRST_STARTS = (*STARTS, (1.0, 0.55), (1.0, 0.58), (0.75, 0.55), (0.75, 0.8))
-TABLES = Path(__file__).with_name("tables.json")
+LONG_STARTS, SHORT_STARTS, SHORT_REACH = ((1.0, 0.62),), ((0.75, 0.8), (0.75, 1.35)), 5.5
+FIRST_STARTS = (*LONG_STARTS, (1.0, 0.55), (1.0, 0.58), (0.75, 0.55), (0.75, 0.8))
+TABLES_FILE = Path(__file__).with_name("tables.json")
 
 
-class Row(NamedTuple):
+class SeriesRow(NamedTuple):
     """`linear * x + sum_r coefficients_r sin(frequencies_r x)`, close to tanh for |x| <= reach.
 
     `error` and `slope_error` are the largest errors of value and derivative within the reach,
@@ -112,25 +112,25 @@ def errors(x: Tensor, w: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
     return values @ c - y, slopes @ c - (1 - y * y)
 
 
-class Fit:
+class SeriesFit:
     """One fit in progress: nodes, Lawson's weights, and the best series seen.
 
     Rows of the least squares problem are the values at the nodes, then (where they count) the
     derivatives; `scale` turns their errors into what is to be least.
     """
 
-    def __init__(self, kind: Kind, reach: float, start: Tensor) -> None:
-        self.kind = kind
+    def __init__(self, goal: FitGoal, reach: float, start: Tensor) -> None:
+        self.goal = goal
         # Denser towards the end of the range, where the error of a minimax fit turns fastest.
         angle = torch.linspace(0, math.pi / 2, NODES + 1, dtype=torch.float64)[1:]
         self.x = reach * angle.sin()
         self.w = start
-        scale = 1 / tolerance(self.x, reach, kind.taper)
-        if kind.density:
+        scale = 1 / tolerance(self.x, reach, goal.taper)
+        if goal.density:
             # The root of the density of a + b, by spacing of the nodes.
             gaps = torch.diff(self.x, prepend=self.x.new_zeros(1))
             scale = (torch.exp(-self.x.square() / 4) * gaps).sqrt() + 1e-4
-        self.scale = torch.cat([scale, kind.slope_weight * scale]) if kind.slope_weight else scale
+        self.scale = torch.cat([scale, goal.slope_weight * scale]) if goal.slope_weight else scale
         self.weight = torch.ones_like(self.scale)
         target = torch.cat([y := self.x.tanh(), 1 - y * y])[: len(self.scale)]
         matrix = torch.cat(columns(self.x, self.w))[: len(self.scale)]
@@ -169,13 +169,13 @@ class Fit:
     def run(self) -> tuple[float, Tensor, Tensor]:
         """The best series found: its scaled error, frequencies, coefficients."""
         best = (math.inf, self.w, self.c)
-        for step in range(STEPS):
+        for step in range(FIT_STEPS):
             self.step()
             r = self.residual(self.w, self.c).abs()
-            found = float(r.norm() if self.kind.density else r.max())
+            found = float(r.norm() if self.goal.density else r.max())
             if found < best[0]:
                 best = (found, self.w, self.c)
-            if step % 3 == 2 and not self.kind.density:
+            if step % 3 == 2 and not self.goal.density:
                 self.weight = self.weight * (r / r.max()).clamp(min=1e-3) ** 0.3
                 self.weight = self.weight / self.weight.norm()
         return best
@@ -186,23 +186,23 @@ def least_squares(matrix: Tensor, target: Tensor) -> Tensor:
     return torch.linalg.lstsq(matrix, target.unsqueeze(-1), driver="gelsd").solution.squeeze(-1)
 
 
-def fit(kind: Kind, rank: int, reach: float, near: Row | None = None) -> Row:
+def fit(goal: FitGoal, rank: int, reach: float, near: SeriesRow | None = None) -> SeriesRow:
     """The best series of `rank` sines for |x| <= `reach`, over several starts.
 
     `near` is a row of the same reach or a longer one, whose frequencies are one more start.
     """
     number = torch.arange(rank, dtype=torch.float64)
-    places = FIRST_STARTS if near is None else SHORT_STARTS if reach <= SHORT else STARTS
+    places = FIRST_STARTS if near is None else SHORT_STARTS if reach <= SHORT_REACH else LONG_STARTS
     starts = [(number + offset) * math.pi / (stretch * reach) for offset, stretch in places]
     if near is not None:
         starts.append(torch.tensor(near.frequencies, dtype=torch.float64))
-    tries = [Fit(kind, reach, start).run() for start in starts]
+    tries = [SeriesFit(goal, reach, start).run() for start in starts]
     _, w, c = min(tries, key=lambda found: found[0])
     order = w.argsort()
     return measured(reach, w[order], torch.cat([c[:1], c[1:][order]]))
 
 
-def measured(reach: float, w: Tensor, c: Tensor) -> Row:
+def measured(reach: float, w: Tensor, c: Tensor) -> SeriesRow:
     """The row with its errors on a grid of its own, after rounding to the digits written."""
     w, c = (torch.tensor(digits(y), dtype=torch.float64) for y in (w, c))
     x = torch.linspace(0, reach, 20_001, dtype=torch.float64)
@@ -212,7 +212,7 @@ def measured(reach: float, w: Tensor, c: Tensor) -> Row:
     stated = [e.abs().max() for e in found] + [(density * e.square()).sum().sqrt() for e in found]
     linear, *coefficients = c.tolist()
     # Rounded up, which also covers what a grid can miss.
-    return Row(
+    return SeriesRow(
         reach,
         linear,
         w.tolist(),
@@ -226,25 +226,25 @@ def digits(x: Tensor) -> list[float]:
     return [float(f"{y:.10g}") for y in x.tolist()]
 
 
-def table(kind: Kind, rank: int) -> list[Row]:
+def table(goal: FitGoal, rank: int) -> list[SeriesRow]:
     """A row for every reach. From long to short: the long ones are the well-behaved starts."""
-    rows: list[Row] = []
-    for reach in REACHES[::-1]:
-        rows.insert(0, fit(kind, rank, reach, rows[0] if rows else None))
+    rows: list[SeriesRow] = []
+    for reach in FITTED_REACHES[::-1]:
+        rows.insert(0, fit(goal, rank, reach, rows[0] if rows else None))
     return rows
 
 
 def main() -> None:
-    """Fit every table and write them."""
-    tables: dict[str, dict[int, list[Row]]] = {}
-    for name, kind in KINDS.items():
+    """SeriesFit every table and write them."""
+    tables: dict[str, dict[int, list[SeriesRow]]] = {}
+    for name, goal in FIT_GOALS.items():
         tables[name] = {}
-        for rank in RANKS[1:] if kind.density else RANKS:
-            if kind.density:
+        for rank in RANKS[1:] if goal.density else RANKS:
+            if goal.density:
                 near = next(row for row in tables["matched"][rank] if row.reach == DENSITY_REACH)
-                rows = [fit(kind, rank, DENSITY_REACH, near)]
+                rows = [fit(goal, rank, DENSITY_REACH, near)]
             else:
-                rows = table(kind, rank)
+                rows = table(goal, rank)
             tables[name][rank] = rows
             print(f"{name:<8} rank {rank:>2}: " + " ".join(f"{row.error:.0e}" for row in rows))
             sys.stdout.flush()
@@ -252,7 +252,7 @@ def main() -> None:
         name: {rank: [row._asdict() for row in rows] for rank, rows in ranks.items()}
         for name, ranks in tables.items()
     }
-    TABLES.write_text(json.dumps(written, separators=(",", ":")) + "\n")
+    TABLES_FILE.write_text(json.dumps(written, separators=(",", ":")) + "\n")
 
 
 if __name__ == "__main__":

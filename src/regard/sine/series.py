@@ -12,9 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from regard.sine.fit import KINDS as FITS
-from regard.sine.fit import TABLES as FILE
-from regard.sine.fit import Row
+from regard.sine.fit import FIT_GOALS, TABLES_FILE, SeriesRow
 
 
 class Series(NamedTuple):
@@ -33,11 +31,11 @@ class Series(NamedTuple):
 # fast: least typical error of the value. matched: the same for value and derivative, for training.
 # uniform: least error anywhere within the reach, for a proven bound.
 # normal: least mean square error for standard normal a and b; no bound, asked for by name alone.
-KINDS = tuple(FITS)
+KINDS = tuple(FIT_GOALS)
 # Read at import, once: a compiled graph cannot open a file.
-TABLES: dict[str, dict[int, list[Row]]] = {
-    kind: {int(rank): [Row(**row) for row in rows] for rank, rows in ranks.items()}
-    for kind, ranks in json.loads(FILE.read_text()).items()
+TABLES: dict[str, dict[int, list[SeriesRow]]] = {
+    kind: {int(rank): [SeriesRow(**row) for row in rows] for rank, rows in ranks.items()}
+    for kind, ranks in json.loads(TABLES_FILE.read_text()).items()
 }
 # The shortest series that errs at most twice as much as an exact kernel with bf16 inputs and outputs:
 # FAST_RANK in the output, MATCHED_RANK in the output and the gradients of a and b. With normal a and
@@ -53,7 +51,7 @@ def ranks(kind: str) -> tuple[int, ...]:
     return tuple(sorted(TABLES[kind]))
 
 
-def rows(kind: str, rank: int) -> list[Row]:
+def rows(kind: str, rank: int) -> list[SeriesRow]:
     """The rows of a kind and rank in order of their reach, or an error that lists what there is."""
     if kind not in TABLES:
         near = difflib.get_close_matches(str(kind), TABLES, n=1)
@@ -111,8 +109,8 @@ def load(kind: str, rank: int, device: torch.device | str = "cpu") -> Series:
 def to_be_kept() -> Iterator[None]:
     """For tensors that outlive the call that makes them.
 
-    Made in inference mode they could not be saved for a backward later; made in somebody's mode, as for
-    fake tensors, they would hold nothing when it is gone.
+    A tensor made in inference mode cannot be saved for a later backward. One made under a dispatch mode,
+    such as FakeTensorMode, holds no data once the mode has ended.
     """
     with torch.inference_mode(False), _disable_current_modes():
         yield

@@ -7,14 +7,17 @@ check_score(lambda query_dim, key_dim, heads, key_heads: MyScore(heads), my_form
 ```
 
 It needs torch alone; the library's own tests run it under pytest.
+
+`scores.py` and `wrappers.py` hold the scores under contract with their formulas, `support.py` what each
+engine refuses. Nothing here may derive what is expected from the code that is tested.
 """
 
-from regard.testing.cases import DTYPES, SCORES, SIZES, ScoreRow, Sizes
+from regard.testing.cases import DTYPES, SIZES, CaseSizes, ScoreRow
 from regard.testing.contract import (
     ENGINES,
     QUICK_ENGINES,
     REFUSALS,
-    Call,
+    EngineCall,
     Report,
     check_case,
     check_cases,
@@ -28,6 +31,9 @@ from regard.testing.poison import poisoned, small_tiles
 from regard.testing.properties import check_derivatives, check_hidden, check_sides
 from regard.testing.run import Case
 from regard.testing.tolerance import Measure, compare
+from regard.testing.wrappers import SCORES
+
+Sizes, Call = CaseSizes, EngineCall  # the names they had; suites written before use them
 
 __all__ = [
     "DTYPES",
@@ -40,6 +46,8 @@ __all__ = [
     "SIZES",
     "Call",
     "Case",
+    "CaseSizes",
+    "EngineCall",
     "MaskParts",
     "Measure",
     "Report",

@@ -12,8 +12,8 @@ from pathlib import Path
 import torch
 
 import regard
-from regard.testing.cases import DTYPES, SCORES, ScoreRow, Sizes
-from regard.testing.contract import QUICK_ENGINES, REFUSALS, Call, expected_support
+from regard.testing.cases import DTYPES, CaseSizes, ScoreRow
+from regard.testing.contract import QUICK_ENGINES, REFUSALS, EngineCall, expected_support
 from regard.testing.run import (
     Case,
     Expected,
@@ -24,8 +24,9 @@ from regard.testing.run import (
     run_textbook,
 )
 from regard.testing.tolerance import yardstick_dtype
+from regard.testing.wrappers import SCORES
 
-SIZES = Sizes(
+SIZES = CaseSizes(
     batch=2, heads=4, key_heads=2, value_heads=2, queries=64, keys=96, dim=32, value_dim=32
 )
 # Triton's interpreter is left out: its errors are not those of a GPU.
@@ -80,7 +81,7 @@ def relative(expected: Expected, got: Found) -> str:
     return f"{output:.1e} / {max(found.values()):.1e}"
 
 
-def measure_row(row: ScoreRow, dtype: torch.dtype, sizes: Sizes) -> list[str]:
+def measure_row(row: ScoreRow, dtype: torch.dtype, sizes: CaseSizes) -> list[str]:
     """The cells of one score in one dtype: the textbook, then the engines."""
     inputs = draw_inputs(Case(row, dtype, sizes=sizes))
     truth, size = run_textbook(inputs, torch.float64)
@@ -88,7 +89,7 @@ def measure_row(row: ScoreRow, dtype: torch.dtype, sizes: Sizes) -> list[str]:
     expected = Expected(inputs, truth, plain, size)
     cells = ["yardstick" if dtype == torch.float64 else relative(expected, plain)]
     for engine in ENGINES:
-        served = expected_support(engine, Call(inputs.case))
+        served = expected_support(engine, EngineCall(inputs.case))
         got = run_engine(inputs, engine, (), True, "cpu") if served else None
         cells.append("-" if got is None else relative(expected, got))
     return cells
@@ -97,7 +98,7 @@ def measure_row(row: ScoreRow, dtype: torch.dtype, sizes: Sizes) -> list[str]:
 def page(
     scores: Iterable[str] = tuple(SCORES),
     dtypes: Iterable[str] = tuple(DTYPES),
-    sizes: Sizes = SIZES,
+    sizes: CaseSizes = SIZES,
 ) -> str:
     """The whole page as text."""
     shown = ", ".join(

@@ -62,7 +62,7 @@ def own() -> Path:
 
 
 def from_packages() -> Path:
-    """What Debian's package manager installs, where we are root: nobody is asked for a password."""
+    """What Debian's package manager installs; only as root, since sudo could ask for a password."""
     if shutil.which("apt-get") is None:
         raise NoBrowser("there is no apt-get to install one with")
     if os.geteuid() != 0:

@@ -17,13 +17,12 @@ import torch
 import regard
 from regard.testing.cases import (
     DTYPES,
-    SCORES,
     SIZES,
     TINY,
     Build,
+    CaseSizes,
     Formula,
     ScoreRow,
-    Sizes,
 )
 from regard.testing.options import MASKS, OPTIONS
 from regard.testing.poison import poisoned, small_tiles
@@ -33,11 +32,12 @@ from regard.testing.support import (
     ENGINES,
     QUICK_ENGINES,
     REFUSALS,
-    Call,
+    EngineCall,
     activation_of,
     expected_support,
 )
 from regard.testing.tolerance import Measure
+from regard.testing.wrappers import SCORES
 
 
 @dataclass
@@ -86,7 +86,7 @@ def check_case(
     engine: str,
     *,
     device: str = "cpu",
-    expected: Callable[[str, Call], bool] = expected_support,
+    expected: Callable[[str, EngineCall], bool] = expected_support,
 ) -> Report:
     """Run one case on one engine: refusals where they belong, errors within the rule.
 
@@ -95,8 +95,8 @@ def check_case(
     """
     report, inputs = Report(), expect(case).inputs
     wants = [inputs.statistics, ("weights",), ()] if inputs.statistics else [()]
-    calls = [Call(case, want, True, device) for want in wants]
-    calls += [Call(case, (), False, device)] if "bias" in inputs.tensors else []
+    calls = [EngineCall(case, want, True, device) for want in wants]
+    calls += [EngineCall(case, (), False, device)] if "bias" in inputs.tensors else []
     for call in calls:
         due = expected(engine, call)
         try:
@@ -135,7 +135,7 @@ def cases(row: ScoreRow, dtype: torch.dtype, thorough: bool = False) -> Iterator
     for option in OPTIONS:
         usual = alone if option == "plain" else ("dense empty rows", "none")[: 1 + wide]
         for mask in paired or usual:
-            if row.softcap is None or "softcap" not in Call(Case(row, option=option)).options:
+            if row.softcap is None or "softcap" not in EngineCall(Case(row, option=option)).options:
                 yield Case(row, dtype, mask, option)
 
 
@@ -159,7 +159,7 @@ def check_cases(
     *,
     thorough: bool = False,
     device: str = "cpu",
-    expected: Callable[[str, Call], bool] = expected_support,
+    expected: Callable[[str, EngineCall], bool] = expected_support,
 ) -> Report:
     """Run all cases of a score on an engine in a dtype."""
     report = Report()
@@ -248,7 +248,7 @@ def check_score(
         report.raise_failures()
     for engine in engines:
         for statistics in (True, False):
-            call = Call(Case(row), STATISTICS if statistics else (), device=device)
+            call = EngineCall(Case(row), STATISTICS if statistics else (), device=device)
             if expected_support(engine, call):
                 report.failures += check_hidden(row, engine, statistics=statistics, device=device)
     report.raise_failures()
@@ -259,7 +259,7 @@ def check_score(
 
 def check_engine(
     engine: str,
-    expected: Callable[[str, Call], bool],
+    expected: Callable[[str, EngineCall], bool],
     *,
     scores: Iterable[str] = tuple(SCORES),
     dtypes: Iterable[str] = tuple(DTYPES),
@@ -299,10 +299,10 @@ __all__ = [
     "QUICK_ENGINES",
     "REFUSALS",
     "STATISTICS",
-    "Call",
     "Case",
+    "CaseSizes",
+    "EngineCall",
     "Report",
-    "Sizes",
     "border_cases",
     "cases",
     "check_case",

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.testing.cases import Sizes
+from regard.testing.cases import CaseSizes
 from regard.testing.oracle import Band, MaskParts
 
 
@@ -22,7 +22,7 @@ def _ids(starts: tuple[int, ...], length: int) -> list[int]:
     return [sum(position >= start for start in starts) for position in range(length)]
 
 
-def _segments(s: Sizes, padded: bool = False) -> tuple[list[list[int]], list[list[int]]]:
+def _segments(s: CaseSizes, padded: bool = False) -> tuple[list[list[int]], list[list[int]]]:
     """Ids of queries and keys, different for each sequence; padding is -1 at the end."""
     queries = [_ids((s.queries // 2 - b % 2,), s.queries) for b in range(s.batch)]
     keys = [_ids((s.keys // 3 + b, s.keys - 1), s.keys) for b in range(s.batch)]
@@ -31,7 +31,7 @@ def _segments(s: Sizes, padded: bool = False) -> tuple[list[list[int]], list[lis
     return queries, keys
 
 
-def _coins(s: Sizes, *shape: int, share: float = 0.6) -> Tensor:
+def _coins(s: CaseSizes, *shape: int, share: float = 0.6) -> Tensor:
     generator = torch.Generator().manual_seed(zlib.crc32(repr((s, shape, share)).encode()))
     return torch.rand(shape, generator=generator) < share
 
@@ -41,21 +41,21 @@ def _ragged(length: int, batch: int, least: int = 1) -> list[int]:
     return [min(least + b * length, length) for b in range(batch)]
 
 
-def _empty_rows(s: Sizes) -> Tensor:
+def _empty_rows(s: CaseSizes) -> Tensor:
     allowed = _coins(s, s.batch, s.heads, s.queries, s.keys)
     allowed[0, 0] = False
     allowed[:, :, -1] = False
     return allowed
 
 
-def _late(s: Sizes) -> Tensor:
+def _late(s: CaseSizes) -> Tensor:
     """Only the last keys, so that a lazy softmax meets whole blocks that are hidden first."""
     return (torch.arange(s.keys) >= s.keys - 1 - s.keys // 16).expand(s.queries, s.keys)
 
 
 CAUSAL: Band = (None, 0, "bottom_right")
 TOP_LEFT: Band = (None, 0, "top_left")
-MASKS: dict[str, Callable[[Sizes], MaskParts | None]] = {
+MASKS: dict[str, Callable[[CaseSizes], MaskParts | None]] = {
     "none": lambda s: None,
     "causal": lambda s: MaskParts(bands=[CAUSAL]),
     "causal top left": lambda s: MaskParts(bands=[TOP_LEFT]),
@@ -108,7 +108,7 @@ def _some_zero(draw: Draw, *shape: int) -> Tensor:
     return torch.where(draw(*shape) > 0.3, 0.0, _warm(draw, *shape))
 
 
-def _hiding(s: Sizes, draw: Draw) -> Tensor:
+def _hiding(s: CaseSizes, draw: Draw) -> Tensor:
     """A bias that hides some keys, and every key from one query."""
     bias = draw(s.batch, s.heads, s.queries, s.keys)
     bias = bias.masked_fill(bias > 1, -torch.inf)
@@ -116,7 +116,7 @@ def _hiding(s: Sizes, draw: Draw) -> Tensor:
     return bias
 
 
-def _everything(s: Sizes, draw: Draw, hard: bool = True) -> dict[str, Any]:
+def _everything(s: CaseSizes, draw: Draw, hard: bool = True) -> dict[str, Any]:
     temperature = _some_zero if hard else _warm
     return {
         "temperature": temperature(draw, s.batch, s.heads, s.queries, 1),
@@ -127,7 +127,7 @@ def _everything(s: Sizes, draw: Draw, hard: bool = True) -> dict[str, Any]:
 
 
 # Tensors are drawn in fp64, rounded to the dtype of the case, and learned.
-OPTIONS: dict[str, Callable[[Sizes, Draw], dict[str, Any]]] = {
+OPTIONS: dict[str, Callable[[CaseSizes, Draw], dict[str, Any]]] = {
     "plain": lambda s, draw: {},
     "temperature": lambda s, draw: {"temperature": 0.6},
     "temperature for each head": lambda s, draw: {"temperature": _warm(draw, s.heads)},

@@ -2,21 +2,20 @@
 
 In fp64 this is the oracle that engines are measured against; in the dtype of a case it is what a
 user would write without the library, and its error is the yardstick. Nothing here calls an engine,
-a form or a `Mask`: formulas read a score's parameters, and masks are worked out pair by pair.
+a form or a `Mask`: masks are worked out pair by pair. The formulas of the scores stand beside their
+rows, in `scores.py` and `wrappers.py`.
 
 Shape legend: B batch, H query heads, K key heads (K divides H), Q query length, L key length.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 Band = tuple[int | None, int | None, Literal["bottom_right", "top_left"]]
 Formula = Callable[[Any, Tensor, Tensor], Tensor]
@@ -35,146 +34,6 @@ def pairs(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
 def for_heads(parameter: Tensor, heads: int) -> Tensor:
     """A number for each head, shared by a group where there are fewer, as (H, 1, 1)."""
     return grouped(parameter, heads, 0)[:, None, None]
-
-
-def dot(score: Any, q: Tensor, k: Tensor) -> Tensor:
-    """`<q, k>`."""
-    return q @ grouped(k, q.shape[-3]).mT
-
-
-def scaled_dot(score: Any, q: Tensor, k: Tensor) -> Tensor:
-    """`<q, k> / sqrt(d)`."""
-    return dot(score, q, k) / math.sqrt(q.shape[-1])
-
-
-def cosine(score: Any, q: Tensor, k: Tensor) -> Tensor:
-    """`gain scale <q, k> / (|q| |k|)`."""
-    scale = score.scale or math.sqrt(q.shape[-1])
-    cosines = dot(score, F.normalize(q, dim=-1), F.normalize(k, dim=-1))
-    gain = 1 if score.gain is None else for_heads(score.gain, q.shape[-3])
-    return gain * scale * cosines
-
-
-def gaussian(score: Any, q: Tensor, k: Tensor) -> Tensor:
-    """`-|q - k|^2 / (2 h^2)`."""
-    q_pair, k_pair = pairs(q, k)
-    width = score.bandwidth or q.shape[-1] ** 0.25
-    if score.log_factor is not None:
-        width = width * for_heads(score.log_factor, q.shape[-3]).exp()
-    return -(q_pair - k_pair).square().sum(-1) / (2 * width**2)
-
-
-def bilinear(score: Any, q: Tensor, k: Tensor) -> Tensor:
-    """`q' W k`."""
-    return q @ score.weight @ grouped(k, q.shape[-3]).mT
-
-
-def low_rank(score: Any, q: Tensor, k: Tensor) -> Tensor:
-    """`<P' q, Q' k> / sqrt(rank)`."""
-    p = score.query_factor.unflatten(0, (-1, score.rank))
-    q_factor = score.key_factor.unflatten(0, (-1, score.rank))
-    return dot(score, q @ p.mT, k @ q_factor.mT) / math.sqrt(score.rank)
-
-
-def hidden_units(score: Any, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-    """`a + b + bias` of each pair (B, H, Q, L, hidden), and v (H, 1, 1, hidden)."""
-    q_pair, k_pair = pairs(q, k)
-    hidden, v = q_pair + k_pair, score.v
-    if score.bias is not None:
-        hidden = hidden + score.bias[:, None, None, :]
-    if score.gain is not None:
-        v = score.gain[:, None] * v / v.norm(dim=-1, keepdim=True)
-    return hidden, v[:, None, None, :]
-
-
-def additive(score: Any, q: Tensor, k: Tensor) -> Tensor:
-    """`sum_h v_h tanh(a_h + b_h + bias_h)`."""
-    hidden, v = hidden_units(score, q, k)
-    return (v * torch.tanh(hidden)).sum(-1)
-
-
-def gatv2(score: Any, q: Tensor, k: Tensor) -> Tensor:
-    """`sum_h v_h LeakyReLU(a_h + b_h + bias_h)`."""
-    hidden, v = hidden_units(score, q, k)
-    return (v * F.leaky_relu(hidden, score.parameter)).sum(-1)
-
-
-def gat(score: Any, q: Tensor, k: Tensor) -> Tensor:
-    """`LeakyReLU(<u, q> + <w, k>)`."""
-    k = k.repeat_interleave(q.shape[-3] // k.shape[-3], -3)
-    a = (q * score.query_vector.unsqueeze(-2)).sum(-1)
-    b = (k * score.key_vector.unsqueeze(-2)).sum(-1)
-    return F.leaky_relu(a.unsqueeze(-1) + b.unsqueeze(-2), score.parameter)
-
-
-def projected(formula: Formula) -> Formula:
-    """A score on `W_q q` and `W_k k`."""
-
-    def both(score: Any, q: Tensor, k: Tensor) -> Tensor:
-        return formula(
-            score.score,
-            _project(q, score.query_weight, score.query_bias, score.heads),
-            _project(k, score.key_weight, score.key_bias, score.key_heads),
-        )
-
-    return both
-
-
-def _project(x: Tensor, weight: Tensor, bias: Tensor | None, heads: int) -> Tensor:
-    y = x @ weight.unflatten(0, (heads, -1)).mT
-    return y if bias is None else y + bias.unflatten(0, (heads, 1, -1))
-
-
-def tempered(formula: Formula) -> Formula:
-    """A score divided by a temperature."""
-
-    def cooler(score: Any, q: Tensor, k: Tensor) -> Tensor:
-        t = score.temperature
-        if score.log_factor is not None:
-            t = t * for_heads(score.log_factor, q.shape[-3]).exp()
-        return formula(score.score, q, k) / t
-
-    return cooler
-
-
-def rms_normalized(formula: Formula) -> Formula:
-    """A score of queries and keys over their root mean squares, times learned gains."""
-
-    def norm(x: Tensor, part: Any) -> Tensor:
-        return part.weight * x / (x.square().mean(-1, keepdim=True) + part.eps).sqrt()
-
-    return lambda s, q, k: formula(s.score, norm(q, s.query_norm), norm(k, s.key_norm))
-
-
-def layer_normalized(formula: Formula) -> Formula:
-    """A score of queries and keys without their mean, over their deviation; learned gains."""
-
-    def norm(x: Tensor, part: Any) -> Tensor:
-        centered = x - x.mean(-1, keepdim=True)
-        spread = (centered.square().mean(-1, keepdim=True) + part.eps).sqrt()
-        return part.weight * centered / spread + part.bias
-
-    return lambda s, q, k: formula(s.score, norm(q, s.query_norm), norm(k, s.key_norm))
-
-
-def unit_keys(formula: Formula) -> Formula:
-    """A score of keys of norm 1."""
-    return lambda s, q, k: formula(s.score, q, k / k.norm(dim=-1, keepdim=True))
-
-
-def clipped_keys(formula: Formula) -> Formula:
-    """A score of keys no longer than a limit."""
-
-    def clip(score: Any, q: Tensor, k: Tensor) -> Tensor:
-        factor = (score.max_norm / k.norm(dim=-1, keepdim=True)).clamp(max=1)
-        return formula(score.score, q, k * factor)
-
-    return clip
-
-
-def inside(formula: Formula) -> Formula:
-    """The score inside a wrapper that acts elsewhere."""
-    return lambda s, q, k: formula(s.score, q, k)
 
 
 @dataclass(frozen=True)

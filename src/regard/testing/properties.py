@@ -13,7 +13,7 @@ from torch.autograd import gradcheck, gradgradcheck
 import regard
 from regard.activations import ACTIVATIONS
 from regard.forms import Form, Inner
-from regard.testing.cases import ScoreRow, Sizes
+from regard.testing.cases import CaseSizes, ScoreRow
 from regard.testing.oracle import grouped
 from regard.testing.run import (
     Case,
@@ -25,11 +25,11 @@ from regard.testing.run import (
     measure,
     run_engine,
 )
-from regard.testing.support import Call, expected_support
+from regard.testing.support import EngineCall, expected_support
 from regard.testing.tolerance import compare, yardstick_dtype
 
 # Difference quotients run the function twice for each input number.
-SMALL = Sizes(1, 2, 1, 1, queries=3, keys=4, dim=3, value_dim=2)
+SMALL = CaseSizes(1, 2, 1, 1, queries=3, keys=4, dim=3, value_dim=2)
 # Options and the mask to run them under; the second leaves some queries nothing to see.
 TOGETHER = {"plain": "causal & lengths", "everything soft": "dense empty rows"}
 
@@ -111,7 +111,7 @@ def check_hidden(
 ) -> list[str]:
     """NaN in padding changes nothing: no output, no statistic, no gradient of anything.
 
-    The promise is for keys, values and queries that nobody sees or that see nothing. A score keeps
+    The promise is for keys, values and queries that are hidden or see nothing. A score keeps
     it as well as an engine: the gradient of a projection is a sum over all keys, and 0 * NaN is NaN.
 
     Returns:
@@ -122,7 +122,7 @@ def check_hidden(
         expected = expect(Case(row, torch.float32, mask))
         inputs = expected.inputs
         want = inputs.statistics if statistics else ()
-        if not expected_support(engine, Call(inputs.case, want, device=device)):
+        if not expected_support(engine, EngineCall(inputs.case, want, device=device)):
             continue
         by_key = inputs.seen.any(-2).unsqueeze(-1)
         used = {"query": inputs.seen.any(-1, keepdim=True), "key": by_key, "value": by_key}

@@ -16,7 +16,7 @@ from torch import Tensor
 
 import regard
 from regard.testing import oracle
-from regard.testing.cases import TINY, ScoreRow, Sizes, on_grid
+from regard.testing.cases import TINY, CaseSizes, ScoreRow, on_grid
 from regard.testing.options import MASKS, OPTIONS
 from regard.testing.oracle import MaskParts, Textbook
 from regard.testing.tolerance import Measure, compare, yardstick_dtype
@@ -38,7 +38,7 @@ class Case:
     dtype: torch.dtype = torch.float32
     mask: str = "none"
     option: str = "plain"
-    sizes: Sizes = TINY
+    sizes: CaseSizes = TINY
 
     def __str__(self) -> str:
         """What a failure report calls it."""
@@ -102,7 +102,7 @@ class Expected(NamedTuple):
 
 
 @functools.lru_cache(maxsize=512)
-def seen_pairs(mask: str, sizes: Sizes) -> tuple[MaskParts | None, Tensor]:
+def seen_pairs(mask: str, sizes: CaseSizes) -> tuple[MaskParts | None, Tensor]:
     """The parts of a mask of the table, and who sees whom."""
     parts, s = MASKS[mask](sizes), sizes
     return parts, oracle.visible(parts, s.batch, s.heads, s.queries, s.keys)
@@ -296,7 +296,7 @@ def _largest_gradients(end: Tensor, leaves: dict[str, Tensor], flow: Tensor) -> 
 
 
 def exact_places(inputs: Inputs) -> dict[str, Tensor]:
-    """Where a result must be exact: at queries that see nothing and at keys that nobody sees."""
+    """Where a result must be exact: at queries that see nothing and at keys that no query sees."""
     seen = inputs.seen
     empty = ~seen.any(-1, keepdim=True)
     places = {"output": empty, "weights": ~seen}

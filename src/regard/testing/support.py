@@ -21,7 +21,7 @@ ENGINES = ("sdpa", "cpu", "triton", "plain", "reference")
 QUICK_ENGINES = ("sdpa", "cpu", "plain", "reference")
 
 
-class Call(NamedTuple):
+class EngineCall(NamedTuple):
     """A case as an engine meets it."""
 
     case: Case
@@ -35,16 +35,16 @@ class Call(NamedTuple):
         return OPTIONS[self.case.option](self.case.sizes, lambda *shape: torch.zeros(shape))
 
 
-def _softcap(call: Call) -> bool:
+def _softcap(call: EngineCall) -> bool:
     return "softcap" in call.options or call.case.score.softcap is not None
 
 
-def _hard(call: Call) -> bool:
+def _hard(call: EngineCall) -> bool:
     temperature = call.options.get("temperature", 1.0)
     return not isinstance(temperature, Tensor) and temperature == 0
 
 
-def _mask_differs(call: Call) -> bool:
+def _mask_differs(call: EngineCall) -> bool:
     sizes = call.case.sizes
     parts = MASKS[call.case.mask](sizes)
     if parts is None or sizes.queries == 1:
@@ -64,7 +64,7 @@ def activation_of(row: ScoreRow) -> str | None:
 
 
 # Every documented refusal that a case of the tables can meet: the reason, and when it holds.
-REFUSALS: dict[str, list[tuple[str, Callable[[Call], bool]]]] = {
+REFUSALS: dict[str, list[tuple[str, Callable[[EngineCall], bool]]]] = {
     "reference": [],
     "cpu": [("another device", lambda call: call.device != "cpu")],
     "triton": [
@@ -114,6 +114,6 @@ REFUSALS: dict[str, list[tuple[str, Callable[[Call], bool]]]] = {
 }
 
 
-def expected_support(engine: str, call: Call) -> bool:
+def expected_support(engine: str, call: EngineCall) -> bool:
     """Whether the engine's documentation says that it serves the call; one of your own serves all."""
     return not any(holds(call) for _, holds in REFUSALS.get(engine, []))

@@ -25,7 +25,7 @@ to eps, so there the yardstick is the error of plain fp32 times 2**-29, on input
 exactly.
 
 Where a value is exact there is no tolerance: infinities and NaN must be where the oracle has them,
-and what belongs to a query that sees nothing or to a key that nobody sees is exactly 0.
+and what belongs to a query that sees nothing or to a key that no query sees is exactly 0.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ class Core(nn.Module):
 
 
 class CutByData(Words):
-    """Queries and keys are read as `.data`, which nobody can pass over from outside."""
+    """Queries and keys are read as `.data`, which no change from outside can bypass."""
 
     disease, sites = "no-gradient", (at(1),)
 

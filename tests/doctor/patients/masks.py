@@ -143,7 +143,7 @@ def plain_attention(
     attention_mask: Tensor | None,
     **_: object,
 ) -> tuple[Tensor, None]:
-    """Attention as somebody writes it who expects to be given a mask."""
+    """Attention whose author expects to be given a mask."""
     group = query.shape[1] // key.shape[1]
     key, value = (x.repeat_interleave(group, 1) for x in (key, value))
     out = F.scaled_dot_product_attention(query, key, value, attn_mask=attention_mask)

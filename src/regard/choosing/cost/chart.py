@@ -10,7 +10,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from regard.choosing.cost.results import Report, Row
-from regard.measuring.figure import FAINT, OURS, TEXTBOOK, brief, render, size, tick
+from regard.figures.render import FAINT, OURS, TEXTBOOK, brief, render, size, tick
 from regard.measuring.words import number, seconds
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from regard.choosing.cost import textbook
 from regard.choosing.cost.workload import Workload
-from regard.measuring.errors import distance, rounding, worst
+from regard.measuring import textbook
+from regard.measuring.errors import allowed, distance, spread_rows, worst
 from regard.measuring.memory import peak
 
 # Largest number of floats that the fp64 formula may hold at once, and of rows that it looks at.
@@ -51,9 +51,7 @@ def sample_rows(work: Workload) -> Tensor:
     s = work.inputs.shape
     row = s.batch * s.heads * s.len_k * work.candidate.depth
     count = max(min(s.len_q, MOST_ROWS, LARGEST // row), 1)
-    last = s.len_q - 1
-    picks = sorted({round(i * last / max(count - 1, 1)) for i in range(count)})
-    return torch.tensor(picks, device=work.inputs.query.device)
+    return spread_rows(count, s.len_q, work.inputs.query.device)
 
 
 def check(work: Workload) -> Errors:
@@ -67,8 +65,8 @@ def check(work: Workload) -> Errors:
     errors = [distance(x, t) for x, t in zip(found, truth, strict=True)]
     same = [distance(x, t) for x, t in zip(plain, truth, strict=True)]
     dtype, worst_plain = work.inputs.query.dtype, worst(same[1:])
-    bounds = [max(OUTPUT_FACTOR * same[0], rounding(dtype, *OUTPUT_ROUNDINGS))]
-    limit = max(GRADIENT_FACTOR * worst_plain, rounding(dtype, *GRADIENT_ROUNDINGS))
+    bounds = [allowed(same[0], OUTPUT_FACTOR, dtype, OUTPUT_ROUNDINGS)]
+    limit = allowed(worst_plain, GRADIENT_FACTOR, dtype, GRADIENT_ROUNDINGS)
     bounds += [limit] * len(same[1:])
     # Written so that NaN fails.
     passed = all(error <= bound for error, bound in zip(errors, bounds, strict=True))

@@ -15,14 +15,12 @@ from regard.choosing.cost.results import Report, Row
 from regard.choosing.cost.shape import Shape, ShapeError
 from regard.choosing.cost.workload import Inputs, Workload, make_inputs
 from regard.measuring import memory
-from regard.measuring.clock import clock, synchronize
+from regard.measuring.clock import SAMPLE_SECONDS, calls_per_sample, clock
+from regard.measuring.failures import out_of_memory
 from regard.measuring.machine import machine
 
 # Rounds of timing that every candidate gets if time allows, and the most that any gets.
 ENOUGH, MOST = 5, 25
-# A sample covers at least this many seconds, in several calls where one is shorter.
-SAMPLE_SECONDS = 0.005
-MOST_CALLS = 200
 # Checks and memory may take this many times the seconds of the timing rounds, and at least these.
 CHECKS, LEAST_CHECKS = 1.5, 45.0
 # A pass of at most so many seconds is measured however little time is given.
@@ -120,9 +118,8 @@ class Measurement:
         try:
             step(row)
         except RuntimeError as error:
-            text = str(error).strip().partition("\n")[0]
-            short = isinstance(error, torch.OutOfMemoryError) or "allocate" in text
-            row.status, row.reason = ("skipped" if short else "failed"), text
+            row.status = "skipped" if out_of_memory(error) else "failed"
+            row.reason = str(error).strip().partition("\n")[0]
             self.work.pop(row.candidate.key, None)
             self.cost.pop(row.candidate.key, None)
 
@@ -231,8 +228,7 @@ class Measurement:
         work = self.work[key]
         samples = []
         for run, cost in zip((work.forward, work.both), self.cost[key], strict=True):
-            calls = min(max(math.ceil(SAMPLE_SECONDS / max(cost, 1e-7)), 1), MOST_CALLS)
-            samples.append(clock(run, calls, self.device))
+            samples.append(clock(run, calls_per_sample(cost), self.device))
         # Both or neither: an interrupt in between would leave the two out of step.
         row.forward.samples.append(samples[0])
         row.both.samples.append(samples[1])
@@ -256,14 +252,11 @@ def predict(work: Workload) -> float:
 def partial(work: Workload, count: int) -> float:
     """Seconds for the last `count` queries, the fastest of a few runs: others use the machine."""
     query, grad = (x[..., -count:, :] for x in (work.inputs.query, work.inputs.grad))
-    fastest = math.inf
-    for _ in range(3):
-        synchronize(query.device)
-        began = time.perf_counter()
+
+    def run() -> None:
         torch.autograd.grad(work.run(query), work.leaves, grad)
-        synchronize(query.device)
-        fastest = min(fastest, time.perf_counter() - began)
-    return fastest
+
+    return min(clock(run, 1, query.device) for _ in range(3))
 
 
 def notes(device: torch.device, seconds: float) -> list[str]:

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from regard.attention import attention, explain
-from regard.choosing.cost import textbook
 from regard.choosing.cost.candidates import Candidate
 from regard.choosing.cost.shape import Shape
 from regard.engines.plan import Plan
 from regard.mask import Mask
+from regard.measuring import textbook
 from regard.scores import Score
 
 

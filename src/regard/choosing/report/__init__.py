@@ -17,9 +17,9 @@ from regard.choosing.tasks.models import Match
 from regard.choosing.tasks.task import Task
 from regard.choosing.training.candidates import LABELS
 from regard.choosing.training.verdict import Verdict
-from regard.claims.text import Text
 from regard.measuring.files import write_atomic
 from regard.page.template import ours, template
+from regard.text import Text
 
 FOLDER = Path(__file__).parent
 

@@ -17,14 +17,14 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from regard.choosing.report.words import OVER_NULL, STEP, STEPS, TIMES_NULL
 from regard.choosing.training.candidates import LABELS
 from regard.choosing.training.trainer import DIVERGED
-from regard.choosing.training.verdict import Row, Verdict
+from regard.choosing.training.verdict import CandidateRow, Verdict
 from regard.choosing.training.words import SHARES, metric_of, undecided
-from regard.claims.canvas import GREY, LOOKS, ORANGE
-from regard.claims.text import Text
-from regard.claims.tools.statistics import Estimate
-from regard.measuring.figure import FAINT, render, tick
+from regard.figures.canvas import GREY, LOOKS, ORANGE
+from regard.figures.render import FAINT, render, tick
+from regard.measuring.statistics import Estimate
 from regard.measuring.words import seconds
 from regard.page.drawing import in_both, inline, width_of
+from regard.text import Text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -51,7 +51,7 @@ class Drawing:
     caption: Text
 
 
-def look(row: Row, beside: Sequence[Row] = ()) -> tuple[str, str]:
+def look(row: CandidateRow, beside: Sequence[CandidateRow] = ()) -> tuple[str, str]:
     """Colour and mark of a score, the same in every figure of the library.
 
     Of the same score in several hidden widths, shown `beside` it, the narrower ones are paler.
@@ -193,7 +193,7 @@ class Mark:
 
     y: int
     verdict: Verdict
-    row: Row
+    row: CandidateRow
     found: Estimate
 
     @property

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from regard.choosing.claims import ClaimSummary, claim_summaries
 from regard.choosing.report.charts import Drawing, cost_chart, curve_chart
 from regard.choosing.report.words import (
     FINDINGS,
@@ -16,7 +17,7 @@ from regard.choosing.report.words import (
     VITALS,
 )
 from regard.choosing.suite import Answer, Suite
-from regard.choosing.training.verdict import Row, Verdict
+from regard.choosing.training.verdict import CandidateRow, Verdict
 from regard.choosing.training.words import (
     level,
     margin,
@@ -27,10 +28,9 @@ from regard.choosing.training.words import (
     undecided,
     use,
 )
-from regard.claims.registry import survey
-from regard.claims.text import Text
-from regard.measuring.figure import size
+from regard.figures.render import size
 from regard.measuring.words import number, seconds
+from regard.text import Text
 
 NONE = Text("-", "-")
 STABILIZERS = ("ClippedKeys", "Normalized", "SoftCapped", "Tempered", "UnitKeys")
@@ -60,17 +60,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Claimed:
-    """A claim that is named in the report."""
-
-    id: str
-    statement: Text
-    criterion: Text
-    meaning: Text
-
-
-@dataclass(frozen=True)
-class Entry:
+class AnswerEntry:
     """One task."""
 
     id: str
@@ -85,23 +75,23 @@ class Entry:
     lines: list[Line] = field(default_factory=list)
     vital_names: list[Text] = field(default_factory=list)
     figures: list[Drawing] = field(default_factory=list)
-    claims: list[Claimed] = field(default_factory=list)
+    claims: list[ClaimSummary] = field(default_factory=list)
     code: str = ""
     how: Text = NONE
 
 
-def entry(answer: Answer, place: int) -> Entry:
+def entry(answer: Answer, place: int) -> AnswerEntry:
     """What is said of a task."""
     task, verdict = answer.task, answer.verdict
     name = f"task-{place}"
     if verdict is None:
         tone, outcome = NO_VERDICT
         why = Text(answer.reason, answer.reason)
-        return Entry(name, task.title, task.prop, tone, outcome, [why])
+        return AnswerEntry(name, task.title, task.prop, tone, outcome, [why])
     tone, outcome = OUTCOMES[verdict.outcome] if verdict.learned else NOTHING_LEARNED
     winner = verdict.row(verdict.winner)
     shown = [vital for vital in VITALS if any(vital in vitals(row) for row in verdict.rows)]
-    return Entry(
+    return AnswerEntry(
         id=name,
         name=task.title,
         prop=task.prop,
@@ -132,12 +122,12 @@ def how(verdict: Verdict) -> Text:
     )
 
 
-def vitals(row: Row) -> dict[str, float]:
+def vitals(row: CandidateRow) -> dict[str, float]:
     """The doctor's numbers, where it looked."""
     return row.vitals.get("vitals", {}) if row.vitals else {}
 
 
-def line(verdict: Verdict, row: Row, shown: list[str]) -> Line:
+def line(verdict: Verdict, row: CandidateRow, shown: list[str]) -> Line:
     """One candidate."""
     cost, own, seen = row.cost, vitals(row), row.vitals or {}
     found = [finding(one) for one in seen.get("findings", [])]
@@ -167,20 +157,16 @@ def vital_number(value: float) -> str:
     return f"−{number(-value)}" if value < 0 else number(value)
 
 
-def ahead(verdict: Verdict, row: Row) -> Text:
+def ahead(verdict: Verdict, row: CandidateRow) -> Text:
     """Over scaled dot, with the interval."""
     found = verdict.over(row)
     return NONE if found is None else spread(verdict, found)
 
 
-def claims(names: tuple[str, ...]) -> list[Claimed]:
-    """Statements and what they mean for choosing."""
-    known = survey().claims
-    return [
-        Claimed(name, known[name].statement, known[name].criterion, known[name].meaning)
-        for name in names
-        if name in known
-    ]
+def claims(names: tuple[str, ...]) -> list[ClaimSummary]:
+    """What is known of these claims."""
+    known = claim_summaries()
+    return [known[name] for name in names if name in known]
 
 
 def paste(code: str) -> str:

@@ -10,9 +10,9 @@ from regard.choosing.suite import Answer, Suite
 from regard.choosing.training.candidates import LABELS, kind_of
 from regard.choosing.training.verdict import MOST_SEEDS, Outcome, Verdict
 from regard.choosing.training.words import SHARES, enough, recommendation, undecided
-from regard.claims.text import Text
-from regard.measuring.figure import size
+from regard.figures.render import size
 from regard.measuring.words import listed, number, seconds
+from regard.text import Text
 
 
 def summary(suite: Suite) -> list[Text]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from regard.choosing.training.verdict import Outcome
 from regard.choosing.training.vitals import FAILED, UNSEEN
-from regard.claims.text import Text
+from regard.text import Text
 
 # Tones of the shared style sheet, and words, for kinds of answers.
 OUTCOMES = {
@@ -116,6 +116,7 @@ WORDS = {
     "all_claims": Text("The claims that are named here", "本页提到的论断"),
     "meaning": Text("For choosing", "对选择的意义"),
     "criterion": Text("Criterion", "判定标准"),
+    "verdict": Text("Verdict of the published run", "随库发布的运行得出的结论"),
     "run": Text("Run it", "运行"),
     "first": Text(
         "Additive attention on this machine: the textbook's and ours",

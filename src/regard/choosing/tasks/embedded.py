@@ -13,15 +13,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.choosing.tasks.models import Match, Read
+from regard.choosing.tasks.models import Match, ReadValue
 from regard.choosing.tasks.real import digits, folder_tasks
 from regard.choosing.tasks.task import Task
-from regard.claims.text import Text
-from regard.claims.tools.learning import DATA
-from regard.claims.tools.tasks.criteria import Criteria
-from regard.claims.tools.tasks.lookup import Lookup
-from regard.claims.tools.tasks.views import Views
-from regard.claims.tools.tasks.volumes import Volumes
+from regard.synthetic.criteria import Criteria
+from regard.synthetic.lookup import Lookup
+from regard.synthetic.task import DATA_SEEDS
+from regard.synthetic.views import Views
+from regard.synthetic.volumes import Volumes
+from regard.text import Text
 
 # Every candidate gets these; tasks name the candidates that are worth the time of a first look.
 COMMON: dict[str, Any] = {
@@ -42,7 +42,7 @@ class Drawn:
 
     def __call__(self, seed: int) -> list[tuple[Tensor, ...]]:
         """Three parts."""
-        generator = torch.Generator().manual_seed(DATA + seed)
+        generator = torch.Generator().manual_seed(DATA_SEEDS + seed)
         return [self.sampler.sample(count, generator) for count in self.rows]
 
 
@@ -51,7 +51,7 @@ def lookup() -> Task:
     task = Lookup(dim=16, keys=8, labels=8)
     return Task(
         "look-up", Text("query and key are alike", "查询与键同类"),
-        partial(Read, value_dim=8, outputs=8), Drawn(task), (16, 16), ("A4", "D3", "E5"),
+        partial(ReadValue, value_dim=8, outputs=8), Drawn(task), (16, 16), ("A4", "D3", "E5"),
         {**COMMON, "width": 16, "steps": 300, "stabilizers": ("none",),
          "scores": ("scaled_dot", "cosine", "gaussian", "additive")},
         zh="查找",
@@ -99,7 +99,7 @@ def long_range() -> Task:
     task = Lookup(dim=16, keys=64, labels=4, noise=0.1)
     return Task(
         "long range", Text("one key among 64 is right", "64 个键里只有一个是对的"),
-        partial(Read, value_dim=4, outputs=4), Drawn(task, (2048, 256, 512)), (16, 16),
+        partial(ReadValue, value_dim=4, outputs=4), Drawn(task, (2048, 256, 512)), (16, 16),
         ("C11", "C8", "A4"),
         {**COMMON, "width": 16, "steps": 300, "batch": 32, "stabilizers": ("none", "temperature"),
          "scores": ("scaled_dot", "cosine", "additive"), "rates": (1e-2, 3e-2)},
@@ -112,7 +112,7 @@ def two_criteria() -> Task:
     task = Criteria(spaces=2, dim=4, keys=8, labels=4)
     return Task(
         "two criteria", Text("a query asks for two things at once", "一个查询同时问两件事"),
-        partial(Read, value_dim=4, outputs=4, answers=2), Drawn(task), (8, 8), ("F1", "F2"),
+        partial(ReadValue, value_dim=4, outputs=4, answers=2), Drawn(task), (8, 8), ("F1", "F2"),
         {**COMMON, "width": 8, "hidden": (8,), "steps": 400, "stabilizers": ("none",),
          "heads": (1, 2), "scores": ("scaled_dot", "additive")},
         zh="两个条件",

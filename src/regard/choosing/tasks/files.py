@@ -19,11 +19,11 @@ import torch
 from torch import Tensor
 
 from regard.choosing.tasks.header import NAMES, printable, shown
-from regard.choosing.tasks.models import Match, Read
+from regard.choosing.tasks.models import Match, ReadValue
 from regard.choosing.tasks.reading import check_size, read_tensors
 from regard.choosing.tasks.task import Task
 from regard.choosing.training.errors import ChooseError
-from regard.claims.text import Text
+from regard.text import Text
 
 KINDS_OF_DATA = {
     "classification": Text("your data, classification", "你的数据，分类"),
@@ -50,7 +50,7 @@ def read_task(path: Path, kind: str = "auto") -> Task:
     build: Any = Match
     if value is not None:
         target, outputs = answers(target, kind)
-        build = partial(Read, value_dim=value.shape[-1], outputs=outputs, width=32)
+        build = partial(ReadValue, value_dim=value.shape[-1], outputs=outputs, width=32)
     wide = max(min(*dims, 64), 4)
     return Task(
         printable(path.name), KINDS_OF_DATA[kind], build, cut(inputs, target), dims,

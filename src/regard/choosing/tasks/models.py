@@ -49,7 +49,7 @@ class Attending(nn.Module):
         )
 
 
-class Read(nn.Module):
+class ReadValue(nn.Module):
     """What the matching keys say: attention over n keys, read out by one linear layer.
 
     Args:

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from regard.choosing.tasks.models import Match
 from regard.choosing.tasks.task import Task
-from regard.claims.text import Text
-from regard.claims.tools.learning import DATA
+from regard.synthetic.task import DATA_SEEDS
+from regard.text import Text
 
 FOLDER = "REGARD_DATA"
 KEYS = 6
@@ -46,7 +46,7 @@ class Sets:
 
     def __call__(self, seed: int) -> list[tuple[Tensor, ...]]:
         """Query (B, D), keys (B, n, D), which key (B,), for each part."""
-        generator = torch.Generator().manual_seed(DATA + seed)
+        generator = torch.Generator().manual_seed(DATA_SEEDS + seed)
         return [
             draw(x, y, self.keys, rows, generator)
             for (x, y), rows in zip(self.parts, self.rows, strict=True)
@@ -74,7 +74,7 @@ def draw(
 
 def split(x: Tensor, y: Tensor, seed: int = 0) -> list[tuple[Tensor, Tensor]]:
     """Three parts, 60, 20 and 20 of a hundred."""
-    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(DATA + seed))
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(DATA_SEEDS + seed))
     first, second = int(0.6 * len(x)), int(0.8 * len(x))
     parts = (order[:first], order[first:second], order[second:])
     return [(x[rows], y[rows]) for rows in parts]

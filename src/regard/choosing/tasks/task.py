@@ -11,7 +11,7 @@ from torch import nn
 
 from regard import Score
 from regard.choosing.api import choose
-from regard.claims.text import Text
+from regard.text import Text
 
 if TYPE_CHECKING:
     from regard.choosing.training.data import Data

@@ -10,9 +10,9 @@ from itertools import product
 import regard
 from regard import Score
 from regard.arguments import check_sizes
-from regard.claims.text import Text
 from regard.describe import describe
 from regard.stabilize import ClippedKeys, Normalized, SoftCapped, Tempered, UnitKeys
+from regard.text import Text
 
 NULL = "scaled_dot"
 LABELS = {
@@ -50,7 +50,7 @@ SOFT_CAP = 30.0
 
 
 @dataclass(frozen=True)
-class Candidate:
+class TrialCandidate:
     """One thing to train.
 
     Attributes:
@@ -75,7 +75,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Sizes:
+class ScoreSizes:
     """What the scores have to fit.
 
     Attributes:
@@ -92,12 +92,12 @@ class Sizes:
 
 
 def candidates(
-    sizes: Sizes,
+    sizes: ScoreSizes,
     scores: Sequence[str] | Mapping[str, Callable[[], Score]] | None = None,
     stabilizers: Sequence[str] = USUAL,
     hidden: Sequence[int] | None = None,
     heads: Sequence[int] = (1,),
-) -> list[Candidate]:
+) -> list[TrialCandidate]:
     """All of them, the null first: scaled dot is there whatever is asked for.
 
     Raises:
@@ -129,18 +129,18 @@ def known(asked: Sequence[str], names: Mapping | Sequence, what: str) -> None:
             raise ValueError(f"unknown {what} {name!r}: known are {', '.join(names)}")
 
 
-def owned(name: str, make: Callable[[], Score]) -> Candidate:
+def owned(name: str, make: Callable[[], Score]) -> TrialCandidate:
     """A candidate of the user's."""
     if not callable(make) or isinstance(make, Score):
         raise TypeError(
             f"scores[{name!r}] must be a function that builds a fresh score, got {describe(make)}"
         )
-    return Candidate(name, Text(name, name), make, f"# your own: scores[{name!r}]()")
+    return TrialCandidate(name, Text(name, name), make, f"# your own: scores[{name!r}]()")
 
 
 def built(
-    sizes: Sizes, score: str, stabilizer: str, hidden: int | None, heads: int, several: bool
-) -> Candidate:
+    sizes: ScoreSizes, score: str, stabilizer: str, hidden: int | None, heads: int, several: bool
+) -> TrialCandidate:
     """One candidate, from its code: what is shown is what was trained."""
     inner = plain_code(sizes, score, hidden, heads)
     code = stabilized_code(sizes, inner, stabilizer, heads)
@@ -152,7 +152,7 @@ def built(
     if several:
         name = f"{name} heads={heads}"
         en, zh = f"{en}, {heads} head{'' if heads == 1 else 's'}", f"{zh}，{heads} 个头"
-    return Candidate(name, Text(en, zh), Recipe(code), code, score, stabilizer, hidden, heads)
+    return TrialCandidate(name, Text(en, zh), Recipe(code), code, score, stabilizer, hidden, heads)
 
 
 def kind_of(score: str, stabilizer: str) -> Text:
@@ -180,7 +180,7 @@ NAMES = {
 }
 
 
-def plain_code(sizes: Sizes, score: str, hidden: int | None, heads: int) -> str:
+def plain_code(sizes: ScoreSizes, score: str, hidden: int | None, heads: int) -> str:
     """The score without a stabiliser."""
     dims = f"{sizes.query_dim}, {sizes.key_dim}"
     if score in PAIRWISE:
@@ -204,7 +204,7 @@ def plain_code(sizes: Sizes, score: str, hidden: int | None, heads: int) -> str:
     return f"regard.Projected({core}, {dims}, width={sizes.width}, heads={heads})"
 
 
-def stabilized_code(sizes: Sizes, inner: str, stabilizer: str, heads: int) -> str:
+def stabilized_code(sizes: ScoreSizes, inner: str, stabilizer: str, heads: int) -> str:
     """The score inside its stabiliser, which acts on queries and keys as they come."""
     longest = round(1.5 * math.sqrt(sizes.key_dim), 2)
     return {

@@ -6,9 +6,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from regard.choosing.training.candidates import Candidate
-from regard.choosing.training.data import Parts
-from regard.choosing.training.trainer import Job, Training
+from regard.choosing.training.candidates import TrialCandidate
+from regard.choosing.training.data import DataParts
+from regard.choosing.training.trainer import Training, TrainingJob
 from regard.measuring import memory
 from regard.measuring.clock import clock
 from regard.measuring.graphs import first_line
@@ -35,7 +35,7 @@ class Cost:
 
 
 def measure_costs(
-    job: Job, candidates: Sequence[Candidate], parts: Parts
+    job: TrainingJob, candidates: Sequence[TrialCandidate], parts: DataParts
 ) -> tuple[dict[str, Cost], dict[str, str]]:
     """Costs by name, and why those that cannot be run cannot.
 

@@ -20,7 +20,7 @@ Data = Sequence[Any] | Callable[[int], Sequence[Any]]
 LARGEST_BATCH = 1024  # of an evaluation
 
 
-class Rows:
+class RowData:
     """All rows in tensors."""
 
     def __init__(self, tensors: Sequence[Any], what: str) -> None:
@@ -86,16 +86,16 @@ class Batches:
         return tuple(found)
 
 
-Part = Rows | Batches
+Part = RowData | Batches
 
 
 def as_part(given: Any, what: str) -> Part:
     """Rows or batches, whichever it is."""
     tensors = getattr(given, "tensors", None)  # a TensorDataset
     if tensors is not None:
-        return Rows(tensors, what)
+        return RowData(tensors, what)
     if isinstance(given, (tuple, list)):
-        return Rows(given, what)
+        return RowData(given, what)
     if isinstance(given, Iterable) and not isinstance(given, (str, bytes, dict, Tensor)):
         return Batches(given, what)
     raise ChooseError(
@@ -104,7 +104,7 @@ def as_part(given: Any, what: str) -> Part:
     )
 
 
-class Parts:
+class DataParts:
     """Data of one seed: to train on, to choose by, to report."""
 
     def __init__(self, given: Sequence[Any]) -> None:
@@ -130,6 +130,6 @@ def halves(batches: list[Batch]) -> tuple[list[Batch], list[Batch]]:
     return first, second
 
 
-def parts_of(data: Data, seed: int) -> Parts:
+def parts_of(data: Data, seed: int) -> DataParts:
     """The data of a seed: the same for all, or drawn for it."""
-    return Parts(data(seed) if callable(data) else data)
+    return DataParts(data(seed) if callable(data) else data)

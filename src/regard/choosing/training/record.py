@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from regard.choosing.training.verdict import SCHEMA, Outcome, Row, Verdict
+from regard.choosing.training.verdict import SCHEMA, CandidateRow, Outcome, Verdict
 from regard.choosing.training.words import recommendation
-from regard.claims.tools.statistics import Estimate
+from regard.measuring.statistics import Estimate
 
 
 def as_dict(verdict: Verdict) -> dict[str, Any]:
@@ -35,7 +35,7 @@ def as_dict(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def row_dict(row: Row) -> dict[str, Any]:
+def row_dict(row: CandidateRow) -> dict[str, Any]:
     """One candidate."""
     cost = row.cost
     return {

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from regard.choosing.training.candidates import Candidate
+from regard.choosing.training.candidates import TrialCandidate
 from regard.choosing.training.chance import Chance, chance_of
 from regard.choosing.training.costs import Cost, measure_costs
 from regard.choosing.training.data import Data, parts_of
@@ -34,9 +34,9 @@ from regard.choosing.training.storage import (
     opened,
     quiet,
 )
-from regard.choosing.training.trainer import DIVERGED, Job
-from regard.choosing.training.verdict import Row, Verdict, common_seeds, judge, ordered
-from regard.choosing.training.workers import Work, await_others, run_stage
+from regard.choosing.training.trainer import DIVERGED, TrainingJob
+from regard.choosing.training.verdict import CandidateRow, Verdict, common_seeds, judge, ordered
+from regard.choosing.training.workers import StageWork, await_others, run_stage
 from regard.measuring.machine import calm_threads, machine
 
 if TYPE_CHECKING:
@@ -51,17 +51,17 @@ FEWEST, MOST, EVALUATION = 20, 2000, 1.25
 # How often a training is begun whose process dies.
 TRIES = 2
 
-Progress = Callable[[str, float, float], None]
+ProgressCallback = Callable[[str, float, float], None]
 """Called now and then with what is done, the part of 1 that is done, and the seconds left."""
 
 
 @dataclass(frozen=True)
-class Order:
+class ChooseOrder:
     """What was asked for; see `regard.choose`."""
 
     build: Callable[..., Any]
     data: Data
-    candidates: list[Candidate]
+    candidates: list[TrialCandidate]
     metric: Any
     loss: Any
     minutes: float
@@ -77,17 +77,17 @@ class Order:
     jobs: int
     device: torch.device
     watched: bool
-    progress: Progress
+    progress: ProgressCallback
 
 
-def run(order: Order) -> Verdict:
+def run(order: ChooseOrder) -> Verdict:
     """Do it all; see `regard.choose`."""
     with quiet(), threads(order), opened(order.storage) as storage:
         return Comparison(order, storage).run()
 
 
 @contextmanager
-def threads(order: Order) -> Iterator[None]:
+def threads(order: ChooseOrder) -> Iterator[None]:
     """As many as are free, or one for each of several processes; afterwards as before."""
     before = torch.get_num_threads()
     torch.set_num_threads(1 if order.jobs > 1 else calm_threads())
@@ -100,7 +100,7 @@ def threads(order: Order) -> Iterator[None]:
 class Comparison:
     """One run."""
 
-    def __init__(self, order: Order, storage: BaseStorage) -> None:
+    def __init__(self, order: ChooseOrder, storage: BaseStorage) -> None:
         self.order = order
         self.began = time.time()
         self.until = self.began + 60 * order.minutes
@@ -114,7 +114,7 @@ class Comparison:
     def run(self) -> Verdict:
         """Costs, search, final, verdict."""
         order = self.order
-        job = Job(order.build, self.goal, 1, order.batch, order.device)
+        job = TrainingJob(order.build, self.goal, 1, order.batch, order.device)
         order.progress("measuring the cost of a step", 0.0, 60 * order.minutes)
         costs, failed = measure_costs(job, order.candidates, self.parts)
         self.check_failed(failed)
@@ -122,7 +122,7 @@ class Comparison:
         settings = self.agree(search, costs)
         job = replace(job, steps=settings.steps)
         known = {one.name: one for one in order.candidates if one.name in costs}
-        work = Work(
+        work = StageWork(
             self.place, search.study_name, False, job, known, order.data, settings, order.watched
         )
         final = open_study(self.storage, f"{self.name}/final")
@@ -176,7 +176,7 @@ class Comparison:
         left = max(self.until - time.time(), 0.0) * order.jobs
         return min(max(int(left / (step * cells)), FEWEST), MOST)
 
-    def search(self, work: Work, study: Study) -> None:
+    def search(self, work: StageWork, study: Study) -> None:
         """Every candidate at every rate, halved."""
         cells = work.settings.search_cells()
         until = self.began + SEARCH_SHARE * (self.until - self.began)
@@ -184,7 +184,7 @@ class Comparison:
         tick = self.ticker("searching", study, whole, 0.0, search_part(work.settings))
         self.empty(work, study, cells, until, tick)
 
-    def final(self, work: Work, search: Study, study: Study) -> None:
+    def final(self, work: StageWork, search: Study, study: Study) -> None:
         """The best of the search, from every seed."""
         best = best_rates(search.get_trials(deepcopy=False))
         chosen = finalists(best, work.settings)
@@ -194,7 +194,12 @@ class Comparison:
         self.empty(work, study, cells, self.until, tick)
 
     def empty(
-        self, work: Work, study: Study, cells: list[Cell], until: float, tick: Callable[[], None]
+        self,
+        work: StageWork,
+        study: Study,
+        cells: list[Cell],
+        until: float,
+        tick: Callable[[], None],
     ) -> None:
         """Train the cells; those of a process that died are tried once more."""
         for _ in range(TRIES):
@@ -233,7 +238,7 @@ class Comparison:
         final: Study,
     ) -> Verdict:
         """From what is in the storage, this run's or an earlier one's."""
-        rows = {one.name: Row(one, costs.get(one.name)) for one in self.order.candidates}
+        rows = {one.name: CandidateRow(one, costs.get(one.name)) for one in self.order.candidates}
         for name, why in failed.items():
             rows[name].status, rows[name].reason = "failed", why
         read_search(rows, search.get_trials(deepcopy=False))
@@ -272,7 +277,7 @@ class Comparison:
         draws = seeds if callable(order.data) else 1
         return chance_of(self.goal.name, order.build, self.parts.test, draws)
 
-    def nothing(self, null: Row, rows: list[Row]) -> str:
+    def nothing(self, null: CandidateRow, rows: list[CandidateRow]) -> str:
         """Why there is no verdict."""
         if self.interrupted:
             return "interrupted before scaled dot was trained once; resume=True goes on"
@@ -289,7 +294,7 @@ class Comparison:
         )
 
 
-def read_search(rows: dict[str, Row], trials: list[FrozenTrial]) -> None:
+def read_search(rows: dict[str, CandidateRow], trials: list[FrozenTrial]) -> None:
     """Best rates, how far each came, and why those failed that did."""
     for trial in trials:
         cell, why = cell_of(trial), trial.user_attrs.get("error")
@@ -305,7 +310,7 @@ def read_search(rows: dict[str, Row], trials: list[FrozenTrial]) -> None:
             row.status, row.reason = "halved", ""
 
 
-def read_final(rows: dict[str, Row], trials: list[FrozenTrial]) -> None:
+def read_final(rows: dict[str, CandidateRow], trials: list[FrozenTrial]) -> None:
     """Qualities by seed, mean curves and vitals."""
     curves: dict[str, list[list[tuple[int, float]]]] = {}
     for trial in trials:
@@ -327,7 +332,7 @@ def read_final(rows: dict[str, Row], trials: list[FrozenTrial]) -> None:
         rows[name].curve = list(zip(steps, means, strict=True))
 
 
-def drop_diverged(row: Row) -> None:
+def drop_diverged(row: CandidateRow) -> None:
     """Fail a candidate whose metric was no number at some seed: there is no difference to pair."""
     lost = [seed for seed, value in sorted(row.quality.items()) if value <= DIVERGED]
     if lost:

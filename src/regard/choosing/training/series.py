@@ -9,7 +9,7 @@ import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from regard.choosing.training.data import Data, Parts, parts_of
+from regard.choosing.training.data import Data, DataParts, parts_of
 from regard.choosing.training.stages import SEARCH_SEED
 from regard.choosing.training.storage import (
     abandoned,
@@ -95,7 +95,7 @@ def left_behind(place: str | Path, name: str, data: Data) -> bool:
         return known == fingerprint(parts_of(data, SEARCH_SEED))
 
 
-def fingerprint(parts: Parts) -> int:
+def fingerprint(parts: DataParts) -> int:
     """Tells one data set from another, by its held-out targets."""
     found = 0
     for batch in parts.validation:

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from regard.choosing.training.candidates import Candidate
-from regard.choosing.training.data import Data, Parts, parts_of
+from regard.choosing.training.candidates import TrialCandidate
+from regard.choosing.training.data import Data, DataParts, parts_of
 from regard.choosing.training.storage import Cell, cell_of, take
-from regard.choosing.training.trainer import DIVERGED, Job, Stopped, Training, marks
+from regard.choosing.training.trainer import DIVERGED, Stopped, Training, TrainingJob, marks
 from regard.choosing.training.vitals import vitals_of
 from regard.measuring.graphs import first_line
 
@@ -86,15 +86,15 @@ class Stage:
     """
 
     study: Study
-    job: Job
-    candidates: dict[str, Candidate]
+    job: TrainingJob
+    candidates: dict[str, TrialCandidate]
     data: Data
     settings: Settings
     final: bool
     until: float
     watched: bool = True
     on_trial: Callable[[], None] = lambda: None
-    known: dict[int, Parts] = field(default_factory=dict)
+    known: dict[int, DataParts] = field(default_factory=dict)
 
     def work(self) -> None:
         """Take trial after trial."""
@@ -150,7 +150,7 @@ class Stage:
                 trial.set_user_attr("vitals", vitals_of(training))
         return value
 
-    def parts(self, seed: int) -> Parts:
+    def parts(self, seed: int) -> DataParts:
         """The data of a seed; data that is the same for all seeds is read once."""
         key = seed if callable(self.data) else 0
         if key not in self.known:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import textwrap
 from typing import NamedTuple
 
-from regard.choosing.training.verdict import Row, Verdict
+from regard.choosing.training.verdict import CandidateRow, Verdict
 from regard.choosing.training.words import level, metric_of, recommendation, spread, standing
-from regard.claims.tools.statistics import Estimate
+from regard.measuring.statistics import Estimate
 from regard.measuring.words import seconds
 
 WIDTH = 80  # of the table where nothing is known of a terminal
@@ -45,7 +45,7 @@ def table(verdict: Verdict, width: int) -> list[str]:
     return [line for row in rows for line in lines(row, sizes, width)]
 
 
-def cells(verdict: Verdict, row: Row) -> Cells:
+def cells(verdict: Verdict, row: CandidateRow) -> Cells:
     """Of one candidate."""
     lead = verdict.over(row)
     ahead = "" if lead is None else signed(verdict, lead)

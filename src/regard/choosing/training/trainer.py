@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from regard import Score
-from regard.choosing.training.data import Batch, Parts
+from regard.choosing.training.data import Batch, DataParts
 from regard.choosing.training.metrics import Goal, Measure
 from regard.describe import describe
 
@@ -23,7 +23,7 @@ class Stopped(Exception):
 
 
 @dataclass(frozen=True)
-class Job:
+class TrainingJob:
     """What to train and how: the same for all candidates.
 
     Attributes:
@@ -47,7 +47,7 @@ class Training:
     """One training; `advance` goes on to a step."""
 
     def __init__(
-        self, job: Job, make: Callable[[], Score], parts: Parts, seed: int, rate: float
+        self, job: TrainingJob, make: Callable[[], Score], parts: DataParts, seed: int, rate: float
     ) -> None:
         self.job, self.parts = job, parts
         torch.manual_seed(seed)
@@ -91,7 +91,7 @@ class Training:
         return measured(self.model, batches, self.job.goal.metric, self.job.device)
 
 
-def built(job: Job, make: Callable[[], Score]) -> nn.Module:
+def built(job: TrainingJob, make: Callable[[], Score]) -> nn.Module:
     """The model around a fresh score."""
     model = job.build(make())
     if not isinstance(model, nn.Module):

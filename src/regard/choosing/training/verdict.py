@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 from scipy import stats
 
 from regard import Score
-from regard.choosing.training.candidates import Candidate
+from regard.choosing.training.candidates import TrialCandidate
 from regard.choosing.training.chance import Chance
 from regard.choosing.training.costs import Cost
-from regard.claims.tools.statistics import LEVEL, Estimate, difference, mean
+from regard.measuring.statistics import LEVEL, Estimate, difference, mean
 
 SCHEMA = "regard.choose/trained/2"
 # What is advised where it is not decided: fewer tell little of the noise, more nobody waits for.
@@ -36,7 +36,7 @@ class Outcome(StrEnum):
 
 
 @dataclass
-class Row:
+class CandidateRow:
     """One candidate.
 
     Attributes:
@@ -49,7 +49,7 @@ class Row:
         vitals: see `vitals_of`.
     """
 
-    candidate: Candidate
+    candidate: TrialCandidate
     cost: Cost | None = None
     status: str = "not reached"
     reason: str = ""
@@ -91,7 +91,7 @@ class Verdict:
     margin: Estimate | None
     over_null: Estimate | None
     cheapest: str
-    rows: list[Row]
+    rows: list[CandidateRow]
     metric: str
     matters: float
     seeds: list[int]
@@ -99,16 +99,16 @@ class Verdict:
     facts: dict[str, Any] = field(default_factory=dict)
     chance: Chance | None = None
 
-    def row(self, name: str) -> Row:
+    def row(self, name: str) -> CandidateRow:
         """Of the candidate with that name."""
         return next(row for row in self.rows if row.candidate.name == name)
 
-    def null_row(self) -> Row | None:
+    def null_row(self) -> CandidateRow | None:
         """Of scaled dot."""
         name = self.facts.get("settings", {}).get("candidates", [None])[0]
         return None if name is None else self.row(name)
 
-    def over(self, row: Row) -> Estimate | None:
+    def over(self, row: CandidateRow) -> Estimate | None:
         """By how much a finalist is ahead of scaled dot, paired by seed; None for any other.
 
         The interval holds for all alternatives together.
@@ -148,7 +148,7 @@ class Verdict:
         leads = [found for row in self.rows if (found := self.over(row)) is not None]
         return seeds_to_decide(leads, len(self.seeds), self.matters) if leads else None
 
-    def times_null(self, row: Row) -> float | None:
+    def times_null(self, row: CandidateRow) -> float | None:
         """The time of a step over that of scaled dot; None where one of them is not known."""
         null = self.null_row()
         if null is None or null.cost is None or row.cost is None:
@@ -194,7 +194,7 @@ class Judged(NamedTuple):
     cheapest: str
 
 
-def judge(rows: Sequence[Row], null: str, seeds: Sequence[int], matters: float) -> Judged:
+def judge(rows: Sequence[CandidateRow], null: str, seeds: Sequence[int], matters: float) -> Judged:
     """Who won, by how much, and who is the cheapest that is not behind by as much as matters.
 
     Args:
@@ -286,15 +286,15 @@ def seeds_within(lead: Estimate, room: float, count: int, several: int) -> int |
     return next((n for n in tried if stats.t.isf(half, n - 1) * noise / n**0.5 < room), None)
 
 
-def common_seeds(rows: Sequence[Row], seeds: Sequence[int]) -> list[int]:
+def common_seeds(rows: Sequence[CandidateRow], seeds: Sequence[int]) -> list[int]:
     """The seeds that every finalist has finished."""
     return [seed for seed in seeds if all(seed in row.quality for row in rows)]
 
 
-def ordered(rows: Mapping[str, Row]) -> list[Row]:
+def ordered(rows: Mapping[str, CandidateRow]) -> list[CandidateRow]:
     """Finalists by their mean, then the others by how far they came."""
 
-    def key(row: Row) -> tuple:
+    def key(row: CandidateRow) -> tuple:
         if row.quality:
             return 0, -row.mean().value, 0.0
         step, value = row.searched or (0, 0.0)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 
-from regard.choosing.training.verdict import FEW_SEEDS, MOST_SEEDS, Outcome, Row, Verdict
-from regard.claims.text import Text
-from regard.claims.tools.statistics import Estimate
+from regard.choosing.training.verdict import FEW_SEEDS, MOST_SEEDS, CandidateRow, Outcome, Verdict
 from regard.measuring.memory import show
+from regard.measuring.statistics import Estimate
 from regard.measuring.words import number, seconds
+from regard.text import Text
 
 # Metrics that are shares of 1, told in points of a hundred. R² is none: it may be negative.
 SHARES = ("accuracy", "ndcg")
@@ -195,7 +195,7 @@ def second_sentence(verdict: Verdict) -> Text:
     )
 
 
-def cost_words(row: Row) -> Text:
+def cost_words(row: CandidateRow) -> Text:
     """Time, memory and parameters."""
     if row.cost is None:
         return Text("an unknown time", "的时间未知")
@@ -261,7 +261,7 @@ def margin(verdict: Verdict) -> Text:
     return Text(f"not decided: best other {ahead.en}", f"未能判定：最好的替代者 {ahead.zh}")
 
 
-def price(verdict: Verdict, row: Row) -> str:
+def price(verdict: Verdict, row: CandidateRow) -> str:
     """The time of a step, and times that of scaled dot."""
     ratio = verdict.times_null(row)
     if row.cost is None or ratio is None:
@@ -270,7 +270,7 @@ def price(verdict: Verdict, row: Row) -> str:
     return time if row is verdict.null_row() else f"{time} ({number(ratio)}x)"
 
 
-def level(verdict: Verdict, row: Row) -> str:
+def level(verdict: Verdict, row: CandidateRow) -> str:
     """The quality of a candidate."""
     if not row.quality:
         return ""
@@ -287,7 +287,7 @@ def level(verdict: Verdict, row: Row) -> str:
     return " ±".join(told) if math.isfinite(found.low) else told[0]
 
 
-def standing(verdict: Verdict, row: Row) -> Text:
+def standing(verdict: Verdict, row: CandidateRow) -> Text:
     """What became of it."""
     if row.status == "halved" and row.searched is not None:
         step = row.searched[0]

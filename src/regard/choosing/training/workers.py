@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from regard.choosing.training.candidates import Candidate
+from regard.choosing.training.candidates import TrialCandidate
 from regard.choosing.training.data import Data
 from regard.choosing.training.errors import ChooseError, StorageError
 from regard.choosing.training.stages import Settings, Stage, halving
 from regard.choosing.training.storage import abandoned, close, open_study, opened, quiet
-from regard.choosing.training.trainer import Job
+from regard.choosing.training.trainer import TrainingJob
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -29,20 +29,20 @@ PAUSE = 0.2  # seconds between two looks at how far it is
 
 
 @dataclass(frozen=True)
-class Work:
+class StageWork:
     """All that a process needs."""
 
     place: str
     name: str
     final: bool
-    job: Job
-    candidates: dict[str, Candidate]
+    job: TrainingJob
+    candidates: dict[str, TrialCandidate]
     data: Data
     settings: Settings
     watched: bool
 
 
-def carry_out(work: Work, until: float, stop: Callable[[], bool]) -> None:
+def carry_out(work: StageWork, until: float, stop: Callable[[], bool]) -> None:
     """The stage in this process, with a storage of its own."""
     pruner = None if work.final else halving(work.settings.steps)
     with opened(work.place) as storage:
@@ -58,7 +58,7 @@ def carry_out(work: Work, until: float, stop: Callable[[], bool]) -> None:
         ).work()
 
 
-def run_stage(work: Work, jobs: int, until: float, tick: Callable[[], None]) -> None:
+def run_stage(work: StageWork, jobs: int, until: float, tick: Callable[[], None]) -> None:
     """Empty the queue, or stop when the time is over; `tick` is called now and then.
 
     Args:
@@ -82,7 +82,7 @@ def run_stage(work: Work, jobs: int, until: float, tick: Callable[[], None]) -> 
         spread(work, jobs, until, tick)
 
 
-def spread(work: Work, jobs: int, until: float, tick: Callable[[], None]) -> None:
+def spread(work: StageWork, jobs: int, until: float, tick: Callable[[], None]) -> None:
     """Start the processes and wait for them."""
     # A forked process has the user's functions as they are, closures too; CUDA cannot be forked.
     forked = sys.platform == "linux" and not torch.cuda.is_available()
@@ -126,7 +126,7 @@ def start(processes: list[Any]) -> None:
                 ) from None
 
 
-def serve(work: Work, until: float, halt: Any, lost: Any, parent: int) -> None:
+def serve(work: StageWork, until: float, halt: Any, lost: Any, parent: int) -> None:
     """What a process does; where the storage is lost it says so in `lost`."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent tells it to halt
     # Threads of the parent do not live on in a fork: one is all there is.

@@ -11,10 +11,10 @@ from torch import Tensor
 
 import regard
 from regard import Score
-from regard.claims.canvas import BLUE, GREY, Canvas
 from regard.claims.claim import Claim, Fact, Judgement, Numbers, Run, Verdict
-from regard.claims.text import Text
 from regard.claims.tools.untrained import BUILDS, untrained
+from regard.figures.canvas import BLUE, GREY, Canvas
+from regard.text import Text
 
 # (query, key, value, score) to weights and output.
 Attend = Callable[[Tensor, Tensor, Tensor, Score | str], tuple[Tensor, Tensor]]

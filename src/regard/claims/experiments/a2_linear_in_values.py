@@ -10,10 +10,10 @@ from torch import Tensor
 
 import regard
 from regard import Score
-from regard.claims.canvas import BLUE, GREEN, RED, WORDS, Canvas
 from regard.claims.claim import Claim, Fact, Judgement, Numbers, Run, Verdict
-from regard.claims.text import Text
 from regard.claims.tools.untrained import BUILDS, untrained
+from regard.figures.canvas import BLUE, GREEN, RED, WORDS, Canvas
+from regard.text import Text
 
 Attend = Callable[[Tensor, Tensor, Tensor, Score], Tensor]
 INPUTS = ("values", "queries", "keys")

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor, nn
 
 import regard
-from regard.claims.canvas import BLUE, GREY, ORANGE, Canvas
 from regard.claims.claim import Claim, Fact, Judgement, Numbers, Run, Verdict
-from regard.claims.text import Text
 from regard.claims.tools.learning import Budget, Trained, train
-from regard.claims.tools.statistics import Estimate, difference, mean
-from regard.claims.tools.tasks.lookup import Lookup
+from regard.figures.canvas import BLUE, GREY, ORANGE, Canvas
+from regard.measuring.statistics import Estimate, difference, mean
+from regard.synthetic.lookup import Lookup
+from regard.text import Text
 
 GOOD = 0.9  # of the answers right, with values of their own
 SLACK = 0.05  # above chance that is still chance, and behind that is still level

@@ -12,10 +12,10 @@ from torch.nn.functional import normalize
 
 import regard
 from regard import Score
-from regard.claims.canvas import GREY, LOOKS, WORDS, Canvas
 from regard.claims.claim import Claim, Fact, Judgement, Numbers, Run, Verdict
-from regard.claims.text import Text
 from regard.claims.tools.untrained import untrained
+from regard.figures.canvas import GREY, LOOKS, WORDS, Canvas
+from regard.text import Text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 import regard
-from regard.claims.canvas import BLUE, GREEN, ORANGE, Canvas
 from regard.claims.claim import Claim, Fact, Judgement, Numbers, Run, Verdict
-from regard.claims.text import Text
-from regard.claims.tools.statistics import log_slope
+from regard.figures.canvas import BLUE, GREEN, ORANGE, Canvas
+from regard.measuring.statistics import log_slope
+from regard.text import Text
 
 JUMP = 0.99  # of the distance between the values
 CLOSE = 0.01  # of the theory, for the Lipschitz constant

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from regard.claims.canvas import BLUE, GREEN, ORANGE, Canvas
 from regard.claims.claim import Claim, Fact, Judgement, Numbers, Run, Verdict
-from regard.claims.text import Text
+from regard.figures.canvas import BLUE, GREEN, ORANGE, Canvas
+from regard.text import Text
 
 Softmax = Callable[[Tensor], Tensor]
 # Each format with the integer of its width: positive numbers have the order of their bits.

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from regard import Score
-from regard.claims.canvas import Canvas
 from regard.claims.claim import Claim, Fact, Judgement, Numbers, Run, Verdict
-from regard.claims.text import Text
 from regard.claims.tools.untrained import pair_scores, untrained
+from regard.figures.canvas import Canvas
+from regard.text import Text
 
 EXACT = 1e-12
 DEPARTS = 0.1

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from regard import Additive, Bilinear, Projected, Score
-from regard.claims.canvas import GREY, ORANGE, PURPLE, Canvas
 from regard.claims.claim import Claim, Fact, Judgement, Numbers, Run, Verdict
-from regard.claims.text import Text
 from regard.claims.tools.fitting import Pairs, fit_additive, fit_bilinear
-from regard.claims.tools.statistics import Estimate, log_slope, mean
 from regard.claims.tools.untrained import drawn, pair_scores
+from regard.figures.canvas import GREY, ORANGE, PURPLE, Canvas
+from regard.measuring.statistics import Estimate, log_slope, mean
+from regard.text import Text
 
 NOTHING = 0.01  # of the variance explained that counts as none
 HALF = 0.5  # of the variance left at the largest width: less is agreement in the making

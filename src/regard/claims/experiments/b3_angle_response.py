@@ -12,11 +12,11 @@ from torch import Tensor
 
 import regard
 from regard import Additive, Projected
-from regard.claims.canvas import Canvas
 from regard.claims.claim import Claim, Fact, Judgement, Numbers, Run, Verdict
-from regard.claims.text import Text
 from regard.claims.tools.fitting import Pairs, fit_additive, fit_bilinear
-from regard.claims.tools.statistics import Estimate, mean, ratio
+from regard.figures.canvas import Canvas
+from regard.measuring.statistics import Estimate, mean, ratio
+from regard.text import Text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

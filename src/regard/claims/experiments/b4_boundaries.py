@@ -12,12 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from regard import Additive, Bilinear, Projected, ScaledDot, Score
-from regard.claims.canvas import LOOKS, Canvas
 from regard.claims.claim import Claim, Fact, Judgement, Numbers, Run, Verdict
-from regard.claims.text import Text
 from regard.claims.tools.learning import Budget, Trained, compete
 from regard.claims.tools.models import Matcher
-from regard.claims.tools.statistics import difference, mean
+from regard.figures.canvas import LOOKS, Canvas
+from regard.measuring.statistics import difference, mean
+from regard.text import Text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from regard.claims.canvas import Canvas
 from regard.claims.claim import Claim, Fact, Judgement, Numbers, Run, Verdict
-from regard.claims.text import Text
 from regard.claims.tools.fitting import Fit, Pairs, fit_additive, fit_bilinear
-from regard.claims.tools.statistics import Estimate, log_slope, mean
+from regard.figures.canvas import Canvas
+from regard.measuring.statistics import Estimate, log_slope, mean
+from regard.text import Text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -11,9 +11,9 @@ from torch import Tensor
 
 import regard
 from regard import Bilinear, Score
-from regard.claims.canvas import BLUE, ORANGE, Canvas
 from regard.claims.claim import Claim, Fact, Judgement, Numbers, Run, Verdict
-from regard.claims.text import Text
+from regard.figures.canvas import BLUE, ORANGE, Canvas
+from regard.text import Text
 
 # Queries (Q, D), keys (n, D), a score and the log prior of the keys (n,) to weights (Q, n).
 Weigh = Callable[[Tensor, Tensor, Score | str, Tensor], Tensor]

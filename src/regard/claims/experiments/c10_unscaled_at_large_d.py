@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from torch import nn
 
 from regard import Additive, Dot, Projected, ScaledDot, Score
-from regard.claims.canvas import Canvas
 from regard.claims.claim import Claim, Fact, Judgement, Numbers, Run, Verdict
-from regard.claims.text import Text
 from regard.claims.tools.learning import Budget, train
 from regard.claims.tools.models import Reader
 from regard.claims.tools.outcome import ahead, percent, plain, points, surely
-from regard.claims.tools.statistics import Estimate, bands
-from regard.claims.tools.tasks.lookup import Lookup
+from regard.figures.canvas import Canvas
+from regard.measuring.statistics import Estimate, bands
+from regard.synthetic.lookup import Lookup
+from regard.text import Text
 
 LARGE = 64  # the usual width of a head: from here on d counts as large
 STUCK = 95.0  # percent; every other score is above 99 by then

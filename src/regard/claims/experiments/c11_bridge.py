@@ -10,14 +10,14 @@ import torch
 from scipy import stats
 
 from regard import Additive, Dot, Projected, Score
-from regard.claims.canvas import Canvas
 from regard.claims.claim import Claim, Fact, Judgement, Numbers, Run, Verdict
-from regard.claims.text import Text
 from regard.claims.tools.learning import Budget, train
 from regard.claims.tools.outcome import percent, plain, surely
 from regard.claims.tools.recurrent import Recaller, decay, log_gradient
-from regard.claims.tools.statistics import Estimate, bands, log_slope, mean, slope
-from regard.claims.tools.tasks.recall import Recall
+from regard.figures.canvas import Canvas
+from regard.measuring.statistics import Estimate, bands, log_slope, mean, slope
+from regard.synthetic.recall import Recall
+from regard.text import Text
 
 LENGTHS = (32, 64, 128, 256)
 NEAR = 16  # nearer tokens also reach the output through the recurrence and the query

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 import regard
-from regard.claims.canvas import Canvas
 from regard.claims.claim import Claim, Fact, Judgement, Numbers, Run, Verdict
-from regard.claims.text import Text
-from regard.claims.tools.statistics import log_slope
+from regard.figures.canvas import Canvas
+from regard.measuring.statistics import log_slope
+from regard.text import Text
 
 Sampler = Callable[[int, int, torch.Generator], Tensor]
 

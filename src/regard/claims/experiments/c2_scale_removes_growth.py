@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import regard
 from regard import Dot, ScaledDot
-from regard.claims.canvas import Canvas
 from regard.claims.claim import Claim, Fact, Judgement, Numbers, Run, Verdict
 from regard.claims.experiments.c1_variance_of_dot import Sampler, normal
-from regard.claims.text import Text
-from regard.claims.tools.statistics import Estimate, log_slope
+from regard.figures.canvas import Canvas
+from regard.measuring.statistics import Estimate, log_slope
 from regard.stabilize import UnitKeys
+from regard.text import Text
 
 FLAT = 0.05  # how far from 0 the slope may be
 NEAR = 0.1  # how far from 1 a variance may be

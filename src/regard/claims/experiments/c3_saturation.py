@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from regard import Score
-from regard.claims.canvas import Canvas
 from regard.claims.claim import Claim, Fact, Judgement, Numbers, Run, Verdict
-from regard.claims.text import Text
 from regard.claims.tools.observe import observed
-from regard.claims.tools.statistics import bands, log_slope, mean
+from regard.figures.canvas import Canvas
+from regard.measuring.statistics import bands, log_slope, mean
+from regard.text import Text
 
 USUAL = 64  # the width of a head in most models
 SHARP = 0.1  # an entropy below this share of ln n, and a weight above 1 minus this, is saturated

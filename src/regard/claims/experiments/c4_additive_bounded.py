@@ -14,12 +14,12 @@ from torch import Tensor
 
 import regard
 from regard import Additive
-from regard.claims.canvas import Canvas
 from regard.claims.claim import Claim, Fact, Judgement, Numbers, Run, Verdict
-from regard.claims.text import Text
-from regard.claims.tools.statistics import bands, log_slope
 from regard.claims.tools.untrained import drawn
+from regard.figures.canvas import Canvas
+from regard.measuring.statistics import bands, log_slope
 from regard.scores.additive import TANH_POWER
+from regard.text import Text
 
 # How far beyond the bound rounding may carry a score, by dtype.
 ROUNDING = {"float32": 1e-5, "bfloat16": 1e-2}

@@ -11,13 +11,13 @@ from torch import Tensor
 
 import regard
 from regard import Additive, ScaledDot, Score
-from regard.claims.canvas import Canvas
 from regard.claims.claim import Claim, Fact, Judgement, Numbers, Run, Verdict
-from regard.claims.text import Text
 from regard.claims.tools.observe import observed
-from regard.claims.tools.statistics import Estimate, bands, log_slope, mean
 from regard.claims.tools.untrained import drawn
+from regard.figures.canvas import Canvas
+from regard.measuring.statistics import Estimate, bands, log_slope, mean
 from regard.scores.additive import TANH_POWER
+from regard.text import Text
 
 FACTORS = (0.01, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
 LOUD = 1000.0  # the query, against one of unit variance, at which the claim is judged

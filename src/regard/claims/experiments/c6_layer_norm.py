@@ -11,16 +11,17 @@ from torch import Tensor
 
 import regard
 from regard import Additive, Projected, ScaledDot, Score
-from regard.claims.canvas import LOOKS, WORDS, Canvas
 from regard.claims.claim import Claim, Fact, Judgement, Numbers, Run, Verdict
-from regard.claims.text import Text
-from regard.claims.tools.learning import Budget, Task, train
+from regard.claims.tools.learning import Budget, train
 from regard.claims.tools.models import Matcher
-from regard.claims.tools.statistics import Estimate, difference
-from regard.claims.tools.tasks.largest_product import LargestProduct
-from regard.claims.tools.tasks.loud import Loud
-from regard.claims.tools.tasks.views import Views
+from regard.figures.canvas import LOOKS, WORDS, Canvas
+from regard.measuring.statistics import Estimate, difference
 from regard.stabilize import Normalized
+from regard.synthetic.largest_product import LargestProduct
+from regard.synthetic.loud import Loud
+from regard.synthetic.task import SyntheticTask
+from regard.synthetic.views import Views
+from regard.text import Text
 
 SCALES = tuple(10 ** (power / 2) for power in range(-6, 7))  # six orders: 0.001 to 1000
 FLAT = 0.1  # by how much of the largest a statistic may change over the scales
@@ -47,7 +48,7 @@ def layer_norm(score: Score) -> Score:
     return Normalized(score, WIDTH, "layer")
 
 
-def world(setting: str, seed: int) -> Task:
+def world(setting: str, seed: int) -> SyntheticTask:
     """The task of one setting, for one seed."""
     if setting == LENGTH:
         return LargestProduct(WIDTH)

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from regard import Score
-from regard.claims.canvas import Canvas
 from regard.claims.claim import Claim, Fact, Judgement, Numbers, Run, Verdict
-from regard.claims.text import Text
 from regard.claims.tools.observe import observed
-from regard.claims.tools.statistics import Estimate, bands, mean
+from regard.figures.canvas import Canvas
+from regard.measuring.statistics import Estimate, bands, mean
+from regard.text import Text
 
 Codes = Callable[[int, int, torch.Generator], Tensor]
 SPREADS = (0.01, 0.03, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)

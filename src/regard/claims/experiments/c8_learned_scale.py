@@ -10,13 +10,14 @@ import torch
 from torch import Tensor
 
 from regard import Dot
-from regard.claims.canvas import GREY, LOOKS, Canvas
 from regard.claims.claim import Claim, Fact, Judgement, Numbers, Run, Verdict
-from regard.claims.text import Text
-from regard.claims.tools.learning import Budget, Choosing, draw_held, train
+from regard.claims.tools.learning import Budget, draw_held, train
 from regard.claims.tools.models import Matcher
-from regard.claims.tools.statistics import Estimate, bands, difference, mean
+from regard.figures.canvas import GREY, LOOKS, Canvas
+from regard.measuring.statistics import Estimate, bands, difference, mean
 from regard.stabilize import Tempered
+from regard.synthetic.task import ClassificationTask
+from regard.text import Text
 
 QUICK = Budget(steps=100, batch=32, rates=(0.1, 0.3))
 FULL = Budget(steps=400, batch=64, rates=(0.01, 0.03, 0.1, 0.3), held=4096)
@@ -28,7 +29,7 @@ BAD = 10.0  # a start this many times off either way is a bad one
 
 
 @dataclass(frozen=True)
-class NoisyDirection(Choosing):
+class NoisyDirection(ClassificationTask):
     """The query is one of the keys, unit directions, plus normal noise; say which.
 
     The log odds of key k are `<q, k> / noise^2`: the best temperature of a dot product is noise^2.

@@ -11,10 +11,10 @@ from torch import Tensor
 
 import regard
 from regard import Cosine, Score
-from regard.claims.canvas import Canvas
 from regard.claims.claim import Claim, Fact, Judgement, Numbers, Run, Verdict
-from regard.claims.text import Text
-from regard.claims.tools.statistics import log_slope
+from regard.figures.canvas import Canvas
+from regard.measuring.statistics import log_slope
+from regard.text import Text
 
 ROUNDING = 8 * torch.finfo(torch.float32).eps
 NEAR = 0.01  # of the theory: the gradient, and the exponent of its growth

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 import regard
-from regard.claims.canvas import Canvas
 from regard.claims.claim import Claim, Fact, Judgement, Numbers, Run, Verdict
-from regard.claims.text import Text
+from regard.figures.canvas import Canvas
+from regard.text import Text
 
 ROUNDING = 1e-11  # of the largest |value|, in fp64
 APART = 1e-3  # a difference that nobody would call rounding

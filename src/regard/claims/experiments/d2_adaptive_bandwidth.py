@@ -13,11 +13,12 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 import regard
-from regard.claims.canvas import BLUE, ORANGE, Canvas
 from regard.claims.claim import Claim, Fact, Judgement, Numbers, Run, Verdict
-from regard.claims.text import Text
-from regard.claims.tools.learning import DATA, Budget, Predicting, Trained, compete
-from regard.claims.tools.statistics import log_slope, mean, ratio
+from regard.claims.tools.learning import Budget, Trained, compete
+from regard.figures.canvas import BLUE, ORANGE, Canvas
+from regard.measuring.statistics import log_slope, mean, ratio
+from regard.synthetic.task import DATA_SEEDS, RegressionTask
+from regard.text import Text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -45,7 +46,7 @@ def on_arc(place: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Smoothing(Predicting):
+class Smoothing(RegressionTask):
     """Predict a noisy curve at new places from noisy observations of it.
 
     Inputs: places (B,), the places of all observations (B, n), what was observed (B, n, 1).
@@ -59,7 +60,7 @@ class Smoothing(Predicting):
 
     def observed(self) -> tuple[Tensor, Tensor]:
         """Places (n,) and values (n, 1)."""
-        generator = torch.Generator().manual_seed(DATA + 16 * self.seed + 11)
+        generator = torch.Generator().manual_seed(DATA_SEEDS + 16 * self.seed + 11)
         place = torch.rand(self.observations, generator=generator)
         return place, self.noisy(place, generator)
 

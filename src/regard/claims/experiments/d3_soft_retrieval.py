@@ -13,11 +13,12 @@ from torch.func import functional_call
 
 import regard
 from regard import Additive, Bilinear, Cosine, Gaussian, Projected, ScaledDot, Score
-from regard.claims.canvas import LOOKS, WORDS, Canvas
 from regard.claims.claim import Claim, Fact, Judgement, Numbers, Run, Verdict
-from regard.claims.text import Text
-from regard.claims.tools.learning import DATA, Budget, Choosing, Trained, compete
-from regard.claims.tools.statistics import mean
+from regard.claims.tools.learning import Budget, Trained, compete
+from regard.figures.canvas import LOOKS, WORDS, Canvas
+from regard.measuring.statistics import mean
+from regard.synthetic.task import DATA_SEEDS, ClassificationTask
+from regard.text import Text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,7 +31,7 @@ QUERY_DIM, KEY_DIM = 12, 10
 
 
 @dataclass(frozen=True)
-class Neighbours(Choosing):
+class Neighbours(ClassificationTask):
     """Say the label of the item nearest to the query, in a space that nobody sees.
 
     Items are points on a sphere in `latent` dims, the query is a noisy copy of one. Queries and keys
@@ -49,7 +50,7 @@ class Neighbours(Choosing):
 
     def items_and_nearest(self, count: int, generator: torch.Generator) -> tuple[Tensor, ...]:
         """Queries (B, 12), keys (B, items, 10) and, by exact search, the nearest item (B,)."""
-        maps = torch.Generator().manual_seed(DATA + 16 * self.seed + 13)
+        maps = torch.Generator().manual_seed(DATA_SEEDS + 16 * self.seed + 13)
         for_query, for_key = (
             torch.randn(self.latent, dim, generator=maps) for dim in (QUERY_DIM, KEY_DIM)
         )
@@ -268,7 +269,7 @@ def unit(x: Tensor) -> Tensor:
 
 def tested(task: Neighbours) -> tuple[Tensor, ...]:
     """Fresh queries and keys in fp64, one-hot items as values, and the nearest item of each."""
-    generator = torch.Generator().manual_seed(DATA + 16 * task.seed + 14)
+    generator = torch.Generator().manual_seed(DATA_SEEDS + 16 * task.seed + 14)
     query, key, nearest = task.items_and_nearest(TESTED, generator)
     items = torch.eye(task.items, dtype=torch.float64).expand(TESTED, -1, -1)
     return query.double(), key.double(), items, nearest

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from regard.claims.canvas import Canvas
 from regard.claims.claim import Claim, Fact, Judgement, Numbers, Run, Verdict
-from regard.claims.text import Text
 from regard.claims.tools import timing
-from regard.claims.tools.statistics import Estimate, ratio
+from regard.figures.canvas import Canvas
+from regard.measuring.statistics import Estimate, ratio
+from regard.text import Text
 
 # As taught: at least so many times the time and the memory of dot.
 SLOW = 5.0

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from torch import nn
 
 from regard import Additive, Bilinear, LowRank, Projected
-from regard.claims.canvas import LOOKS, Canvas
 from regard.claims.claim import Claim, Judgement, Numbers, Run, Verdict
-from regard.claims.text import Text
 from regard.claims.tools.learning import Budget, train
 from regard.claims.tools.models import Matcher
 from regard.claims.tools.outcome import ahead, percent, plain, points, surely
-from regard.claims.tools.statistics import Estimate, bands
-from regard.claims.tools.tasks.views import Views
+from regard.figures.canvas import LOOKS, Canvas
+from regard.measuring.statistics import Estimate, bands
+from regard.synthetic.views import Views
+from regard.text import Text
 
 MARGIN = 2.0  # points of accuracy that still count as a match
 FEW = 0.5  # the share of the full matrix's parameters that a low-rank score may have

@@ -10,14 +10,14 @@ from torch import nn
 
 import regard
 from regard import Additive, Bilinear, LowRank, Projected, Score
-from regard.claims.canvas import WORDS, Canvas
 from regard.claims.claim import Claim, Fact, Judgement, Numbers, Run, Verdict
-from regard.claims.text import Text
 from regard.claims.tools.learning import Budget, train
 from regard.claims.tools.models import Matcher
 from regard.claims.tools.outcome import percent, plain, surely
-from regard.claims.tools.statistics import Estimate, bands, mean
-from regard.claims.tools.tasks.views import Views
+from regard.figures.canvas import WORDS, Canvas
+from regard.measuring.statistics import Estimate, bands, mean
+from regard.synthetic.views import Views
+from regard.text import Text
 
 WORKS = 80.0  # percent of the best possible accuracy
 NAMES = ("bilinear", "low rank", "additive")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from regard.claims.canvas import Canvas
 from regard.claims.claim import Claim, Fact, Judgement, Numbers, Run, Verdict
-from regard.claims.text import Text
 from regard.claims.tools import timing
-from regard.claims.tools.statistics import Estimate, log_slope, mean
+from regard.figures.canvas import Canvas
+from regard.measuring.statistics import Estimate, log_slope, mean
+from regard.text import Text
 
 TAUGHT = ("textbook dot", "textbook additive")
 OURS = ("dot", "additive", "sine additive")

@@ -9,14 +9,14 @@ from typing import NamedTuple
 from torch import nn
 
 from regard import Additive, Projected, ScaledDot
-from regard.claims.canvas import Canvas
 from regard.claims.claim import Claim, Judgement, Numbers, Run, Verdict
-from regard.claims.text import Text
 from regard.claims.tools.learning import Budget, train
 from regard.claims.tools.models import Matcher
 from regard.claims.tools.outcome import ahead, percent, plain, points, surely
-from regard.claims.tools.statistics import Estimate, bands
-from regard.claims.tools.tasks.views import Views
+from regard.figures.canvas import Canvas
+from regard.measuring.statistics import Estimate, bands
+from regard.synthetic.views import Views
+from regard.text import Text
 
 MARGIN = 1.0  # points of accuracy that count as ahead
 KINDS = {

@@ -8,15 +8,15 @@ from dataclasses import dataclass, field, replace
 from torch import nn
 
 from regard import Additive, Bilinear, LowRank, Projected, ScaledDot
-from regard.claims.canvas import WORDS, Canvas
 from regard.claims.claim import Claim, Judgement, Numbers, Run, Verdict
-from regard.claims.text import Text
 from regard.claims.tools.learning import Budget, train
 from regard.claims.tools.models import Matcher
 from regard.claims.tools.outcome import ahead, percent, plain, points, surely
-from regard.claims.tools.statistics import Estimate, bands, mean
-from regard.claims.tools.tasks.views import Views
+from regard.figures.canvas import WORDS, Canvas
+from regard.measuring.statistics import Estimate, bands, mean
 from regard.stabilize import Tempered
+from regard.synthetic.views import Views
+from regard.text import Text
 
 MARGIN = 1.0  # points of accuracy that count as ahead
 GAP = 5.0  # points between training and test accuracy that count as overfitting

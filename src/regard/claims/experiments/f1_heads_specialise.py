@@ -6,13 +6,13 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from regard.claims.canvas import LOOKS, WORDS, Canvas
 from regard.claims.claim import Claim, Fact, Judgement, Numbers, Run, Verdict
-from regard.claims.text import Text
 from regard.claims.tools.heads import SCORES, HeadedReader, MakeScore, members, sensitivity
 from regard.claims.tools.learning import Budget, train
-from regard.claims.tools.statistics import Estimate, difference, mean
-from regard.claims.tools.tasks.criteria import Criteria
+from regard.figures.canvas import LOOKS, WORDS, Canvas
+from regard.measuring.statistics import Estimate, difference, mean
+from regard.synthetic.criteria import Criteria
+from regard.text import Text
 
 HEADS = 2
 TASK = Criteria()

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
-from regard.claims.canvas import LOOKS, WORDS, Canvas
 from regard.claims.claim import Claim, Fact, Judgement, Numbers, Run, Verdict
-from regard.claims.text import Text
 from regard.claims.tools.heads import SCORES, HeadedReader, MakeScore, members
 from regard.claims.tools.learning import Budget, train
-from regard.claims.tools.statistics import Estimate, bands, difference, mean
-from regard.claims.tools.tasks.criteria import Criteria
+from regard.figures.canvas import LOOKS, WORDS, Canvas
+from regard.measuring.statistics import Estimate, bands, difference, mean
+from regard.synthetic.criteria import Criteria
+from regard.text import Text
 
 # A head that sees at most so many keys (of 8) is sharp; a mean that sees at least so many times as
 # many is broad; several heads are better by at least so much accuracy.

@@ -10,11 +10,11 @@ from torch import Tensor
 
 import regard
 from regard import Score
-from regard.claims.canvas import GREY, LOOKS, PURPLE, SKY, Canvas
 from regard.claims.claim import Claim, Fact, Judgement, Numbers, Run, Verdict
-from regard.claims.text import Text
-from regard.claims.tools.statistics import bands, mean
+from regard.figures.canvas import GREY, LOOKS, PURPLE, SKY, Canvas
+from regard.measuring.statistics import bands, mean
 from regard.stabilize import ClippedKeys, Normalized, SoftCapped
+from regard.text import Text
 
 DIM, KEYS, QUERIES = 64, 64, 64
 CAP = 30.0

@@ -10,14 +10,14 @@ from torch import nn
 from torch.func import functional_call
 
 import regard
-from regard.claims.canvas import GREY, LOOKS, WORDS, Canvas
 from regard.claims.claim import Claim, Fact, Judgement, Numbers, Run, Verdict
-from regard.claims.text import Text
 from regard.claims.tools.learning import Budget, Trained, compete
 from regard.claims.tools.models import Matcher
-from regard.claims.tools.statistics import bands, difference
-from regard.claims.tools.tasks.volumes import Volumes
+from regard.figures.canvas import GREY, LOOKS, WORDS, Canvas
+from regard.measuring.statistics import bands, difference
 from regard.stabilize import Normalized
+from regard.synthetic.volumes import Volumes
+from regard.text import Text
 
 DIM, WIDTH = 8, 24
 # "Shrugs off": loses at most this accuracy against keys of equal norm.

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field, replace
 from torch import Tensor, nn
 
 import regard
-from regard.claims.canvas import LOOKS, RED, WORDS, Canvas
 from regard.claims.claim import Claim, Fact, Judgement, Numbers, Run, Verdict
-from regard.claims.text import Text
 from regard.claims.tools.learning import Budget, compete
 from regard.claims.tools.models import Matcher
-from regard.claims.tools.statistics import Estimate, difference, mean
-from regard.claims.tools.tasks.volumes import Volumes
+from regard.figures.canvas import LOOKS, RED, WORDS, Canvas
+from regard.measuring.statistics import Estimate, difference, mean
 from regard.stabilize import Normalized
+from regard.synthetic.volumes import Volumes
+from regard.text import Text
 
 # Dims of the two modalities, and the width that both are projected to.
 QUERY, KEY, WIDTH = 8, 12, 24

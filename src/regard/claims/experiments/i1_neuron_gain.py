@@ -9,11 +9,11 @@ import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
-from regard.claims.canvas import BLUE, GREY, ORANGE, SKY, Canvas
 from regard.claims.claim import Claim, Fact, Judgement, Numbers, Run, Verdict
-from regard.claims.text import Text
 from regard.claims.tools.neuron import Neuron
-from regard.claims.tools.statistics import bands, difference, mean
+from regard.figures.canvas import BLUE, GREY, ORANGE, SKY, Canvas
+from regard.measuring.statistics import bands, difference, mean
+from regard.text import Text
 
 # The share of the effect of context that a change of slope (or a shift) must explain on its own.
 EXPLAINED = 0.9

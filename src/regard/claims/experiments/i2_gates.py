@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 
 import regard
-from regard.claims.canvas import Canvas
 from regard.claims.claim import Claim, Fact, Judgement, Numbers, Run, Verdict
-from regard.claims.text import Text
 from regard.claims.tools.learning import Budget, compete
 from regard.claims.tools.models import Matcher
-from regard.claims.tools.statistics import mean
+from regard.figures.canvas import Canvas
+from regard.measuring.statistics import mean
+from regard.text import Text
 
 # A score learns a gate where its mean accuracy over seeds is at least LEARNED.
 LEARNED = 0.98

@@ -12,10 +12,10 @@ from regard.claims.registry import survey
 from regard.claims.report.entries import entry, environments, grouped
 from regard.claims.report.words import HOW, MEANINGS, VERDICTS, WORDS
 from regard.claims.running.store import Result, load_results
-from regard.claims.text import Language
 from regard.measuring.files import write_atomic
 from regard.page import policy, read, script, style_sheet
 from regard.page.template import ours, template
+from regard.text import Language
 
 FOLDER = Path(__file__).parent
 

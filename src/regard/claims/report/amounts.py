@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from regard.claims.claim import Fact
 from regard.claims.report.words import UNITS
-from regard.claims.text import Language
+from regard.text import Language
 
 # Where no interval says how many digits mean something; of a power of ten its size is what counts.
 PLAIN_DIGITS, POWER_DIGITS = 4, 2
@@ -18,7 +18,7 @@ TIGHT_UNITS = ("", "%", "×", "°")  # stand right behind the number
 NO_BREAK = "\N{NO-BREAK SPACE}"
 
 
-class Row(NamedTuple):
+class FactRow(NamedTuple):
     """One line of the table of numbers; `interval` is empty where there is none."""
 
     label: str
@@ -26,14 +26,14 @@ class Row(NamedTuple):
     interval: str
 
 
-def row(fact: Fact, language: Language) -> Row:
+def row(fact: Fact, language: Language) -> FactRow:
     """A fact in the reader's language."""
     low, high = fact.low, fact.high
     known = low is not None and high is not None and math.isfinite(high - low)
     decimals, power = digits(fact.value, (high - low) / 2 if known else 0.0)
     unit = UNITS[fact.unit].of(language) if fact.unit in UNITS else fact.unit
     space = "" if unit in TIGHT_UNITS else NO_BREAK
-    return Row(
+    return FactRow(
         fact.label.of(language),
         f"{written(fact.value, decimals, power)}{space}{unit}",
         f"[{written(low, decimals, power)}, {written(high, decimals, power)}]" if known else "",

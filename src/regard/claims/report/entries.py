@@ -9,20 +9,20 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from regard.claims.claim import Claim
-from regard.claims.report.amounts import Row, row
+from regard.claims.report.amounts import FactRow, row
 from regard.claims.report.figures import Figure, figure
 from regard.claims.report.words import GROUPS, MACHINE, VERDICTS, WORDS, key_of
 from regard.claims.running.store import Result
 from regard.claims.running.version import code_version
-from regard.claims.text import Language
 from regard.measuring.words import duration, seconds
+from regard.text import Language
 
 # Differs from one minute to the next: of a result, not of a machine.
 FLEETING = ("load",)
 
 
 @dataclass(frozen=True)
-class Entry:
+class ClaimEntry:
     """One claim as the reader sees it; `figure`, `rows` and `because` come from its result."""
 
     id: str
@@ -35,7 +35,7 @@ class Entry:
     caption: str
     command: str
     because: str = ""
-    rows: tuple[Row, ...] = ()
+    rows: tuple[FactRow, ...] = ()
     figure: Figure | None = None
     how: tuple[str, ...] = ()
 
@@ -51,7 +51,7 @@ class Group:
 
     letter: str
     title: str
-    entries: list[Entry]
+    entries: list[ClaimEntry]
 
 
 @dataclass(frozen=True)
@@ -62,14 +62,14 @@ class Environment:
     rows: list[tuple[str, str]]
 
 
-def entry(claim: Claim, result: Result | None, language: Language) -> Entry:
+def entry(claim: Claim, result: Result | None, language: Language) -> ClaimEntry:
     """The claim with its result, where it has one."""
     verdict = result.judgement.verdict if result else None
     texts = {
         name: getattr(claim, name).of(language)
         for name in ("statement", "criterion", "control", "meaning", "caption")
     }
-    plain = Entry(
+    plain = ClaimEntry(
         id=claim.id,
         key=key_of(verdict),
         verdict=VERDICTS[key_of(verdict)].of(language),
@@ -106,7 +106,7 @@ def how(claim: Claim, result: Result, language: Language) -> tuple[str, ...]:
     )
 
 
-def grouped(entries: Iterable[Entry], language: Language) -> list[Group]:
+def grouped(entries: Iterable[ClaimEntry], language: Language) -> list[Group]:
     """Entries, in the order of their ids, by letter."""
     return [
         Group(letter, GROUPS[letter].of(language), list(found))

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from regard.claims.canvas import Canvas, drawn
 from regard.claims.claim import Claim, Numbers
-from regard.claims.text import Language
+from regard.figures.canvas import Canvas, drawn
 from regard.page.drawing import inline, width_of
+from regard.text import Language
 
 # A drawing of more than this (many thousands of points) goes in as a picture: the report has to
 # stay small.

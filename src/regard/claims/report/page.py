@@ -8,13 +8,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from regard.claims.canvas import drawn
 from regard.claims.claim import Claim
 from regard.claims.registry import all_claims
 from regard.claims.report.amounts import row
 from regard.claims.report.entries import command, environments
 from regard.claims.report.words import GROUPS, HOW, MEANINGS, VERDICTS, WORDS, key_of
-from regard.claims.running.store import Result, StoreError, load_results
+from regard.claims.running.store import Result, ResultStoreError, load_results
+from regard.figures.canvas import drawn
 from regard.measuring.files import write_atomic
 
 USAGE = "usage: python -m regard.claims.report.page RESULTS_FOLDER docs/claims.md"
@@ -31,12 +31,12 @@ def main(arguments: list[str]) -> None:
     try:
         results = load_results(folder, claims)
         if not any(name in claims for name in results):
-            raise StoreError(
+            raise ResultStoreError(
                 f"no results in {folder}: `regard claims run --full --out {folder}` makes them"
             )
         write_figures(claims, results, path.with_suffix(""))
         write_atomic(path, page(claims, results, path.stem).encode())
-    except (OSError, StoreError) as error:
+    except (OSError, ResultStoreError) as error:
         raise SystemExit(f"error: {error}") from None
 
 

@@ -16,10 +16,10 @@ from regard.claims.claim import Claim, Verdict
 from regard.claims.report.amounts import row
 from regard.claims.report.entries import command
 from regard.claims.report.words import VERDICTS, WORDS, key_of
-from regard.claims.running.runner import Runner
+from regard.claims.running.runner import ClaimRunner
 from regard.claims.running.store import Result
 from regard.claims.running.version import code_version
-from regard.claims.text import Language, Text
+from regard.text import Language, Text
 
 TITLE = "bold cyan"
 INKS = {
@@ -72,7 +72,7 @@ def show_list(
         console.print(Line(text.of(language), style="dim"))
 
 
-def show_run(runner: Runner, language: Language, console: Console) -> None:
+def show_run(runner: ClaimRunner, language: Language, console: Console) -> None:
     """What a run found: all that was asked for, what was run and what was there already."""
     results = runner.ran | runner.kept
     table = grid(language, NOW)

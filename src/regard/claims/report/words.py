@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from regard.claims.claim import Verdict
-from regard.claims.text import Text
+from regard.text import Text
 
 # What stands on the board for a claim that has no result: no verdict, so no member of Verdict.
 NOT_RUN = "not_run"

@@ -19,7 +19,7 @@ from regard.measuring.words import duration
 PRIOR = 5.0
 
 
-class Progress(Protocol):
+class ClaimProgress(Protocol):
     """Told of every claim that begins, how far it is, and how it ended."""
 
     def begin(self, name: str) -> None:
@@ -67,7 +67,7 @@ class Track:
         return f"{len(self.ended)}/{len(self.seconds)}"
 
 
-class Lines:
+class ClaimLines:
     """One line on stderr for each claim that ended."""
 
     def __init__(self, track: Track) -> None:
@@ -127,14 +127,14 @@ class Bars:
 @contextmanager
 def progress(
     seconds: dict[str, float], titles: dict[str, str], console: Console | None = None
-) -> Iterator[Progress]:
+) -> Iterator[ClaimProgress]:
     """A way to say how far it is, on stderr."""
     track = Track(seconds)
     # FORCE_COLOR makes no terminal of a log file: bars would fill it.
     seen = sys.stderr is not None and sys.stderr.isatty()
     console = console or Console(stderr=True, force_interactive=None if seen else False)
     if not console.is_interactive:
-        yield Lines(track)
+        yield ClaimLines(track)
         return
     columns = (
         TextColumn(

@@ -18,13 +18,13 @@ import torch
 import regard
 from regard.claims.claim import Claim, Verdict
 from regard.claims.registry import registered
-from regard.claims.running.progress import Progress
-from regard.claims.running.store import Result, Store, figure_digests
+from regard.claims.running.progress import ClaimProgress
+from regard.claims.running.store import Result, ResultStore, figure_digests
 from regard.claims.running.version import code_version
-from regard.claims.running.worker import Done, Failed, Job, failed, work
-from regard.claims.text import Language
+from regard.claims.running.worker import ClaimJob, Done, Failed, failed, work
 from regard.measuring.memory import available
 from regard.measuring.words import seconds as in_words
+from regard.text import Language
 
 # A fork would share threads and a GPU with its parent, which neither survives.
 PROCESSES = multiprocessing.get_context("spawn")
@@ -34,7 +34,7 @@ WORKER_BYTES = 2**30
 
 
 @dataclass(frozen=True)
-class Order:
+class RunOrder:
     """What is asked for.
 
     Attributes:
@@ -96,7 +96,7 @@ def deaf_to_interrupts() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-class Runner:
+class ClaimRunner:
     """Claims on their way into a store.
 
     Attributes:
@@ -107,7 +107,7 @@ class Runner:
         said: sentences about what was found in the store.
     """
 
-    def __init__(self, claims: Sequence[Claim], store: Store, order: Order) -> None:
+    def __init__(self, claims: Sequence[Claim], store: ResultStore, order: RunOrder) -> None:
         self.store, self.order = store, order
         self.claims = {claim.id: claim for claim in claims}
         self.code = {name: code_version(claim) for name, claim in self.claims.items()}
@@ -149,11 +149,11 @@ class Runner:
         """Whether nothing may run beside it."""
         return claim.alone and claim.id not in self.drawn
 
-    def run(self, progress: Progress) -> None:
+    def run(self, progress: ClaimProgress) -> None:
         """Run everything that is to do; each result is saved at once.
 
         Raises:
-            StoreError: a result could not be written.
+            ResultStoreError: a result could not be written.
         """
         try:
             self.phase([c for c in self.todo if not self.alone(c)], self.order.jobs, 1, progress)
@@ -167,7 +167,7 @@ class Runner:
             for worker in [*self.idle, *(worker for worker, _ in self.busy.values())]:
                 worker.stop()
 
-    def phase(self, claims: list[Claim], most: int, threads: int, progress: Progress) -> None:
+    def phase(self, claims: list[Claim], most: int, threads: int, progress: ClaimProgress) -> None:
         """Run these, at most so many at once, the longest first."""
         self.waiting = sorted(claims, key=self.expected, reverse=True)
         while self.waiting or self.busy:
@@ -176,12 +176,12 @@ class Runner:
             for connection in wait(list(self.busy)):
                 self.hear(connection, progress)  # type: ignore[arg-type] # they are connections
 
-    def start(self, claim: Claim, threads: int, progress: Progress) -> None:
+    def start(self, claim: Claim, threads: int, progress: ClaimProgress) -> None:
         """Hand a claim to a worker."""
         progress.begin(claim.id)
         order, numbers = self.order, self.drawn.get(claim.id)
         sent = type(claim) if registered(type(claim)) is claim else claim
-        job = Job(sent, order.full, order.seed, order.device, threads, order.language, numbers)
+        job = ClaimJob(sent, order.full, order.seed, order.device, threads, order.language, numbers)
         worker = self.idle.pop() if self.idle else Worker()
         try:
             worker.connection.send(job)
@@ -194,7 +194,7 @@ class Runner:
         else:
             self.busy[worker.connection] = worker, claim
 
-    def hear(self, connection: Connection, progress: Progress) -> None:
+    def hear(self, connection: Connection, progress: ClaimProgress) -> None:
         """Take what a worker says."""
         worker, claim = self.busy[connection]
         try:
@@ -217,14 +217,14 @@ class Runner:
         else:
             self.keep(claim, heard, progress)
 
-    def measure_instead(self, claim: Claim, progress: Progress) -> None:
+    def measure_instead(self, claim: Claim, progress: ClaimProgress) -> None:
         """The numbers on disk cannot be drawn, whatever happened to them: run the claim after all."""
         del self.drawn[claim.id]
         progress.at(claim.id, 0.0)
         if not self.alone(claim):  # those that are come in the next phase
             self.waiting.append(claim)
 
-    def keep(self, claim: Claim, done: Done, progress: Progress) -> None:
+    def keep(self, claim: Claim, done: Done, progress: ClaimProgress) -> None:
         """Save a result."""
         result = self.result(claim, done)
         self.store.save(claim, result, done.figures, self.old.get(claim.id))
@@ -254,7 +254,7 @@ class Runner:
             said=verdict,
         )
 
-    def fail(self, claim: Claim, why: Failed, progress: Progress) -> None:
+    def fail(self, claim: Claim, why: Failed, progress: ClaimProgress) -> None:
         """Note that a claim could not be finished; the others go on."""
         self.failed[claim.id] = why.error
         progress.end(claim.id, f"failed: {why.error}")

@@ -16,9 +16,9 @@ from typing import Any
 from regard.claims.claim import Claim, Fact, Judgement, Numbers, Verdict
 from regard.claims.registry import ID, order, survey
 from regard.claims.running.version import code_version, looks_version
-from regard.claims.text import Language, Text
 from regard.measuring.files import held, json_bytes, set_aside, write_atomic
 from regard.measuring.times import finite
+from regard.text import Language, Text
 
 SCHEMA = "regard.claims/1"
 SUFFIXES = ("svg", "png")
@@ -32,7 +32,7 @@ LONGEST_REASON = 200
 NO_TEXT = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
-class StoreError(ValueError):
+class ResultStoreError(ValueError):
     """The folder cannot be used; the message says what to do."""
 
 
@@ -92,7 +92,7 @@ def examine(folder: Path, known: dict[str, Claim]) -> tuple[dict[str, Result], d
     """The results, and what is wrong with the files that are none, both by id.
 
     Raises:
-        StoreError: the folder or a file in it cannot be read.
+        ResultStoreError: the folder or a file in it cannot be read.
     """
     results: dict[str, Result] = {}
     corrupt: dict[str, Corrupt] = {}
@@ -106,7 +106,7 @@ def examine(folder: Path, known: dict[str, Claim]) -> tuple[dict[str, Result], d
             except Corrupt as error:
                 corrupt[path.stem] = error
     except OSError as error:
-        raise StoreError(f"{error.filename or folder}: {error.strerror or error}") from None
+        raise ResultStoreError(f"{error.filename or folder}: {error.strerror or error}") from None
     return results, corrupt
 
 
@@ -114,7 +114,7 @@ def read(path: Path, claim: Claim | None) -> Result:
     """One result.
 
     Raises:
-        Corrupt: it is not what `Store.save` writes, or not of this claim.
+        Corrupt: it is not what `ResultStore.save` writes, or not of this claim.
     """
     try:
         found = json.loads(content(path), parse_constant=not_a_number)
@@ -272,7 +272,7 @@ def figure_digests(figures: dict[str, bytes], language: Language) -> dict[str, s
     return {"language": language, "looks": looks_version(), **digests}
 
 
-class Store:
+class ResultStore:
     """The folder that one run writes to: ID.json, ID.svg, ID.png, and ID.log of what failed."""
 
     def __init__(self, folder: Path) -> None:
@@ -283,11 +283,11 @@ class Store:
         return self.folder / f"{name}.{suffix}"
 
     @contextmanager
-    def opened(self) -> Iterator[Store]:
+    def opened(self) -> Iterator[ResultStore]:
         """Make the folder and keep other runs out of it; what a killed one left half is removed.
 
         Raises:
-            StoreError: it cannot be made or written to, or another run is at it.
+            ResultStoreError: it cannot be made or written to, or another run is at it.
         """
         with ExitStack() as stack:
             with self.writing():
@@ -295,7 +295,7 @@ class Store:
                 try:
                     stack.enter_context(held(self.folder / ".lock"))
                 except BlockingIOError:
-                    raise StoreError(
+                    raise ResultStoreError(
                         f"another run is writing to {self.folder}: wait for it, or name another "
                         "folder with --out"
                     ) from None
@@ -312,7 +312,7 @@ class Store:
         except OSError as error:
             why = error.strerror or str(error)
             taken = isinstance(error, IsADirectoryError) and (error.filename2 or error.filename)
-            raise StoreError(
+            raise ResultStoreError(
                 f"cannot write to {taken or self.folder}: {why}. Finished claims are kept; make room there, "
                 "or name another folder with --out, and run again"
             ) from None

@@ -11,20 +11,23 @@ from typing import NamedTuple
 
 from regard.claims.claim import Claim
 
-SHARED = "regard.claims"
-# They say how a result looks, not what it is: a new colour costs no new run, only new figures.
-LOOKS = (f"{SHARED}.canvas", f"{SHARED}.text", "regard.measuring.figure")
+# Rooms whose code decides what a claim measures: its own, and the neutral ones it shares with
+# `regard choose` and `regard bench`. The library under test is not among them: a claim is about
+# attention, and a faster kernel does not make its result old.
+MEASURES = ("regard.claims", "regard.measuring", "regard.synthetic")
+# These say how a result looks, not what it is: a new colour costs no new run, only new figures.
+LOOKS = ("regard.figures.canvas", "regard.figures.render", "regard.text")
 
 
-class Source(NamedTuple):
-    """The code of a module without words, and the shared modules that it imports."""
+class ModuleSource(NamedTuple):
+    """The code of a module without its words, and the measuring modules that it imports."""
 
     text: str
     imports: frozenset[str]
 
 
 def code_version(claim: Claim) -> str:
-    """A digest of the claim's file and of everything in `regard.claims` that it imports."""
+    """A digest of the claim's file and of everything in the rooms of `MEASURES` that it imports."""
     reached: set[str] = set()
     waiting = [type(claim).__module__, Claim.__module__]
     while waiting:
@@ -48,14 +51,14 @@ def digest(names: Iterable[str]) -> str:
 
 
 @cache
-def source(name: str) -> Source | None:
+def source(name: str) -> ModuleSource | None:
     """None where there is no such module: `from a import b` may name a module or a thing in one."""
     try:
         spec = importlib.util.find_spec(name)
     except (ImportError, ValueError):  # what stands before the last dot is no package
         return None
     text = getattr(spec and spec.loader, "get_source", lambda _: None)(name)
-    return None if text is None else Source(bare(text), frozenset(shared_imports(text)))
+    return None if text is None else ModuleSource(bare(text), frozenset(measuring_imports(text)))
 
 
 def bare(text: str) -> str:
@@ -68,8 +71,8 @@ def bare(text: str) -> str:
     return ast.unparse(tree)
 
 
-def shared_imports(text: str) -> Iterable[str]:
-    """Names under `regard.claims` that the text imports, at its top or further in."""
+def measuring_imports(text: str) -> Iterable[str]:
+    """Names in the rooms of `MEASURES` that the text imports, at its top or further in."""
     for node in ast.walk(ast.parse(text)):
         match node:
             case ast.Import(names=names):
@@ -78,4 +81,6 @@ def shared_imports(text: str) -> Iterable[str]:
                 found = [module, *(f"{module}.{alias.name}" for alias in names)]
             case _:
                 continue
-        yield from (name for name in found if name.startswith(f"{SHARED}."))
+        yield from (
+            name for name in found if name.startswith(tuple(f"{room}." for room in MEASURES))
+        )

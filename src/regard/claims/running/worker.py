@@ -21,8 +21,8 @@ import torch
 
 from regard.claims.claim import Claim, Judgement, Numbers, Run
 from regard.claims.running.store import check_facts, check_plain
-from regard.claims.text import Language
 from regard.measuring.machine import calm_threads, machine
+from regard.text import Language
 
 # Seconds between two words about how far it is.
 PAUSE = 0.1
@@ -30,7 +30,7 @@ LONGEST_ERROR = 200
 
 
 @dataclass(frozen=True)
-class Job:
+class ClaimJob:
     """What a worker is asked for; with `numbers` there is nothing to measure, only to draw.
 
     A claim as it is registered travels as its class: its ingredients may be things that cannot, as
@@ -107,7 +107,7 @@ def teller(connection: Connection) -> Callable[[float], None]:
     return tell
 
 
-def perform(job: Job, tell: Callable[[float], None]) -> Done | Failed:
+def perform(job: ClaimJob, tell: Callable[[float], None]) -> Done | Failed:
     """Measure, judge and draw; what the claim prints is kept for the log."""
     printed = io.StringIO()
     try:
@@ -117,9 +117,9 @@ def perform(job: Job, tell: Callable[[float], None]) -> Done | Failed:
         return failed(error, printed.getvalue())
 
 
-def measured(job: Job, tell: Callable[[float], None]) -> Done:
+def measured(job: ClaimJob, tell: Callable[[float], None]) -> Done:
     """The job, without a net."""
-    from regard.claims.canvas import drawn
+    from regard.figures.canvas import drawn
 
     claim = job.claim() if isinstance(job.claim, type) else job.claim
     device = torch.device(job.device)

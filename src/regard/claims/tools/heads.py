@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import regard
 from regard import Score
 from regard.claims.tools.learning import Trained
-from regard.claims.tools.tasks.criteria import Criteria
+from regard.synthetic.criteria import Criteria
 
 # From heads, input dim and width of all heads together to a score that makes the heads.
 MakeScore = Callable[[int, int, int], Score]

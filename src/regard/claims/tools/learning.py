@@ -9,59 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
 from regard.claims.claim import Run
+from regard.synthetic.task import DATA_SEEDS, SyntheticTask
 
 RATES = (1e-3, 3e-3, 1e-2, 3e-2)
-# Data is drawn with seeds from here on: with those of the parameters, which start at 0, the first
-# model would begin as the very numbers of its first examples.
-DATA = 5 * 10**8
-# Added to the seed of what a task draws once for its world, as random maps. Data and parameters
-# have smaller seeds, and would otherwise come from the very same numbers.
-WORLDS = 10**9
-
-
-class Task(Protocol):
-    """Something to learn: what goes in, what should come out, how good an answer is."""
-
-    def sample(self, count: int, generator: torch.Generator) -> tuple[Tensor, ...]:
-        """`count` examples: the inputs of the model, and last the target."""
-
-    def loss(self, output: Tensor, target: Tensor) -> Tensor:
-        """What training lowers: one number."""
-
-    def quality(self, output: Tensor, target: Tensor) -> Tensor:
-        """What is reported, one number, more is better: an accuracy, or R^2."""
-
-
-class Choosing:
-    """Loss and quality of tasks whose answer is one of several: logits (B, n), target (B,)."""
-
-    def loss(self, output: Tensor, target: Tensor) -> Tensor:
-        """Cross entropy."""
-        return nn.functional.cross_entropy(output, target)
-
-    def quality(self, output: Tensor, target: Tensor) -> Tensor:
-        """Share of right answers."""
-        return (output.argmax(-1) == target).double().mean()
-
-
-class Predicting:
-    """Loss and quality of tasks whose answer is a vector or a number."""
-
-    def loss(self, output: Tensor, target: Tensor) -> Tensor:
-        """Mean squared error."""
-        return (output - target).square().mean()
-
-    def quality(self, output: Tensor, target: Tensor) -> Tensor:
-        """R^2: the share of the variance that is explained."""
-        left = (output - target).double().square().mean()
-        return 1 - left / (target - target.mean(0)).double().square().mean()
 
 
 @dataclass(frozen=True)
@@ -114,7 +70,7 @@ class Trained:
 
 def train(
     build: Callable[[], nn.Module],
-    task: Task | Callable[[int], Task],
+    task: SyntheticTask | Callable[[int], SyntheticTask],
     seeds: Sequence[int],
     budget: Budget,
     run: Run,
@@ -155,7 +111,7 @@ def best_of_kinds(best: Trained, tries: list[Trained], kinds: int) -> Trained:
 
 def compete(
     builds: dict[str, Callable[[], nn.Module]],
-    task: Task | Callable[[int], Task],
+    task: SyntheticTask | Callable[[int], SyntheticTask],
     seeds: Sequence[int],
     budget: Budget,
     run: Run,
@@ -174,18 +130,18 @@ def mean_or_worst(values: list[float]) -> float:
     return middle if math.isfinite(middle) else -math.inf
 
 
-def draw_held(task: Task, seed: int, budget: Budget) -> dict[str, tuple[Tensor, ...]]:
+def draw_held(task: SyntheticTask, seed: int, budget: Budget) -> dict[str, tuple[Tensor, ...]]:
     """Fixed data of one seed: to train on (where it is fixed), to choose the rate, to report."""
     sizes = {"train": budget.examples or budget.held, "validate": budget.held, "test": budget.held}
     return {
-        name: task.sample(size, torch.Generator().manual_seed(DATA + seed * 16 + number))
+        name: task.sample(size, torch.Generator().manual_seed(DATA_SEEDS + seed * 16 + number))
         for number, (name, size) in enumerate(sizes.items())
     }
 
 
 def train_all(
     build: Callable[[], nn.Module],
-    worlds: Sequence[Task],
+    worlds: Sequence[SyntheticTask],
     seeds: Sequence[int],
     budget: Budget,
     held: list[dict[str, tuple[Tensor, ...]]],
@@ -211,7 +167,7 @@ def train_all(
     groups = [{"params": list(x.values()), "lr": r} for x, r in zip(leaves, rates, strict=True)]
     optimiser = torch.optim.Adam(groups)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, budget.steps)
-    draws = [torch.Generator().manual_seed(DATA + seed * 16 + 9) for seed in seeds]
+    draws = [torch.Generator().manual_seed(DATA_SEEDS + seed * 16 + 9) for seed in seeds]
     for step in range(budget.steps):
         batch = draw_batch(worlds, draws, held, budget)
         *inputs, target = (torch.cat([x] * len(rates)) for x in batch)
@@ -228,7 +184,7 @@ def train_all(
 def outcome(
     model: nn.Module,
     weights: dict[str, Tensor],
-    task: Task,
+    task: SyntheticTask,
     held: list[dict[str, tuple[Tensor, ...]]],
     rate: float,
 ) -> Trained:
@@ -247,7 +203,7 @@ def outcome(
 
 
 def draw_batch(
-    worlds: Sequence[Task],
+    worlds: Sequence[SyntheticTask],
     draws: list[torch.Generator],
     held: list[dict[str, tuple[Tensor, ...]]],
     budget: Budget,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from regard.claims.claim import Fact, Numbers
-from regard.claims.text import Text
 from regard.claims.tools.learning import Trained
-from regard.claims.tools.statistics import Estimate, difference
+from regard.measuring.statistics import Estimate, difference
+from regard.text import Text
 
 
 def plain(trained: Trained, **more: object) -> Numbers:

@@ -6,19 +6,17 @@ reads the same three tensors. Times of one run are compared with each other, nev
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 import regard
-from regard.choose import textbook
-from regard.claims.canvas import LOOKS
 from regard.claims.claim import Run
-from regard.claims.text import Text
-from regard.measuring import memory
-from regard.measuring.clock import clock
+from regard.figures.canvas import LOOKS
+from regard.measuring import memory, textbook
+from regard.measuring.clock import calls_per_sample, clock
+from regard.text import Text
 
 Pass = Callable[[], object]
 # From length, width and generator to passes by name.
@@ -82,7 +80,7 @@ def interleaved(
     repeats = {}
     for name, call in calls.items():
         call()
-        repeats[name] = min(max(math.ceil(least / clock(call, 1, run.device)), 1), 50)
+        repeats[name] = calls_per_sample(clock(call, 1, run.device), least, most=50)
     found: dict[str, list[float]] = {name: [] for name in calls}
     for _ in run.steps(range(rounds)):
         for name, call in calls.items():

@@ -1,4 +1,8 @@
-"""How attention is seen in any model: the routes, each of which hands over a `Seen`."""
+"""How attention calls are caught in any model.
+
+Here belong hooks, torch function modes and operators: one file for each route, each of which gives a
+`Seen`. What is measured of a `Seen` is in `vitals`; where the numbers are kept is in `chart.py`.
+"""
 
 from __future__ import annotations
 

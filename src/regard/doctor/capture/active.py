@@ -1,7 +1,8 @@
 """A mode that is active until it is closed, but not while an optimizer steps.
 
-`with mode:` would not do. Modes end in any order, and torch only takes off the one on top. And none of
-the hundreds of calls in a step of an optimizer is attention, while each would pass through the mode.
+`with mode:` does not work here: modes end in any order, and torch pops only the one on top. The mode
+rests during optimizer steps because none of their hundreds of calls is attention, and each of them
+would pass through it.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Active:
         _push_mode(mode)
 
     def _rest(self, *step: Any) -> None:
-        # A mode of somebody else's on top stays there, and so does ours below it.
+        # torch can only pop the mode on top. If that is another library's, both stay.
         stack = _get_current_function_mode_stack()
         if not torch.compiler.is_compiling() and stack and stack[-1] is self.mode:
             _pop_mode()

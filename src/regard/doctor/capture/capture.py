@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from regard.doctor.capture.active import Active
-from regard.doctor.capture.gradients import SIDES, Reader, tapped
-from regard.doctor.capture.names import Place, hook_modules
+from regard.doctor.capture.gradient_hooks import SIDES, GradientHooks, tapped
+from regard.doctor.capture.names import WatchedModule, hook_modules
 from regard.doctor.capture.operators import RECEIVERS, send
 from regard.doctor.capture.own import seen_of
 from regard.doctor.capture.shapes import as_heads
@@ -35,7 +35,7 @@ KEYS: set[int] = set()
 # How many frames up the code of a compiled graph may be: a checkpoint has some of its own.
 NEAR = 40
 FUSED_OFF = (
-    "torch's fused inference path is off while somebody watches: outputs can differ from it in "
+    "torch's fused inference path is off while the doctor watches: outputs can differ from it in "
     "their last bits"
 )
 FLEX_ROWS = (
@@ -58,15 +58,15 @@ class Capture:
     def __init__(self, model: nn.Module, chart: Chart) -> None:
         self.chart = chart
         self.number = next(NUMBERS)
-        self.stack: list[Place] = []
+        self.stack: list[WatchedModule] = []
         self.follower = Follower()
-        self.reader = Reader()
+        self.reader = GradientHooks()
         self.active: Active | None = None
         self.own = False  # inside a call of regard's own, whose engine calls torch's functions
         self.fresh = False  # a compiled forward pass has begun and nothing was seen of it yet
         self.token = torch.zeros((), device="cpu")
         self.thread = threading.get_ident()
-        self.places: list[Place] = []
+        self.places: list[WatchedModule] = []
         self.modules: set[nn.Module] = set()
         self.key = 0  # of its hooks, while they are there
         self._undo: list[Callable[[], object]] = []
@@ -104,7 +104,7 @@ class Capture:
 
     # What the hooks tell.
 
-    def enter(self, place: Place, training: bool) -> None:
+    def enter(self, place: WatchedModule, training: bool) -> None:
         """A module begins; the outermost one begins a step."""
         if torch.compiler.is_compiling():
             if not self.stack:
@@ -125,7 +125,7 @@ class Capture:
                 self.chart.note(FUSED_OFF, place.name)
         self.stack.append(place)
 
-    def leave(self, place: Place) -> None:
+    def leave(self, place: WatchedModule) -> None:
         """A module ends."""
         if not torch.compiler.is_compiling() and self._elsewhere():
             return
@@ -179,7 +179,7 @@ class Capture:
         if torch.compiler.is_compiling():
             first, self.fresh = self.fresh, False
             return send(self.token, place.handle, route, seen, scale, first)
-        # Of FlexAttention torch makes a graph even where nobody asked for one.
+        # torch compiles FlexAttention even where the user did not ask for it.
         if route != "flex" and self._in_graph():
             return None
         ticket = self.chart.record(place.name, route, seen)
@@ -191,7 +191,7 @@ class Capture:
 
     @property
     def step(self) -> int:
-        """The how manieth step it is."""
+        """Index of the current step, from 1."""
         return self.chart.step
 
     def receive(self, place: int, route: str, seen: Seen, first: bool) -> tuple[int, int]:
@@ -225,10 +225,10 @@ class Capture:
 
     # regard's own attention.
 
-    def begin_own(self, problem: Problem) -> bool | None:
-        """Told before an engine runs; gives what `end_own` wants."""
+    def begin_own(self, problem: Problem) -> tuple[Problem, bool | None]:
+        """Told before an engine runs; gives the problem with gradients tapped, and what `end_own` wants."""
         if not torch.compiler.is_compiling() and self._elsewhere():
-            return None
+            return problem, None
         before = self.own
         if self.looking():
             whole = torch.compiler.is_compiling() or self.chart.current_level is not Level.CHEAP
@@ -237,10 +237,11 @@ class Capture:
                 sides = (problem.form.query, problem.form.key, problem.value)
                 ticket = self.show("regard", seen, dict(zip(SIDES, sides, strict=True)), seen.scale)
                 if ticket is not None:
-                    query, key, problem.value = tapped(*sides, ticket)
-                    problem.form = with_sides(problem.form, query, key)
+                    query, key, value = tapped(*sides, ticket)
+                    form = with_sides(problem.form, query, key)
+                    problem = problem.with_changed({"form": form, "value": value})
         self.own = True
-        return before
+        return problem, before
 
     def end_own(self, before: bool | None) -> None:
         """Told when the engine is done, by an error too."""

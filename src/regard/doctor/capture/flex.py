@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from regard.doctor.capture.gradients import SIDES, tapped
-from regard.doctor.seen import Flex, Seen
+from regard.doctor.capture.gradient_hooks import SIDES, tapped
+from regard.doctor.seen import Seen, SeenFlex
 from regard.doctor.vitals import widen
 from regard.doctor.vitals.flexed import flex_logits, indexing
 from regard.doctor.vitals.logits import products, size_of
@@ -82,7 +82,7 @@ def called_uncompiled() -> bool:
 called_uncompiled._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
-def with_functions(given: dict[str, Any]) -> Flex:
+def with_functions(given: dict[str, Any]) -> SeenFlex:
     """Both functions, with the tensors that torch has taken out of them."""
     score, mask = given["score_mod"], given["block_mask"][-1]
     of_score = given.get("score_mod_other_buffers", ())
@@ -97,26 +97,26 @@ def with_functions(given: dict[str, Any]) -> Flex:
     return functions(logit, visible, given["query"])
 
 
-def functions(score: Callable, mask: Callable, like: Tensor) -> Flex:
+def functions(score: Callable, mask: Callable, like: Tensor) -> SeenFlex:
     """The two, the first only where it does anything but return the product."""
     product, place = like.new_zeros((), dtype=torch.float32), like.new_zeros((), dtype=torch.int64)
     with torch.no_grad(), indexing():
         changes = score(product, place, place, place, place) is not product
-    return Flex(changes, score if changes else None, mask)
+    return SeenFlex(changes, score if changes else None, mask)
 
 
-def in_graph(capture: Capture, seen: Seen, score: Callable, mask: Callable) -> Flex:
+def in_graph(capture: Capture, seen: Seen, score: Callable, mask: Callable) -> SeenFlex:
     """The logits of sampled queries, as part of the graph, unless norms are all that is measured."""
     query = seen.query
     assert query is not None
     found = functions(score, mask, query)
     chart = capture.chart
     if chart.vitals is None or chart.level is Level.CHEAP:
-        return Flex(found.changes)
+        return SeenFlex(found.changes)
     size = size_of(seen)
     most = MOST_LOGITS // (size.batch * size.heads * size.keys)
     count = max(1, min(chart.rows, most))
     rows = torch.ops.regard.doctor_rows(capture.stack[-1].handle, query, count)
     with torch.no_grad(), torch.autocast(query.device.type, enabled=False):
         logits = flex_logits(found, products(widen(seen, with_value=False), size, rows), rows)
-    return Flex(found.changes, rows=rows, logits=logits)
+    return SeenFlex(found.changes, rows=rows, logits=logits)

@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from regard.doctor.capture.capture import Capture
 from regard.doctor.capture.flex import flex
-from regard.doctor.capture.gradients import SIDES, tapped
+from regard.doctor.capture.gradient_hooks import SIDES, tapped
 from regard.doctor.capture.shapes import as_heads, sdpa_tensors
 from regard.doctor.capture.softmax import NAMES, PRODUCTS, Found
 from regard.doctor.seen import Seen
@@ -41,7 +41,7 @@ class Mode(TorchFunctionMode):
     def __init__(self, capture: Capture) -> None:
         super().__init__()
         self.capture, self.follower = capture, capture.follower
-        # Somebody may have put other functions in place of torch's since we were imported.
+        # Another library may have replaced functions of torch since this module was imported.
         now = {**vars(functional), ASKS: multi_head_attention.__globals__[ASKS]}
         multi_head_attention.__globals__.update(now)
 

@@ -20,11 +20,11 @@ WRAPPED = ("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module")
 PARALLEL = (nn.parallel.DistributedDataParallel, nn.DataParallel)
 # What modules call their number of heads.
 HEADS = ("num_heads", "num_attention_heads", "n_heads", "heads", "n_head", "nhead")
-# torch runs these as one fused kernel in inference, unless somebody looks on.
+# torch runs these as one fused kernel in inference, unless a mode or hook is active.
 FUSED = (nn.TransformerEncoderLayer, nn.MultiheadAttention)
 
 
-class Place:
+class WatchedModule:
     """A module of the watched model.
 
     Attributes:
@@ -46,21 +46,21 @@ class Place:
 class Visited(Protocol):
     """What the hooks tell."""
 
-    def enter(self, place: Place, training: bool) -> None:
+    def enter(self, place: WatchedModule, training: bool) -> None:
         """A module begins."""
 
-    def leave(self, place: Place) -> None:
+    def leave(self, place: WatchedModule) -> None:
         """A module ends, by an error too."""
 
 
 class Hook:
     """A hook that leaves nothing behind: copied or pickled it is a function that does nothing."""
 
-    def __init__(self, visited: Visited, place: Place) -> None:
+    def __init__(self, visited: Visited, place: WatchedModule) -> None:
         self.visited, self.place = visited, place
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """From the standard library: to unpickle a model nobody needs us."""
+        """A function of the standard library, so that a pickled model loads without regard."""
         return getattr, (nullcontext(), "__exit__")
 
 
@@ -116,18 +116,18 @@ def plain(module: nn.Module) -> bool:
 
 def hook_modules(
     model: nn.Module, visited: Visited, capture: int, key: int
-) -> tuple[list[Place], list[Callable[[], object]]]:
+) -> tuple[list[WatchedModule], list[Callable[[], object]]]:
     """Put both hooks on every module that may call attention; also gives what takes them off.
 
     They are stored under `key`, and not by torch's own functions for it: those would give each hook
     a new number, which is part of a compiled graph, so that every watch would compile again.
     """
-    places: list[Place] = []
+    places: list[WatchedModule] = []
     undo: list[Callable[[], object]] = []
     for name, module in named_modules(model):
         if places and plain(module):
             continue
-        place = Place(name or type(module).__name__, module, capture, len(places))
+        place = WatchedModule(name or type(module).__name__, module, capture, len(places))
         places.append(place)
         hooks = (
             (module._forward_pre_hooks, Enter(visited, place)),

@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor
 
-from regard.doctor.seen import Flex, Seen
+from regard.doctor.seen import Seen, SeenFlex
 from regard.doctor.vitals.rows import pick_rows
 from regard.forms import Pairwise
 
@@ -24,8 +24,8 @@ CHANGES, KEEPS = "changes", "keeps"
 
 LIBRARY = torch.library.Library("regard", "FRAGMENT")
 TAGS = tuple(tag for name in ("cudagraph_unsafe",) if (tag := getattr(torch.Tag, name, None)))
-# `token` is written to in name only: it keeps the calls in order, and alive though nobody may
-# use what they return.
+# `token` is declared as written to, though it is not: that keeps the calls in order, and stops the
+# compiler from removing those whose result is unused.
 LIBRARY.define(
     "doctor_see(Tensor(a!) token, Tensor place, Tensor?[] tensors, float[] numbers, str[] words, "
     "bool causal, bool first) -> Tensor",
@@ -42,7 +42,7 @@ class Receiver(Protocol):
 
     @property
     def step(self) -> int:
-        """The how manieth step it is."""
+        """Index of the current step, from 1."""
         ...
 
     def receive(self, place: int, route: str, seen: Seen, first: bool) -> tuple[int, int]:
@@ -107,7 +107,7 @@ def unpacked(
         scale = 1.0 if query is None else query.shape[-1] ** -0.5
     form = flex = None
     if words[-1] in (CHANGES, KEEPS):
-        flex = Flex(words[-1] == CHANGES, rows=more[0], logits=more[1])
+        flex = SeenFlex(words[-1] == CHANGES, rows=more[0], logits=more[1])
     elif more:
         a, b, v = more
         assert a is not None and b is not None and v is not None

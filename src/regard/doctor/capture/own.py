@@ -21,7 +21,7 @@ COLDEST = 1e-6
 def seen_of(problem: Problem, whole: bool) -> Seen | None:
     """What the doctor sees of a lowered call; None for a hard look-up, which has no softmax.
 
-    `whole` is False where nobody will ask which pairs are hidden: a dense mask is not built then.
+    `whole` is False where the level does not read which pairs are hidden: no dense mask is built then.
     """
     p = problem
     if p.hard:

@@ -48,7 +48,7 @@ class Product(NamedTuple):
     depth: int
 
 
-class Weights(NamedTuple):
+class TrackedSoftmax(NamedTuple):
     """A softmax that may turn out to be attention.
 
     Attributes:
@@ -91,7 +91,7 @@ class Follower:
 
     def __init__(self) -> None:
         self.products: list[Product] = []
-        self.weights: list[Weights] = []
+        self.weights: list[TrackedSoftmax] = []
 
     def idle(self) -> bool:
         """Whether there is nothing to follow."""
@@ -119,7 +119,7 @@ class Follower:
         sides = made[0] if made else None
         flipped = dim == -2
         logits = logits.detach().transpose(-1, -2) if flipped else logits.detach()
-        entry = Weights(hold(out), logits, flipped, 0, logits.shape[-1], sides, depth)
+        entry = TrackedSoftmax(hold(out), logits, flipped, 0, logits.shape[-1], sides, depth)
         # Of earlier ones only the last: each keeps its logits alive.
         last = self.weights[-1].logits if self.weights else None
         self.weights = [*(x for x in self.weights if x.logits is last), entry]
@@ -183,7 +183,7 @@ class Follower:
                     return self._found(entry, value, operands[1 - i])
         return None
 
-    def _found(self, entry: Weights, value: Tensor | None, factor: Tensor) -> Found:
+    def _found(self, entry: TrackedSoftmax, value: Tensor | None, factor: Tensor) -> Found:
         self.weights = [x for x in self.weights if x.logits is not entry.logits]
         self.products = []
         logits, sink = entry.logits, None
@@ -205,7 +205,9 @@ def softmax_input(args: Sequence, kwargs: dict) -> tuple[Tensor, int] | None:
     return (logits, dim) if dim in (-1, -2) else None
 
 
-def after(entry: Weights, name: str, args: Sequence, kwargs: dict, out: Tensor) -> Weights | None:
+def after(
+    entry: TrackedSoftmax, name: str, args: Sequence, kwargs: dict, out: Tensor
+) -> TrackedSoftmax | None:
     """The weights after one function, or None where they are no longer (..., Q, L)."""
     flipped, start, stop = entry.flipped, entry.start, entry.stop
     rows, keys = entry.logits.shape[-2], stop - start
@@ -227,7 +229,7 @@ def after(entry: Weights, name: str, args: Sequence, kwargs: dict, out: Tensor) 
     last = (keys, rows) if flipped else (rows, keys)
     if tuple(out.shape[-2:]) != last or out.ndim not in (3, 4):
         return None
-    return Weights(hold(out), entry.logits, flipped, start, stop, entry.sides, entry.depth)
+    return TrackedSoftmax(hold(out), entry.logits, flipped, start, stop, entry.sides, entry.depth)
 
 
 def swaps_last(name: str, args: Sequence, kwargs: dict) -> bool | None:

@@ -1,6 +1,8 @@
 """Findings: what is wrong with the attention of a model, where, since when, and what helps.
 
-Each disease is one small rule from numbers to findings; no sign alone makes an alarm.
+Here belongs one file for each disease: its thresholds with their sources, a rule from numbers to
+findings with at least two signs, and its texts. What is measured is in `vitals`, code that treats is in
+`remedies`. A new disease is its file and its line in `DISEASES`.
 """
 
 from __future__ import annotations
@@ -89,7 +91,7 @@ def findings_of(sites: Sequence[Evidence]) -> list[Finding]:
 
 
 def without_consequences(found: Sequence[Finding]) -> list[Finding]:
-    """Of causes and what follows from them in the same heads, the causes, as bad as the worst of it."""
+    """The findings without those that another one explains in the same heads; see `raised`."""
     kept = []
     for finding in found:
         causes = [x for x in found if explains(x, finding)]
@@ -100,7 +102,7 @@ def without_consequences(found: Sequence[Finding]) -> list[Finding]:
 
 
 def raised(finding: Finding, consequences: Sequence[Finding]) -> Finding:
-    """As bad as the worst that follows from it, with the numbers that say so."""
+    """The finding, with the severity of its worst consequence and the signals of that."""
     worst = max(consequences, key=lambda x: x.severity, default=finding)
     if worst.severity <= finding.severity:
         return finding
@@ -108,7 +110,7 @@ def raised(finding: Finding, consequences: Sequence[Finding]) -> Finding:
     return finding._replace(
         severity=worst.severity,
         signals=tuple(signals.values()),
-        explanation=f"{finding.explanation} It is this severe for what follows: {worst.title}.",
+        explanation=f"{finding.explanation} It is rated this severe because of a consequence: {worst.title}.",
     )
 
 

@@ -61,13 +61,15 @@ COLLAPSED_ENTROPY = Disease(
     find=each_site(rule),
     explanation=(
         "These heads put all their weight on one key, and queries meet keys in a single direction: "
-        "whatever is asked, the same key answers. Sharp attention is fine as long as different "
-        "queries find different keys; here they cannot. Training runs that end so do not recover by "
-        "themselves."
+        "every query selects the same key. Sharp attention is fine as long as different "
+        "queries select different keys; here they cannot. Training runs in this state do not recover "
+        "by themselves."
     ),
     remedies=(
-        Advice("qk-norm", "lower logits, entropy above 0.5, gradients that can turn the map"),
-        Advice("temperature", "softer weights; the direction has to be unlearned still"),
+        Advice(
+            "qk-norm", "lower logits, entropy above 0.5, gradients that can change the direction"
+        ),
+        Advice("temperature", "softer weights; training still has to unlearn the direction"),
         Advice("qk-clip", "largest logit back to 100"),
     ),
     causes=("large-logits", "dead-softmax", "dead-gradient", "malignant-sink", "no-op-sink"),

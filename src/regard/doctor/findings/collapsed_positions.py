@@ -50,8 +50,8 @@ COLLAPSED_POSITIONS = Disease(
     title="positions swamp the content",
     find=find,
     explanation=(
-        "Nearly all that tells one token from another is its place: every sequence of the batch is "
-        "attended to in the same way, and the values say the same. The positions that are added are "
+        "Tokens differ by almost nothing but their position: every sequence of the batch is attended "
+        "to in the same way, and has the same values. The positions that are added are "
         "many times as large as the embeddings, so that the content is lost in them."
     ),
     remedies=(

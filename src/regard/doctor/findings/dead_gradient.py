@@ -71,13 +71,13 @@ DEAD_GRADIENT = Disease(
     title="hardly any gradient reaches queries and keys",
     find=find,
     explanation=(
-        "The gradient at queries and keys is as small as the number that Adam adds to it, while the "
-        "values get theirs. Their weights do not learn, or only what rounding leaves. Either "
+        "The gradient at queries and keys is as small as the epsilon of Adam, while the values get "
+        "a normal one. The weights of queries and keys hardly learn. Either "
         "softmax is saturated, or the values are all alike, so that it makes no difference where a "
         "head looks."
     ),
     remedies=(
-        Advice("qk-norm", "logits of unit size, through which gradients come"),
+        Advice("qk-norm", "logits of unit size, which let gradients through"),
         Advice("temperature", "the same, with a learned factor"),
         *OF_VALUES,
     ),

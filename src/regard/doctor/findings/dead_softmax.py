@@ -34,7 +34,7 @@ DEAD_SOFTMAX = Disease(
     explanation=(
         "Every query gives one key all of its weight, and the slope of softmax there is zero. "
         "Queries and keys of the whole layer get no gradient any more, while the values still do: "
-        "where it looks is fixed for good."
+        "what the layer attends to can no longer change."
     ),
     remedies=(
         Advice("temperature", "softer weights, and a slope that gradients can use"),

@@ -61,7 +61,7 @@ class Finding(NamedTuple):
         since: the first step in which it showed, of those that are kept.
         signals: two at least.
         confidence: 0 to 1: how many of the signs that could speak do, and over how many steps.
-        explanation: what it is and does, in two or three sentences for somebody who never met it.
+        explanation: what it is and does, in two or three sentences for a reader new to it.
         remedies: the best first.
     """
 

@@ -88,8 +88,8 @@ GROWING = Disease(
         "The logits of these heads, scores of queries and keys before softmax, get larger and "
         "larger. Softmax becomes harder and harder, until one key takes everything, gradients "
         "vanish or numbers overflow, and the loss spikes. The usual reasons are a learning rate "
-        "that is too high or warms up too fast, which is to be looked at first, and a missing norm "
-        "on queries and keys."
+        "that is too high or warms up too fast (check this first), and a missing norm on queries and "
+        "keys."
     ),
     remedies=(
         Advice("qk-norm", "logits that cannot grow with the weights"),

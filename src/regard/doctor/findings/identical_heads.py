@@ -69,9 +69,9 @@ IDENTICAL_HEADS = Disease(
     find=each_site(rule),
     explanation=(
         "These heads compute the same weights from queries and keys of the same size: they are "
-        "copies. Copies get the same gradient and stay copies, so that the layer has fewer heads "
-        "than it pays for. Weights that were initialised alike or copied from a smaller model do "
-        "that."
+        "copies. Copies get the same gradient and stay copies, so the layer has fewer different "
+        "heads than it computes. The usual causes are identical initial weights and weights copied "
+        "from a smaller model."
     ),
     remedies=(Advice("heads", "different weights for each head: draw those of the copies anew"),),
 )

@@ -27,7 +27,7 @@ def rule(disease: Disease, e: Evidence) -> list[Finding | None]:
     only = (whole > 0.5) & ((whole - whole.round()).abs() < 1e-3)
     empty = above(e, "masked_rows", 0.0, LONGEST)
     both_ways = (ahead, seen(e, "previous_share", True))
-    # Padding is mostly at the end: then nobody sees the first token. Else there is little of it.
+    # Padding is mostly at the end: then no query sees the first token. Else there is little padding.
     unseen = (
         seen(e, "first_share", False),
         below(e, "visible_share", 1 / facts.batch, LONGEST),

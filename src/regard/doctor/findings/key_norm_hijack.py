@@ -39,12 +39,12 @@ HIJACK = Disease(
     find=each_site(rule),
     explanation=(
         "One key is many times as long as all others, and takes the weight of every query on its "
-        "side of the space, whatever the query asks for. What it says reaches everybody. A token "
-        "that was planted for it, a bad embedding or an input that was not normalised does that."
+        "side of the space, whatever the query asks for. Its value reaches all those queries. The "
+        "usual causes are a bad embedding, an input that was not normalised, or a planted token."
     ),
     remedies=(
         Advice("key-clip", "its norm at most 3 times the median: it takes 1% of the queries"),
-        Advice("cosine", "length plays no part any more"),
+        Advice("cosine", "the length of a key no longer matters"),
         Advice("qk-norm", "keys of the same length"),
     ),
     causes=(

@@ -48,7 +48,7 @@ LARGE_LOGITS = Disease(
     explanation=(
         "The logits of these heads, scores of queries and keys before softmax, are far larger than "
         "in healthy models, and those of a query lie far apart. One key takes nearly all the weight, "
-        "little is learnt of the others, and runs get worse or diverge as logits grow on. Queries "
+        "little is learnt from the others, and training gets worse or diverges as logits keep growing. Queries "
         "and keys have become too long, or the scale or temperature is off."
     ),
     remedies=(

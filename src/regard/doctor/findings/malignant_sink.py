@@ -35,12 +35,13 @@ MALIGNANT_SINK = Disease(
     find=each_site(rule),
     explanation=(
         "All heads of this layer give nearly all their weight to one key, whose value is no smaller "
-        "than others. The layer adds the same vector to every token, and what the tokens say to one "
-        "another is lost. A bias on the logits or a common part of all queries does that."
+        "than others. The layer adds the same vector to every token, and no information "
+        "passes between tokens. The usual causes are a bias on the logits and a component that all "
+        "queries share."
     ),
     remedies=(
         Advice("bias-clip", "no key that wins by a bias alone"),
-        Advice("qk-norm", "no common part long enough to drown the rest"),
+        Advice("qk-norm", "no shared component large enough to hide the rest"),
         Advice("temperature", "softer weights that a gradient can move"),
         Advice("swap-score", "a score without the bias"),
     ),

@@ -61,8 +61,8 @@ MASKED_ROWS = Disease(
     title="queries that see no key",
     find=find,
     explanation=(
-        "Some queries are left without any key by the mask: an empty sequence, or padding that asks "
-        "as well. Softmax over nothing is 0 / 0, which some kernels answer with zeros and others "
+        "Some queries are left without any key by the mask: an empty sequence, or padding used "
+        "as queries. Softmax over nothing is 0 / 0, which some kernels answer with zeros and others "
         "with NaN."
     ),
     remedies=(Advice("mask", "leave at least one key, or drop empty sequences from the batch"),),

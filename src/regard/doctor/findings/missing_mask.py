@@ -41,8 +41,8 @@ MISSING_MASK = Disease(
     title="the causal mask is missing",
     find=find,
     explanation=(
-        "This layer is one of a causal model and sees the tokens that it is to predict. The loss "
-        "falls beautifully, and what the model generates is worthless. In Hugging Face models a "
+        "This layer belongs to a causal model and sees the tokens it has to predict. The training "
+        "loss gets very low, and what the model generates is worthless. In Hugging Face models a "
         "registered attention function gets no mask unless a mask function is registered under the "
         "same name."
     ),

@@ -40,9 +40,9 @@ NO_GRADIENT = Disease(
     find=each_site(rule),
     explanation=(
         "In backward a gradient arrives at the values of this layer and none at its queries and "
-        "keys. Where it looks will never be learnt. A detach or no_grad in the forward pass does "
-        "that, or weights that were frozen. A .data or inference_mode does it too: no remedy reaches "
-        "those, they are to be taken out of the code."
+        "keys, so the layer never learns what to attend to. The usual causes are detach or no_grad in "
+        "the forward pass and frozen weights. .data and inference_mode do the same, and no remedy "
+        "can undo them: take them out of the code."
     ),
     remedies=(RECONNECT, THAW, BY_HAND),
 )

@@ -28,8 +28,8 @@ NO_OP_SINK = Disease(
     find=each_site(rule),
     explanation=(
         "Most of the weight goes to one key, often the first or a separator, whose value adds "
-        "little. So a head says nothing when it has nothing to say. It is worth knowing before keys "
-        "are dropped from a cache: this one has to stay."
+        "little. In this way a head adds almost nothing where it finds nothing relevant. If you drop "
+        "keys from a cache, keep this one."
     ),
-    remedies=(Advice("swap-score", "with a learned sink no key is needed for it"),),
+    remedies=(Advice("swap-score", "a learned sink takes this weight, and no key has to"),),
 )

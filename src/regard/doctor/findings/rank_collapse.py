@@ -42,13 +42,13 @@ RANK_COLLAPSE = Disease(
     title="all tokens have become alike",
     find=find,
     explanation=(
-        "Keys, values and outputs of all tokens are the same but for a hundredth: there is nothing "
-        "left to attend to. Attention averages, and layer upon layer of it without residual "
-        "connections, or with ones that are too weak, averages everything away."
+        "Keys, values and outputs of all tokens agree to within one percent: there is nothing left to "
+        "attend to. Attention averages tokens. Many layers without residual connections, or with "
+        "weak ones, average all differences away."
     ),
     remedies=(
         Advice("residual", "a residual connection around attention, or larger weights on it"),
-        Advice("contrast", "what is left of the differences, made larger"),
+        Advice("contrast", "larger differences between values, as far as any are left"),
     ),
     causes=("dead-gradient",),
 )

@@ -37,8 +37,8 @@ SATURATED_TANH = Disease(
     find=each_site(rule),
     explanation=(
         "Most hidden units of the additive score stand at +1 or -1, where tanh is flat. The score "
-        "then knows only signs, and hardly any gradient gets back to the projections. They have "
-        "become too large, or their input has."
+        "then depends on signs alone, and hardly any gradient reaches the projections. The "
+        "projections or their inputs have become too large."
     ),
     remedies=(
         Advice("shrink-tanh", "inputs of tanh of unit size again, slopes of about 0.5"),

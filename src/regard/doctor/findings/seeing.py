@@ -18,7 +18,7 @@ def is_square(e: Evidence) -> bool:
 
 
 def seen(e: Evidence, vital: str, wanted: bool) -> Sign:
-    """Whether a place is visible to anybody."""
+    """Whether any query sees a place."""
     return Sign(f"{vital}{VISIBLE}", known(e.of(vital), e), 0.5, wanted, SEEN)
 
 

@@ -54,9 +54,9 @@ class Disease(NamedTuple):
         name: as in findings.
         title: in a few words.
         find: from the numbers of all sites to findings.
-        explanation: for somebody who never met it.
+        explanation: for a reader who is new to it.
         remedies: the best first.
-        causes: diseases that are its consequence, and are not told beside it in the same heads.
+        causes: diseases that follow from it. They are not reported beside it for the same heads.
     """
 
     name: str

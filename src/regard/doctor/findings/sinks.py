@@ -16,5 +16,5 @@ FEW = 8
 
 
 def says_something(e: Evidence) -> Tensor:
-    """(H,): the heads whose largest sink has no short value, or one that nobody saw."""
+    """(H,): the heads whose largest sink has a long value, or a value that was not measured."""
     return ~(e.now("sink_value") < SHORT)

@@ -17,7 +17,7 @@ from regard.doctor.findings.signs import (
     graded,
     judge,
 )
-from regard.doctor.vitals.table import Kind
+from regard.doctor.vitals.table import SeenForm
 
 VASWANI = "arXiv 1706.03762 3.2.1: unit-variance q and k give logits of variance d, hence 1/sqrt(d)"
 # A quarter of d: queries and keys at half of unit variance each, and still no scale.
@@ -48,7 +48,7 @@ def rule(disease: Disease, e: Evidence) -> list[Finding]:
         e, "logit_var", LEAST_VARIANCE, "ours: scaled logits of fresh models stay below 2"
     )
     entropy = below(e, "entropy", LOW_ENTROPY, "ours: 0.92 scaled and below 0.4 unscaled, 512 keys")
-    if facts.kind is Kind.LOGITS:
+    if facts.kind is SeenForm.LOGITS:
         if not from_the_start(e, facts.dims):
             return []
         found = judge(disease, e, Severity.WARNING, (share, least, entropy), every_head=True)
@@ -84,9 +84,9 @@ UNSCALED = Disease(
     title="logits are not scaled by 1/sqrt(d)",
     find=each_site(rule),
     explanation=(
-        "The inner product of a query and a key of d features varies with d, and nothing divides it "
-        "by sqrt(d). Softmax then picks one key almost by chance, and hardly any gradient comes "
-        "back through it. The wider the heads, the worse."
+        "The variance of the inner product of a query and a key grows with their d features, and "
+        "nothing divides it by sqrt(d). Softmax then picks one key almost by chance, and hardly any gradient comes "
+        "back through it. Wider heads suffer more."
     ),
     remedies=(
         Advice("scale", "logits of variance 1 in place of d; entropy back to about 0.9"),

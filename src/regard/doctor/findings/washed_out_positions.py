@@ -47,10 +47,10 @@ WASHED_OUT = Disease(
     title="positions are washed out",
     find=find,
     explanation=(
-        "Positions are added to the embeddings, but next to nothing of them arrives at the first "
-        "attention layer: the embeddings are many times as large. To the model a sentence is a bag "
-        "of words. Embeddings that are multiplied by sqrt(d) though they have unit variance "
-        "already are the usual reason."
+        "Positions are added to the embeddings, but the embeddings are many times as large, and the first "
+        "attention layer gets almost nothing of the positions. The model then treats a sentence as a "
+        "bag of words. The usual cause is a factor of sqrt(d) on embeddings that already have unit "
+        "variance."
     ),
     remedies=(
         Advice("positions", "positions as large as the embeddings: a third of the variance"),

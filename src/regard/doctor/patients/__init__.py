@@ -1,4 +1,8 @@
-"""Who is examined: a function of the user's, a Hugging Face folder, or a bundled example."""
+"""The model to examine: a function of the user's, a Hugging Face folder, or a bundled example.
+
+Here belongs all that turns a name on the command line into a model, batches and a loss, with errors for
+the user. Running and training it is in `checkup.py`.
+"""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class Attention(nn.Module):
         return self.out(found.transpose(1, 2).flatten(2))
 
 
-class Additive(nn.Module):
+class AdditiveAttention(nn.Module):
     """Self-attention with regard's additive score."""
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class Additive(nn.Module):
         return self.heads(x, x, x)[0]
 
 
-class Block(nn.Module):
+class LookupBlock(nn.Module):
     """Attention and a small network, each behind a norm and beside a residual path."""
 
     def __init__(self, attention: nn.Module, norm: bool) -> None:
@@ -67,7 +67,7 @@ class Block(nn.Module):
         return x + self.network(self.norm(x))
 
 
-class Lookup(nn.Module):
+class LookupModel(nn.Module):
     """Answers look-ups.
 
     Args:
@@ -79,7 +79,7 @@ class Lookup(nn.Module):
         super().__init__()
         self.names, self.asked = nn.Embedding(PLACES, WIDTH), nn.Embedding(PLACES, WIDTH)
         self.values = nn.Embedding(VALUES, WIDTH)
-        self.blocks = nn.ModuleList(Block(attention(), norm) for _ in range(LAYERS))
+        self.blocks = nn.ModuleList(LookupBlock(attention(), norm) for _ in range(LAYERS))
         self.read = nn.Sequential(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, VALUES))
 
     def forward(self, names: Tensor, values: Tensor, asked: Tensor) -> Tensor:
@@ -114,12 +114,12 @@ def wrong_answers(logits: Tensor, batch: dict[str, Tensor]) -> Tensor:
 
 def healthy() -> nn.Module:
     """Scaled dot products behind norms."""
-    return Lookup(Attention)
+    return LookupModel(Attention)
 
 
 def growing_logits() -> nn.Module:
     """Scaled dot products as in the healthy one: `racing_queries_and_keys` is what is wrong."""
-    return Lookup(Attention)
+    return LookupModel(Attention)
 
 
 def racing_queries_and_keys(model: nn.Module, rate: float) -> torch.optim.Optimizer:
@@ -131,7 +131,7 @@ def racing_queries_and_keys(model: nn.Module, rate: float) -> torch.optim.Optimi
 
 def jammed_tanh() -> nn.Module:
     """Additive scores whose projections start 30 times too large: every tanh is at its end."""
-    model = Lookup(Additive)
+    model = LookupModel(AdditiveAttention)
     with torch.no_grad():
         for layer in model.modules():
             if isinstance(layer, MultiheadAttention):
@@ -142,7 +142,7 @@ def jammed_tanh() -> nn.Module:
 
 def hijacked_key() -> nn.Module:
     """No norm before attention, and one name has an embedding 30 times as long as the others."""
-    model = Lookup(Attention, norm=False)
+    model = LookupModel(Attention, norm=False)
     with torch.no_grad():
         model.names.weight[0] *= 30
     return model

@@ -50,7 +50,7 @@ class Patient:
         steps: how many there are by default.
         optimizer: `(model, rate) -> optimizer`.
         rate: of learning.
-        made_up: whether the batches are random numbers that nobody gave.
+        made_up: whether the batches are random numbers and not data of the user.
         said: what the user should know: what was assumed, what is missing.
     """
 

@@ -30,14 +30,14 @@ WIDTHS = (
 DEEP, WIDE = 1000, 2**24
 
 
-class Evidence(NamedTuple):
+class WeightEvidence(NamedTuple):
     """What the files of weights hold: how many tensors, and the largest dim of one."""
 
     tensors: float
     largest: float
 
 
-def evidence(files: Iterable[Path]) -> Evidence:
+def evidence(files: Iterable[Path]) -> WeightEvidence:
     """Read from the headers alone; a file that has none proves nothing, and is infinite."""
     counts, largest = [0.0], [0.0]
     for path in files:
@@ -53,8 +53,8 @@ def evidence(files: Iterable[Path]) -> Evidence:
                 counts.append(len(archive.infolist()))
             largest.append(path.stat().st_size)
         else:
-            return Evidence(math.inf, math.inf)
-    return Evidence(sum(counts), max(largest))
+            return WeightEvidence(math.inf, math.inf)
+    return WeightEvidence(sum(counts), max(largest))
 
 
 def configs(config: Any) -> Iterator[Any]:

@@ -1,4 +1,8 @@
-"""Attack a model and see what its attention withstands."""
+"""Attacks on the attention of a model: longer keys, larger inputs, shifted positions.
+
+Here belongs what disturbs a model on purpose and measures how far its attention and output move. The
+model is bit-identical afterwards. What is measured in ordinary runs is in `vitals`.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ from regard.doctor.probing.planting import key_norm
 from regard.doctor.probing.positions import attack_positions
 from regard.doctor.probing.result import Probe
 from regard.doctor.remedies.intervene import module_at
-from regard.doctor.remedies.locate import Call, locate
+from regard.doctor.remedies.locate import LocatedCall, locate
 from regard.doctor.running import undisturbed
 
 __all__ = ["Probe", "probe"]
@@ -68,7 +72,7 @@ def probe(
     return Probe(keys, inputs, scaled, positions, notes)
 
 
-def untried(model: nn.Module, call: Call) -> str | None:
+def untried(model: nn.Module, call: LocatedCall) -> str | None:
     """Why no key can be planted at a call, None where one can."""
     if call.place.route == "softmax" and call.place.product is None:
         return UNKNOWN_KEYS

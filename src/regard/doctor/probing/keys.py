@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from regard.doctor.probing.looking import in_full, look, moved_by, weights_of
 from regard.doctor.probing.planting import planted
-from regard.doctor.remedies.locate import Call
+from regard.doctor.remedies.locate import LocatedCall
 from regard.doctor.seen import Seen
 from regard.doctor.vitals.logits import HIDDEN, products, size_of
 
@@ -46,7 +46,9 @@ class KeyAttack(NamedTuple):
     moved: tuple[float, ...]
 
 
-def attack_key(model: nn.Module, batch: object, site: str, call: Call, output: Tensor) -> KeyAttack:
+def attack_key(
+    model: nn.Module, batch: object, site: str, call: LocatedCall, output: Tensor
+) -> KeyAttack:
     """Try all factors on one call; `output` is what the model gives without them."""
     seen = call.seen
     place, keys = easiest_key(seen), size_of(seen).keys

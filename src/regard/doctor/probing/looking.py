@@ -32,7 +32,7 @@ class Look(NamedTuple, Generic[Found]):
     output: Tensor
 
 
-class Reader(Chart):
+class ReadingChart(Chart):
     """A chart that keeps what `read` makes of each call, in place of vitals."""
 
     def __init__(self, read: Callable[[Seen], Any], only: str | None) -> None:
@@ -64,7 +64,7 @@ def look(
         read: what to keep of a call.
         only: the site to read, None for all.
     """
-    doctor, reader = watch(model, vitals=None), Reader(read, only)
+    doctor, reader = watch(model, vitals=None), ReadingChart(read, only)
     torch.default_generator.manual_seed(0)  # that of the CPU, which `undisturbed` puts back
     with doctor, doctor.capture.writing_in(reader):
         output = call(model, batch)
@@ -85,7 +85,7 @@ def main_output(output: Any) -> Tensor:
     raise TypeError(f"the model returns no tensor of floats, but {type(output).__name__}")
 
 
-class Weights(NamedTuple):
+class ReadWeights(NamedTuple):
     """The weights of one call.
 
     Attributes:
@@ -99,7 +99,7 @@ class Weights(NamedTuple):
     logits: Tensor
 
 
-def weights_of(seen: Seen, most: int = MOST_ROWS) -> Weights:
+def weights_of(seen: Seen, most: int = MOST_ROWS) -> ReadWeights:
     """The weights of at most `most` queries of a call, evenly apart."""
     seen, size = in_full(seen), size_of(seen)
     rows = pick_rows(size.queries, most, 0, anchor(seen).device)
@@ -108,7 +108,7 @@ def weights_of(seen: Seen, most: int = MOST_ROWS) -> Weights:
     if seen.sink is not None:
         over = logits.logsumexp(-1) - shift_at(seen.sink, rows)
         weights = weights * over.sigmoid().unsqueeze(-1)
-    return Weights(weights, rows, logits)
+    return ReadWeights(weights, rows, logits)
 
 
 def in_full(seen: Seen) -> Seen:

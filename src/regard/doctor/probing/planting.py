@@ -16,8 +16,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from regard.attention import KEY_CHANGES
-from regard.doctor.remedies.intervene import HOLDER, Change, Place, module_at, put, take_away
+from regard.doctor.remedies.intervene import HOLDER, Change, ChangePlace, module_at, put, take_away
+from regard.observed import KEY_CHANGES
 
 # What models call their norm on keys.
 KEY_NORMS = ("k_norm", "key_norm", "norm_k", "k_layernorm", "key_layernorm", "ln_k", "k_ln")
@@ -31,7 +31,9 @@ def lengthened(key: Tensor, place: int, factor: float, dim: int = -2) -> Tensor:
 
 
 @contextmanager
-def planted(model: nn.Module, where: Place, keys: int, place: int, factor: float) -> Iterator[None]:
+def planted(
+    model: nn.Module, where: ChangePlace, keys: int, place: int, factor: float
+) -> Iterator[None]:
     """Key `place` of `keys` at an attention call is `factor` times as long within the block."""
     module = module_at(model, where.module)
     norm = key_norm(module)

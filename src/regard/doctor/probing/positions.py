@@ -76,7 +76,7 @@ def attack_positions(model: nn.Module, batch: Any) -> Shifted:
             given, back = rolled(batch, length, shift, -1 if picture else 1), shift
         after = look(model, given, compared)
         for site, weights in before.sites.items():
-            # In a picture that was rolled, nobody knows which patch a query is.
+            # After an image is rolled, a query no longer corresponds to one known patch.
             other = None if picture else after.sites.get(site)
             changed[site].append(difference(weights, other, length, back))
         output = after.output if picture else unrolled(after.output, length, back)

@@ -1,5 +1,9 @@
 """Remedies by name, and the way they are applied.
 
+Here belongs one file for each remedy, with the `Change` it puts into a model, and what they share: finding
+a call (`locate.py`), changing it (`intervene.py`), measuring before and after (`treat.py`). A new remedy
+is its file and its line in `REMEDIES`. Which remedy a disease gets is in `findings`.
+
 Most change weights, or add a few parameters below the module that attends; both are saved with the
 model. Weights need nothing else. Of added ones keep what `describe_changes(model)` returns with the
 state dict; on a fresh model call `put_again(model, description)` before `load_state_dict`.
@@ -12,38 +16,38 @@ from typing import Any
 
 from torch import nn
 
-from regard.doctor.remedies.base import Applied, Case, Remedy
+from regard.doctor.remedies.base import Applied, Remedy, RemedyCase
 from regard.doctor.remedies.bias_clip import BiasClip
-from regard.doctor.remedies.change import Change, Place
-from regard.doctor.remedies.contrast import Contrast, Contrasted
-from regard.doctor.remedies.cosine import CosineScore, CosineSides
-from regard.doctor.remedies.finite import Finite, FiniteModule, FiniteSides
+from regard.doctor.remedies.change import Change, ChangePlace
+from regard.doctor.remedies.contrast import Contrast
+from regard.doctor.remedies.cosine import CosineScore
+from regard.doctor.remedies.finite import Finite
 from regard.doctor.remedies.heads import RedrawHeads
 from regard.doctor.remedies.intervene import describe_changes, put
-from regard.doctor.remedies.key_clip import ClippedKeySides, KeyClip
-from regard.doctor.remedies.locate import Call, locate
-from regard.doctor.remedies.mask import Masked, MaskRemedy
-from regard.doctor.remedies.norms import NormedSides, QKNorm
-from regard.doctor.remedies.positions import Positions
+from regard.doctor.remedies.key_clip import KeyClip
+from regard.doctor.remedies.locate import LocatedCall, locate
+from regard.doctor.remedies.mask import MaskRemedy
+from regard.doctor.remedies.norms import QKNorm
+from regard.doctor.remedies.positions import RescalePositions
 from regard.doctor.remedies.qk_clip import QKClip
-from regard.doctor.remedies.reconnect import Reconnect, Reconnected
-from regard.doctor.remedies.residual import Residual, WayAround
-from regard.doctor.remedies.scale import Scale, Scaled
-from regard.doctor.remedies.shrink_tanh import ShrinkTanh, ShrunkSides
-from regard.doctor.remedies.soft_cap import Capped, SoftCap
+from regard.doctor.remedies.reconnect import Reconnect
+from regard.doctor.remedies.residual import AddResidual
+from regard.doctor.remedies.scale import Scale
+from regard.doctor.remedies.shrink_tanh import ShrinkTanh
+from regard.doctor.remedies.soft_cap import SoftCap
 from regard.doctor.remedies.swap_score import SwapScore
-from regard.doctor.remedies.temperature import LearnedTemperature, Temperature
+from regard.doctor.remedies.temperature import LearnedTemperature
 from regard.doctor.remedies.texts import EpsilonAdvice, GradientAdvice, NumbersAdvice
 from regard.doctor.remedies.thaw import Thaw
 
 __all__ = [
     "REMEDIES",
     "Applied",
-    "Call",
-    "Case",
     "Change",
-    "Place",
+    "ChangePlace",
+    "LocatedCall",
     "Remedy",
+    "RemedyCase",
     "describe_changes",
     "locate",
     "put_again",
@@ -63,9 +67,9 @@ REMEDIES: Mapping[str, Remedy] = {
         ShrinkTanh(),
         BiasClip(),
         MaskRemedy(),
-        Positions(),
+        RescalePositions(),
         RedrawHeads(),
-        Residual(),
+        AddResidual(),
         Contrast(),
         Thaw(),
         Reconnect(),
@@ -76,23 +80,9 @@ REMEDIES: Mapping[str, Remedy] = {
     )
 }
 
+# Saved models name a change by its class.
 CHANGES: Mapping[str, type[Change]] = {
-    kind.__name__: kind
-    for kind in (
-        Scaled,
-        Temperature,
-        NormedSides,
-        CosineSides,
-        ClippedKeySides,
-        Capped,
-        ShrunkSides,
-        Masked,
-        Contrasted,
-        WayAround,
-        Reconnected,
-        FiniteModule,
-        FiniteSides,
-    )
+    change.__name__: change for remedy in REMEDIES.values() for change in remedy.changes
 }
 
 
@@ -106,4 +96,4 @@ def put_again(model: nn.Module, description: Iterable[Mapping[str, Any]]) -> Non
         if kind is None:
             known = ", ".join(CHANGES)
             raise ValueError(f"unknown change {entry['change']!r}; known are {known}")
-        put(model, Place(**entry["place"]), entry["name"], kind(**entry["arguments"]))
+        put(model, ChangePlace(**entry["place"]), entry["name"], kind(**entry["arguments"]))

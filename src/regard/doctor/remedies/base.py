@@ -1,4 +1,4 @@
-"""What a remedy is: what it does, to what it is no answer, where it cannot go, and how it is applied.
+"""What a remedy is: what it does, which diseases it does not fit, where it cannot go, how it is applied.
 
 Shape legend: H query heads, K key heads, V vitals.
 """
@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from regard.doctor.findings.finding import Finding
-from regard.doctor.remedies.change import ROUTES, Change, Place
+from regard.doctor.remedies.change import ROUTES, Change, ChangePlace
 from regard.doctor.remedies.intervene import module_at, put, take_away
-from regard.doctor.remedies.locate import Call, locate, sides_of
+from regard.doctor.remedies.locate import LocatedCall, locate, sides_of
 from regard.doctor.remedies.projections import scale_rows
 from regard.doctor.remedies.undoing import undone_by_error
 from regard.doctor.vitals import INDEX
@@ -38,7 +38,7 @@ LOUD = frozenset({"key_spread", "c50", "query_spread"})
 
 
 @dataclass(frozen=True)
-class Case:
+class RemedyCase:
     """A finding in its model, with the call it is about.
 
     Attributes:
@@ -52,13 +52,13 @@ class Case:
 
     model: nn.Module
     site: str
-    call: Call
+    call: LocatedCall
     finding: Finding
     vitals: Tensor
     batch: Any
 
     @property
-    def place(self) -> Place:
+    def place(self) -> ChangePlace:
         """Of the call."""
         return self.call.place
 
@@ -84,7 +84,7 @@ class Case:
         """The same as the model has them now."""
         return sides_of(self.again())
 
-    def again(self) -> Call:
+    def again(self) -> LocatedCall:
         """The call as the model makes it now."""
         return locate(self.model, self.batch, self.site)[self.site]
 
@@ -120,14 +120,16 @@ class NotApplicable(ValueError):
 
 
 class Remedy:
-    """Subclasses are one file each.
+    """A remedy; one file for each subclass.
 
     Attributes:
         name: what advice calls it.
         does: one or two sentences.
         source: where it comes from.
         moves: the vitals that it is for.
-        applies: whether it is code; else it is a text, and a person has to do it.
+        applies: whether code applies it; else it is a text, and the user has to do it.
+        changes: the classes of `Change` that it puts into a model. A saved model names them, and
+            `put_again` finds them here.
     """
 
     name: ClassVar[str]
@@ -135,6 +137,7 @@ class Remedy:
     source: ClassVar[str]
     moves: ClassVar[frozenset[str]] = frozenset()
     applies: ClassVar[bool] = True
+    changes: ClassVar[tuple[type[Change], ...]] = ()
 
     @property
     def options(self) -> dict[str, Any]:
@@ -143,7 +146,7 @@ class Remedy:
         return {x.name: x.default for x in taken if x.kind is x.KEYWORD_ONLY}
 
     def refuse(self, finding: Finding) -> str | None:
-        """Why it is no answer to this disease, or None."""
+        """Why it does not help against this disease, or None."""
         advised = any(advice.remedy == self.name for advice in finding.remedies)
         signs = vitals_of(finding)
         if advised or signs & self.moves:
@@ -153,11 +156,11 @@ class Remedy:
             f"{', '.join(sorted(signs))}"
         )
 
-    def cannot(self, case: Case) -> str | None:
+    def cannot(self, case: RemedyCase) -> str | None:
         """Why it cannot be applied to this call, or None."""
         raise NotImplementedError
 
-    def apply(self, case: Case, **options: Any) -> Applied:
+    def apply(self, case: RemedyCase, **options: Any) -> Applied:
         """Apply it."""
         raise NotImplementedError
 
@@ -184,7 +187,7 @@ def loud_key(finding: Finding) -> bool:
     return finding.disease == "key-norm-hijack" or bool(vitals_of(finding) & {"key_spread", "c50"})
 
 
-def needs_sides(case: Case) -> str | None:
+def needs_sides(case: RemedyCase) -> str | None:
     """Why query and key of the call cannot be changed, or None."""
     seen, place = case.call.seen, case.place
     if not all(x.isfinite().all() for x in (seen.query, seen.key) if x is not None):
@@ -207,7 +210,7 @@ def named(heads: list[int]) -> str:
 
 
 def put_change(
-    case: Case, name: str, change: Change, place: Place | None = None
+    case: RemedyCase, name: str, change: Change, place: ChangePlace | None = None
 ) -> tuple[Callable[[], None], tuple[str, ...]]:
     """Put a change at the call, or at `place`; gives what undoes it and its parameters' names."""
     place = case.place if place is None else place
@@ -221,8 +224,8 @@ def put_change(
     parallel = isinstance(case.model, nn.parallel.DistributedDataParallel)
     if parallel and any(True for _ in change.parameters()):
         raise NotApplicable(
-            "DistributedDataParallel does not hear of new parameters: treat the model inside, "
-            "model.module, and wrap it anew"
+            "DistributedDataParallel does not synchronise parameters added later: treat the model "
+            "inside, model.module, and wrap it again"
         )
     module = module_at(case.model, place.module)
     if "forward" in vars(module):
@@ -237,7 +240,11 @@ def put_change(
 
 
 def put_each(
-    case: Case, name: str, change: type[Change], places: Iterable[Place], *arguments: Any
+    case: RemedyCase,
+    name: str,
+    change: type[Change],
+    places: Iterable[ChangePlace],
+    *arguments: Any,
 ) -> Callable[[], None]:
     """Put a change of this class, made of `arguments`, at each place; gives what undoes all."""
     undo = ExitStack()
@@ -247,12 +254,12 @@ def put_each(
     return undo.close
 
 
-def fold(case: Case, on_query: Tensor, on_key: Tensor) -> Callable[[], None] | None:
+def fold(case: RemedyCase, on_query: Tensor, on_key: Tensor) -> Callable[[], None] | None:
     """Scale the weights that make query and key, where there are some that do just that."""
     return scale_rows(case.module, case.call, on_query, on_key, case.look)
 
 
-def for_heads(case: Case, values: Tensor, others: Tensor) -> Tensor:
+def for_heads(case: RemedyCase, values: Tensor, others: Tensor) -> Tensor:
     """`values` (H,) for the sick heads, `others` (H,) for the rest."""
     sick = torch.zeros(case.place.heads, dtype=torch.bool, device=values.device)
     sick[case.heads] = True

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from regard.doctor.findings.finding import Finding
-from regard.doctor.remedies.base import Applied, Case, Remedy, put_change, vitals_of
+from regard.doctor.remedies.base import Applied, Remedy, RemedyCase, put_change, vitals_of
 from regard.doctor.remedies.mask import Masked
 from regard.doctor.remedies.masking import levelled
 
@@ -20,6 +20,7 @@ class BiasClip(Remedy):
     )
     source = "ours: e^3 = 20; the median is over the keys that the query sees"
     moves = frozenset({"sink_weight", "sink_output", "output_alike"})
+    changes = (Masked,)
 
     def refuse(self, finding: Finding) -> str | None:
         """For keys that all look at."""
@@ -27,7 +28,7 @@ class BiasClip(Remedy):
             return None
         return f"bias-clip is for a key that a bias made the winner, and {finding.disease} is none"
 
-    def cannot(self, case: Case) -> str | None:
+    def cannot(self, case: RemedyCase) -> str | None:
         """There must be a bias of that kind."""
         bias = case.call.seen.bias
         if bias is None:
@@ -36,7 +37,7 @@ class BiasClip(Remedy):
             return f"the bias of {case.site} lifts no key by more than 3: it is not the reason"
         return None
 
-    def apply(self, case: Case, **_: Any) -> Applied:
+    def apply(self, case: RemedyCase, **_: Any) -> Applied:
         """At every call."""
         undo, names = put_change(case, "bias_clip", Masked("level"))
         return Applied(

@@ -18,16 +18,18 @@ ROUTES = ("sdpa", "flex", "softmax", "regard", "torch", WHOLE)
 
 
 @dataclass(frozen=True)
-class Place:
-    """One attention call of a model, as `locate` finds it; plain data that a config can hold.
+class ChangePlace:
+    """Where a `Change` is put: one attention call of a model, or the forward of one module.
+
+    `locate` finds it. It is plain data, which a config can hold.
 
     Attributes:
         module: the path of the module that makes it; "" for the model itself.
         route: "sdpa", "flex", "softmax", "regard", or "torch" for `nn.MultiheadAttention`, which
             goes one way or another as it is asked for weights; `WHOLE` for the forward of a module.
-        index: the how manieth call of this route in one forward of the module, from 0.
-        product: for "softmax", the how manieth product of two tensors makes its logits; None where
-            that is not known, and so neither are query and key.
+        index: of the call among those of this route in one forward of the module, from 0.
+        product: for "softmax", the index of the product of two tensors that makes its logits; None
+            where the product is unknown, and query and key with it.
         heads: H.
         key_heads: K; equal to H where it is not known.
     """
@@ -40,9 +42,13 @@ class Place:
     key_heads: int
 
 
-def whole(module: str) -> Place:
+# Models that were treated and pickled whole refer to the class by this name.
+Place = ChangePlace
+
+
+def whole(module: str) -> ChangePlace:
     """The forward of the module of this path."""
-    return Place(module, WHOLE, 0, None, 0, 0)
+    return ChangePlace(module, WHOLE, 0, None, 0, 0)
 
 
 def by_head(values: Tensor, x: Tensor) -> Tensor:
@@ -64,7 +70,7 @@ class Change(nn.Module):
         reconnects: whether `detach` and `no_grad` are passed over while the module runs.
     """
 
-    place: Place
+    place: ChangePlace
     pairwise: ClassVar[bool] = False
     reconnects: ClassVar[bool] = False
     softcap: float | None = None

@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from regard.attention import attention
 from regard.doctor.capture.flex import passes_by
-from regard.doctor.capture.gradients import SIDES
+from regard.doctor.capture.gradient_hooks import SIDES
 from regard.doctor.capture.mode import checkpointed, multi_head_attention, sdpa_arguments
 from regard.doctor.capture.shapes import as_heads
 from regard.doctor.capture.softmax import PRODUCTS, softmax_input
@@ -90,13 +90,13 @@ class Changing(TorchFunctionMode):
 
     # regard's own attention tells its watchers.
 
-    def begin_own(self, problem: Problem) -> bool | None:
-        """A call is about to run."""
+    def begin_own(self, problem: Problem) -> tuple[Problem, bool | None]:
+        """A call is about to run: it runs with every change at its place."""
         if self.own == 0:
             for change in self.at("regard"):
-                change_problem(problem, change)
+                problem = changed_problem(problem, change)
         self.own += 1
-        return True
+        return problem, True
 
     def end_own(self, before: bool | None) -> None:
         """It has run, or failed."""
@@ -305,24 +305,25 @@ def softcap_of(changes: list[Change]) -> float | None:
     return caps[-1] if caps else None
 
 
-def change_problem(problem: Problem, change: Change) -> None:
-    """A call of regard's own: the lowered form, the temperature and the soft cap."""
+def changed_problem(problem: Problem, change: Change) -> Problem:
+    """A call of regard's own with its lowered form, temperature and soft cap changed."""
     form, rate = problem.form, change.rate()
+    fields: dict[str, Any] = {}
     if isinstance(form, Pairwise) and change.pairwise:
-        problem.form = form.over(*change.change_sides(form.a, form.b), form.v)
+        fields["form"] = form.over(*change.change_sides(form.a, form.b), form.v)
     elif isinstance(form, Pairwise):
         if rate is not None:
             v = form.v * rate.to(form.v.dtype).view(-1, 1, 1)
-            problem.form = form.over(form.a, form.b, v)
+            fields["form"] = form.over(form.a, form.b, v)
     elif form.alpha is None and form.beta is None:
         query, key = change.change_sides(form.phi, form.psi)
-        problem.form = Inner(query, key, None, None, form.scale)
+        fields["form"] = Inner(query, key, None, None, form.scale)
     elif rate is not None:
         given = problem.temperature
         base = given if isinstance(given, Tensor) else form.phi.new_tensor(given)
-        problem.temperature = base / rate.to(form.phi.dtype).view(-1, 1)
-    problem.value = change.change_value(problem.value)
+        fields["temperature"] = base / rate.to(form.phi.dtype).view(-1, 1)
+    fields["value"] = change.change_value(problem.value)
     if change.softcap is not None:
-        problem.softcap = change.softcap
-    if change.mask is not None:
-        masked_problem(change.mask, problem)
+        fields["softcap"] = change.softcap
+    problem = problem.with_changed(fields)
+    return problem if change.mask is None else masked_problem(change.mask, problem)

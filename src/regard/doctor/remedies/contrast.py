@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.doctor.remedies.base import Applied, Case, NotApplicable, Remedy, put_change
+from regard.doctor.remedies.base import Applied, NotApplicable, Remedy, RemedyCase, put_change
 from regard.doctor.remedies.change import Change, by_head
 from regard.precision import widened
 
@@ -66,14 +66,15 @@ class Contrast(Remedy):
         "Wang et al. 2022, which rescale what is not common (arXiv 2203.05962); the gain is ours"
     )
     moves = frozenset({"value_alike", "query_grad", "key_grad"})
+    changes = (Contrasted,)
 
-    def cannot(self, case: Case) -> str | None:
+    def cannot(self, case: RemedyCase) -> str | None:
         """Values must be within reach."""
         if case.call.seen.value is None or case.place.route == "softmax":
             return f"{case.site} is attention written out, whose values cannot be reached"
         return None
 
-    def apply(self, case: Case, **_: Any) -> Applied:
+    def apply(self, case: RemedyCase, **_: Any) -> Applied:
         """A gain for each key head."""
         running = bool(case.vital("next_share").isnan().all())
         common, varied, noise = sizes(case, running)
@@ -100,7 +101,7 @@ class Contrast(Remedy):
         )
 
 
-def sizes(case: Case, running: bool) -> tuple[Tensor, Tensor, Tensor]:
+def sizes(case: RemedyCase, running: bool) -> tuple[Tensor, Tensor, Tensor]:
     """Of each key head (K,): what values have in common, what they differ by, and what is noise."""
     given = case.call.seen.value
     assert given is not None

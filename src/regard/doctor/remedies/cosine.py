@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from regard.doctor.remedies.base import (
     Applied,
-    Case,
     Remedy,
+    RemedyCase,
     for_heads,
     needs_sides,
     put_change,
@@ -70,12 +70,13 @@ class CosineScore(Remedy):
             "key_norm",
         }
     )
+    changes = (CosineSides,)
 
-    def cannot(self, case: Case) -> str | None:
+    def cannot(self, case: RemedyCase) -> str | None:
         """Query and key must be within reach."""
         return needs_sides(case)
 
-    def apply(self, case: Case, **_: Any) -> Applied:
+    def apply(self, case: RemedyCase, **_: Any) -> Applied:
         """A gain for each head."""
         query, key = case.sides()
         scale, place = case.call.seen.scale, case.place

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from regard.doctor.capture.names import named_modules
-from regard.doctor.remedies.base import Applied, Case, NotApplicable, Remedy, put_change
+from regard.doctor.remedies.base import Applied, NotApplicable, Remedy, RemedyCase, put_change
 from regard.doctor.remedies.change import Change, by_head, whole
 from regard.doctor.remedies.locate import unseen
 from regard.doctor.remedies.reaching import broken_gradients
@@ -84,14 +84,15 @@ class Finite(Remedy):
     moves = frozenset(
         {"nan_queries", "inf_queries", "nan_keys", "inf_keys", "nan_logits", "inf_logits"}
     )
+    changes = (FiniteModule, FiniteSides)
 
-    def cannot(self, case: Case) -> str | None:
+    def cannot(self, case: RemedyCase) -> str | None:
         """The batch must be sound."""
         if any(broken(x) for x in tree_leaves(case.batch)):
             return "the batch itself holds NaN or Inf: look at the data"
         return None
 
-    def apply(self, case: Case, *, redraw: bool = False, seed: int = 0, **_: Any) -> Applied:
+    def apply(self, case: RemedyCase, *, redraw: bool = False, seed: int = 0, **_: Any) -> Applied:
         """Weights, if they are to be drawn; else at the module where numbers break."""
         weights = {n: x for n, x in case.model.named_parameters() if not x.isfinite().all()}
         if weights and not redraw:
@@ -120,7 +121,7 @@ class Finite(Remedy):
         return Applied(what, "exactly where its output is finite", undo, names)
 
 
-def at_the_call(case: Case) -> Applied:
+def at_the_call(case: RemedyCase) -> Applied:
     """Queries and keys of the call itself."""
     query, key = case.call.seen.query, case.call.seen.key
     if query is None or key is None or not (broken(query) or broken(key)):

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from regard.doctor.findings.finding import Finding
-from regard.doctor.remedies.base import Applied, Case, NotApplicable, Remedy, named
+from regard.doctor.remedies.base import Applied, NotApplicable, Remedy, RemedyCase, named
 from regard.doctor.remedies.projections import redraw_rows
 
 
@@ -29,7 +29,7 @@ class RedrawHeads(Remedy):
             return super().refuse(finding)
         return f"heads draws copies of a head anew, and {finding.disease} has found none"
 
-    def cannot(self, case: Case) -> str | None:
+    def cannot(self, case: RemedyCase) -> str | None:
         """There must be queries and keys of their own."""
         if case.place.heads != case.place.key_heads:
             return f"heads of {case.site} share their keys: a copy cannot be drawn alone"
@@ -37,7 +37,7 @@ class RedrawHeads(Remedy):
             return f"queries and keys of {case.site} cannot be told"
         return None
 
-    def apply(self, case: Case, *, seed: int = 0, **_: Any) -> Applied:
+    def apply(self, case: RemedyCase, *, seed: int = 0, **_: Any) -> Applied:
         """All but the first."""
         copies = case.heads[1:]
         generator = torch.Generator().manual_seed(seed)

@@ -22,15 +22,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from regard.attention import WATCHERS
 from regard.doctor.capture.names import named_modules
-from regard.doctor.remedies.change import WHOLE, Change, Place
+from regard.doctor.remedies.change import WHOLE, Change, ChangePlace
 from regard.doctor.remedies.changing import Changing
+from regard.observed import WATCHERS
 
 __all__ = [
     "HOLDER",
     "Change",
-    "Place",
+    "ChangePlace",
     "changes_in",
     "describe_changes",
     "module_at",
@@ -103,7 +103,7 @@ def stay_off_the_fast_path(module: nn.Module, inputs: tuple) -> None:
     """A hook that does nothing: where one is, torch's encoder layer calls its attention module."""
 
 
-def put(model: nn.Module, place: Place, name: str, change: Change) -> str:
+def put(model: nn.Module, place: ChangePlace, name: str, change: Change) -> str:
     """Let `change` act at a place; gives the name under which the module holds it."""
     module = module_at(model, place.module)
     held = module._modules.get(HOLDER)

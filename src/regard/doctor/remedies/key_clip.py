@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from regard.arguments import check_positive
-from regard.doctor.remedies.base import Applied, Case, Remedy, needs_sides, put_change
+from regard.doctor.remedies.base import Applied, Remedy, RemedyCase, needs_sides, put_change
 from regard.doctor.remedies.change import Change, by_head
 from regard.precision import widened
 
@@ -46,16 +46,17 @@ class KeyClip(Remedy):
     name = "key-clip"
     does = (
         "Shortens keys that are longer than three times the median key of their head, measured on "
-        "the batch and fixed. Shorter keys, and what is made of them, stay bit by bit the same."
+        "the batch and fixed. Shorter keys, and outputs that use no other, stay bit-identical."
     )
     source = "ours: at ten times the norm a key keeps 1% of the queries in place of 25% (d=64)"
     moves = frozenset({"key_spread", "c50", "key_norm", "logit_bound"})
+    changes = (ClippedKeySides,)
 
-    def cannot(self, case: Case) -> str | None:
+    def cannot(self, case: RemedyCase) -> str | None:
         """Query and key must be within reach."""
         return needs_sides(case)
 
-    def apply(self, case: Case, *, times: float = TIMES, **_: Any) -> Applied:
+    def apply(self, case: RemedyCase, *, times: float = TIMES, **_: Any) -> Applied:
         """A fixed limit for each key head."""
         check_positive(times=times)
         key = case.sides()[1]

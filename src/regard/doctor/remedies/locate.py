@@ -13,28 +13,28 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.attention import WATCHERS
 from regard.doctor.capture.capture import Capture
 from regard.doctor.capture.flex import passes_by
 from regard.doctor.capture.mode import Mode
-from regard.doctor.capture.names import Place as Named
+from regard.doctor.capture.names import WatchedModule
 from regard.doctor.capture.shapes import as_heads
 from regard.doctor.capture.softmax import (
     PRODUCTS,
     Follower,
     Found,
     Product,
-    Weights,
+    TrackedSoftmax,
     same,
     softmax_input,
 )
 from regard.doctor.chart import Chart
-from regard.doctor.remedies.change import ROUTES, Place
+from regard.doctor.remedies.change import ROUTES, ChangePlace
 from regard.doctor.remedies.changing import LOCATORS
 from regard.doctor.running import call, undisturbed
 from regard.doctor.seen import Seen
 from regard.doctor.vitals.logits import HIDDEN_LOGIT
 from regard.forms import Inner
+from regard.observed import WATCHERS
 
 Counts = dict[str, int]
 KINDS = {
@@ -45,7 +45,7 @@ KINDS = {
 
 
 @dataclass(frozen=True)
-class Call:
+class LocatedCall:
     """One attention call, where it is and what it was made of.
 
     Attributes:
@@ -56,13 +56,13 @@ class Call:
         own_terms: whether a score of regard's has terms of query or key alone.
     """
 
-    place: Place
+    place: ChangePlace
     seen: Seen
     again: int = 1
     own_terms: bool = False
 
 
-def locate(model: nn.Module, batch: Any, site: str | None = None) -> dict[str, Call]:
+def locate(model: nn.Module, batch: Any, site: str | None = None) -> dict[str, LocatedCall]:
     """The attention calls of a model by the doctor's names, from one run on a batch.
 
     Args:
@@ -79,7 +79,7 @@ def locate(model: nn.Module, batch: Any, site: str | None = None) -> dict[str, C
             return located(model, batch, site)
 
 
-def located(model: nn.Module, batch: Any, site: str | None) -> dict[str, Call]:
+def located(model: nn.Module, batch: Any, site: str | None) -> dict[str, LocatedCall]:
     """The same, with gradients or without."""
     locator = Locator(model, site)
     mode = Counting(locator)
@@ -147,9 +147,9 @@ class Locator(Capture):
         self.before: list[Counts] = []  # counts at the begin of each running module
         self.follower = Noting(self)
         self.own_terms = False
-        self.found: dict[str, tuple[Place, Seen, bool]] = {}
+        self.found: dict[str, tuple[ChangePlace, Seen, bool]] = {}
 
-    def enter(self, place: Named, training: bool) -> None:
+    def enter(self, place: WatchedModule, training: bool) -> None:
         """A module begins."""
         super().enter(place, training)
         self.before = [*self.before[: len(self.stack) - 1], dict(self.counts)]
@@ -173,7 +173,7 @@ class Locator(Capture):
         before = self.before[len(self.stack) - 1]
         return {kind: n - before[kind] - 1 for kind, n in self.counts.items()}
 
-    def begin_own(self, problem: Any) -> bool | None:
+    def begin_own(self, problem: Any) -> tuple[Any, bool | None]:
         """A call of regard's own."""
         if self.looking():
             self.count("regard")
@@ -215,14 +215,16 @@ class Locator(Capture):
         heads = anchor.shape[1]
         path = "" if running is self.places[0] else running.name
         kept = seen if self.site in (None, site.name) else Seen()
-        place = Place(path, route, index, product, heads, heads if key is None else key.shape[1])
+        place = ChangePlace(
+            path, route, index, product, heads, heads if key is None else key.shape[1]
+        )
         self.found[site.name] = (place, kept, route == "regard" and self.own_terms)
 
-    def calls(self) -> dict[str, Call]:
+    def calls(self) -> dict[str, LocatedCall]:
         """What was found."""
         places = [place for place, *_ in self.found.values()]
         return {
-            name: Call(place, seen, places.count(place), own_terms)
+            name: LocatedCall(place, seen, places.count(place), own_terms)
             for name, (place, seen, own_terms) in self.found.items()
         }
 
@@ -263,7 +265,7 @@ class Noting(Follower):
             self.made.append((entry.query, entry.key, self.locator.here()["product"]))
         return found
 
-    def _found(self, entry: Weights, value: Tensor | None, factor: Tensor) -> Found:
+    def _found(self, entry: TrackedSoftmax, value: Tensor | None, factor: Tensor) -> Found:
         noted = [x for x in self.softmaxes if x[0] is entry.logits]
         index, leading = noted[-1][1:] if noted else (0, 0)
         product, sides = None, None
@@ -324,7 +326,7 @@ def with_sides(seen: Seen, query: Tensor, key: Tensor, heads: int) -> Seen:
     return seen._replace(query=q, key=k, scale=float(scale))
 
 
-def sides_of(call: Call) -> tuple[Tensor, Tensor]:
+def sides_of(call: LocatedCall) -> tuple[Tensor, Tensor]:
     """Query and key of a call, fp32 at least."""
     form = call.seen.pairwise
     query, key = (call.seen.query, call.seen.key) if form is None else (form.a, form.b)

@@ -6,7 +6,14 @@ from typing import Any
 
 from regard.arguments import check_one_of
 from regard.doctor.findings.finding import Finding
-from regard.doctor.remedies.base import Applied, Case, NotApplicable, Remedy, put_change, put_each
+from regard.doctor.remedies.base import (
+    Applied,
+    NotApplicable,
+    Remedy,
+    RemedyCase,
+    put_change,
+    put_each,
+)
 from regard.doctor.remedies.change import Change
 from regard.doctor.remedies.intervene import module_at
 from regard.doctor.remedies.locate import locate
@@ -47,6 +54,7 @@ class MaskRemedy(Remedy):
     )
     source = "torch's documentation; transformers PR 45811; measured: outputs move by 0.35"
     moves = frozenset({"masked_rows", "visible_share", "next_share", "previous_share"})
+    changes = (Masked,)
 
     def refuse(self, finding: Finding) -> str | None:
         """For masks alone."""
@@ -54,11 +62,11 @@ class MaskRemedy(Remedy):
             return None
         return f"mask is for {', '.join(FOR)}, and {finding.disease} is no disease of masks"
 
-    def cannot(self, case: Case) -> str | None:
+    def cannot(self, case: RemedyCase) -> str | None:
         """Nothing is in the way of all kinds."""
         return None
 
-    def apply(self, case: Case, *, kind: str | None = None, **_: Any) -> Applied:
+    def apply(self, case: RemedyCase, *, kind: str | None = None, **_: Any) -> Applied:
         """One rule for all heads of the call."""
         kind = FOR[case.finding.disease] if kind is None else kind
         check_one_of("kind", kind, DONE)
@@ -72,7 +80,7 @@ class MaskRemedy(Remedy):
         return Applied(f"{DONE[kind]}, at every call", keeps, undo, names)
 
 
-def fill(case: Case) -> Applied:
+def fill(case: RemedyCase) -> Applied:
     """Here and at all later calls of this kind: layers are given the same mask.
 
     Whether they have such queries too is not asked: NaN that came before hides it.
@@ -89,7 +97,7 @@ def fill(case: Case) -> Applied:
     return Applied(f"{DONE['fill']}{more}", "exactly for queries that see a key", undo)
 
 
-def out_of_reach(case: Case, kind: str) -> str | None:
+def out_of_reach(case: RemedyCase, kind: str) -> str | None:
     """Why this cannot be done to the mask of the call, or None."""
     seen, route = case.call.seen, case.place.route
     if kind == "causal" or route == "flex":  # of FlexAttention `put_change` says why not

@@ -60,13 +60,15 @@ def masked_logits(kind: str, logits: Tensor) -> Tensor:
     return hide(logits, ~visible_before(logits.shape[-2], logits.shape[-1], logits.device))
 
 
-def masked_problem(kind: str, problem: Problem) -> None:
+def masked_problem(kind: str, problem: Problem) -> Problem:
     """A call of regard's own, where queries that see nothing get zeros anyway."""
     if kind == "level" and problem.bias is not None:
-        problem.bias = levelled(problem.bias)
+        return problem.with_changed({"bias": levelled(problem.bias)})
     if kind == "causal":
         causal = Mask.causal()
-        problem.mask = causal if problem.mask is None else problem.mask & causal
+        mask = causal if problem.mask is None else problem.mask & causal
+        return problem.with_changed({"mask": mask})
+    return problem
 
 
 def levelled(bias: Tensor) -> Tensor:

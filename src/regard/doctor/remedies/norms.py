@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from regard.arguments import check_one_of
 from regard.doctor.remedies.base import (
     Applied,
-    Case,
     Remedy,
+    RemedyCase,
     for_heads,
     named,
     needs_sides,
@@ -85,12 +85,15 @@ class QKNorm(Remedy):
             "key_grad",
         }
     )
+    changes = (NormedSides,)
 
-    def cannot(self, case: Case) -> str | None:
+    def cannot(self, case: RemedyCase) -> str | None:
         """Query and key must be within reach."""
         return needs_sides(case)
 
-    def apply(self, case: Case, *, norm: str = "rms", keep: bool = False, **_: Any) -> Applied:
+    def apply(
+        self, case: RemedyCase, *, norm: str = "rms", keep: bool = False, **_: Any
+    ) -> Applied:
         """Two gains for each head; `keep` starts sharp heads where they are, too."""
         place = case.place
         change = NormedSides(place.heads, place.key_heads, norm).to(**case.like())
@@ -110,7 +113,7 @@ class QKNorm(Remedy):
         )
 
 
-def start_gains(case: Case, norm: str) -> tuple[Tensor, Tensor]:
+def start_gains(case: RemedyCase, norm: str) -> tuple[Tensor, Tensor]:
     """The median size of the queries (H,) and keys (K,) of each head."""
 
     def size(x: Tensor) -> Tensor:
@@ -121,7 +124,7 @@ def start_gains(case: Case, norm: str) -> tuple[Tensor, Tensor]:
     return size(query), size(key)
 
 
-def limited_gains(case: Case, on_query: Tensor, on_key: Tensor) -> tuple[Tensor, Tensor]:
+def limited_gains(case: RemedyCase, on_query: Tensor, on_key: Tensor) -> tuple[Tensor, Tensor]:
     """Smaller gains for sick heads whose logits would vary by more than 1.
 
     Logits of random directions have the standard deviation `scale g_q g_k sqrt(d)`. Shared keys

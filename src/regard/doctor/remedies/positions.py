@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.doctor.findings.evidence import position_tables
-from regard.doctor.remedies.base import Applied, Case, NotApplicable, Remedy
+from regard.doctor.remedies.base import Applied, NotApplicable, Remedy, RemedyCase
 from regard.doctor.remedies.undoing import undone_by_error
 from regard.doctor.vitals.outputs import value_vitals
 from regard.nn.position import Sinusoidal
@@ -30,7 +30,7 @@ ROUNDS = 12
 LEAST = 0.02
 
 
-class Positions(Remedy):
+class RescalePositions(Remedy):
     """Multiply the positions that are added to the input."""
 
     name = "positions"
@@ -43,7 +43,7 @@ class Positions(Remedy):
     source = "Vaswani et al. 2017, 3.4 and 3.5 (arXiv 1706.03762); 0.3 is ours"
     moves = frozenset({"place_share", "value_place"})
 
-    def cannot(self, case: Case) -> str | None:
+    def cannot(self, case: RemedyCase) -> str | None:
         """There must be positions to multiply, and sequences to compare."""
         if not list(tables(case.model)):
             return (
@@ -58,7 +58,7 @@ class Positions(Remedy):
             )
         return None
 
-    def apply(self, case: Case, *, share: float = SHARE, **_: Any) -> Applied:
+    def apply(self, case: RemedyCase, *, share: float = SHARE, **_: Any) -> Applied:
         """The first table that brings the share where it should be."""
         if not (isinstance(share, int | float) and LEAST < share < 1 - LEAST):
             raise ValueError(
@@ -81,7 +81,7 @@ class Positions(Remedy):
         )
 
 
-def place_share(case: Case) -> float:
+def place_share(case: RemedyCase) -> float:
     """`value_place` of the call as the model is now, mean over the heads."""
     value = case.again().seen.value
     found = {} if value is None else value_vitals(value, case.place.heads)
@@ -131,7 +131,7 @@ def tables(model: nn.Module) -> Iterator[Table]:
             yield Amplitude(f"{name or type(module).__name__}.amplitude", module)
     saved = set(model.state_dict())
     for name, x in position_tables(model):
-        yield Stored(name, x, name in saved)
+        yield PositionTable(name, x, name in saved)
 
 
 class Amplitude:
@@ -151,7 +151,7 @@ class Amplitude:
         self.module.amplitude = self.start
 
 
-class Stored:
+class PositionTable:
     """A parameter or buffer that holds them."""
 
     def __init__(self, name: str, table: Tensor, saved: bool) -> None:

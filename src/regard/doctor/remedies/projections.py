@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from regard.doctor.remedies.locate import Call, sides_of
+from regard.doctor.remedies.locate import LocatedCall, sides_of
 from regard.doctor.remedies.undoing import undone_by_error
 from regard.nn.multihead import MultiheadAttention
 from regard.scores import Projected, Score
@@ -50,7 +50,7 @@ FUSED = (
 )
 
 
-class Rows(NamedTuple):
+class HeadSlices(NamedTuple):
     """Outputs of a linear map, head by head: slices along `dim` of a weight or bias.
 
     Attributes:
@@ -70,14 +70,14 @@ class Rows(NamedTuple):
         return self.parameter.narrow(self.dim, self.heads[head], self.width)
 
 
-class Projections(NamedTuple):
+class QueryKeySlices(NamedTuple):
     """All that makes the queries, and all that makes the keys, of H and K heads."""
 
-    query: tuple[Rows, ...]
-    key: tuple[Rows, ...]
+    query: tuple[HeadSlices, ...]
+    key: tuple[HeadSlices, ...]
 
 
-def candidates(module: nn.Module, call: Call) -> Iterator[Projections]:
+def candidates(module: nn.Module, call: LocatedCall) -> Iterator[QueryKeySlices]:
     """What the projections of a module may be, the likeliest first."""
     heads, key_heads = call.place.heads, call.place.key_heads
     score = getattr(module, "score", None)
@@ -85,14 +85,14 @@ def candidates(module: nn.Module, call: Call) -> Iterator[Projections]:
         inner = score.inner
         if isinstance(inner, Projected):
             of_query = _rows([inner.query_weight, inner.query_bias], 0, heads)
-            yield Projections(of_query, _rows([inner.key_weight, inner.key_bias], 0, key_heads))
+            yield QueryKeySlices(of_query, _rows([inner.key_weight, inner.key_bias], 0, key_heads))
     if isinstance(module, (nn.MultiheadAttention, MultiheadAttention)):
         yield _of_torch(module, heads, key_heads)
     for of_query, of_key in PAIRS:
         query: Any = getattr(module, of_query, None)
         key: Any = getattr(module, of_key, None)
         if _is_linear(query) and _is_linear(key):
-            yield Projections(_of_linear(query, heads), _of_linear(key, key_heads))
+            yield QueryKeySlices(_of_linear(query, heads), _of_linear(key, key_heads))
     for name in FUSED:
         fused: Any = getattr(module, name, None)
         if _is_linear(fused):
@@ -101,7 +101,7 @@ def candidates(module: nn.Module, call: Call) -> Iterator[Projections]:
 
 def scale_rows(
     module: nn.Module,
-    call: Call,
+    call: LocatedCall,
     on_query: Tensor,
     on_key: Tensor,
     look: Look,
@@ -129,7 +129,9 @@ def scale_rows(
     return None
 
 
-def _scaled(now: tuple[Tensor, Tensor], call: Call, on_query: Tensor, on_key: Tensor) -> bool:
+def _scaled(
+    now: tuple[Tensor, Tensor], call: LocatedCall, on_query: Tensor, on_key: Tensor
+) -> bool:
     """Whether query and key are those of the call times these factors."""
     factors = (x.view(-1, 1, 1) for x in (on_query, on_key))
     wanted = [x * factor.to(x) for x, factor in zip(sides_of(call), factors, strict=True)]
@@ -137,7 +139,7 @@ def _scaled(now: tuple[Tensor, Tensor], call: Call, on_query: Tensor, on_key: Te
 
 
 def redraw_rows(
-    module: nn.Module, call: Call, heads: list[int], generator: torch.Generator, look: Look
+    module: nn.Module, call: LocatedCall, heads: list[int], generator: torch.Generator, look: Look
 ) -> Callable[[], None] | None:
     """Draw what makes the queries and keys of these heads anew, normal and as large as it was.
 
@@ -156,7 +158,9 @@ def redraw_rows(
 
 
 @torch.no_grad()
-def _draw(found: Projections, heads: list[int], generator: torch.Generator) -> Callable[[], None]:
+def _draw(
+    found: QueryKeySlices, heads: list[int], generator: torch.Generator
+) -> Callable[[], None]:
     before: list[tuple[Tensor, Tensor]] = []
     for rows in (*found.query, *found.key):
         for head in heads:
@@ -174,7 +178,7 @@ def _draw(found: Projections, heads: list[int], generator: torch.Generator) -> C
 
 
 @torch.no_grad()
-def _multiply(found: Projections, on_query: Tensor, on_key: Tensor) -> Callable[[], None]:
+def _multiply(found: QueryKeySlices, on_query: Tensor, on_key: Tensor) -> Callable[[], None]:
     changed: list[tuple[Tensor, Tensor, Tensor, float]] = []
     for sides, factors in ((found.query, on_query), (found.key, on_key)):
         for rows in sides:
@@ -203,7 +207,7 @@ def _close(x: Tensor, y: Tensor) -> bool:
     return bool(((x - y).abs().max() <= limit).item())
 
 
-def _of_torch(module: Any, heads: int, key_heads: int) -> Projections:
+def _of_torch(module: Any, heads: int, key_heads: int) -> QueryKeySlices:
     """Torch's module and ours, with one stacked parameter or three."""
     whole, bias = module.in_proj_weight, module.in_proj_bias
     size = module.embed_dim
@@ -218,15 +222,15 @@ def _of_torch(module: Any, heads: int, key_heads: int) -> Projections:
     of_key = [_block(p, 0, start, keys, key_heads) for p, start in key]
     if module.bias_k is not None:
         of_key.append(_block(module.bias_k, 2, 0, keys, key_heads))
-    return Projections(tuple(of_query), tuple(of_key))
+    return QueryKeySlices(tuple(of_query), tuple(of_key))
 
 
-def _of_linear(linear: Any, heads: int) -> tuple[Rows, ...]:
+def _of_linear(linear: Any, heads: int) -> tuple[HeadSlices, ...]:
     weight, bias = linear.weight, getattr(linear, "bias", None)
     return (*_rows([weight], _output_dim(linear), heads), *_rows([bias], 0, heads))
 
 
-def _of_fused(linear: Any, heads: int, key_heads: int) -> Iterator[Projections]:
+def _of_fused(linear: Any, heads: int, key_heads: int) -> Iterator[QueryKeySlices]:
     """Queries, keys and values one after the other; or the three of each head together."""
     dim = _output_dim(linear)
     outputs, groups = linear.weight.shape[dim], heads + 2 * key_heads
@@ -240,20 +244,20 @@ def _of_fused(linear: Any, heads: int, key_heads: int) -> Iterator[Projections]:
     query = [(h // each * (each + 2) + h % each) * width for h in range(heads)]
     layouts.append((query, [(k * (each + 2) + each) * width for k in range(key_heads)]))
     for of_query, of_key in layouts:
-        yield Projections(
-            tuple(Rows(p, d, tuple(of_query), width) for p, d in parts),
-            tuple(Rows(p, d, tuple(of_key), width) for p, d in parts),
+        yield QueryKeySlices(
+            tuple(HeadSlices(p, d, tuple(of_query), width) for p, d in parts),
+            tuple(HeadSlices(p, d, tuple(of_key), width) for p, d in parts),
         )
 
 
-def _rows(parameters: list, dim: int, heads: int) -> tuple[Rows, ...]:
+def _rows(parameters: list, dim: int, heads: int) -> tuple[HeadSlices, ...]:
     """Whole parameters, cut into equal heads."""
     return tuple(_block(p, dim, 0, p.shape[dim], heads) for p in parameters if p is not None)
 
 
-def _block(parameter: nn.Parameter, dim: int, start: int, size: int, heads: int) -> Rows:
+def _block(parameter: nn.Parameter, dim: int, start: int, size: int, heads: int) -> HeadSlices:
     width = size // heads
-    return Rows(parameter, dim, tuple(start + h * width for h in range(heads)), width)
+    return HeadSlices(parameter, dim, tuple(start + h * width for h in range(heads)), width)
 
 
 def _is_linear(module: object) -> bool:

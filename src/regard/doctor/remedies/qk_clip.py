@@ -11,9 +11,9 @@ from regard.arguments import check_positive
 from regard.doctor.findings.finding import Finding
 from regard.doctor.remedies.base import (
     Applied,
-    Case,
     NotApplicable,
     Remedy,
+    RemedyCase,
     fold,
     loud_key,
     named,
@@ -43,7 +43,7 @@ class QKClip(Remedy):
             )
         return super().refuse(finding)
 
-    def cannot(self, case: Case) -> str | None:
+    def cannot(self, case: RemedyCase) -> str | None:
         """There must be logits above tau, and weights to shrink."""
         largest = case.vital("logit_max")
         if not bool(largest.isfinite().all()):
@@ -52,7 +52,7 @@ class QKClip(Remedy):
             return f"{case.site} has no query and key whose weights could be told"
         return None
 
-    def apply(self, case: Case, *, tau: float = TAU, **_: Any) -> Applied:
+    def apply(self, case: RemedyCase, *, tau: float = TAU, **_: Any) -> Applied:
         """Head by head."""
         check_positive(tau=tau)
         largest = case.vital("logit_max")

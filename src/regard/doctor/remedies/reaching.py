@@ -1,8 +1,9 @@
 """What gradients reach an attention call and the parameters of a model, on one batch.
 
-Nobody knows the loss of a model here. Where its output has none of its own, a fixed random one
-stands for it: each number of the output times a normal one. Sizes mean little then; which side gets
-a gradient, and how large it is beside another, does not depend on it.
+The loss of the model is unknown here. Where its output holds none, a fixed random loss is used: the
+sum of all numbers of the output, each times a normal random number. The absolute size of a gradient
+then means little. Which side gets a gradient, and how large it is relative to another, does not
+depend on the choice.
 
 Shape legend: H query heads, V vitals.
 """
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from regard.doctor.remedies.base import Case
+from regard.doctor.remedies.base import RemedyCase
 from regard.doctor.remedies.locate import unseen
 from regard.doctor.running import call, undisturbed
 from regard.doctor.vitals import INDEX, Level
@@ -33,7 +34,7 @@ def gradients_at(model: nn.Module, batch: Any, site: str) -> Tensor:
     return doctor.history(site).values[-1]
 
 
-def learns(case: Case) -> bool:
+def learns(case: RemedyCase) -> bool:
     """Whether queries or keys of the call get a gradient as the model is now."""
     found = gradients_at(case.model, case.batch, case.site)
     sides = found[:, [INDEX["query_grad"], INDEX["key_grad"]]]

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from regard.doctor.remedies.base import Applied, Case, NotApplicable, Remedy, put_change
+from regard.doctor.remedies.base import Applied, NotApplicable, Remedy, RemedyCase, put_change
 from regard.doctor.remedies.change import Change, whole
 from regard.doctor.remedies.intervene import module_at
 from regard.doctor.remedies.reaching import learns
@@ -44,12 +44,13 @@ class Reconnect(Remedy):
     )
     source = "torch's documentation of autograd and of torch function modes"
     moves = frozenset({"query_grad", "key_grad"})
+    changes = (Reconnected,)
 
-    def cannot(self, case: Case) -> str | None:
+    def cannot(self, case: RemedyCase) -> str | None:
         """Whether it helps is tried."""
         return None
 
-    def apply(self, case: Case, **_: Any) -> Applied:
+    def apply(self, case: RemedyCase, **_: Any) -> Applied:
         """Around the module, or else one around that, if queries and keys then get a gradient."""
         for path in around(case):
             undo, names = put_change(case, "reconnect", Reconnected(), whole(path))
@@ -70,7 +71,7 @@ class Reconnect(Remedy):
         )
 
 
-def around(case: Case) -> list[str]:
+def around(case: RemedyCase) -> list[str]:
     """The module and those around it, up to but without the model: that may have its reasons.
 
     Containers have no code of their own, and would take what they hold for one more layer.

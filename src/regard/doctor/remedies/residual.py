@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.doctor.remedies.base import Applied, Case, NotApplicable, Remedy, put_each
+from regard.doctor.remedies.base import Applied, NotApplicable, Remedy, RemedyCase, put_each
 from regard.doctor.remedies.change import Change, whole
 from regard.doctor.remedies.intervene import changes_in, module_at
 from regard.doctor.remedies.locate import locate, unseen
@@ -42,7 +42,7 @@ def alike(x: object, output: object) -> bool:
     return x.shape == output.shape and x.is_floating_point() and output.is_floating_point()
 
 
-class Residual(Remedy):
+class AddResidual(Remedy):
     """Let tokens pass by attention."""
 
     name = "residual"
@@ -54,12 +54,13 @@ class Residual(Remedy):
     )
     source = "Dong et al. 2021 (arXiv 2103.03404)"
     moves = frozenset({"value_alike", "output_alike"})
+    changes = (WayAround,)
 
-    def cannot(self, case: Case) -> str | None:
+    def cannot(self, case: RemedyCase) -> str | None:
         """Shapes are tried."""
         return None
 
-    def apply(self, case: Case, **_: Any) -> Applied:
+    def apply(self, case: RemedyCase, **_: Any) -> Applied:
         """Around the modules that lead to this one too: the tokens that reach it are alike already."""
         has = {x.place.module for _, x in changes_in(case.model) if isinstance(x, WayAround)}
         paths = [path for path in leading_to(case) if path not in has]
@@ -79,7 +80,7 @@ class Residual(Remedy):
         )
 
 
-def leading_to(case: Case) -> list[str]:
+def leading_to(case: RemedyCase) -> list[str]:
     """Paths of the modules that attend before the sick one and are of its kind, and its own."""
     paths: dict[str, None] = {}
     for name, found in locate(case.model, case.batch, case.site).items():

@@ -13,15 +13,15 @@ from regard.arguments import check_positive
 from regard.doctor.findings.finding import Finding
 from regard.doctor.remedies.base import (
     Applied,
-    Case,
     NotApplicable,
     Remedy,
+    RemedyCase,
     fold,
     loud_key,
     needs_sides,
     put_change,
 )
-from regard.doctor.remedies.change import Change, Place
+from regard.doctor.remedies.change import Change, ChangePlace
 from regard.doctor.remedies.intervene import changes_in
 
 # Under this name a module remembers what went into its weights, by the call that is scaled.
@@ -61,6 +61,7 @@ class Scale(Remedy):
     moves = frozenset(
         {"logit_var", "logit_max", "logit_bound", "entropy", "max_weight", "jacobian", "query_grad"}
     )
+    changes = (Scaled,)
 
     def refuse(self, finding: Finding) -> str | None:
         """A loud key stays the loudest."""
@@ -72,11 +73,11 @@ class Scale(Remedy):
             )
         return super().refuse(finding)
 
-    def cannot(self, case: Case) -> str | None:
+    def cannot(self, case: RemedyCase) -> str | None:
         """The scale must be known."""
         return needs_sides(case)
 
-    def apply(self, case: Case, *, to: float | None = None, **_: Any) -> Applied:
+    def apply(self, case: RemedyCase, *, to: float | None = None, **_: Any) -> Applied:
         """Into the weights, or else onto the queries."""
         width = case.sides()[0].shape[-1]
         was = case.call.seen.scale * scaled_before(case)
@@ -101,7 +102,7 @@ class Scale(Remedy):
         )
 
 
-def scaled_before(case: Case) -> float:
+def scaled_before(case: RemedyCase) -> float:
     """What earlier treatments multiplied the logits with, which the call itself does not show."""
     factor = math.prod(getattr(case.module, FOLDED, {}).get(case.place, ()))
     for _name, change in changes_in(case.model):
@@ -110,10 +111,10 @@ def scaled_before(case: Case) -> float:
     return factor
 
 
-def remembered(case: Case, factor: float, undo: Callable[[], None]) -> Callable[[], None]:
+def remembered(case: RemedyCase, factor: float, undo: Callable[[], None]) -> Callable[[], None]:
     """Let the module remember a factor in its weights until `undo`, which is called then."""
     module = case.module
-    folded: dict[Place, list[float]] = module.__dict__.setdefault(FOLDED, {})
+    folded: dict[ChangePlace, list[float]] = module.__dict__.setdefault(FOLDED, {})
     folded.setdefault(case.place, []).append(factor)
 
     def forget() -> None:

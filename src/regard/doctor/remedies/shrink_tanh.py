@@ -9,7 +9,7 @@ from torch import Tensor
 
 from regard.arguments import check_positive
 from regard.doctor.findings.finding import Finding
-from regard.doctor.remedies.base import Applied, Case, Remedy, fold, put_change, vitals_of
+from regard.doctor.remedies.base import Applied, Remedy, RemedyCase, fold, put_change, vitals_of
 from regard.doctor.remedies.change import Change, by_head
 
 # Of standard normal sums 7% have less than a tenth of the slope; a saturated head has most.
@@ -47,6 +47,7 @@ class ShrinkTanh(Remedy):
     )
     source = "ours: a sum of size 1 leaves 7% of the units with less than a tenth of the slope"
     moves = frozenset({"tanh_saturated", "tanh_slope"})
+    changes = (ShrunkSides,)
 
     def refuse(self, finding: Finding) -> str | None:
         """For tanh alone."""
@@ -54,14 +55,14 @@ class ShrinkTanh(Remedy):
             return None
         return f"shrink-tanh is for saturated additive scores, and {finding.disease} is none"
 
-    def cannot(self, case: Case) -> str | None:
+    def cannot(self, case: RemedyCase) -> str | None:
         """There must be a tanh."""
         form = case.call.seen.pairwise
         if form is None or form.activation not in ("tanh", "sine"):
             return f"{case.site} has no tanh: only additive scores have one"
         return None
 
-    def apply(self, case: Case, *, size: float = SIZE, **_: Any) -> Applied:
+    def apply(self, case: RemedyCase, *, size: float = SIZE, **_: Any) -> Applied:
         """One factor for each head; shared keys take the smallest of their heads."""
         check_positive(size=size)
         a, b = case.sides()

@@ -7,7 +7,7 @@ from typing import Any
 
 from regard.arguments import check_positive
 from regard.doctor.findings.finding import Finding
-from regard.doctor.remedies.base import Applied, Case, Remedy, loud_key, put_change
+from regard.doctor.remedies.base import Applied, Remedy, RemedyCase, loud_key, put_change
 from regard.doctor.remedies.change import Change
 
 GEMMA = 50.0
@@ -38,6 +38,7 @@ class SoftCap(Remedy):
     )
     source = "Gemma 2 (arXiv 2408.00118): 50"
     moves = frozenset({"logit_max", "logit_var", "logit_bound"})
+    changes = (Capped,)
 
     def refuse(self, finding: Finding) -> str | None:
         """It does not stop a loud key."""
@@ -49,14 +50,14 @@ class SoftCap(Remedy):
             )
         return super().refuse(finding)
 
-    def cannot(self, case: Case) -> str | None:
+    def cannot(self, case: RemedyCase) -> str | None:
         """Not twice."""
         seen = case.call.seen
         if seen.softcap is not None:
             return f"{case.site} has a soft cap of {seen.softcap:g} already"
         return None
 
-    def apply(self, case: Case, *, cap: float = GEMMA, **_: Any) -> Applied:
+    def apply(self, case: RemedyCase, *, cap: float = GEMMA, **_: Any) -> Applied:
         """One cap for all heads of the call."""
         check_positive(cap=cap)
         if cap < LOWEST:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from regard.doctor.remedies.base import Applied, Case, Remedy, vitals_of
+from regard.doctor.remedies.base import Applied, Remedy, RemedyCase, vitals_of
 from regard.doctor.remedies.intervene import HOLDER
 from regard.nn.fit import check_score_fits
 from regard.nn.multihead import MultiheadAttention, from_torch
@@ -48,7 +48,7 @@ class SwapScore(Remedy):
         }
     )
 
-    def cannot(self, case: Case) -> str | None:
+    def cannot(self, case: RemedyCase) -> str | None:
         """Only in modules that it knows."""
         if HOLDER in case.module._modules:
             return f"{case.place.module} has been treated otherwise; undo that first"
@@ -60,7 +60,7 @@ class SwapScore(Remedy):
             )
         return None
 
-    def apply(self, case: Case, *, score: Score | str | None = None, **_: Any) -> Applied:
+    def apply(self, case: RemedyCase, *, score: Score | str | None = None, **_: Any) -> Applied:
         """By the way that the module allows."""
         if score is None:
             tanh = vitals_of(case.finding) & TANH or case.finding.disease == "saturated-tanh"
@@ -74,7 +74,9 @@ class SwapScore(Remedy):
         return Applied(f"score {called!r} in place of the one before{note}", KEEPS, undo, names)
 
 
-def swapper(case: Case) -> Callable[[Case, Score | str], tuple[Callable[[], None], str]] | None:
+def swapper(
+    case: RemedyCase,
+) -> Callable[[RemedyCase, Score | str], tuple[Callable[[], None], str]] | None:
     """How the score of this module can be swapped, or None."""
     module = case.module
     if isinstance(getattr(module, "score", None), Score):
@@ -84,7 +86,7 @@ def swapper(case: Case) -> Callable[[Case, Score | str], tuple[Callable[[], None
     return in_hugging_face if hugging_face_layer(case) else None
 
 
-def in_regard(case: Case, score: Score | str) -> tuple[Callable[[], None], str]:
+def in_regard(case: RemedyCase, score: Score | str) -> tuple[Callable[[], None], str]:
     """A module of ours: the score behind its projections."""
     module: Any = case.module
     holder, outer = module, module.score
@@ -106,7 +108,7 @@ def in_regard(case: Case, score: Score | str) -> tuple[Callable[[], None], str]:
     return undo, ""
 
 
-def in_torch(case: Case, score: Score | str) -> tuple[Callable[[], None], str]:
+def in_torch(case: RemedyCase, score: Score | str) -> tuple[Callable[[], None], str]:
     """A module of torch: ours with its parameters in its place."""
     before = case.module
     assert isinstance(before, nn.MultiheadAttention)
@@ -127,7 +129,7 @@ def in_torch(case: Case, score: Score | str) -> tuple[Callable[[], None], str]:
     return undo, ", in regard's module"
 
 
-def hugging_face_layer(case: Case) -> tuple[PreTrainedModel, str] | None:
+def hugging_face_layer(case: RemedyCase) -> tuple[PreTrainedModel, str] | None:
     """The transformers model and the name of the layer in it, where this is one."""
     if "transformers" not in sys.modules:  # then nothing of the model is its
         return None
@@ -148,7 +150,7 @@ def hugging_face_layer(case: Case) -> tuple[PreTrainedModel, str] | None:
     return None
 
 
-def in_hugging_face(case: Case, score: Score | str) -> tuple[Callable[[], None], str]:
+def in_hugging_face(case: RemedyCase, score: Score | str) -> tuple[Callable[[], None], str]:
     """A layer of transformers: by its attention interface, which all layers then go through."""
     from regard.integrations.transformers import restore, use_score
     from regard.integrations.transformers.forward import SCORE

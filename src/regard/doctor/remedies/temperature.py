@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from regard.arguments import check_positive
 from regard.doctor.findings.dead_softmax import ONE, SLOPE
 from regard.doctor.findings.finding import Finding
-from regard.doctor.remedies.base import Applied, Case, Remedy, for_heads, loud_key, put_change
+from regard.doctor.remedies.base import Applied, Remedy, RemedyCase, for_heads, loud_key, put_change
 from regard.doctor.remedies.change import Change
 
 
@@ -41,6 +41,7 @@ class LearnedTemperature(Remedy):
     )
     source = "QKNorm's learned g, Henry et al. 2020 (arXiv 2010.04245); Swin V2 (arXiv 2111.09883)"
     moves = frozenset({"logit_var", "logit_max", "entropy", "max_weight", "jacobian", "query_grad"})
+    changes = (Temperature,)
 
     def refuse(self, finding: Finding) -> str | None:
         """A loud key stays the loudest."""
@@ -51,11 +52,11 @@ class LearnedTemperature(Remedy):
             )
         return super().refuse(finding)
 
-    def cannot(self, case: Case) -> str | None:
+    def cannot(self, case: RemedyCase) -> str | None:
         """Logits can be divided everywhere."""
         return None
 
-    def apply(self, case: Case, *, start: float | None = None, **_: Any) -> Applied:
+    def apply(self, case: RemedyCase, *, start: float | None = None, **_: Any) -> Applied:
         """A parameter for each head."""
         check_positive(optional=True, start=start)
         heads = case.place.heads
@@ -77,7 +78,7 @@ class LearnedTemperature(Remedy):
         return Applied(what, keeps, undo, names)
 
 
-def dead(case: Case) -> bool:
+def dead(case: RemedyCase) -> bool:
     """Whether no gradient comes through the softmax, which a temperature would need to learn."""
     if any(x.made_of == "jacobian" and not x.above for x in case.finding.signals):
         return True

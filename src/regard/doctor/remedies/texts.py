@@ -1,11 +1,11 @@
-"""Remedies that no code can apply: what a person has to look for and do."""
+"""Remedies that code cannot apply: what the user has to look for and do."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from regard.doctor.findings.finding import Finding
-from regard.doctor.remedies.base import Applied, Case, Remedy
+from regard.doctor.remedies.base import Applied, Remedy, RemedyCase
 
 
 class Told(Remedy):
@@ -14,14 +14,14 @@ class Told(Remedy):
     applies = False
 
     def refuse(self, finding: Finding) -> str | None:
-        """Nothing is done, so nothing can be wrong with it."""
+        """Never: it changes nothing."""
         return None
 
-    def cannot(self, case: Case) -> str:
+    def cannot(self, case: RemedyCase) -> str:
         """Never by code."""
         return f"{self.name} is to be done by hand: {self.does}"
 
-    def apply(self, case: Case, **options: Any) -> Applied:
+    def apply(self, case: RemedyCase, **options: Any) -> Applied:
         """Never by code."""
         raise NotImplementedError(self.cannot(case))
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from regard.doctor.remedies.base import Applied, Case, NotApplicable, Remedy
+from regard.doctor.remedies.base import Applied, NotApplicable, Remedy, RemedyCase
 from regard.doctor.remedies.reaching import learns
 from regard.doctor.remedies.undoing import undone_by_error
 
@@ -22,13 +22,13 @@ class Thaw(Remedy):
     source = "torch's documentation of autograd"
     moves = frozenset({"query_grad", "key_grad"})
 
-    def cannot(self, case: Case) -> str | None:
+    def cannot(self, case: RemedyCase) -> str | None:
         """There must be frozen ones."""
         if not frozen_in(case.module):
             return f"no parameter of {case.place.module or 'the model'} is frozen: thaw nothing"
         return None
 
-    def apply(self, case: Case, **_: Any) -> Applied:
+    def apply(self, case: RemedyCase, **_: Any) -> Applied:
         """All of the module, if queries and keys then get a gradient."""
         frozen = frozen_in(case.module)
         for x in frozen.values():

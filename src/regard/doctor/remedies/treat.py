@@ -13,13 +13,13 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from regard.describe import describe
-from regard.doctor.capture.gradients import SIDES
+from regard.doctor.capture.gradient_hooks import SIDES
 from regard.doctor.findings.evidence import GRADIENT_SHARE, gradient_share
 from regard.doctor.findings.finding import Finding, Signal
 from regard.doctor.findings.no_gradient import GETS
 from regard.doctor.findings.seeing import VISIBLE
 from regard.doctor.remedies import REMEDIES
-from regard.doctor.remedies.base import Applied, Case, NotApplicable, Remedy
+from regard.doctor.remedies.base import Applied, NotApplicable, Remedy, RemedyCase
 from regard.doctor.remedies.base import named as heads_named
 from regard.doctor.remedies.locate import locate
 from regard.doctor.remedies.reaching import gradients_at
@@ -170,7 +170,7 @@ class Treatment:
         return "\n".join(wrapped)
 
     def verdict(self) -> str:
-        """In a few words, and honest."""
+        """The result in a few words; it claims no more than was measured."""
         if self.healed:
             return "healthy on this batch"
         if self.better:
@@ -256,7 +256,7 @@ def treat_on(
     calls = locate(doctor.model, batch, finding.site)
     call = calls[finding.site]
     before = with_gradients(doctor, finding, batch, vitals[finding.site])
-    case = Case(doctor.model, finding.site, call, finding, before, batch)
+    case = RemedyCase(doctor.model, finding.site, call, finding, before, batch)
     if not all(0 <= head < call.place.heads for head in case.heads):
         raise TreatmentRefused(
             f"the finding is about {heads_named(case.heads)} of {finding.site}, which has "
@@ -305,7 +305,7 @@ def choose(finding: Finding, remedy: str | None) -> list[Remedy]:
 
 
 def apply_first(
-    case: Case, chosen: list[Remedy], *, named: bool, options: dict[str, Any]
+    case: RemedyCase, chosen: list[Remedy], *, named: bool, options: dict[str, Any]
 ) -> tuple[Remedy, Applied, dict[str, str]]:
     """Apply the first that can be; also says why those before it could not."""
     passed: dict[str, str] = {}

@@ -1,4 +1,7 @@
-"""A change to a model that fails half way is taken back: nobody else holds what undoes it."""
+"""Undo a change to a model that fails half way.
+
+The caller never got the function that undoes it, so it has to be called here.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What a doctor knows, for readers: terminal, HTML, JSON, JSON lines, and other people's loggers.
+"""What a doctor has measured and found, as output: terminal, HTML, JSON, JSON lines, loggers.
+
+Here belong formats and their texts; nothing here measures or judges.
 
 `huggingface.py` is imported by itself: it needs transformers.
 """
@@ -11,7 +13,7 @@ from typing import TYPE_CHECKING
 from regard.doctor.findings.finding import Finding
 from regard.doctor.report.data import Record, record_of
 from regard.doctor.report.html import write_html
-from regard.doctor.report.jsonlines import JsonLines, Lines, LinesError, read_lines
+from regard.doctor.report.jsonlines import JsonLines, LinesError, SavedHistory, read_lines
 from regard.doctor.report.live import Live, live
 from regard.doctor.report.log import LogTo
 from regard.doctor.report.tensorboard import TensorBoard
@@ -24,12 +26,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "JsonLines",
-    "Lines",
     "LinesError",
     "Live",
     "LogTo",
     "Record",
     "ReportError",
+    "SavedHistory",
     "TensorBoard",
     "live",
     "read_lines",

@@ -48,7 +48,7 @@ class Course(NamedTuple):
     heads: dict[int, list[Number]]
 
 
-class Budget:
+class CourseBudget:
     """How many points a course has, and which heads keep one of their own."""
 
     def __init__(self, doctor: Doctor, findings: list[Finding]) -> None:

@@ -17,7 +17,7 @@ import torch
 import regard
 from regard.doctor.capture.names import unwrapped
 from regard.doctor.findings.finding import Finding
-from regard.doctor.report.courses import Budget, Course, courses_of, last_values
+from regard.doctor.report.courses import Course, CourseBudget, courses_of, last_values
 from regard.doctor.report.entries import facts_entry, finding_entry, vital_entry
 from regard.doctor.report.numbers import Number
 
@@ -111,7 +111,7 @@ def record_of(
         probe: what `doctor.probe` gave.
     """
     findings = doctor.findings() if findings is None else findings
-    budget = Budget(doctor, findings)
+    budget = CourseBudget(doctor, findings)
     axes: dict[tuple[int, ...], int] = {}
     sites, kept = [], set()
     for site in doctor.chart.order:

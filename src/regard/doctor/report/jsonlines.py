@@ -36,7 +36,7 @@ class LinesError(ValueError):
     """The file is not one of ours, or not of this doctor's vitals."""
 
 
-class Lines(NamedTuple):
+class SavedHistory(NamedTuple):
     """What a file holds: the model's name, the vitals' names, and the history of every site."""
 
     model: str
@@ -147,7 +147,7 @@ class JsonLines(Listener):
         self.file.close()
 
 
-def read_lines(path: str | Path) -> Lines:
+def read_lines(path: str | Path) -> SavedHistory:
     """Read a history. A last line that was cut is left out.
 
     Raises:
@@ -168,7 +168,7 @@ def read_lines(path: str | Path) -> Lines:
                     break
                 raise LinesError(f"{path}, line {number}: not a step of a history") from None
     vitals = tuple(header["vitals"])
-    return Lines(
+    return SavedHistory(
         header["model"], vitals, {name: as_history(rows, path) for name, rows in sites.items()}
     )
 

@@ -1,4 +1,4 @@
-"""Take numbers off the device: few, and only when somebody looks.
+"""Copies numbers from the device: few, and only when a report or table is made.
 
 Shape legend: W steps kept, H heads, C chosen vitals.
 """

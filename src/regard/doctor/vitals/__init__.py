@@ -1,5 +1,8 @@
 """Vitals: what is measured of an attention call, for each head, without its L x L matrix.
 
+Here belong the table of all vitals and the functions from a `Seen` to numbers. Thresholds and judgements
+are in `findings`.
+
 Everything stays on the device: no number is read by the host, no shape depends on data, and it
 traces under `torch.compile(fullgraph=True)`.
 """
@@ -18,7 +21,7 @@ from regard.doctor.vitals.logits import check, query_and_key, size_of
 from regard.doctor.vitals.parts import some_entries
 from regard.doctor.vitals.rows import pick_rows
 from regard.doctor.vitals.sampled import summarise
-from regard.doctor.vitals.table import INDEX, VITALS, Kind, Level, Merge, Vital, columns
+from regard.doctor.vitals.table import INDEX, VITALS, Level, Merge, SeenForm, Vital, columns
 from regard.doctor.vitals.weights import read_rows
 from regard.engines.gpu import device_current
 
@@ -26,9 +29,9 @@ __all__ = [
     "DEFAULT_ROWS",
     "INDEX",
     "VITALS",
-    "Kind",
     "Level",
     "Merge",
+    "SeenForm",
     "Vital",
     "measure",
     "pick_rows",
@@ -59,7 +62,7 @@ def measure(seen: Seen, level: Level | str, rows: Tensor | None = None, turn: in
         if 0 in size:
             return columns({}, size.heads, source.device)
         if level is Level.CHEAP and kernels_fit(seen):
-            from regard.doctor.vitals.kernels import cheap_row
+            from regard.doctor.vitals.cheap_kernels import cheap_row
 
             assert seen.query is not None and seen.key is not None
             with device_current(seen.query.device):

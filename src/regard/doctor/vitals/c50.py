@@ -24,7 +24,7 @@ import math
 import torch
 from torch import Tensor
 
-from regard.doctor.seen import Flex, Seen
+from regard.doctor.seen import Seen, SeenFlex
 from regard.doctor.vitals.cheap import spread
 from regard.doctor.vitals.flexed import flex_logits
 from regard.doctor.vitals.logits import (
@@ -36,14 +36,14 @@ from regard.doctor.vitals.logits import (
     shift_at,
     with_one_key,
 )
-from regard.doctor.vitals.weights import Rows, Sums
+from regard.doctor.vitals.weights import RowReadings, Sums
 
 NEVER = 1e3
 # Points of the grid: 0, and from 0.1 up to `NEVER`, each a third above the one before.
 GRID = 33
 
 
-def c50(seen: Seen, size: Size, rows: Tensor, each: Rows, sums: Sums) -> Tensor:
+def c50(seen: Seen, size: Size, rows: Tensor, each: RowReadings, sums: Sums) -> Tensor:
     """(H,): the harmonic mean over sequences, at most `NEVER`; NaN where no row is sound."""
     place = loudest_key(seen, sums)
     one, single = with_one_key(seen, size, place)
@@ -75,7 +75,7 @@ def solved(seen: Seen, one: Seen, product: Tensor, rows: Tensor, needed: Tensor)
     return torch.where(needed <= 0, 0, factor)
 
 
-def reached(flex: Flex, product: Tensor, rows: Tensor, needed: Tensor) -> Tensor:
+def reached(flex: SeenFlex, product: Tensor, rows: Tensor, needed: Tensor) -> Tensor:
     """The same, where all that is known of the logit is a function of the product."""
     steps = torch.linspace(-1, math.log10(NEVER), GRID - 1, device=product.device)
     grid = torch.cat([steps.new_zeros(1), 10**steps]).to(product.dtype)

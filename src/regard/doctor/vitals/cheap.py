@@ -45,7 +45,7 @@ def cheap(seen: Seen, heads: int) -> dict[str, Tensor]:
 
 
 def kernels_fit(seen: Seen) -> bool:
-    """Whether the two kernels of `kernels.py` give this level, over all queries, for a call.
+    """Whether the two kernels of `cheap_kernels.py` give this level, over all queries, for a call.
 
     Pairwise forms, of which this level knows norms alone, and those with a shift are left to `cheap`.
     """

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from regard.doctor.seen import Flex
+from regard.doctor.seen import SeenFlex
 
 # What is mapped over in each dim, from the last to the first, of (batch, head, query, key).
 PAIRS = ((None, None, None, 0), (None, None, 0, None), (None, 0, None, None), (0, None, None, None))
@@ -18,7 +18,7 @@ PAIRS = ((None, None, None, 0), (None, None, 0, None), (None, 0, None, None), (0
 ONE_KEY = ((None, None, 0, None), (None, 0, None, 0), (0, None, None, 0))
 
 
-def flex_logits(flex: Flex, products: Tensor, rows: Tensor) -> Tensor:
+def flex_logits(flex: SeenFlex, products: Tensor, rows: Tensor) -> Tensor:
     """Logits of products (*, B, H, R, L) of the queries `rows`; -inf where hidden.
 
     The function of scores may be given several products of each pair, in leading dims.

@@ -16,10 +16,12 @@ from regard.doctor.vitals.outputs import output_vitals, value_vitals
 from regard.doctor.vitals.position import position_vitals
 from regard.doctor.vitals.sinks import sink_vitals
 from regard.doctor.vitals.tanh import tanh_vitals
-from regard.doctor.vitals.weights import Rows, Sums
+from regard.doctor.vitals.weights import RowReadings, Sums
 
 
-def summarise(seen: Seen, size: Size, rows: Tensor, each: Rows, sums: Sums) -> dict[str, Tensor]:
+def summarise(
+    seen: Seen, size: Size, rows: Tensor, each: RowReadings, sums: Sums
+) -> dict[str, Tensor]:
     """Everything that rows tell, each (H,)."""
     found = softmax_vitals(seen, size, each)
     if seen.sink is not None:
@@ -40,7 +42,7 @@ def summarise(seen: Seen, size: Size, rows: Tensor, each: Rows, sums: Sums) -> d
     return found
 
 
-def softmax_vitals(seen: Seen, size: Size, each: Rows) -> dict[str, Tensor]:
+def softmax_vitals(seen: Seen, size: Size, each: RowReadings) -> dict[str, Tensor]:
     """What the weights of single rows tell, and what of them is masked or broken."""
     outcomes = each.keys if seen.sink is None else each.keys + 1
     several = each.sound & (outcomes > 1)

@@ -14,10 +14,12 @@ from torch import Tensor
 from regard.doctor.seen import Seen
 from regard.doctor.vitals.cheap import per_head
 from regard.doctor.vitals.logits import Size, length_at, row_logits, with_one_key
-from regard.doctor.vitals.weights import Rows, Sums
+from regard.doctor.vitals.weights import RowReadings, Sums
 
 
-def sink_vitals(seen: Seen, size: Size, rows: Tensor, each: Rows, sums: Sums) -> dict[str, Tensor]:
+def sink_vitals(
+    seen: Seen, size: Size, rows: Tensor, each: RowReadings, sums: Sums
+) -> dict[str, Tensor]:
     """Weight of the largest sink of each sequence, its value and its part of the output; each (H,)."""
     count = each.sound.sum(-1)
     weight, place = (sums.columns / count.unsqueeze(-1)).max(-1)

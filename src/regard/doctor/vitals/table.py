@@ -18,7 +18,7 @@ class Level(enum.Enum):
     EXACT = "exact"
 
 
-class Kind(enum.Enum):
+class SeenForm(enum.Enum):
     """What was seen of a call: query and key, a pairwise form, or the input of its softmax."""
 
     INNER = "inner"
@@ -45,23 +45,23 @@ class Vital(NamedTuple):
         merge: how steps are merged.
         meaning: one line for a reader.
         low_is_worse: whether small numbers are the bad ones; else large ones are.
-        backward: measured on gradients, by `rms` of `gradients.py`.
+        backward: measured on gradients, by `rms` of `gradient_rms.py`.
     """
 
     name: str
     unit: str
     level: Level
-    kinds: frozenset[Kind]
+    kinds: frozenset[SeenForm]
     merge: Merge
     meaning: str
     low_is_worse: bool = False
     backward: bool = False
 
 
-_INNER = frozenset({Kind.INNER})
-_PAIRWISE = frozenset({Kind.PAIRWISE})
+_INNER = frozenset({SeenForm.INNER})
+_PAIRWISE = frozenset({SeenForm.PAIRWISE})
 _SIDES = _INNER | _PAIRWISE
-_ALL = frozenset(Kind)
+_ALL = frozenset(SeenForm)
 _CHEAP, _SAMPLED = Level.CHEAP, Level.SAMPLED
 _MEAN, _MAX, _SUM = Merge.MEAN, Merge.MAX, Merge.SUM
 

@@ -1,9 +1,9 @@
-"""Calls that wait for each other, on a GPU, and are finished together.
+"""Batches the second half of the cheap level over several attention calls, on a GPU.
 
-What the cheap level computes of the sums of a call (`kernels.py`) is a few small products for each
-head: most of the machine would idle while it runs, after every attention call of a model. So the sums
-of a call, and those of its gradients, wait in a workspace, and are finished when that is full, when
-the next step begins, or when somebody wants to read.
+What the cheap level computes from the sums of a call (`cheap_kernels.py`) is a few small products for
+each head. Run after every attention call, it would leave most of the GPU idle. So the sums of calls
+and of their gradients wait in a workspace. They are finished together when the workspace is full,
+when the next step begins, or when the numbers are read.
 
 Shape legend: B batch, H query heads, K key heads, T length, D dims, V vitals.
 """
@@ -22,7 +22,7 @@ from regard.doctor.vitals.cheap import MOST_DIMS, per_head
 from regard.engines.gpu import HAS_TRITON, device_current
 
 if TYPE_CHECKING:
-    from regard.doctor.vitals.kernels import Sizes
+    from regard.doctor.vitals.cheap_kernels import CallSizes
 
 # Numbers in the workspace of a device (32 MiB): those of a call of 8 x 8 heads of 64 dims are 4 MiB.
 WORKSPACE = 2**23
@@ -30,15 +30,15 @@ WORKSPACE = 2**23
 ALIGNED = 4
 
 
-class Call(NamedTuple):
+class WaitingCall(NamedTuple):
     """One attention call: where its sums are, and where (H, V) is to be written."""
 
     start: int
-    sizes: Sizes
+    sizes: CallSizes
     out: Tensor
 
 
-class Gradient(NamedTuple):
+class WaitingGradient(NamedTuple):
     """One gradient: where its sums of squares are, their shape (B, K, parts), and where (H,) goes."""
 
     start: int
@@ -53,24 +53,24 @@ class Waiting:
     def __init__(self, device: torch.device) -> None:
         self.sums = workspace(WORKSPACE, device)
         self.used = 0
-        self.calls: list[Call] = []
-        self.gradients: list[Gradient] = []
+        self.calls: list[WaitingCall] = []
+        self.gradients: list[WaitingGradient] = []
         self.stream: torch.cuda.Stream | None = None  # on which all that waits was summed
 
     def add(self, seen: Seen, out: Tensor) -> None:
         """Sum up a call that `kernels_fit`; its vitals are written into `out` (H, V) later."""
-        from regard.doctor.vitals.kernels import add_up, sizes_of
+        from regard.doctor.vitals.cheap_kernels import add_up, sizes_of
 
         assert seen.query is not None and seen.key is not None
         sizes = sizes_of(seen.query, seen.key, seen.scale, seen.softcap)
         start = self._take(sizes.layout.numbers)
         with device_current(seen.query.device):
             add_up(seen.query, seen.key, sizes, self.sums[start:])
-        self.calls.append(Call(start, sizes, out))
+        self.calls.append(WaitingCall(start, sizes, out))
 
     def add_gradient(self, gradient: Tensor, out: Tensor) -> None:
         """Sum up a gradient that `squares_fit`; its root mean square is written into `out` (H,)."""
-        from regard.doctor.vitals.kernels import add_up_squares, layout_of_squares
+        from regard.doctor.vitals.cheap_kernels import add_up_squares, layout_of_squares
 
         batch, heads, length, dims = gradient.shape
         _, parts = layout_of_squares(batch, heads, length, dims)
@@ -78,7 +78,7 @@ class Waiting:
         with device_current(gradient.device):
             add_up_squares(gradient, self.sums[start:])
         entries = batch * length * dims
-        self.gradients.append(Gradient(start, (batch, heads, parts), entries, out))
+        self.gradients.append(WaitingGradient(start, (batch, heads, parts), entries, out))
 
     def finish(self) -> None:
         """Write what waits to where it belongs: calls first, since they write whole rows."""
@@ -96,7 +96,7 @@ class Waiting:
             self._write(calls, gradients)
             there.wait_stream(here)  # only now may the workspace be written to again
 
-    def _write(self, calls: list[Call], gradients: list[Gradient]) -> None:
+    def _write(self, calls: list[WaitingCall], gradients: list[WaitingGradient]) -> None:
         self._finish_calls(calls)
         self._finish_gradients(gradients)
 
@@ -114,16 +114,16 @@ class Waiting:
         start, self.used = self.used, self.used + numbers
         return start
 
-    def _finish_calls(self, calls: list[Call]) -> None:
-        from regard.doctor.vitals.kernels import finish
+    def _finish_calls(self, calls: list[WaitingCall]) -> None:
+        from regard.doctor.vitals.cheap_kernels import finish
 
         for alike in neighbours(calls):
             first = alike[0]
             rows = finish(self.sums[first.start :], len(alike), first.sizes, first.out.shape[1])
             torch._foreach_copy_([call.out for call in alike], list(rows.unbind()))
 
-    def _finish_gradients(self, gradients: list[Gradient]) -> None:
-        kinds: dict[object, list[Gradient]] = {}
+    def _finish_gradients(self, gradients: list[WaitingGradient]) -> None:
+        kinds: dict[object, list[WaitingGradient]] = {}
         for gradient in gradients:
             kinds.setdefault((gradient.shape, gradient.entries), []).append(gradient)
         for alike in kinds.values():
@@ -143,9 +143,9 @@ def workspace(numbers: int, device: torch.device) -> Tensor:
         return torch.empty(numbers, device=device)
 
 
-def neighbours(calls: list[Call]) -> Iterator[list[Call]]:
+def neighbours(calls: list[WaitingCall]) -> Iterator[list[WaitingCall]]:
     """The calls that one kernel can finish: of one size, and one after the other in the workspace."""
-    run: list[Call] = []
+    run: list[WaitingCall] = []
     for call in calls:
         if run and (
             call.sizes != run[0].sizes

@@ -30,7 +30,7 @@ from regard.engines.base import jacobian_norm
 COMPARED = 8
 
 
-class Rows(NamedTuple):
+class RowReadings(NamedTuple):
     """What is kept of each query; tensors (B, H, R) unless said otherwise.
 
     Attributes:
@@ -75,20 +75,24 @@ class Sums(NamedTuple):
     compared: Tensor
 
 
-class Read(NamedTuple):
+class PartReadings(NamedTuple):
     """What one part of the heads gives: its rows, sums, and every few weights (B, H, S, L)."""
 
-    each: Rows
+    each: RowReadings
     columns: Tensor
     seen_by: Tensor
     some: Tensor
 
 
-def read_rows(seen: Seen, size: Size, rows: Tensor, compared: int = COMPARED) -> tuple[Rows, Sums]:
+def read_rows(
+    seen: Seen, size: Size, rows: Tensor, compared: int = COMPARED
+) -> tuple[RowReadings, Sums]:
     """The pass; `rows` are the places of the queries (R,), heads are compared on `compared`."""
     stride = -(-rows.shape[0] // compared)
     parts = [read_part(*part, rows, stride) for part in parts_of(seen, size, rows)]
-    each = Rows(*(beside(fields) for fields in zip(*(part.each for part in parts), strict=True)))
+    each = RowReadings(
+        *(beside(fields) for fields in zip(*(part.each for part in parts), strict=True))
+    )
     columns, seen_by, some = (
         beside(fields) for fields in zip(*((*part,)[1:] for part in parts), strict=True)
     )
@@ -101,7 +105,7 @@ def beside(parts: Sequence[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(list(parts), 1)
 
 
-def read_part(seen: Seen, size: Size, rows: Tensor, stride: int) -> Read:
+def read_part(seen: Seen, size: Size, rows: Tensor, stride: int) -> PartReadings:
     """The pass over some heads; of its weights every `stride`-th row is kept."""
     logits, hidden = row_logits(seen, size, rows)
     near = near_logits(logits, size, rows, seen.causal)
@@ -119,7 +123,7 @@ def read_part(seen: Seen, size: Size, rows: Tensor, stride: int) -> Read:
     columns = (torch.where(sound, kept, 0).unsqueeze(-2) @ weights).squeeze(-2)
     output = nothing if seen.value is None else weighted(weights, seen.value) * kept.unsqueeze(-1)
     some = weights[:, :, ::stride].clone()
-    each = Rows(
+    each = RowReadings(
         keys=keys,
         sound=sound,
         peak=peak,
@@ -131,7 +135,7 @@ def read_part(seen: Seen, size: Size, rows: Tensor, stride: int) -> Read:
         output=output,
         moments=moments,
     )
-    return Read(each, columns, seen_by, some)
+    return PartReadings(each, columns, seen_by, some)
 
 
 def visible_counts(

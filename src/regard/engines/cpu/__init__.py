@@ -1,5 +1,5 @@
 """Both forms on the CPU in tiles with online softmax: memory O(length), statistics included."""
 
-from regard.engines.cpu.engine import Cpu, blocked_scores
+from regard.engines.cpu.engine import Cpu
 
-__all__ = ["Cpu", "blocked_scores"]
+__all__ = ["Cpu"]

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from regard.engines.cpu import calls
 from regard.engines.tiled import Operators, Tiled
+from regard.forms import Pairwise
 from regard.problem import Problem
 
 
@@ -24,11 +25,11 @@ class Cpu(Tiled):
         where = problem.device.type
         return [] if problem.on_cpu else [f"the tensors are on {where!r}, not on the CPU"]
 
+    def raw_scores(self, problem: Problem) -> Tensor | None:
+        """Of pairwise scores, without the [Q, L, hidden] tensor."""
+        served = problem.on_cpu and isinstance(problem.form, Pairwise)
+        return self.scores(problem) if served else None
+
     def missing_promises(self, problem: Problem) -> list[str]:
         """Second derivatives."""
         return ["it has no second derivative (engine 'reference' has)"]
-
-
-def blocked_scores(problem: Problem) -> Tensor:
-    """Raw scores (*, H, Q, L) in working precision without the [Q, L, hidden] tensor."""
-    return Cpu().scores(problem)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from regard.engines.base import Attended, soft_capped, with_hard_rows
+from regard.engines.base import Attended, Engine, soft_capped, with_hard_rows
 from regard.engines.tiled.layout import Layout
 from regard.engines.tiled.operators import Arguments, Operators
 from regard.precision import working_dtype
@@ -15,7 +15,7 @@ from regard.problem import Problem
 WEIGHTS_ALONE = frozenset({"weights"})
 
 
-class Tiled:
+class Tiled(Engine):
     """All of an engine but its kernels and what it refuses.
 
     Attributes:

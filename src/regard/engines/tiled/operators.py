@@ -22,8 +22,8 @@ from regard.engines.tiled.eager import (
     below_autograd,
     differentiated,
     in_forward_mode,
-    looked_at,
 )
+from regard.observed import needs_dispatcher
 from regard.precision import working_dtype
 
 Rows = tuple[Tensor, Tensor, Tensor, Tensor]
@@ -189,7 +189,7 @@ class Operators:
         """The output alone, in working precision or in the dtype of the values."""
         # Not a slice of `args` itself: compilers of older releases would make `Arguments` of it.
         tensors: Any = (*args,)[:TENSORS]
-        if needs_gradient(args) or looked_at(tensors):
+        if needs_gradient(args) or needs_dispatcher(tensors):
             return self.attend(False, args)[0]
         with torch._C._AutoDispatchBelowAutograd():
             return self.alone(*args)
@@ -231,7 +231,7 @@ def operator(name: str, kernel: str) -> Callable:
 
 def attended(name: str, *flat) -> Rows:
     """`attend` of the engine `name` below autograd."""
-    if looked_at(flat[:TENSORS]):
+    if needs_dispatcher(flat[:TENSORS]):
         return below_autograd(operator(name, "attend"), *flat)
     with torch._C._AutoDispatchBelowAutograd():
         return KERNELS[name, "attend"](*flat)
@@ -393,7 +393,7 @@ def once(name: str, kernel: str, *flat) -> tuple:
     computed here it would only take time.
     """
     watched = torch.is_grad_enabled() or in_forward_mode()
-    if not watched and not looked_at([x for x in flat if isinstance(x, Tensor)]):
+    if not watched and not needs_dispatcher([x for x in flat if isinstance(x, Tensor)]):
         return KERNELS[name, kernel](*flat)
     if torch.compiler.is_compiling() or not watched:
         return operator(name, kernel)(*flat)

@@ -3,7 +3,7 @@
 Every kernel looks at the flag first. Where the series holds, a call costs a few empty launches; where
 it does not, the exact result is written over the approximate one. Nothing waits for the device.
 
-Shape legend: see `regard.engines.sine.parts`; Z = B H.
+Shape legend: see `regard.engines.sine_features.parts`; Z = B H.
 """
 
 from __future__ import annotations
@@ -17,52 +17,52 @@ from torch import Tensor
 
 from regard.engines.launching import (
     REMEMBERED,
+    Address,
     Launch,
     Pieces,
-    Place,
+    addresses,
     current_stream,
     filling,
-    places,
     sizes_between,
 )
 from regard.engines.sizes import blocks_in, power_of_two
 from regard.engines.tiled import Arguments
 
 # Rows that one program takes products of, or collects; numbers that one clears, or sums up.
-SHIFTED, COLLECTED, CLEARED, SUMMED = 16, 32, 4096, 1024
+ROWS_SHIFTED, ROWS_COLLECTED, NUMBERS_CLEARED, NUMBERS_SUMMED = 16, 32, 4096, 1024
 INT, FLOAT = torch.int32, torch.float32
 
 
 class Behind:
-    """What `regard.engines.sine.parts.Exact` asks for, by the kernels of this folder."""
+    """What `regard.engines.sine_features.parts.ExactFallback` asks for, by the kernels of this folder."""
 
     def attend(
         self,
-        skip: Place,
+        skip: Address,
         a: Tensor,
         b: Tensor,
-        weight: Place,
+        weight: Address,
         value: Tensor,
         causal: bool,
         output: Tensor,
     ) -> None:
         """The output (B, H, Q, D), in place."""
-        plan = standby(kind_of(a, b, value, causal))
-        # Places keep no memory alive: names do, to the end.
-        memory, value, stop = plan.rows.new(a.device), plan.packed(value), plan.stop()
-        q, k, values, into, *ends = places(a, b, value, output, *stop)
-        plan.forward(
+        bound = standby(fallback_signature(a, b, value, causal))
+        # Addresses do not keep memory alive: these names do, until the launch is queued.
+        memory, value, stop = bound.rows.new(a.device), bound.packed(value), bound.stop()
+        q, k, values, into, *ends = addresses(a, b, value, output, *stop)
+        bound.forward(
             current_stream(a.device),
-            (q, k, weight, values, skip, into, *plan.rows.cut(memory), *ends),
+            (q, k, weight, values, skip, into, *bound.rows.cut(memory), *ends),
         )
 
     def backward(
         self,
-        skip: Place,
+        skip: Address,
         grad: Tensor,
         a: Tensor,
         b: Tensor,
-        weight: Place,
+        weight: Address,
         value: Tensor,
         rate: float,
         causal: bool,
@@ -72,22 +72,22 @@ class Behind:
         grad_value: Tensor,
     ) -> None:
         """The gradients, in place; its own forward is computed again."""
-        plan, stream = standby(kind_of(a, b, value, causal)), current_stream(a.device)
-        memory, value, stop = plan.sums.new(a.device), plan.packed(value), plan.stop()
+        bound, stream = standby(fallback_signature(a, b, value, causal)), current_stream(a.device)
+        memory, value, stop = bound.sums.new(a.device), bound.packed(value), bound.stop()
         grad = grad.contiguous()
-        output, tail, peak, shift, *sums = plan.sums.cut(memory)
-        q, k, values, given, *ends = places(a, b, value, grad, *stop)
+        output, tail, peak, shift, *sums = bound.sums.cut(memory)
+        q, k, values, given, *ends = addresses(a, b, value, grad, *stop)
         known = (q, k, weight, values, skip)
-        ready, back, collect = plan.of_gradient(grad.dtype, grad_v.dtype)
-        plan.forward_again(stream, (*known, output, tail, peak, *ends))
+        ready, back, collect = bound.of_gradient(grad.dtype, grad_v.dtype)
+        bound.forward_again(stream, (*known, output, tail, peak, *ends))
         ready(stream, (given, output, shift, sums[0], skip))
         back(stream, (*known, given, peak, tail, shift, *sums, *ends))
-        results = places(grad_a, grad_b, grad_v, grad_value)
+        results = addresses(grad_a, grad_b, grad_v, grad_value)
         collect(stream, (*sums, *results, skip), rate)
 
 
-class Kind(NamedTuple):
-    """What calls have to agree in to share their launches."""
+class FallbackSignature(NamedTuple):
+    """The shapes, strides, dtypes, device and causality that calls share to use the same launches."""
 
     a: torch.Size
     a_stride: tuple[int, ...]
@@ -100,21 +100,21 @@ class Kind(NamedTuple):
     device: torch.device
 
 
-def kind_of(a: Tensor, b: Tensor, value: Tensor, causal: bool) -> Kind:
-    """The kind of this call."""
+def fallback_signature(a: Tensor, b: Tensor, value: Tensor, causal: bool) -> FallbackSignature:
+    """The signature of this call."""
     shapes = (a.shape, a.stride(), b.shape, b.stride(), value.shape, value.stride())
-    return Kind(*shapes, (a.dtype, b.dtype, value.dtype), causal, a.device)
+    return FallbackSignature(*shapes, (a.dtype, b.dtype, value.dtype), causal, a.device)
 
 
 class Standby:
-    """The launches of all calls of one kind."""
+    """The launches of all calls of one signature."""
 
-    def __init__(self, kind: Kind) -> None:
+    def __init__(self, signature: FallbackSignature) -> None:
         # Not at the top of the file: `import regard` works without Triton.
         from regard.engines.triton import choices, prepare
 
-        self.choices, self.kind = choices, kind
-        self.args = arguments(kind)
+        self.choices, self.signature = choices, signature
+        self.args = arguments(signature)
         ((form, self.name, self.units),) = prepare.direct(self.args)
         self.form = filling(form, "q", "k", "v")
         self.pairs = prepare.pairs(self.args)
@@ -122,10 +122,10 @@ class Standby:
         given = self.args.value
         self.is_packed = prepare.packed(given) is given
         self.sizes = choices.sizes(self.args)
-        self.dtypes = (*kind.dtypes[:2], FLOAT, kind.dtypes[2], INT)
-        self.ends = (INT,) if kind.causal else ()
-        self.batch, self.heads, self.queries, self.hidden = kind.a
-        self.keys, self.dims = kind.value[-2:]
+        self.dtypes = (*signature.dtypes[:2], FLOAT, signature.dtypes[2], INT)
+        self.ends = (INT,) if signature.causal else ()
+        self.batch, self.heads, self.queries, self.hidden = signature.a
+        self.keys, self.dims = signature.value[-2:]
         total = self.batch * self.heads
         row = (total * self.queries, FLOAT)
         self.rows = Pieces(row, row)
@@ -138,9 +138,9 @@ class Standby:
 
     def stop(self) -> tuple[Tensor, ...]:
         """Where the keys that a query sees end, if it does not see all."""
-        if not self.kind.causal:
+        if not self.signature.causal:
             return ()
-        ends = torch.arange(1, self.queries + 1, dtype=torch.int32, device=self.kind.device)
+        ends = torch.arange(1, self.queries + 1, dtype=torch.int32, device=self.signature.device)
         return (ends,)
 
     def operands(self, q, k, v, value, ends) -> tuple:
@@ -167,7 +167,7 @@ class Standby:
                 *(arguments, constants),
                 num_warps=sides[2],
             )
-            for dtype in (self.kind.dtypes[2], FLOAT)
+            for dtype in (self.signature.dtypes[2], FLOAT)
         )
 
     def bind_backward(self, total: int) -> None:
@@ -187,20 +187,20 @@ class Standby:
         """The launches of the backward for grad_out in this dtype, and v in that."""
         from regard.engines.triton.backward import backward_kernel
         from regard.engines.triton.flagged import ready_kernel
-        from regard.engines.triton.structs import Rows
+        from regard.engines.triton.structs import BackwardRows
 
         choices, args = self.choices, self.args
         rows, count = self.batch * self.heads * self.queries, self.sums.words - self.sums.starts[4]
-        blocks = blocks_in(rows, SHIFTED)
+        blocks = blocks_in(rows, ROWS_SHIFTED)
 
         def ready_arguments(grad, output, shift, sums, skip) -> tuple:
             rest = (None, None, None, shift, sums, skip)
             return (grad, output, *rest, rows, self.dims, count, blocks)
 
         ready = Launch(
-            *(ready_kernel, blocks + blocks_in(count, CLEARED)),
+            *(ready_kernel, blocks + blocks_in(count, NUMBERS_CLEARED)),
             (dtype, FLOAT, FLOAT, FLOAT, INT),
-            *(ready_arguments, (SHIFTED, power_of_two(self.dims), CLEARED)),
+            *(ready_arguments, (ROWS_SHIFTED, power_of_two(self.dims), NUMBERS_CLEARED)),
         )
         sides = choices.backward_tile(args)
         programs = self.batch * self.heads * blocks_in(self.keys, sides[1])
@@ -209,7 +209,7 @@ class Standby:
         def arguments(
             a, b, weight, value, skip, grad, peak, tail, shift, by_q, by_k, by_v, by_value, *ends
         ) -> tuple:
-            known = Rows(grad=grad, peak=peak, tail=tail, shift=shift)
+            known = BackwardRows(grad=grad, peak=peak, tail=tail, shift=shift)
             grads = self.grads(by_q, by_k, by_v, by_value)
             return (*self.operands(a, b, weight, value, ends), known, grads, skip, parts)
 
@@ -231,37 +231,37 @@ class Standby:
             *(self.batch, self.heads, shared, self.queries, self.keys),
             *(self.steps, self.hidden, self.dims),
         )
-        programs = total * blocks_in(self.queries, COLLECTED) + self.heads * self.hidden
-        programs += 2 * (total // shared) * blocks_in(self.keys, COLLECTED)
+        programs = total * blocks_in(self.queries, ROWS_COLLECTED) + self.heads * self.hidden
+        programs += 2 * (total // shared) * blocks_in(self.keys, ROWS_COLLECTED)
         wide = (min(power_of_two(n), 64) for n in (self.hidden, self.dims))
-        a, b, value = self.kind.dtypes
+        a, b, value = self.signature.dtypes
         return Launch(
             *(collect_kernel, programs, (*[FLOAT] * 4, a, b, of_v, value, INT)),
-            *(sizes_between(9, *sizes), (COLLECTED, *wide, SUMMED)),
+            *(sizes_between(9, *sizes), (ROWS_COLLECTED, *wide, NUMBERS_SUMMED)),
         )
 
 
 @functools.lru_cache(maxsize=REMEMBERED)
-def standby(kind: Kind) -> Standby:
-    """The launches of a kind, made once."""
-    return Standby(kind)
+def standby(signature: FallbackSignature) -> Standby:
+    """The launches of a signature, made once."""
+    return Standby(signature)
 
 
-def arguments(kind: Kind) -> Arguments:
-    """A call of this kind as operators take it, without memory: query heads in groups that share keys."""
-    (batch, heads, queries, units), (_, groups, keys, _) = kind.a, kind.b
+def arguments(signature: FallbackSignature) -> Arguments:
+    """A call of this signature as operators take it, without memory; query heads grouped by key head."""
+    (batch, heads, queries, units), (_, groups, keys, _) = signature.a, signature.b
     shared = heads // groups
 
     def like(shape: torch.Size, stride: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         return torch.empty_strided(shape, stride, dtype=dtype, device="meta")
 
     stop = None
-    if kind.causal:
+    if signature.causal:
         stop = torch.empty(1, 1, 1, queries, 1, dtype=torch.int32, device="meta")
     return Arguments(
-        q=like(kind.a, kind.a_stride, kind.dtypes[0]).unflatten(1, (groups, shared)),
-        k=like(kind.b, kind.b_stride, kind.dtypes[1]).unsqueeze(2),
-        value=like(kind.value, kind.value_stride, kind.dtypes[2]).unsqueeze(2),
+        q=like(signature.a, signature.a_stride, signature.dtypes[0]).unflatten(1, (groups, shared)),
+        k=like(signature.b, signature.b_stride, signature.dtypes[1]).unsqueeze(2),
+        value=like(signature.value, signature.value_stride, signature.dtypes[2]).unsqueeze(2),
         v=torch.empty(1, groups, shared, 1, units, dtype=torch.float32, device="meta"),
         alpha=None,
         beta=None,

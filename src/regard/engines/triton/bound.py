@@ -1,9 +1,9 @@
-"""Common calls with all that shapes, strides and dtypes decide worked out once, and launches bound.
+"""The forward of common calls, with its launches bound once and kept.
 
-Common is a pairwise form with no mask or with spans, and nothing else that changes a logit; all other
-calls go the way of `calls.py`, which works everything out anew. A plan is made from operands without
-memory, by the same functions as there, when the second call of a kind comes, and kept for all of its
-kind. It holds no tensor of a call.
+A common call has a pairwise form, no mask or one of spans, and nothing else that changes a logit. All
+other calls go through `calls.py`, which prepares every launch anew. The launches of a signature (shapes,
+strides, dtypes) are bound at its second call, by the same functions that `calls.py` uses, from tensors
+without memory. They hold no tensor of any call. `bound_backward.py` does the same for the backward.
 
 Shape legend: see `structs`; (B, K, G, rows, columns) as in `regard.engines.tiled.operators`.
 """
@@ -15,16 +15,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from regard.engines.launching import REMEMBERED, AtSecondSight, Steps
+from regard.engines.launching import REMEMBERED, SecondUseCache, Steps
 from regard.engines.sizes import blocks_in
 from regard.engines.tiled import Arguments
 from regard.engines.triton import choices, lanes, prepare
 from regard.engines.triton.decode import combine_kernel, decode_kernel
 from regard.engines.triton.forward import forward_kernel
 from regard.engines.triton.sides import ends_kernel, side_kernel
-from regard.engines.triton.structs import Form, Pairs
+from regard.engines.triton.structs import KernelForm, PairTerms
 
-DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+BOUND_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 FLOAT, DOUBLE = torch.float32, torch.float64
 # Ends of spans that one program brings to 32 bits.
 ENDS = 1024
@@ -42,7 +42,7 @@ class Described(NamedTuple):
         return torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device="meta")
 
 
-class Kind(NamedTuple):
+class CallSignature(NamedTuple):
     """What calls have to agree in to share their launches: nothing of their numbers.
 
     `lanes` says whether sums as in `lanes.py` are still trusted.
@@ -66,10 +66,10 @@ def described(x: Tensor) -> Described:
     return Described(x.shape, x.stride(), x.dtype)
 
 
-def kind_of(args: Arguments) -> Kind | None:
-    """The kind of this call, or None where it is not a common one."""
+def call_signature(args: Arguments) -> CallSignature | None:
+    """The signature of this call, or None where it is not a common one."""
     q, k, value, v, alpha, beta, rate, bias, dense, start, stop, segment, _, seed, *_ = args
-    if v is None or q.dtype not in DTYPES or k.dtype != q.dtype or value.dtype != q.dtype:
+    if v is None or q.dtype not in BOUND_DTYPES or k.dtype != q.dtype or value.dtype != q.dtype:
         return None
     for x in (alpha, beta, rate, bias, dense, segment, seed):
         if x is not None:
@@ -77,7 +77,7 @@ def kind_of(args: Arguments) -> Kind | None:
     _, softcap, _, parameter = args.numbers.tolist()
     if softcap or not (q.numel() and k.numel() and value.numel()):
         return None
-    return Kind(
+    return CallSignature(
         described(q),
         described(k),
         described(value),
@@ -92,34 +92,34 @@ def kind_of(args: Arguments) -> Kind | None:
     )
 
 
-def forward_of(args: Arguments, entropy: bool, alone: bool = False) -> Forward | None:
-    """The plan of the forward of this call, if it is a common one and not the first of its kind."""
-    kind = kind_of(args)
-    return None if kind is None else forward_plan(kind, entropy, alone)
+def find_forward(args: Arguments, entropy: bool, alone: bool = False) -> BoundForward | None:
+    """The bound forward of this call, or None if it is not common or the first of its signature."""
+    signature = call_signature(args)
+    return None if signature is None else kept_forwards(signature, entropy, alone)
 
 
-def arguments(kind: Kind) -> Arguments:
-    """A call of this kind without memory."""
-    _, groups, heads, _, _ = kind.sizes
-    v = torch.empty(1, groups, heads, 1, kind.q.shape[-1], dtype=kind.v, device="meta")
+def arguments(signature: CallSignature) -> Arguments:
+    """A call of this signature without memory."""
+    _, groups, heads, _, _ = signature.sizes
+    v = torch.empty(1, groups, heads, 1, signature.q.shape[-1], dtype=signature.v, device="meta")
     return Arguments(
-        q=kind.q.empty(),
-        k=kind.k.empty(),
-        value=kind.value.empty(),
+        q=signature.q.empty(),
+        k=signature.k.empty(),
+        value=signature.value.empty(),
         v=v,
         alpha=None,
         beta=None,
         rate=None,
         bias=None,
         dense=None,
-        start=None if kind.start is None else kind.start.empty(),
-        stop=None if kind.stop is None else kind.stop.empty(),
+        start=None if signature.start is None else signature.start.empty(),
+        stop=None if signature.stop is None else signature.stop.empty(),
         query_segment=None,
         key_segment=None,
         seed=None,
-        numbers=torch.tensor([1.0, 0.0, 0.0, kind.parameter], dtype=DOUBLE, device="cpu"),
-        sizes=list(kind.sizes),
-        activation=kind.activation,
+        numbers=torch.tensor([1.0, 0.0, 0.0, signature.parameter], dtype=DOUBLE, device="cpu"),
+        sizes=list(signature.sizes),
+        activation=signature.activation,
     )
 
 
@@ -135,8 +135,10 @@ class Operands:
         zeros: the same, which has to be 0 at first.
     """
 
-    def __init__(self, kind: Kind, direct: bool = False, exponentials: bool = False) -> None:
-        self.args = args = arguments(kind)
+    def __init__(
+        self, signature: CallSignature, direct: bool = False, exponentials: bool = False
+    ) -> None:
+        self.args = args = arguments(signature)
         self.pairs, self.values = prepare.pairs(args), prepare.values(args)
         self.sizes = choices.sizes(args)
         self.count, self.is_packed = prepare.count(args), self.values.value is args.value
@@ -153,7 +155,7 @@ class Operands:
         """The form for few queries; v is read in its dtype."""
         args = self.args
         ((form, name, units),) = prepare.direct(args)
-        self.forms = [prepare.Prepared(form._replace(v=args.v), name, units)]
+        self.forms = [prepare.PreparedForm(form._replace(v=args.v), name, units)]
         assert args.v is not None
         return args.v
 
@@ -171,7 +173,7 @@ class Operands:
             self.note(form, v)
         return v
 
-    def note(self, form: Form, v: Tensor) -> None:
+    def note(self, form: KernelForm, v: Tensor) -> None:
         """Keep memory for what a form is given."""
         zeros = (form.base, form.loose_q, form.loose_k)
         for x in (form.q, form.k, form.second_q, form.v, form.gate, *zeros):
@@ -186,7 +188,7 @@ class Operands:
         for programs, laying, constants in self.sides:
             steps.add(side_kernel, programs, laying, constants)
 
-    def spans_template(self, pairs: Pairs) -> tuple[int, tuple, tuple[int]]:
+    def spans_template(self, pairs: PairTerms) -> tuple[int, tuple, tuple[int]]:
         """Programs, arguments and constants of the kernel that brings ends of spans to 32 bits."""
         args, (_, groups, heads, queries, keys) = self.args, self.args.sizes
         count = queries if prepare.shared_spans(args) else self.count * queries
@@ -209,20 +211,20 @@ class Operands:
         return found
 
 
-class Forward:
-    """The launches of the forward of all calls of one kind.
+class BoundForward:
+    """The launches of the forward of all calls of one signature.
 
-    With `alone` nobody asks for more than the output, which is written in the dtype of the values;
-    not in the interpreter, which cuts digits off where a GPU rounds.
+    With `alone` the caller wants the output only, and the kernel writes it in the dtype of the values.
+    The interpreter still writes fp32: it truncates to half precision where a GPU rounds.
     """
 
-    def __init__(self, kind: Kind, entropy: bool, alone: bool) -> None:
-        self.device, args = kind.device, arguments(kind)
+    def __init__(self, signature: CallSignature, entropy: bool, alone: bool) -> None:
+        self.device, args = signature.device, arguments(signature)
         decode = choices.is_decode(args, entropy)
-        self.operands = Operands(kind, direct=decode)
+        self.operands = Operands(signature, direct=decode)
         self.rows = tuple(args.sizes[:4])
         self.shape = (*self.rows, args.value.shape[-1])
-        self.dtype = kind.value.dtype if alone and not choices.INTERPRETED else FLOAT
+        self.dtype = signature.value.dtype if alone and not choices.INTERPRETED else FLOAT
         output = torch.empty(self.shape, dtype=self.dtype, device="meta")
         tail = torch.empty(self.rows, dtype=FLOAT if alone else DOUBLE, device="meta")
         spread, peak = (torch.empty(self.rows, dtype=FLOAT, device="meta") for _ in range(2))
@@ -289,7 +291,7 @@ class Forward:
         return output, tail, spread, peak
 
     def output(self, args: Arguments) -> Tensor:
-        """The output of a plan for it alone."""
+        """The output, from launches bound with `alone`."""
         output = self.new_output()
         self.steps.run(*self.operands.of(args), output)
         return output
@@ -299,5 +301,5 @@ class Forward:
         return torch.empty(self.shape, dtype=self.dtype, device=self.device)
 
 
-# The plans that are kept.
-forward_plan = AtSecondSight(Forward, REMEMBERED)
+# Bound forwards by (signature, entropy, alone).
+kept_forwards = SecondUseCache(BoundForward, REMEMBERED)

@@ -17,15 +17,15 @@ from regard.engines.triton import choices, prepare
 from regard.engines.triton.decode_backward import sum_copies_kernel
 from regard.engines.triton.flagged import collect_kernel, collected_sizes
 from regard.engines.triton.lanes import SIDE
-from regard.engines.triton.structs import DecodeGradients, Gradients
+from regard.engines.triton.structs import DecodePointers, GradientPointers
 from regard.precision import working_dtype
 
 # What was added up for every head, and its 5 dims.
 Total = tuple[Tensor | None, tuple[int, ...]]
 # Operands of a pairwise call, in the order of `Arguments.differentiable()`.
-SIDES = ("q", "k", "value", "v")
+OPERAND_NAMES = ("q", "k", "value", "v")
 # Rows that one program collects, and numbers that one sums up.
-COLLECTED, SUMMED = 32, 1024
+ROWS_COLLECTED_AT_ONCE, NUMBERS_SUMMED_AT_ONCE = 32, 1024
 
 
 class GradientBuffers:
@@ -93,9 +93,9 @@ class GradientBuffers:
             # For a fixed result each pair has a place of its own, summed afterwards.
             self.bias = zeros(*(args.bias.shape if unit is None else args.sizes))
 
-    def pointers(self) -> Gradients:
+    def pointers(self) -> GradientPointers:
         """As the kernel takes them."""
-        return Gradients(
+        return GradientPointers(
             self.q,
             self.k,
             self.v,
@@ -122,7 +122,7 @@ class GradientBuffers:
         return torch.where(broken, torch.nan, found)
 
     def is_common(self) -> bool:
-        """Whether the kernel of plans collects: also here, so that every call sums in one order."""
+        """Whether `collect_kernel` collects, as in bound launches, so that every call sums in one order."""
         counts = self.unit is None and self.value is not None and self.q.dtype == torch.float32
         return counts and prepare.has_own_memory(self.args) and self.q.numel() > 0
 
@@ -161,7 +161,7 @@ class GradientBuffers:
         return in_shape(args, totals, args.differentiable()[:4])
 
 
-def collected_at_once(args: Arguments, grads: Gradients) -> list[Tensor]:
+def collected_at_once(args: Arguments, grads: GradientPointers) -> list[Tensor]:
     """The gradients of q, k, value and v of a call where `prepare.has_own_memory`."""
     assert args.v is not None
     like = (args.q, args.k, args.value, args.v)
@@ -172,7 +172,7 @@ def collected_at_once(args: Arguments, grads: Gradients) -> list[Tensor]:
 
 
 def collecting(
-    args: Arguments, grads: Gradients, results: list[Tensor]
+    args: Arguments, grads: GradientPointers, results: list[Tensor]
 ) -> tuple[int, tuple, tuple]:
     """Programs, arguments and constants of the kernel that makes these gradients of what was added up."""
     batch, groups, shared, queries, keys = args.sizes
@@ -181,15 +181,15 @@ def collecting(
     sums, heads = (grads.q, grads.k, grads.v, grads.value), groups * shared
     steps = (grads.units, grads.q_step, grads.k_step)
     sizes = collected_sizes(batch, heads, shared, queries, keys, steps, units, dims)
-    programs = batch * heads * blocks_in(queries, COLLECTED) + heads * units
-    programs += 2 * batch * groups * blocks_in(keys, COLLECTED)
+    programs = batch * heads * blocks_in(queries, ROWS_COLLECTED_AT_ONCE) + heads * units
+    programs += 2 * batch * groups * blocks_in(keys, ROWS_COLLECTED_AT_ONCE)
     wide = (min(power_of_two(n), 64) for n in (units, dims))
     arguments = (*sums, of_q, of_k, of_v, of_value, None, *sizes, 1.0)
-    return programs, arguments, (COLLECTED, *wide, SUMMED)
+    return programs, arguments, (ROWS_COLLECTED_AT_ONCE, *wide, NUMBERS_SUMMED_AT_ONCE)
 
 
 class DecodeBuffers:
-    """What the backward for few queries writes: see `DecodeGradients`.
+    """What the backward for few queries writes: see `DecodePointers`.
 
     What is left to sum is in working precision. What is whole as it is written is the gradient itself, in
     its own dtype; for every call alike, as the dtype decides how a kernel is compiled, and so the order in
@@ -220,9 +220,9 @@ class DecodeBuffers:
         """Whether one program alone writes each number of this gradient."""
         return self.own and name not in self.sums
 
-    def pointers(self) -> DecodeGradients:
+    def pointers(self) -> DecodePointers:
         """As the kernel takes them."""
-        return DecodeGradients(self.q, self.k, self.v, self.value, self.rate, self.bias)
+        return DecodePointers(self.q, self.k, self.v, self.value, self.rate, self.bias)
 
     def collected(self) -> tuple[Tensor, ...]:
         """The gradients of `Arguments.differentiable()`, each summed to the shape of its input."""
@@ -243,7 +243,9 @@ class DecodeBuffers:
         if self.own:
             return tuple(
                 summed(found, self.sums[name], getattr(args, name)) if name in self.sums else found
-                for name, found in zip(SIDES, (self.q, self.k, self.value, self.v), strict=True)
+                for name, found in zip(
+                    OPERAND_NAMES, (self.q, self.k, self.value, self.v), strict=True
+                )
             )
         b, k, g, queries, keys = args.sizes
         units = args.q.shape[-1]
@@ -257,7 +259,7 @@ class DecodeBuffers:
 
 
 def summed(found: Tensor, summing: choices.Summing, like: Tensor) -> Tensor:
-    """The copies of each row summed up, in the shape and dtype of `like`; in the order of plans."""
+    """The copies of each row summed up, in the shape and dtype of `like`; in the order of bound launches."""
     result = torch.empty(like.shape, dtype=like.dtype, device=like.device)
     sum_copies_kernel[(summing.programs,)](found, result, *summing.numbers, *summing.constants)
     return result

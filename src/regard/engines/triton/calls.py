@@ -1,4 +1,7 @@
-"""The operators' kernels in Triton: `Arguments` into launches, and the results back."""
+"""The Triton implementation of the tiled operators: turns `Arguments` into launches and shapes results.
+
+Every call may take this path. Common ones use bound launches (`bound.py`) once they repeat.
+"""
 
 from __future__ import annotations
 
@@ -11,22 +14,22 @@ from torch import Tensor
 from regard.engines.base import jacobian_norm
 from regard.engines.sizes import blocks_in
 from regard.engines.tiled import Arguments
-from regard.engines.triton import bound, choices, gradients, lanes, ordered, prepare
+from regard.engines.triton import bound, bound_backward, choices, lanes, ordered, prepare
 from regard.engines.triton.backward import backward_kernel
 from regard.engines.triton.buffers import DecodeBuffers, GradientBuffers
 from regard.engines.triton.decode import combine_kernel, decode_kernel
 from regard.engines.triton.decode_backward import decode_backward_kernel
 from regard.engines.triton.forward import forward_kernel
 from regard.engines.triton.rows import best_kernel, jacobian_kernel, scores_kernel
-from regard.engines.triton.structs import Rows
+from regard.engines.triton.structs import BackwardRows
 from regard.precision import working_dtype
 
 
 def attend(args: Arguments, entropy: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Output, tail, entropy and largest logit."""
-    plan = bound.forward_of(args, entropy)
-    if plan is not None:
-        return plan.attend(args)
+    bound_call = bound.find_forward(args, entropy)
+    if bound_call is not None:
+        return bound_call.attend(args)
     z, queries, work = prepare.count(args), args.sizes[3], working_dtype(args.q.dtype)
     output = args.q.new_empty((z, queries, args.value.shape[-1]), dtype=work)
     spread, peak = (args.q.new_empty((z, queries), dtype=work) for _ in range(2))
@@ -43,8 +46,8 @@ def attend(args: Arguments, entropy: bool) -> tuple[Tensor, Tensor, Tensor, Tens
 
 def output(args: Arguments) -> Tensor:
     """The output alone, in the dtype of the values if the call is a common one."""
-    plan = bound.forward_of(args, entropy=False, alone=True)
-    return attend(args, False)[0] if plan is None else plan.output(args)
+    bound_call = bound.find_forward(args, entropy=False, alone=True)
+    return attend(args, False)[0] if bound_call is None else bound_call.output(args)
 
 
 def launch_forward(
@@ -63,7 +66,7 @@ def launch_forward(
         return
     changes, values, sides = prepare.pairs(args), prepare.values(args), choices.forward_tile(args)
     grid = (prepare.count(args) * blocks_in(args.sizes[3], sides[0]),)
-    for form, kind, units in prepare.forms(args):
+    for form, form_name, units in prepare.forms(args):
         forward_kernel[grid](
             form,
             changes,
@@ -74,11 +77,11 @@ def launch_forward(
             tail,
             spread,
             peak,
-            choices.tile(args, sides, kind, units, changes),
+            choices.tile(args, sides, form_name, units, changes),
             choices.chunk(units),
             entropy,
             num_warps=sides[2],
-            **choices.forward_registers(kind, units),
+            **choices.forward_registers(form_name, units),
         )
 
 
@@ -91,7 +94,7 @@ def launch_decode(
     together = choices.combining(parts, dims)
     totals, tops = (output.new_empty(rows * parts) for _ in range(2))
     partial = output.new_empty((rows * parts, dims))
-    ((form, kind, units),) = prepare.direct(args)
+    ((form, form_name, units),) = prepare.direct(args)
     decode_kernel[(rows * parts,)](
         form,
         changes,
@@ -102,7 +105,7 @@ def launch_decode(
         tops,
         parts,
         share,
-        choices.tile(args, (16, block, 4), kind, units, changes),
+        choices.tile(args, (16, block, 4), form_name, units, changes),
         block,
         wide,
         choices.keys_side_by_side(block, dims),
@@ -137,7 +140,7 @@ def attend_backward(
 ) -> tuple[Tensor, ...]:
     """All gradients, recomputing every tile; `spread` is None where the forward was not asked for it."""
     given = (grad, output, peak, tail, grad_tail, spread, grad_spread)
-    found = gradients.attend_backward(args, *given)
+    found = bound_backward.attend_backward(args, *given)
     if found is not None:
         return found
     if choices.is_decode(args, entropy=spread is not None) and has_numbers(args):
@@ -165,14 +168,14 @@ def known_rows(
     grad_entropy: Tensor | None,
     shift: Tensor | None = None,
     grad_tail: Tensor | None = None,
-) -> Rows:
+) -> BackwardRows:
     """What a backward knows of each query, as its kernels read it."""
     z, queries, work = prepare.count(args), args.sizes[3], working_dtype(args.q.dtype)
 
     def row(x: Tensor | None) -> Tensor | None:
         return None if x is None else x.to(work).reshape(z, queries).contiguous()
 
-    return Rows(
+    return BackwardRows(
         grad=grad.reshape(z, queries, args.value.shape[-1]).contiguous(),
         peak=row(peak),
         tail=row(tail),
@@ -188,11 +191,13 @@ def has_numbers(args: Arguments) -> bool:
     return all(x.numel() > 0 for x in (args.q, args.k, args.value))
 
 
-def launch_decode_backward(args: Arguments, known: Rows, bias_gradient: bool) -> DecodeBuffers:
+def launch_decode_backward(
+    args: Arguments, known: BackwardRows, bias_gradient: bool
+) -> DecodeBuffers:
     """Run the backward kernel for few queries."""
     sides, wide, dims, parts, even = choices.decode_blocks(args)
     changes, grads = prepare.pairs(args), DecodeBuffers(args, parts, bias_gradient)
-    ((form, kind, units),) = prepare.direct(args)
+    ((form, form_name, units),) = prepare.direct(args)
     decode_backward_kernel[(prepare.count(args) * parts,)](
         form,
         changes,
@@ -201,7 +206,7 @@ def launch_decode_backward(args: Arguments, known: Rows, bias_gradient: bool) ->
         known,
         grads.pointers(),
         parts,
-        choices.tile(args, sides, kind, units, changes, backward=True),
+        choices.tile(args, sides, form_name, units, changes, backward=True),
         wide,
         dims,
         even,
@@ -222,7 +227,7 @@ def visible_reach(args: Arguments) -> Tensor | None:
     return output
 
 
-def launch_backward(args: Arguments, known: Rows, bias_gradient: bool) -> GradientBuffers:
+def launch_backward(args: Arguments, known: BackwardRows, bias_gradient: bool) -> GradientBuffers:
     """Run the backward kernel."""
     by_lanes = choices.in_lanes(args)
     changes, values, sides = (
@@ -236,7 +241,7 @@ def launch_backward(args: Arguments, known: Rows, bias_gradient: bool) -> Gradie
         unit = ordered.unit(args, known, visible_reach(args) if known.given is None else None)
         parts = 1
     grads = GradientBuffers(args, known.given is None, bias_gradient, unit, by_lanes)
-    for form, kind, units in prepare.forms(args, exponentials=True):
+    for form, form_name, units in prepare.forms(args, exponentials=True):
         if not programs * args.sizes[3]:
             break
         kernel = backward_kernel[(programs * parts,)](
@@ -248,12 +253,14 @@ def launch_backward(args: Arguments, known: Rows, bias_gradient: bool) -> Gradie
             grads.pointers(),
             None,
             parts,
-            choices.tile(args, sides, kind, units, changes, True, by_lanes and kind == "fast"),
+            choices.tile(
+                args, sides, form_name, units, changes, True, by_lanes and form_name == "fast"
+            ),
             choices.chunk(units),
             num_warps=sides[2],
-            **choices.backward_registers(kind, by_lanes),
+            **choices.backward_registers(form_name, by_lanes),
         )
-        if by_lanes and kind == "fast" and not lanes.trusted(kernel):
+        if by_lanes and form_name == "fast" and not lanes.trusted(kernel):
             # Its sums are wrong. It wrote to its own memory alone: once more, in the other way.
             return launch_backward(args, known, bias_gradient)
     return grads
@@ -285,7 +292,7 @@ def scores(args: Arguments) -> Tensor:
 def scores_backward(args: Arguments, grad: Tensor) -> tuple[Tensor, ...]:
     """Gradients of the form's inputs from the gradient of raw scores."""
     given = grad.to(working_dtype(args.q.dtype)).expand(args.sizes).contiguous()
-    found = list(launch_backward(args, Rows(given.flatten(0, 2)), False).collected())
+    found = list(launch_backward(args, BackwardRows(given.flatten(0, 2)), False).collected())
     # Terms of one side alone need no kernel.
     for i, x, dim in ((4, args.alpha, -1), (5, args.beta, -2)):
         if x is not None:
@@ -301,8 +308,8 @@ def _launch_rows(kernel: Any, args: Arguments, *results: Tensor, by_tile: bool =
         programs *= blocks_in(args.sizes[4], sides[1])
     if not programs:
         return
-    for form, kind, units in prepare.forms(args):
-        chosen = choices.tile(args, sides, kind, units, changes)
+    for form, form_name, units in prepare.forms(args):
+        chosen = choices.tile(args, sides, form_name, units, changes)
         kernel[(programs,)](
             form,
             changes,

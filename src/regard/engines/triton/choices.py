@@ -1,7 +1,7 @@
-"""What is fixed for a launch: sizes of tiles, warps, registers, and how work is shared out.
+"""Choices fixed before a launch: tile sizes, warps, registers, and how work is divided.
 
-All of it follows from shapes and dtypes, and from what compiles as it should (`lanes.py`): never from
-numbers or from timing.
+They follow from shapes, dtypes and whether the compiled layout is trusted (`lanes.py`), never from
+tensor values or timing: timing would change results bit by bit between machines.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import triton
 from regard.engines.sizes import blocks_in, power_of_two
 from regard.engines.tiled import Arguments
 from regard.engines.triton import lanes, prepare
-from regard.engines.triton.engine import FEWEST_QUERIES
-from regard.engines.triton.structs import Pairs, Sizes, Tile
+from regard.engines.triton.engine import FEWEST_QUERIES_FOR_TILES
+from regard.engines.triton.structs import KernelSizes, KernelTile, PairTerms
 from regard.precision import working_dtype
 
 # Set by TRITON_INTERPRET when Triton is imported: kernels then run on the CPU, in NumPy.
 INTERPRETED = triton.knobs.runtime.interpret
-WORK = {torch.float32: tl.float32, torch.float64: tl.float64}
-DOT = {
+WORK_DTYPE = {torch.float32: tl.float32, torch.float64: tl.float64}
+DOT_DTYPE = {
     torch.float16: tl.float16,
     torch.bfloat16: tl.bfloat16,
     torch.float32: tl.float32,
@@ -54,13 +54,13 @@ LANES_REGISTERS = 168
 # Registers of the warps of 132 multiprocessors; and how often programs fill them all at least, if
 # there are queries enough: at the end of a launch some wait for the others.
 ALL_REGISTERS = 132 * 65536 // 32
-ROUNDS = 16
+FULL_ROUNDS = 16
 
 
-def sizes(args: Arguments) -> Sizes:
+def sizes(args: Arguments) -> KernelSizes:
     """Sizes as kernels read them."""
     _, groups, heads, queries, keys = args.sizes
-    return Sizes(groups, heads, queries, keys, args.value.shape[-1])
+    return KernelSizes(groups, heads, queries, keys, args.value.shape[-1])
 
 
 def chunk(units: int) -> int:
@@ -79,20 +79,20 @@ def forward_tile(args: Arguments) -> tuple[int, int, int]:
 
 
 @functools.lru_cache(maxsize=512)
-def fixed(*choices: Any) -> Tile:
+def fixed(*choices: Any) -> KernelTile:
     """The same tuple for the same choices: making one takes longer than a short kernel."""
-    return Tile(*(tl.constexpr(x) for x in choices))
+    return KernelTile(*(tl.constexpr(x) for x in choices))
 
 
 def tile(
     args: Arguments,
     sides: tuple[int, int, int],
-    kind: str,
+    form_name: str,
     units: int,
-    changes: Pairs,
+    changes: PairTerms,
     backward: bool = False,
     by_lanes: bool = False,
-) -> Tile:
+) -> KernelTile:
     """What is fixed for a kernel; `sides` are queries, keys and warps of a program."""
     dtype = args.q.dtype
     dot = torch.float32 if INTERPRETED and dtype == torch.bfloat16 else dtype
@@ -106,12 +106,12 @@ def tile(
         units,
         args.q.shape[-1],
         max(power_of_two(args.value.shape[-1]), 16),
-        kind,
+        form_name,
         args.activation,
-        WORK[working_dtype(dtype)],
-        DOT[dot],
+        WORK_DTYPE[working_dtype(dtype)],
+        DOT_DTYPE[dot],
         "tf32" if shifted and not INTERPRETED else "ieee",
-        kind != "inner" and not backward,
+        form_name != "inner" and not backward,
         hides,
         sparse,
         by_lanes,
@@ -178,7 +178,7 @@ def is_decode(args: Arguments, entropy: bool) -> bool:
     Together, or not at all: another kernel sums a score in another order, and in a softmax large scores
     do not forgive what that makes of their last digits.
     """
-    few = args.v is not None and args.sizes[3] < FEWEST_QUERIES
+    few = args.v is not None and args.sizes[3] < FEWEST_QUERIES_FOR_TILES
     return few and not entropy and args.seed is None
 
 
@@ -247,7 +247,7 @@ class Summing(NamedTuple):
 
 
 def decode_sums(args: Arguments, parts: int) -> dict[str, Summing]:
-    """What is left to sum after the backward for few queries, by the names of `DecodeGradients`.
+    """What is left to sum after the backward for few queries, by the names of `DecodePointers`.
 
     Of calls where `prepare.has_own_memory`. What is not named is whole, as one program writes it.
     """
@@ -263,19 +263,19 @@ def decode_sums(args: Arguments, parts: int) -> dict[str, Summing]:
     return found
 
 
-def registers(kind: str, most: int) -> dict[str, Any]:
+def registers(form_name: str, most: int) -> dict[str, Any]:
     """The most registers that a thread of this kernel may take."""
-    return {"maxnreg": most} if kind == "fast" and not INTERPRETED else {}
+    return {"maxnreg": most} if form_name == "fast" and not INTERPRETED else {}
 
 
-def forward_registers(kind: str, units: int) -> dict[str, Any]:
+def forward_registers(form_name: str, units: int) -> dict[str, Any]:
     """The same for the forward kernel."""
-    return registers(kind, FORWARD_REGISTERS if units >= 32 else FORWARD_REGISTERS_FEW_UNITS)
+    return registers(form_name, FORWARD_REGISTERS if units >= 32 else FORWARD_REGISTERS_FEW_UNITS)
 
 
-def backward_registers(kind: str, by_lanes: bool) -> dict[str, Any]:
+def backward_registers(form_name: str, by_lanes: bool) -> dict[str, Any]:
     """The same for the backward kernel."""
-    return registers(kind, LANES_REGISTERS if by_lanes else BACKWARD_REGISTERS)
+    return registers(form_name, LANES_REGISTERS if by_lanes else BACKWARD_REGISTERS)
 
 
 def backward_tile(args: Arguments, by_lanes: bool = False) -> tuple[int, int, int]:
@@ -299,4 +299,4 @@ def query_parts(
     """How many programs share the queries of one block of keys, so that a GPU stays full."""
     most = blocks_in(args.sizes[3], sides[0])
     warps = ALL_REGISTERS // (LANES_REGISTERS if by_lanes else BACKWARD_REGISTERS)
-    return max(min(blocks_in(ROUNDS * warps, max(programs * sides[2], 1)), most), 1)
+    return max(min(blocks_in(FULL_ROUNDS * warps, max(programs * sides[2], 1)), most), 1)

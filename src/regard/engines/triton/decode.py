@@ -223,8 +223,8 @@ def combine_kernel(
 ):  # fmt: skip
     """Put the parts of one query together, CHUNK dims of the values in each program.
 
-    Each program weighs the parts anew, which is less than telling the others. The entropy, which nobody
-    asked for, is 0 or None.
+    Each program computes the weights of the parts again, which costs less than sharing them. These
+    kernels do not compute the entropy: it is written as 0, or not at all where it is None.
     """
     # One also where values have no dims: the other results are asked for.
     chunks = tl.maximum(tl.cdiv(value_dim, CHUNK), 1)

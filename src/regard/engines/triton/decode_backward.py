@@ -171,7 +171,7 @@ def give_units(
 def give_nothing(
     pairs, sizes, grads, z, first, part, parts, tile, WIDE: tl.constexpr, CHUNK: tl.constexpr
 ):  # fmt: skip
-    """All gradients of a block of keys that nobody sees: 0."""
+    """Write zeros for all gradients of a block of keys that no query sees."""
     head, keys = z.to(tl.int64), first + tl.arange(0, tile.BN)[:, None]
     own, heads = head * parts + part, tl.num_programs(0) // parts
     for start in range(0, sizes.value_dim, CHUNK):

@@ -86,7 +86,7 @@ def collect_kernel(
     """The gradients of a, b, value and v from the sums for each head, as the backward leaves them.
 
     q (Z, units, q_step), k and v (Z, units, k_step), of which the first E, Q and L count; value (Z, L,
-    D). Heads that share keys are summed; the gradient of v is still one number for each key. Sizes
+    D). Heads that share keys are summed; the gradient of v is still one number for each key. KernelSizes
     are those of `collected_sizes`.
     """
     if is_set(skip):

@@ -36,24 +36,24 @@ import triton
 SIDE = 32
 
 # The operands of the asm in order; those of fixed sums last.
-OUTPUTS = 8  # 32 results of 8 bits, which nobody reads
+OUTPUTS = 8  # 32 results of 8 bits that asm has to return and no code reads
 OPERANDS = (
     "first", "second", "even", "odd", "row0", "row2", "row4", "row6", "to_key", "to_next_key",
     "to_query", "to_next_query", "v0", "v1",
 )  # fmt: skip
 FIXED_OPERANDS = ("unit", "to_broken")
-LETTERS = {"first": "f", "second": "f", "v0": "f", "v1": "f", "unit": "d", "to_broken": "l"}
-LETTERS |= {"to_key": "l", "to_next_key": "l", "to_query": "l", "to_next_query": "l"}
+ASM_LETTERS = {"first": "f", "second": "f", "v0": "f", "v1": "f", "unit": "d", "to_broken": "l"}
+ASM_LETTERS |= {"to_key": "l", "to_next_key": "l", "to_query": "l", "to_next_query": "l"}
 
 MMA = "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32"
 MMA_TF32 = "mma.sync.aligned.m16n8k4.row.col.f32.tf32.tf32.f32"
 ADD = "red.relaxed.gpu.global.add"
 
 
-def product(name: str, kind: str, left: list[str], right: list[str]) -> str:
+def product(name: str, instruction: str, left: list[str], right: list[str]) -> str:
     """One matrix product, added to the four registers called `name`."""
     sums = ", ".join(f"{name}{i}" for i in range(4))
-    return f"{kind} {{{sums}}}, {{{', '.join(left)}}}, {{{', '.join(right)}}}, {{{sums}}};"
+    return f"{instruction} {{{sums}}}, {{{', '.join(left)}}}, {{{', '.join(right)}}}, {{{sums}}};"
 
 
 def assembly(fixed: bool) -> str:
@@ -84,7 +84,7 @@ def assembly(fixed: bool) -> str:
             f"{ADD}.f32 [{operand(name)}], key{i};",
         ]
     # Over keys: 8 queries to a row each, whose sums then go to a column of their own. The first left
-    # operand uses the rows 0 to 3, the second 4 to 7; what they send to rows from 8 on nobody reads.
+    # operand uses the rows 0 to 3, the second 4 to 7; rows from 8 on are not read.
     rows = [operand(f"row{i}") for i in (0, 2, 4, 6)]
     for name, packed in (("first", "t"), ("second", "u")):
         lines += cleared(name)
@@ -117,7 +117,7 @@ def assembly(fixed: bool) -> str:
 def constraints(fixed: bool) -> str:
     """The registers of its operands, as LLVM writes them."""
     names = (*OPERANDS, *FIXED_OPERANDS) if fixed else OPERANDS
-    letters = [LETTERS.get(name, "r") for name in names for _ in range(SIDE)]
+    letters = [ASM_LETTERS.get(name, "r") for name in names for _ in range(SIDE)]
     return ",".join(["=r"] * OUTPUTS + letters)
 
 
@@ -217,21 +217,21 @@ def give_plainly(grads, terms, factor, to_key, to_query, fixed):
 
 
 # Compiled kernels, by their hashes, and whether their lanes hold what is said above.
-VERDICTS: dict[str, bool] = {}
+LAYOUT_VERDICTS: dict[str, bool] = {}
 
 
 def trusted(kernel: Any) -> bool:
     """Whether sums of this compiled kernel are right; None is that of the interpreter."""
     if kernel is None:
         return True
-    if kernel.hash not in VERDICTS:
-        VERDICTS[kernel.hash] = arranged(kernel.asm["ttgir"])
-    return VERDICTS[kernel.hash]
+    if kernel.hash not in LAYOUT_VERDICTS:
+        LAYOUT_VERDICTS[kernel.hash] = arranged(kernel.asm["ttgir"])
+    return LAYOUT_VERDICTS[kernel.hash]
 
 
 def refused() -> bool:
     """Whether this compiler was found to arrange a tile otherwise: nothing is summed so any more."""
-    return False in VERDICTS.values()
+    return False in LAYOUT_VERDICTS.values()
 
 
 def arranged(text: str) -> bool:

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from regard.engines.tiled import Arguments
-from regard.engines.triton.structs import Rows
+from regard.engines.triton.structs import BackwardRows
 
 BITS = 60
 
 
-def unit(args: Arguments, known: Rows, reach: Tensor | None) -> Tensor:
+def unit(args: Arguments, known: BackwardRows, reach: Tensor | None) -> Tensor:
     """How many integer units make 1 in each row: powers of two, (Z, Q) in fp64.
 
     `reach` (Z, Q, dv) is the attention to |value|, or None where nothing is hidden.
@@ -31,7 +31,7 @@ def unit(args: Arguments, known: Rows, reach: Tensor | None) -> Tensor:
     return torch.ldexp(torch.ones_like(limit), BITS - exponent)
 
 
-def largest_sum(args: Arguments, known: Rows, reach: Tensor | None) -> Tensor:
+def largest_sum(args: Arguments, known: BackwardRows, reach: Tensor | None) -> Tensor:
     """No sum over the pairs of a row is larger than this, (Z, Q)."""
     keys = args.sizes[4]
     scale, _, dropout, parameter = args.numbers.tolist()

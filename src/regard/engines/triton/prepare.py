@@ -1,4 +1,4 @@
-"""Operands as the kernels read them: O(length) work and memory.
+"""Lays operands out as the kernels read them, in O(length) work and memory.
 
 Pairwise scores are read hidden unit by hidden unit, so that both sides are transposed to
 (E, length), with the length padded to whole tiles: no load in the inner loop needs a mask. One
@@ -11,8 +11,8 @@ kernel does it for each side, `sides.py`.
 so that a unit costs one fused multiply-add, `d = gate + (g exp(2a)) exp(2b)`, and two units share
 one reciprocal, `1/d0 + 1/d1 = (d0 + d1) / (d0 d1)`: the special-function unit, which gives 16
 results a clock, is no longer the limit. The exponentials of one side must not overflow before the
-other side can bring the product back: heads with |a| or |b| beyond `BOUND` take the plain form, which
-a flag on the device decides, and so do heads with |v| beyond 1 / `LEAST`. |v| is held above `LEAST`,
+other side can bring the product back: heads with |a| or |b| beyond `LARGEST_SIDE` take the plain form, which
+a flag on the device decides, and so do heads with |v| beyond 1 / `LEAST_V`. |v| is held above `LEAST_V`,
 so that d stays below 1e26; if the product d0 d1 then overflows, both terms are below 1e-12, and 0 is
 what comes out.
 """
@@ -28,15 +28,15 @@ from torch import Tensor
 from regard.engines.gpu import too_large
 from regard.engines.sizes import power_of_two
 from regard.engines.tiled import Arguments
-from regard.engines.triton.engine import FEWEST_QUERIES
+from regard.engines.triton.engine import FEWEST_QUERIES_FOR_TILES
 from regard.engines.triton.sides import side_kernel
-from regard.engines.triton.structs import Form, Laying, Pairs, Values
+from regard.engines.triton.structs import KernelForm, Laying, PairTerms, Values
 from regard.precision import HALF, working_dtype
 
 # Lengths are padded to multiples of this; every tile's rows and columns divide it.
-BLOCK = 64
-BOUND = 9.2
-LEAST = 1e-9
+LENGTH_BLOCK = 64
+LARGEST_SIDE = 9.2
+LEAST_V = 1e-9
 
 
 def count(args: Arguments) -> int:
@@ -105,7 +105,7 @@ def every_head(x: Tensor, args: Arguments, columns: int) -> Tensor:
 def is_fast(args: Arguments) -> bool:
     """Whether the fast form of tanh serves: half precision, queries enough, and a hidden unit."""
     fitting = args.q.dtype in HALF and args.activation == "tanh" and args.q.shape[-1] > 0
-    return fitting and args.sizes[3] >= FEWEST_QUERIES
+    return fitting and args.sizes[3] >= FEWEST_QUERIES_FOR_TILES
 
 
 def weights(args: Arguments) -> Tensor:
@@ -115,15 +115,15 @@ def weights(args: Arguments) -> Tensor:
     return v.expand(1, *args.sizes[1:3], 1, v.shape[-1]).contiguous()
 
 
-class Prepared(NamedTuple):
+class PreparedForm(NamedTuple):
     """A form, its name, and the number of hidden units or features that the kernel runs over."""
 
-    form: Form
-    kind: str
+    form: KernelForm
+    form_name: str
     units: int
 
 
-def forms(args: Arguments, exponentials: bool = False) -> list[Prepared]:
+def forms(args: Arguments, exponentials: bool = False) -> list[PreparedForm]:
     """The launches that together compute the call: one, or two for the fast form and the others.
 
     `exponentials`: also the query side without v, as the second loop of the backward needs it.
@@ -131,7 +131,7 @@ def forms(args: Arguments, exponentials: bool = False) -> list[Prepared]:
     if args.v is None:
         scale, q, k = args.numbers.tolist()[0], packed(args.q), packed(args.k)
         sides = (q, *head_strides(q), 0, 0, k, *head_strides(k), 0, 0)
-        return [Prepared(Form(*sides, scale=scale), "inner", args.q.shape[-1])]
+        return [PreparedForm(KernelForm(*sides, scale=scale), "inner", args.q.shape[-1])]
     sides, found = laid_out(args, exponentials)
     for side in sides:
         side.launch()
@@ -140,7 +140,7 @@ def forms(args: Arguments, exponentials: bool = False) -> list[Prepared]:
 
 def laid_out(
     args: Arguments, exponentials: bool = False
-) -> tuple[tuple[Side, Side], list[Prepared]]:
+) -> tuple[tuple[Side, Side], list[PreparedForm]]:
     """Both sides of a pairwise form and its launches, with memory that is still to be written."""
     units, parameter = args.q.shape[-1], args.numbers.tolist()[3]
     for reason in too_large(max(args.q.shape[3], args.k.shape[3]), units):
@@ -150,8 +150,8 @@ def laid_out(
         q, k = Side(args.q, units), Side(args.k, units)
         q.make(raw=working_dtype(args.q.dtype))
         k.make(raw=working_dtype(args.q.dtype))
-        form = Form(*q.of(q.raw), *k.of(k.raw), v=v, parameter=parameter)
-        return (q, k), [Prepared(form, "plain", units)]
+        form = KernelForm(*q.of(q.raw), *k.of(k.raw), v=v, parameter=parameter)
+        return (q, k), [PreparedForm(form, "plain", units)]
     units += units % 2
     q, k = Side(args.q, units), Side(args.k, units)
     loose = args.q.new_zeros(q.heads + k.heads, dtype=torch.int32)
@@ -160,18 +160,18 @@ def laid_out(
     q.make(raw=args.q.dtype, loose=loose_q, v=v, base=base, exponentials=exponentials)
     k.make(raw=args.k.dtype, loose=loose_k, exponentials=True)
     rest = {"v": v, "gate": q.gate, "base": base, "loose_q": loose_q, "loose_k": loose_k}
-    fast = Form(*q.of(q.gated), *k.of(k.exponentials), q.exponentials, **rest)
-    plain = Form(*q.of(q.raw), *k.of(k.raw), **rest)
-    return (q, k), [Prepared(fast, "fast", units), Prepared(plain, "plain", units)]
+    fast = KernelForm(*q.of(q.gated), *k.of(k.exponentials), q.exponentials, **rest)
+    plain = KernelForm(*q.of(q.raw), *k.of(k.raw), **rest)
+    return (q, k), [PreparedForm(fast, "fast", units), PreparedForm(plain, "plain", units)]
 
 
-def direct(args: Arguments) -> list[Prepared]:
+def direct(args: Arguments) -> list[PreparedForm]:
     """The plain form read from the operands as they are: slower, but nothing is laid out first."""
     q, k = args.q, args.k
     sides = (q, *head_strides(q), q.stride(4), q.stride(3))
     sides = (*sides, k, *head_strides(k), k.stride(4), k.stride(3))
-    form = Form(*sides, v=weights(args), parameter=args.numbers.tolist()[3])
-    return [Prepared(form, "direct", args.q.shape[-1])]
+    form = KernelForm(*sides, v=weights(args), parameter=args.numbers.tolist()[3])
+    return [PreparedForm(form, "direct", args.q.shape[-1])]
 
 
 class Side:
@@ -180,7 +180,7 @@ class Side:
     def __init__(self, x: Tensor, units: int) -> None:
         self.x, self.units = x, units
         self.heads = math.prod(x.shape[:3])
-        self.step = -(-x.shape[3] // BLOCK) * BLOCK
+        self.step = -(-x.shape[3] // LENGTH_BLOCK) * LENGTH_BLOCK
         self.v: Tensor | None = None
         self.base: Tensor | None = None
         self.loose: Tensor | None = None
@@ -216,7 +216,7 @@ class Side:
 
     def programs(self) -> int:
         """How many programs lay it out."""
-        return self.heads * self.step // BLOCK
+        return self.heads * self.step // LENGTH_BLOCK
 
     def arguments(self, weights: Tensor | None = None) -> Laying:
         """What the kernel is given."""
@@ -236,13 +236,13 @@ class Side:
             self.exponentials,
             self.raw,
             self.loose,
-            BOUND,
-            LEAST,
+            LARGEST_SIDE,
+            LEAST_V,
         )
 
     def constants(self) -> tuple[int, int, int, int]:
         """What the kernel is compiled for."""
-        return (BLOCK, self.x.shape[-1], self.units, min(power_of_two(self.units), 64))
+        return (LENGTH_BLOCK, self.x.shape[-1], self.units, min(power_of_two(self.units), 64))
 
     def launch(self) -> None:
         """Run the kernel."""
@@ -256,7 +256,7 @@ def shared_spans(args: Arguments) -> bool:
     return all(x.shape[:3] == (1, 1, 1) for x in spans)
 
 
-def pairs(args: Arguments) -> Pairs:
+def pairs(args: Arguments) -> PairTerms:
     """All that changes or hides logits."""
     queries, keys = args.sizes[3:]
     work = working_dtype(args.q.dtype)
@@ -282,7 +282,7 @@ def pairs(args: Arguments) -> Pairs:
     bias = None if args.bias is None else args.bias.to(work)
     dense = None if args.dense is None else args.dense.view(torch.uint8)
     softcap = args.numbers.tolist()[1]
-    return Pairs(
+    return PairTerms(
         rows(args.rate, work),
         rows(args.alpha, work),
         columns(args.beta, work),

@@ -1,8 +1,8 @@
-"""Common calls without options that come again and again: from their tensors to kernels, and back.
+"""Repeated common calls without options, run from the caller's tensors straight to bound launches.
 
-Between a caller's tensors and the launches of `bound.py` and `gradients.py` there are checks, a form, a
-layout, arguments of an operator, and views to and fro. For calls that agree in shapes, strides, dtypes,
-device and activation all of that comes to the same: places in memory are what they differ in.
+Between a caller's tensors and the launches of `bound.py` and `bound_backward.py` there are checks, a form, a
+layout, arguments of an operator, and views to and fro. Calls that agree in shapes, strides, dtypes,
+device and activation differ only in addresses, so that none of this has to run again.
 
 Shape legend: tensors as the caller has them, (*, heads, rows, columns), v (heads, hidden).
 """
@@ -15,25 +15,26 @@ from torch import Tensor
 from regard.engines.base import RunAgain
 from regard.engines.gpu import device_current
 from regard.engines.tiled import Arguments
-from regard.engines.tiled.eager import apply, looked_at
+from regard.engines.tiled.eager import apply
 from regard.engines.tiled.operators import once
-from regard.engines.triton import bound, choices, gradients, lanes, prepare
-from regard.engines.triton.bound import DOUBLE, FLOAT, Forward, Kind, described
-from regard.engines.triton.gradients import Tensors
+from regard.engines.triton import bound, bound_backward, choices, lanes, prepare
+from regard.engines.triton.bound import DOUBLE, FLOAT, BoundForward, CallSignature, described
+from regard.engines.triton.bound_backward import TensorList
+from regard.observed import needs_dispatcher
 
-BackwardPlan = gradients.Backward | gradients.DecodeBackward
+AnyBackward = bound_backward.BoundBackward | bound_backward.BoundDecodeBackward
 
 
-def repeated(args: Arguments, given: Tensors, output: Tensor) -> RunAgain | None:
+def repeated(args: Arguments, given: TensorList, output: Tensor) -> RunAgain | None:
     """What runs all calls like this one, or None; see `regard.engines.plan.repeated`."""
-    kind = bound.kind_of(args)
-    if kind is None or not prepare.has_own_memory(args):
+    signature = bound.call_signature(args)
+    if signature is None or not prepare.has_own_memory(args):
         return None
     used = (args.q, args.k, args.value, args.v)
     # A copy that the layout had to make would have to be made again.
     if any(is_copy(x, y) for x, y in zip(used, given, strict=True)) or not given[3].is_contiguous():
         return None
-    return RepeatedCall(kind, given, output)
+    return RepeatedCall(signature, given, output)
 
 
 def is_copy(x: Tensor | None, given: Tensor) -> bool:
@@ -42,32 +43,32 @@ def is_copy(x: Tensor | None, given: Tensor) -> bool:
 
 
 def operands(
-    plan: Forward | BackwardPlan, query: Tensor, key: Tensor, value: Tensor, v: Tensor
+    bound_call: BoundForward | AnyBackward, query: Tensor, key: Tensor, value: Tensor, v: Tensor
 ) -> tuple[Tensor, ...]:
-    """The tensors in the order of plans, values as they are read."""
-    return query, key, v, value if plan.operands.is_packed else value.contiguous()
+    """The tensors in the order that bound launches take them, values packed."""
+    return query, key, v, value if bound_call.operands.is_packed else value.contiguous()
 
 
 class RepeatedCall:
-    """All calls of one kind; it keeps no tensor of any.
+    """All calls of one signature; it keeps no tensor of any.
 
     Args:
-        kind: what they agree in.
+        signature: what they agree in.
         given: query, key, value and v of one of them.
         output: what it returned.
     """
 
-    def __init__(self, kind: Kind, given: Tensors, output: Tensor) -> None:
-        self.kind, self.device = kind, kind.device
+    def __init__(self, signature: CallSignature, given: TensorList, output: Tensor) -> None:
+        self.signature, self.device = signature, signature.device
         self.shapes = [x.shape for x in given]
         self.described = [described(x) for x in given]
         self.shape, self.dtype = output.shape, output.dtype
         self.rows = output.shape[:-1]
-        self.is_decode = choices.is_decode(bound.arguments(kind), entropy=False)
-        # Plans for the output alone, for a backward to come, and for backwards.
-        self.alone: Forward | None = None
-        self.whole: Forward | None = None
-        self.backwards: dict[bool, BackwardPlan] = {}
+        self.is_decode = choices.is_decode(bound.arguments(signature), entropy=False)
+        # Bound forwards for the output alone and for a later backward; bound backwards by `by_lanes`.
+        self.alone: BoundForward | None = None
+        self.whole: BoundForward | None = None
+        self.backwards: dict[bool, AnyBackward] = {}
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, v: Tensor) -> Tensor:
         """The output."""
@@ -76,7 +77,7 @@ class RepeatedCall:
         ):
             return apply(RepeatedStep, self, query, key, value, v)
         if self.alone is None:
-            self.alone = bound.forward_plan.at_once(self.kind, False, True)
+            self.alone = bound.kept_forwards.at_once(self.signature, False, True)
         with device_current(self.device):
             output = torch.empty(self.shape, dtype=self.alone.dtype, device=self.device)
             self.alone.steps.run(*operands(self.alone, query, key, value, v), output)
@@ -85,7 +86,7 @@ class RepeatedCall:
     def attend(self, *given: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Output in working precision, tail and largest logit: what a backward starts from."""
         if self.whole is None:
-            self.whole = bound.forward_plan.at_once(self.kind, False, False)
+            self.whole = bound.kept_forwards.at_once(self.signature, False, False)
         with device_current(self.device):
             output = torch.empty(self.shape, dtype=FLOAT, device=self.device)
             tail = torch.empty(self.rows, dtype=DOUBLE, device=self.device)
@@ -95,41 +96,41 @@ class RepeatedCall:
             self.whole.steps.run(*operands(self.whole, *given), output, tail, spread, peak)
         return output, tail, peak
 
-    def backward(self, grad: Tensor, given: Tensors, rows: Tensors) -> Tensors:
+    def backward(self, grad: Tensor, given: TensorList, rows: TensorList) -> TensorList:
         """Gradients of query, key, value and v; `rows` is what `attend` returned."""
         # As the whole way has it, which rounds the output outside of its own step.
         grad = grad.to(FLOAT)
-        watched = torch.is_grad_enabled() or looked_at((grad, *given, *rows))
-        plan = None if watched or self.is_changed(given) else self.backward_plan()
-        if plan is None:
+        watched = torch.is_grad_enabled() or needs_dispatcher((grad, *given, *rows))
+        launches = None if watched or self.is_changed(given) else self.bound_backward()
+        if launches is None:
             return self.by_operator(grad, given, rows)
         output, tail, peak = rows
         known = [x.contiguous() for x in (grad, output, peak, tail)]
         made = [torch.empty(x.shape, dtype=x.dtype, device=self.device) for x in given]
         with device_current(self.device):
-            trusted = plan.run(operands(plan, *given), known, made)
+            trusted = launches.run(operands(launches, *given), known, made)
         # If not, once more in the other way: it wrote to its own memory alone.
         return made if trusted else self.backward(grad, given, rows)
 
-    def is_changed(self, given: Tensors) -> bool:
-        """Whether what was saved came back as something else, by somebody's hooks."""
+    def is_changed(self, given: TensorList) -> bool:
+        """Whether a saved-tensor hook returned a tensor of another shape, stride or dtype."""
         return [described(x) for x in given] != self.described
 
-    def backward_plan(self) -> BackwardPlan | None:
+    def bound_backward(self) -> AnyBackward | None:
         """The launches of the backward, but where sums in a fixed order are asked for that it has not."""
         if torch.are_deterministic_algorithms_enabled() and not self.is_decode:
             return None
         by_lanes = not lanes.refused()
         if by_lanes not in self.backwards:
-            call = self.kind._replace(lanes=by_lanes)
-            kind = gradients.BackwardKind(call, FLOAT, None, False, None)
-            self.backwards[by_lanes] = gradients.backward_plan.at_once(kind)
+            call = self.signature._replace(lanes=by_lanes)
+            signature = bound_backward.BackwardSignature(call, FLOAT, None, False, None)
+            self.backwards[by_lanes] = bound_backward.kept_backwards.at_once(signature)
         return self.backwards[by_lanes]
 
-    def by_operator(self, grad: Tensor, given: Tensors, rows: Tensors) -> Tensors:
+    def by_operator(self, grad: Tensor, given: TensorList, rows: TensorList) -> TensorList:
         """The gradients by the operator that all other calls have."""
         query, key, value, v = given
-        args = bound.arguments(self.kind)
+        args = bound.arguments(self.signature)
         args = args._replace(
             q=query.reshape(args.q.shape),
             k=key.reshape(args.k.shape),

@@ -1,4 +1,4 @@
-"""Kernels for what is asked for more rarely: raw scores, the best key, the softmax's Jacobian."""
+"""Kernels for results requested rarely: raw scores, the best key, the norm of the softmax Jacobian."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What kernels are given, in groups: pointers and sizes as tuples, fixed choices as `Tile`.
+"""What kernels are given, in groups: pointers and sizes as tuples, fixed choices as `KernelTile`.
 
 Shape legend: Z = B K G heads of the whole call, one after the other; Q queries, L keys, E hidden
 units or features, dv value columns. A pointer that is None is compiled away with all that needs it.
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import triton.language as tl
 
 
-class Sizes(NamedTuple):
+class KernelSizes(NamedTuple):
     """K and G, by which a head is found in operands that several heads share; lengths; dv."""
 
     groups: int
@@ -21,7 +21,7 @@ class Sizes(NamedTuple):
     value_dim: int
 
 
-class Form(NamedTuple):
+class KernelForm(NamedTuple):
     """The two sides as `prepare.py` makes them, each with its strides of B, K and G.
 
     Pairwise: hidden unit h of row i is at `h * step + i * row`. Laid out as (E, length), row is 1 and
@@ -77,7 +77,7 @@ class Laying(NamedTuple):
     least: float
 
 
-class Pairs(NamedTuple):
+class PairTerms(NamedTuple):
     """All that changes a logit or hides it. Rows are (Z, Q), columns (Z, L).
 
     `start` and `stop` are (Q,) where all heads share them: `span_z` is then 0, else Q.
@@ -117,7 +117,7 @@ class Values(NamedTuple):
     seed: Any
 
 
-class Tile(NamedTuple):
+class KernelTile(NamedTuple):
     """What is fixed when a kernel is compiled.
 
     A tile is BM queries by BN keys, computed by W warps. E counts hidden units or features as they
@@ -146,7 +146,7 @@ class Tile(NamedTuple):
     INTERPRET: tl.constexpr
 
 
-class Rows(NamedTuple):
+class BackwardRows(NamedTuple):
     """What the backward knows of each query: grad and output (Z, Q, dv), the rest (Z, Q).
 
     `shift` is `grad_tail - <grad, output>`; the kernel for few queries is given `grad_tail` and `output`
@@ -165,14 +165,14 @@ class Rows(NamedTuple):
     grad_tail: Any = None
 
 
-class Gradients(NamedTuple):
+class GradientPointers(NamedTuple):
     """Where gradients are added to, all zero at first.
 
     Pairwise: q (Z, units, q_step), k and v (Z, units, k_step), which is (Z, E, Q) and (Z, E, L), or
     for `lanes.py` more: an even number of units, and lengths padded to whole tiles. Inner: q (Z, Q,
     E), k (Z, L, E). value (Z, L, dv), rate and alpha (Z, Q), beta (Z, L), bias (5 dims, its
-    strides). q, rate and alpha are added to by all programs of a head, the others by those of one block of keys, but for the bias. With `unit` (Z, Q)
-    a block of keys has one program; q, rate and alpha are then 64 bit integers that count units of
+    strides). All programs of a head add to q, rate and alpha; those of one block of keys add to
+    the others, but for the bias. With `unit` (Z, Q) a block of keys has one program; q, rate and alpha are then 64 bit integers that count units of
     1 / unit, and NaN is noted in `broken_rows` (Z, Q).
     """
 
@@ -196,7 +196,7 @@ class Gradients(NamedTuple):
     broken_rows: Any
 
 
-class DecodeGradients(NamedTuple):
+class DecodePointers(NamedTuple):
     """What the backward for few queries writes, none of it set before.
 
     The bias (Z, Q, L) is whole, and so are k (Z, L, E) and value (Z, L, dv) where no heads share keys. Of

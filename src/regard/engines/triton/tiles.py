@@ -20,7 +20,7 @@ import triton.language as tl
 import triton
 
 # Hidden units of the plain form that are summed on their own.
-PART = tl.constexpr(32)
+SUMMED_APART = tl.constexpr(32)
 # Features of one product in fp32, which holds its operands in registers, whole: with more there are too few.
 PART_FEATURES = tl.constexpr(16)
 
@@ -253,9 +253,9 @@ def plain_scores(q, k, v, rows, columns, form, total, tile):
     In parts, each summed on its own: hundreds of terms in one row would lose digits that plain
     PyTorch, which sums in a tree, keeps.
     """
-    for first in range(0, tile.REAL, PART):
+    for first in range(0, tile.REAL, SUMMED_APART):
         part = tl.zeros_like(total)
-        for h in range(first, tl.minimum(first + PART, tile.REAL)):
+        for h in range(first, tl.minimum(first + SUMMED_APART, tile.REAL)):
             a = tl.load(q + unit_of(h, form.q_step, rows, tile) + rows * form.q_row).to(tile.WORK)
             at = unit_of(h, form.k_step, columns, tile) + columns * form.k_row
             b = tl.load(k + at).to(tile.WORK)

@@ -102,7 +102,7 @@ def eager_forward(
 ) -> tuple[Tensor, Tensor | None]:
     """`attention_forward` where no mask means that nothing is hidden, as in eager attention.
 
-    In models without SDPA nobody reads the flag `is_causal` of a layer, and it may be wrong: the
+    In models without SDPA no code reads the flag `is_causal` of a layer, and it may be wrong: the
     decoder of Pegasus-X says False. Such models may also do sums with their masks, so that they are
     given those of eager attention, floats that are never left out where something is hidden.
     """

@@ -7,32 +7,13 @@ file gives, so that opening a folder runs none of its code.
 from __future__ import annotations
 
 from regard.describe import describe
-from regard.scores import (
-    GAT,
-    Additive,
-    Bilinear,
-    Cosine,
-    Dot,
-    GATv2,
-    Gaussian,
-    LowRank,
-    Projected,
-    ScaledDot,
-    Score,
-)
+from regard.scores import Projected, Score
+from regard.scores.exports import SCORES
 from regard.stabilize import ClippedKeys, Normalized, SoftCapped, Tempered, UnitKeys
 
 # What a file may name; nothing else is ever built.
 KNOWN: tuple[type[Score], ...] = (
-    Dot,
-    ScaledDot,
-    Cosine,
-    Gaussian,
-    Bilinear,
-    LowRank,
-    Additive,
-    GAT,
-    GATv2,
+    *SCORES,
     Projected,
     Tempered,
     Normalized,

@@ -14,7 +14,7 @@ from regard.nn.multihead.layout import (
     BATCH_FIRST,
     LENGTH_FIRST,
     NO_BATCH,
-    Sizes,
+    MultiheadSizes,
     batch_and_length,
 )
 from regard.scores import Projected, Score
@@ -54,7 +54,7 @@ def feature_widths(score: Score, width: int | None, head_dim: int) -> tuple[int,
 
 def check_inputs(
     module: MultiheadAttention, query: Tensor, key: Tensor, value: Tensor, batch_first: bool
-) -> Sizes:
+) -> MultiheadSizes:
     """The sizes and the layout of the call, or an error."""
     given = [
         ("query", query, module.qdim),
@@ -103,7 +103,7 @@ def check_inputs(
             f"key has length {keys}, shape {tuple(key.shape)}, but value has length {values}, "
             f"shape {tuple(value.shape)}; each key needs its value"
         )
-    return Sizes(batch, module.num_heads, queries, keys, layout, query.device)
+    return MultiheadSizes(batch, module.num_heads, queries, keys, layout, query.device)
 
 
 def check_saved_score(

@@ -17,7 +17,7 @@ BATCH_FIRST: Final = "(batch, length, dim)"
 LENGTH_FIRST: Final = "(length, batch, dim)"
 
 
-class Sizes(NamedTuple):
+class MultiheadSizes(NamedTuple):
     """The sizes of one call, its layout and its device."""
 
     batch: int

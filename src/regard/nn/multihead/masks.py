@@ -13,12 +13,15 @@ from torch import Tensor
 
 from regard.describe import describe
 from regard.mask import Mask
-from regard.nn.multihead.layout import NO_BATCH, Sizes
+from regard.nn.multihead.layout import NO_BATCH, MultiheadSizes
 from regard.precision import widened
 
 
 def translate(
-    key_padding_mask: Tensor | None, attn_mask: Tensor | None, sizes: Sizes, added_keys: int
+    key_padding_mask: Tensor | None,
+    attn_mask: Tensor | None,
+    sizes: MultiheadSizes,
+    added_keys: int,
 ) -> tuple[Mask | None, Tensor | None]:
     """Both masks as a `Mask` and a bias that broadcast to (N, H, L, S + added_keys).
 
@@ -47,7 +50,7 @@ def real_keys(key_padding_mask: Tensor) -> Tensor:
     return key_padding_mask != -torch.inf
 
 
-def _padding(mask: Tensor | None, sizes: Sizes) -> Tensor | None:
+def _padding(mask: Tensor | None, sizes: MultiheadSizes) -> Tensor | None:
     """The key padding mask as (N, 1, 1, S)."""
     if mask is None:
         return None
@@ -63,7 +66,7 @@ def _padding(mask: Tensor | None, sizes: Sizes) -> Tensor | None:
     return mask.reshape(batch, 1, 1, keys)
 
 
-def _pairs(mask: Tensor | None, sizes: Sizes) -> Tensor | None:
+def _pairs(mask: Tensor | None, sizes: MultiheadSizes) -> Tensor | None:
     """The attention mask as (L, S) or (N, H, L, S)."""
     if mask is None:
         return None

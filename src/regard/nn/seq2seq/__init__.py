@@ -1,4 +1,8 @@
-"""Attention for recurrent decoders, the encoder-decoder around it, and search."""
+"""Attention for recurrent decoders, the encoder-decoder around it, and search.
+
+Here belongs what steps through time over a fixed source. Attention of a sequence over itself, and its
+cache, are in `transformer`.
+"""
 
 from regard.nn.seq2seq.attention import BahdanauAttention, DecoderAttention, LuongAttention
 from regard.nn.seq2seq.location import Location, coverage_loss

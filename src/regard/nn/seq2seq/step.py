@@ -15,13 +15,11 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from regard.activations import ACTIVATIONS
-from regard.attention import KEY_CHANGES, WATCHERS
 from regard.checks import check_lowered
-from regard.engines.plain import weighted_sum
-from regard.engines.plan import FEW_TANH_OF_ONE_QUERY
-from regard.engines.tiled.eager import as_they_come
+from regard.engines.plain import FEW_TANH_OF_ONE_QUERY, weighted_sum
 from regard.forms import Inner, InnerKey, KeySide, PairwiseKey, key_tensor
 from regard.nn.seq2seq.memory import Memory
+from regard.observed import is_observed
 from regard.precision import HALF, widened
 from regard.scores import PairwiseScore, Projected, Score
 from regard.scores.base import is_as_written
@@ -42,12 +40,12 @@ PROJECTING = {
 def is_ordinary(query: Tensor, memory: Memory, score: Score, engine: str | None) -> bool:
     """Whether queries (B, D) may go the short way: it means the same, and takes less time.
 
-    The whole way is for what somebody watches, what is large, and what is refused with an error.
-    Modes and profilers do not need it: they see all that happens here, operations of PyTorch.
+    The whole way is for what is observed, what is large, and what is refused with an error.
+    Modes and profilers do not need it: they see the operations of PyTorch that happen here.
     """
     key, value = key_tensor(memory.side), memory.value
     # First, since a compiler need not read what follows.
-    if not as_they_come((query, key, value)) or WATCHERS or KEY_CHANGES:
+    if is_observed((query, key, value), keeps_operations=True):
         return False
     visible, hidden = memory.visible, memory.hidden
     if visible is not None and (

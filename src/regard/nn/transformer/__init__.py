@@ -1,4 +1,7 @@
-"""Attention layers, transformer blocks and stacks of them, and the cache for generation."""
+"""Attention layers, transformer blocks and stacks of them, and the cache for generation.
+
+Positions are in `regard.nn.position`, loading and saving in `regard.nn.weights`.
+"""
 
 from regard.nn.transformer.blocks import BlockOutput, DecoderBlock, EncoderBlock
 from regard.nn.transformer.cache import Cache, DecoderCache

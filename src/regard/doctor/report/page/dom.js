@@ -15,7 +15,7 @@ const el = (tag, attributes, ...children) => fill(document.createElement(tag), a
 const svg = (tag, attributes, ...children) => fill(document.createElementNS(SVG, tag), attributes, children);
 const name = (text, most = 0) => el("bdi", { class: "name", title: visible(text) }, most ? shortened(text, most) : visible(text));
 
-// Signs that nobody sees, and that can turn a line round, are shown by their numbers.
+// Invisible characters, some of which reverse the direction of a line, are shown as code points.
 const HIDDEN = /[\p{Cc}\p{Cf}\p{Cs}\p{Zl}\p{Zp}]/gu;
 const visible = (text) => text.replace(HIDDEN, (one) => `\\u${one.codePointAt(0).toString(16).padStart(4, "0")}`);
 

@@ -1,0 +1,51 @@
+"""What `regard choose` says of claims: read from `claims.json`, not from the experiments.
+
+`python -m regard.claims.report.summary RESULTS` writes the file from the registry and from a committed
+run, so that choosing loads no experiment. A test compares the file with both.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+
+from regard.text import Text
+
+FILE = "claims.json"
+
+
+@dataclass(frozen=True)
+class ClaimSummary:
+    """One claim in the words of a report.
+
+    Attributes:
+        id: as in docs/claims.md.
+        statement: what is claimed.
+        criterion: what decided, fixed before the run.
+        meaning: what the outcome means for choosing a score.
+        verdict: of the committed run; None where it has none.
+    """
+
+    id: str
+    statement: Text
+    criterion: Text
+    meaning: Text
+    verdict: Text | None
+
+
+@cache
+def claim_summaries() -> dict[str, ClaimSummary]:
+    """Every claim by its id, in the order of the ids."""
+    text = resources.files("regard.choosing").joinpath(FILE).read_text(encoding="utf-8")
+    return {
+        name: ClaimSummary(
+            name,
+            Text(**found["statement"]),
+            Text(**found["criterion"]),
+            Text(**found["meaning"]),
+            Text(**found["verdict"]) if found["verdict"] else None,
+        )
+        for name, found in json.loads(text)["claims"].items()
+    }

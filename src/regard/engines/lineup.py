@@ -1,0 +1,22 @@
+"""The engines in order of preference: the one place that names them.
+
+Engines do not import one another. What one needs of another is handed to it here: `sine` builds features and
+has other engines run them, and on a GPU an exact kernel stands behind it for what leaves its range.
+"""
+
+from __future__ import annotations
+
+from regard.engines.base import Engine
+from regard.engines.cpu import Cpu
+from regard.engines.plain import Plain
+from regard.engines.reference import Reference
+from regard.engines.sdpa import Sdpa
+from regard.engines.sine_features import Sine
+from regard.engines.sine_features.parts import PARTS
+from regard.engines.triton import Behind, Triton
+
+SDPA, CPU, TRITON, PLAIN, REFERENCE = Sdpa(), Cpu(), Triton(), Plain(), Reference()
+SINE = Sine(through=(SDPA, CPU, TRITON, REFERENCE))
+PARTS.exact = Behind()
+# The first that does not refuse runs. The reference serves everything, and comes last.
+ENGINES: tuple[Engine, ...] = (SDPA, SINE, CPU, TRITON, PLAIN, REFERENCE)

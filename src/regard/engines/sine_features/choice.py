@@ -1,0 +1,99 @@
+"""Chooses the series of a call (kind and rank): on the CPU from its values, on a GPU from its shapes."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from regard import sine
+from regard.engines.sine_features.bounds import (
+    BOUNDED,
+    FULL_PRECISION,
+    LONGEST_SERIES,
+    OWN_ERROR,
+    shortest_rank,
+)
+from regard.engines.sine_features.widths import WIDEST_FEATURES, WIDEST_VALUE, Widths, lay_out
+from regard.forms import Pairwise
+from regard.problem import Problem
+from regard.sine.series import FAST_RANK, MATCHED_RANK, can_lend
+
+# Asked for by name and without an error: ranks at which the series errs about as much as exact
+# attention in bf16.
+USUAL_RANK = {"fast": FAST_RANK, "matched": MATCHED_RANK, "uniform": 6, "normal": 5}
+# The CPU pays for every sine, and rank 6 is within 1e-4 there (benchmarks/results/sine_cpu.json).
+CPU_RANK = {**USUAL_RANK, "matched": 6}
+
+
+# At import: compiled graphs would guard every number of the tables.
+LENDING = {(kind, rank): can_lend(kind, rank) for kind in sine.KINDS for rank in sine.ranks(kind)}
+
+
+class Chosen(NamedTuple):
+    """A call on a GPU: the series, the error that the device holds it to, and its layout."""
+
+    kind: str
+    rank: int
+    allowed: float
+    widths: Widths
+
+
+def on_cpu(p: Problem) -> tuple[tuple[str, int] | None, list[str]]:
+    """Kind and rank of the shortest series that keeps to the error, or why none does."""
+    form, allowed = p.form, p.error
+    assert isinstance(form, Pairwise) and allowed is not None
+    reach = sine.unit_reach(form)
+    kind = form.series if allowed == math.inf else BOUNDED
+    series = sine.load(kind, CPU_RANK[kind])
+    longest, largest = float(series.reach[-1]), float(reach.max())
+    if not largest <= longest:
+        return None, [
+            f"|a + b| may reach {largest:.3g}, and no series was fitted beyond {longest:g}"
+        ]
+    if allowed == math.inf:
+        return (kind, CPU_RANK[kind]), []
+    bound = math.inf
+    for rank in sine.ranks(kind):
+        bound = output_error(p, sine.logit_error(form, sine.load(kind, rank), reach))
+        if bound <= allowed:
+            return (kind, rank), []
+        if rank == LONGEST_SERIES:
+            break
+    why = f"rank {LONGEST_SERIES}, the largest worth its cost, may err by {bound:.1e} of |value|"
+    return None, [f"{why}, more than {allowed:.1e}"]
+
+
+def on_device(p: Problem) -> tuple[Chosen | None, list[str]]:
+    """The same for a GPU, whose tensors are not read: they decide there, on the device."""
+    form = p.form
+    assert isinstance(form, Pairwise) and isinstance(p.temperature, float)
+    hidden, value_dim = form.a.shape[-1], p.value.shape[-1]
+    if p.error == math.inf:
+        kind, allowed = form.series, math.inf
+        rank = USUAL_RANK[kind]
+    else:
+        error = OWN_ERROR[p.dtype] if p.error is None else p.error
+        kind, allowed = BOUNDED, error - (FULL_PRECISION if p.dtype == torch.float32 else 0.0)
+        found = shortest_rank(allowed, hidden, 1 / p.temperature)
+        if found is None:
+            why = f"no series up to rank {LONGEST_SERIES}, with fp16 features, is likely to err by at most"
+            return None, [f"{why} {error:.1e} of |value|"]
+        rank = found
+    widths = lay_out(2 * rank * hidden, value_dim, LENDING[kind, rank])
+    if widths is None:
+        why = f"rank {rank} makes features {2 * rank * hidden} wide, for values {value_dim} wide"
+        most = f"{WIDEST_FEATURES} and {WIDEST_VALUE}, with room for one term more"
+        return None, [f"{why}: cuDNN takes at most {most}"]
+    return Chosen(kind, rank, allowed, widths), []
+
+
+def output_error(p: Problem, logit_error: Tensor) -> float:
+    """A bound on the error of the output, in units of the largest |value|.
+
+    Logits that are off by delta change every weight by a factor of at most exp(2 delta).
+    """
+    assert isinstance(p.temperature, float)
+    return math.expm1(min(2 * float(logit_error) / p.temperature, 700.0))

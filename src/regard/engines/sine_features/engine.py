@@ -1,0 +1,141 @@
+"""The `sine` engine: what it serves, and the series in front of an engine for inner forms.
+
+The features are 2 * rank * hidden wide. The result is an approximation with a proven bound, so that
+this engine runs only where one was allowed, by `error=` or by its name; where the dtype errs as much
+by itself, which the device decides; or where the score's own activation is the series.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from regard import sine
+from regard.engines.base import Attended, Engine
+from regard.engines.sine_features import choice, device
+from regard.engines.tiled.eager import is_readable
+from regard.forms import Pairwise
+from regard.problem import Problem
+from regard.sine import escapes
+
+FIRST_NOTE = (
+    "tanh is replaced by the sine series {0!r} of rank {1}; gradients are those of the series"
+)
+LAYOUT_NOTE = (
+    "it runs through cuDNN with features {0} wide and values {1} wide (one hidden unit lends columns to "
+    "the linear term: {2})"
+)
+RANGE_NOTE = (
+    "where |a + b| leaves the range of the series, or its error what is allowed, the exact kernel "
+    "answers: the device decides, and regard.sine.escapes counts"
+)
+BACKWARD_NOTE = "cuDNN's backward is not deterministic, and there is no second derivative"
+
+
+class Sine(Engine):
+    """The sine lowering in front of other engines.
+
+    Args:
+        through: engines that may run the inner form, in order of preference.
+    """
+
+    name = "sine"
+    approximate = True
+
+    def __init__(self, through: Sequence[Engine]) -> None:
+        self.through = through
+
+    def refusals(self, problem: Problem) -> list[str]:
+        """What is not tanh, was not allowed, or would err more than allowed."""
+        if self.depends_on_range(problem):
+            return choice.on_cpu(problem)[1]
+        return self.unfit(problem)
+
+    def refusals_of_call(self, problem: Problem) -> list[str]:
+        """`refusals`; on the CPU a call that leaves the range of the series is counted."""
+        reasons = self.refusals(problem)
+        if self.depends_on_range(problem):
+            escapes.note(not reasons)
+        return reasons
+
+    def depends_on_range(self, problem: Problem) -> bool:
+        """Whether the numbers in the tensors decide, and are read for that: on the CPU alone."""
+        return problem.on_cpu and approximates(problem) and len(self.unfit(problem)) == 0
+
+    def unfit(self, p: Problem) -> list[str]:
+        """What rules the series out whatever the tensors hold."""
+        form = p.form
+        if not isinstance(form, Pairwise) or form.activation not in ("tanh", "sine"):
+            return ["the series is one of tanh, which this score does not use"]
+        if form.activation == "sine":
+            return []
+        if p.on_cpu and p.error is None:
+            return ["it is an approximation: allow one by error=, or ask for engine='sine'"]
+        if 0 in form.a.shape or 0 in form.b.shape or 0 in p.value.shape:
+            return ["there is nothing to approximate in empty tensors"]
+        if isinstance(p.temperature, Tensor) or p.temperature == 0:
+            return ["a hard look-up, which this may be, takes the best key: no error bound holds"]
+        if not p.on_cpu:
+            return device.refusals(p)
+        if torch.compiler.is_compiling() or not (is_readable(form.a) and is_readable(form.b)):
+            return ["on the CPU the series depends on the largest |a + b|, which is read first"]
+        return []
+
+    def added_error(self, problem: Problem) -> float:
+        """What the series adds to the error bound of rounding."""
+        form = problem.form
+        assert isinstance(form, Pairwise)
+        if form.activation == "sine":
+            return 0.0
+        if not problem.on_cpu:
+            return device.added_error(problem)
+        series = sine.load(*chosen(problem))
+        return choice.output_error(problem, sine.logit_error(form, series, sine.unit_reach(form)))
+
+    def missing_promises(self, problem: Problem) -> list[str]:
+        """It is an approximation, of value and gradient; and what the engine behind it misses."""
+        if problem.on_cpu or not approximates(problem):
+            series = [FIRST_NOTE.format(*chosen(problem))] if approximates(problem) else []
+            engine, inner = self.inner(problem)
+            return series + engine.missing_promises(inner)
+        call, _ = choice.on_device(problem)
+        assert call is not None
+        return [
+            FIRST_NOTE.format(call.kind, call.rank),
+            LAYOUT_NOTE.format(*call.widths),
+            RANGE_NOTE,
+            BACKWARD_NOTE,
+        ]
+
+    def inner(self, problem: Problem) -> tuple[Engine, Problem]:
+        """The problem with its features built, and the engine that runs it."""
+        form = problem.form
+        assert isinstance(form, Pairwise)
+        if form.activation == "sine":
+            lowered = sine.lower_exactly(form)
+        else:
+            lowered = sine.lower(form, sine.load(*chosen(problem)))
+        inner = problem.with_form(lowered)
+        return next(e for e in self.through if not e.refusals(inner)), inner
+
+    def run(self, problem: Problem) -> Attended:
+        """Build the features, then run the inner form."""
+        if approximates(problem) and not problem.on_cpu:
+            return device.run(problem)
+        engine, inner = self.inner(problem)
+        found = engine.run(inner)
+        return found.with_changed({"output": found.output.to(problem.dtype)})
+
+
+def approximates(p: Problem) -> bool:
+    """Whether the series stands in for tanh, and not for itself."""
+    return isinstance(p.form, Pairwise) and p.form.activation == "tanh"
+
+
+def chosen(p: Problem) -> tuple[str, int]:
+    """Kind and rank on the CPU for a problem that was not refused."""
+    found, _ = choice.on_cpu(p)
+    assert found is not None
+    return found

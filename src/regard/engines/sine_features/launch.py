@@ -1,0 +1,390 @@
+"""Binds and launches the feature kernels: block sizes, strides and memory, once for each signature.
+
+Shape legend: see `operators`; W width of the features, X width of the values.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from regard import sine
+from regard.engines.launching import (
+    REMEMBERED,
+    Address,
+    Launch,
+    Pieces,
+    addresses,
+    current_stream,
+    sizes_between,
+)
+from regard.engines.sine_features.bounds import FEATURE_ROUNDING, LARGEST_LOGIT
+from regard.engines.sine_features.widths import widths_of
+from regard.engines.sizes import blocks_in, power_of_two
+from regard.sine import escapes
+from regard.sine.series import load_lending
+
+if TYPE_CHECKING:
+    from regard.engines.sine_features.operators import SineInputs
+
+# Elements of a tile of hidden units, and of one of values, that four warps hold in registers; the
+# backward of the keys holds three of the latter.
+UNIT_TILE, VALUE_TILE, GRADIENT_TILE = 2048, 8192, 4096
+# Places whose range one program measures, and the numbers that it holds at once.
+PLACES_MEASURED, NUMBERS_HELD = 512, 4096
+# Parts of a head's range, heads, and numbers of sums that are read at once.
+PARTS_READ, HEADS_READ, SUMS_READ = 64, 1024, 2048
+# Values reach up to 4 and grad_out up to 1 in fp16: their products, times weights of 1 / L and summed
+# over Q queries, then stay clear of both ends of its range for lengths up to 32k and more.
+VALUE_TARGET, GRAD_TARGET = 2, 0
+INT, FLOAT, HALF = torch.int32, torch.float32, torch.float16
+MEASURING = {"PLACES": PLACES_MEASURED, "NUMBERS": NUMBERS_HELD}
+
+
+class FeatureSignature(NamedTuple):
+    """The shapes, strides, dtypes, device and series that calls share to use the same launches."""
+
+    a: torch.Size
+    a_stride: tuple[int, ...]
+    b: torch.Size
+    b_stride: tuple[int, ...]
+    v_stride: tuple[int, ...]
+    value: torch.Size
+    value_stride: tuple[int, ...]
+    dtypes: tuple[torch.dtype, ...]
+    device: torch.device
+    series: str
+    rank: int
+
+
+def feature_signature(x: SineInputs) -> FeatureSignature:
+    """The signature of this call."""
+    a, b, v, value = x.a, x.b, x.v, x.value
+    return FeatureSignature(
+        *(a.shape, a.stride(), b.shape, b.stride(), v.stride(), value.shape, value.stride()),
+        (a.dtype, b.dtype, v.dtype, value.dtype),
+        *(a.device, x.kind, x.rank),
+    )
+
+
+class FeatureCall(NamedTuple):
+    """One call: where its inputs are, its numbers, and the stream."""
+
+    a: Address
+    b: Address
+    v: Address
+    value: Address
+    rate: float
+    allowed: float
+    stream: int | None
+
+
+def feature_call(x: SineInputs) -> FeatureCall:
+    """This call; x keeps the memory alive."""
+    a, b, v, value = addresses(x.a, x.b, x.v, x.value)
+    rate, allowed = x.numbers.tolist()
+    return FeatureCall(a, b, v, value, rate, allowed, current_stream(x.a.device))
+
+
+class Notes(NamedTuple):
+    """What is known of a call, in one memory, which the backward reads too.
+
+    holds (4,), of which the first says whether the series holds; weight (H, E), rate v; row (B, K, E),
+    the row of the table for each unit; peak (B, K), the largest |value|; sound (B, H), for which heads
+    all holds; parts, what the range was found from.
+    """
+
+    holds: Address
+    weight: Address
+    row: Address
+    peak: Address
+    sound: Address
+    parts: Address
+
+
+class Scratch(NamedTuple):
+    """What the backward writes down for itself.
+
+    skip (1,), whether nothing is left to do; peak (B, H), the largest |grad_out|, and what it was
+    found from; what each block of queries and of keys adds to dv.
+    """
+
+    skip: Address
+    peak: Address
+    parts: Address
+    from_queries: Address
+    from_keys: Address
+
+
+class Tables(NamedTuple):
+    """Where the columns of the series are that kernels read."""
+
+    reach: Address
+    linear: Address
+    frequencies: Address
+    coefficients: Address
+    error: Address
+
+
+def note_words(a: torch.Size, b: torch.Size) -> tuple[tuple[int, torch.dtype], ...]:
+    """How much of which dtype each of `Notes` is, by the shapes of a and b."""
+    (batch, heads, queries, hidden), (_, key_heads, keys, _) = a, b
+    query_parts, key_parts = blocks_in(queries, PLACES_MEASURED), blocks_in(keys, PLACES_MEASURED)
+    parts = (heads * query_parts + key_heads * key_parts) * hidden + key_heads * key_parts
+    return (
+        (4, INT),
+        (heads * hidden, FLOAT),
+        (batch * key_heads * hidden, INT),
+        (batch * key_heads, FLOAT),
+        (batch * heads, INT),
+        (batch * parts, INT),
+    )
+
+
+class Features:
+    """The launches of all calls of one signature, with the sizes and strides that they take."""
+
+    def __init__(self, signature: FeatureSignature) -> None:
+        # Not at the top of the file: `import regard` works without Triton.
+        from regard.engines.sine_features import feature_gradient_kernels, feature_kernels
+
+        self.kernels, self.gradient_kernels = feature_kernels, feature_gradient_kernels
+        self.signature = signature
+        self.device, self.dtype = signature.device, signature.dtypes[3]
+        self.batch, self.heads, self.queries, self.hidden = signature.a
+        (_, self.key_heads, self.keys, _), self.value_dim = signature.b, signature.value[-1]
+        self.widths = widths_of(signature.series, signature.rank, self.hidden, self.value_dim)
+        load = load_lending if self.widths.lent else sine.load
+        self.series = load(signature.series, signature.rank, signature.device)
+        # Tables stay where they are, in `series`.
+        self.tables = Tables(*addresses(*(getattr(self.series, name) for name in Tables._fields)))
+        self.sizes = (self.heads, self.key_heads)
+        self.parts = (
+            blocks_in(self.queries, PLACES_MEASURED),
+            blocks_in(self.keys, PLACES_MEASURED),
+        )
+        padded, wide = power_of_two(self.hidden), power_of_two(self.widths.values)
+        self.block = max(16, UNIT_TILE // padded)
+        self.value_block = max(16, VALUE_TILE // wide)
+        self.gradient_block = max(16, GRADIENT_TILE // wide)
+        self.query_blocks = blocks_in(self.queries, self.block)
+        self.output_blocks = blocks_in(self.queries, self.value_block)
+        self.key_blocks = blocks_in(self.keys, self.value_block)
+        self.gradient_blocks = blocks_in(self.keys, self.gradient_block)
+        self.fixed = {
+            "G": self.heads // self.key_heads,
+            "E": self.hidden,
+            "EP": padded,
+            "N": self.series.reach.shape[0],
+            "LENT": self.widths.lent,
+            "R": signature.rank,
+            "W": self.widths.features,
+            "TP": power_of_two(self.widths.features - 2 * signature.rank * self.hidden),
+            "D": self.value_dim,
+            "DP": power_of_two(self.value_dim),
+            "X": self.widths.values,
+            "XP": wide,
+        }
+        lead = (self.batch, self.heads)
+        self.phi = (*lead, self.queries, self.widths.features)
+        self.psi = (*lead, self.keys, self.widths.features)
+        self.wide = (*lead, self.keys, self.widths.values)
+        self.attended = (*lead, self.queries, self.widths.values)
+        self.output = (*lead, self.queries, self.value_dim)
+        self.bind_forward(signature)
+        self.bind_backward(signature)
+
+    def launch(
+        self, kernel: Any, programs: int, dtypes: Sequence, *sizes: Any, **more: int
+    ) -> Launch:
+        """A kernel that takes pointers, then sizes, then floats; its constants have names."""
+        given = {**self.fixed, **more}
+        # Nothing else of a kernel is annotated.
+        constants = [given[name] for name in kernel.fn.__annotations__]
+        return Launch(kernel, programs, dtypes, sizes_between(len(dtypes), *sizes), constants)
+
+    def bind_forward(self, signature: FeatureSignature) -> None:
+        """The launches around cuDNN's forward."""
+        kernels, total, both = self.kernels, self.batch * self.heads, self.sizes
+        a, b, v, value = signature.dtypes
+        strides = (*signature.a_stride, *signature.b_stride, *signature.value_stride)
+        programs = total * self.parts[0] + 2 * self.batch * self.key_heads * self.parts[1]
+        self.find_peaks = self.launch(
+            *(kernels.peaks, programs, (a, b, value, INT)),
+            *(self.batch, *both, self.queries, self.keys, *self.parts, *strides),
+            **MEASURING,
+        )
+        self.pick_rows = self.launch(
+            *(kernels.pick_rows, self.batch * self.key_heads),
+            (INT, v, FLOAT, FLOAT, FLOAT, FLOAT, INT, FLOAT, INT, INT),
+            *(self.batch, *both, *self.parts, *signature.v_stride, FEATURE_ROUNDING, LARGEST_LOGIT),
+            PARTS=max(NUMBERS_HELD // self.fixed["EP"], 16),
+        )
+        self.make_query = self.launch(
+            *(kernels.query_features, total * self.query_blocks, (a, v, INT, FLOAT, FLOAT, HALF)),
+            *(*both, self.queries, self.query_blocks, *signature.a_stride, *signature.v_stride),
+            BLOCK=self.block,
+        )
+        self.make_key = self.launch(
+            *(kernels.key_features, total * self.key_blocks),
+            (b, v, value, INT, FLOAT, FLOAT, FLOAT, HALF, HALF),
+            *(*both, self.keys, self.key_blocks),
+            *(*signature.b_stride, *signature.v_stride, *signature.value_stride),
+            TARGET=VALUE_TARGET,
+            BLOCK=self.value_block,
+        )
+        self.make_output = self.launch(
+            *(kernels.finish, total * self.output_blocks),
+            (HALF, FLOAT, value, INT, INT, torch.int64),
+            *(self.batch, *both, self.queries, self.output_blocks),
+            TARGET=VALUE_TARGET,
+            BLOCK=self.value_block,
+            HEADS=HEADS_READ,
+        )
+        self.notes = Pieces(*note_words(signature.a, signature.b), gaps=False)
+
+    def bind_backward(self, signature: FeatureSignature) -> None:
+        """The launches around cuDNN's backward."""
+        gradients, total = self.gradient_kernels, self.batch * self.heads
+        a, b, v, value = signature.dtypes
+        targets = {"VALUE_TARGET": VALUE_TARGET, "GRAD_TARGET": GRAD_TARGET}
+        self.of_query = self.launch(
+            *(gradients.query_gradient, total * self.query_blocks),
+            (a, v, INT, FLOAT, FLOAT, FLOAT, FLOAT, HALF, a, FLOAT),
+            *(
+                *self.sizes,
+                self.queries,
+                self.query_blocks,
+                *signature.a_stride,
+                *signature.v_stride,
+            ),
+            BLOCK=self.block,
+            **targets,
+        )
+        self.of_key = self.launch(
+            *(gradients.key_gradient, self.batch * self.key_heads * self.gradient_blocks),
+            (b, v, INT, FLOAT, FLOAT, FLOAT, FLOAT, HALF, HALF, b, value, FLOAT),
+            *(
+                *self.sizes,
+                self.keys,
+                self.gradient_blocks,
+                *signature.b_stride,
+                *signature.v_stride,
+            ),
+            BLOCK=self.gradient_block,
+            **targets,
+        )
+        self.of_weight = self.launch(
+            *(gradients.weight_gradient, self.heads, (FLOAT, FLOAT, v, INT)),
+            *(self.batch, self.heads, self.query_blocks, self.gradient_blocks),
+            ROWS=max(SUMS_READ // self.fixed["EP"], 1),
+        )
+        self.of_output = functools.lru_cache(maxsize=8)(self.bind_output)
+        self.scratch = Pieces(
+            (1, INT),
+            (total, FLOAT),
+            (total * self.parts[0], INT),
+            (total * self.query_blocks * self.hidden, FLOAT),
+            (total * self.gradient_blocks * self.hidden, FLOAT),
+        )
+
+    def bind_output(self, stride: tuple[int, ...], dtype: torch.dtype) -> tuple[Launch, Launch]:
+        """The launches for grad_out of these strides and this dtype."""
+        total, parts = self.batch * self.heads, self.parts[0]
+        sizes = (self.heads, self.queries, parts, *stride)
+        find = self.launch(
+            self.gradient_kernels.gradient_peaks, total * parts, (dtype, INT), *sizes, **MEASURING
+        )
+        make = self.launch(
+            *(self.gradient_kernels.output_gradient, total * self.output_blocks),
+            (dtype, INT, INT, FLOAT, INT, HALF),
+            *(*sizes, self.output_blocks),
+            TARGET=GRAD_TARGET,
+            BLOCK=self.value_block,
+            PARTS=PARTS_READ,
+        )
+        return find, make
+
+    def new(self, shape: Sequence[int], dtype: torch.dtype = HALF) -> Tensor:
+        """A tensor to write to."""
+        return torch.empty(shape, dtype=dtype, device=self.device)
+
+    def measure(self, call: FeatureCall) -> tuple[Tensor, Notes]:
+        """The range, and what follows from it, in its memory."""
+        memory, tables = self.notes.new(self.device), self.tables
+        notes = Notes(*self.notes.cut(memory))
+        holds, weight, row, peak, sound, parts = notes
+        self.find_peaks(call.stream, (call.a, call.b, call.value, parts))
+        self.pick_rows(
+            call.stream,
+            (
+                *(parts, call.v, tables.reach, tables.error, tables.coefficients),
+                *(weight, row, peak, sound, holds),
+            ),
+            call.rate,
+            call.allowed,
+        )
+        return memory, notes
+
+    def query(self, call: FeatureCall, notes: Notes) -> Tensor:
+        """The features phi (B, H, Q, W)."""
+        phi, tables = self.new(self.phi), self.tables
+        known = (call.a, call.v, notes.row, tables.frequencies, tables.coefficients)
+        self.make_query(call.stream, (*known, *addresses(phi)), call.rate)
+        return phi
+
+    def key(self, call: FeatureCall, notes: Notes) -> tuple[Tensor, Tensor]:
+        """The features psi (B, H, L, W) and the values (B, H, L, X), for each query head."""
+        psi, wide, tables = self.new(self.psi), self.new(self.wide), self.tables
+        known = (call.b, call.v, call.value, notes.row, tables.linear, tables.frequencies)
+        self.make_key(call.stream, (*known, notes.peak, *addresses(psi, wide)), call.rate)
+        return psi, wide
+
+    def finish(self, call: FeatureCall, attended: Tensor, notes: Notes) -> Tensor:
+        """The output (B, H, Q, D) in the dtype of the values; the call is counted."""
+        output = self.new(self.output, self.dtype)
+        given, into, counts = addresses(attended, output, escapes.counter(self.device))
+        known = (given, notes.peak, into, notes.sound, notes.holds, counts)
+        self.make_output(call.stream, known)
+        return output
+
+    def output_gradient(
+        self, call: FeatureCall, grad: Tensor, notes: Notes
+    ) -> tuple[Tensor, Scratch, Tensor]:
+        """What the backward notes, in its memory, and the gradient of what cuDNN gave."""
+        memory, given = self.scratch.new(self.device), self.new(self.attended)
+        scratch = Scratch(*self.scratch.cut(memory))
+        find, make = self.of_output(grad.stride(), grad.dtype)
+        of_grad, into = addresses(grad, given)
+        find(call.stream, (of_grad, scratch.parts))
+        known = (of_grad, scratch.parts, notes.holds, scratch.peak, scratch.skip, into)
+        make(call.stream, known)
+        return memory, scratch, given
+
+    def input_gradients(
+        self, call: FeatureCall, notes: Notes, scratch: Scratch, by_features: Sequence[Tensor]
+    ) -> tuple[Tensor, ...]:
+        """The gradients of a, b, v and value from those of phi, psi and the values."""
+        signature, tables = self.signature, self.tables
+        shapes = (signature.a, signature.b, (self.heads, self.hidden), signature.value)
+        grads = tuple(map(self.new, shapes, signature.dtypes))
+        grad_phi, grad_psi, grad_wide, to_a, to_b, to_v, to_value = addresses(*by_features, *grads)
+        skip, peak_grad, _, from_queries, from_keys = scratch
+        known = (call.a, call.v, notes.row, tables.frequencies, tables.coefficients)
+        known = (*known, notes.peak, peak_grad, grad_phi, to_a, from_queries)
+        self.of_query(call.stream, known, call.rate)
+        known = (call.b, call.v, notes.row, tables.linear, tables.frequencies)
+        known = (*known, notes.peak, peak_grad, grad_psi, grad_wide, to_b, to_value, from_keys)
+        self.of_key(call.stream, known, call.rate)
+        self.of_weight(call.stream, (from_queries, from_keys, to_v, skip))
+        return grads
+
+
+@functools.lru_cache(maxsize=REMEMBERED)
+def features_of(signature: FeatureSignature) -> Features:
+    """The launches of a signature, made once."""
+    return Features(signature)

@@ -1,0 +1,219 @@
+"""The sine engine on a GPU as two registered operators: features, cuDNN, and the exact fallback.
+
+Nothing waits for the device. It measures the range, picks a table row for each hidden unit, and sets a
+flag that says whether the series holds. Where it does not, exact attention overwrites the result.
+
+The features are not kept for the backward, which builds them again: what a call keeps grows with the
+length times the value dim, not with the width of the features.
+
+Shape legend: B batch, H query heads, K key heads (K divides H), Q queries, L keys, E hidden units, D
+value dim, X width of the values as cuDNN gets them.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from regard.engines.gpu import on_own_device
+from regard.engines.sine_features.launch import (
+    Notes,
+    feature_call,
+    feature_signature,
+    features_of,
+    note_words,
+)
+from regard.engines.sine_features.parts import PARTS, ExactFallback
+from regard.engines.sine_features.widths import Widths, widths_of
+from regard.engines.tiled.eager import apply, below_autograd, differentiated
+from regard.engines.tiled.operators import LIBRARY, once
+from regard.observed import needs_dispatcher
+
+
+class SineInputs(NamedTuple):
+    """The arguments of both operators.
+
+    a (B, H, Q, E), b (B, K, L, E), v (H, E), value (B, K, L, D), any strides. `numbers` is
+    (1 / temperature, the error allowed), fp64 on the CPU: `torch.compile` takes floats for symbols
+    that two operators cannot share. `kind` and `rank` name the series. `causal` needs Q = L.
+    """
+
+    a: Tensor
+    b: Tensor
+    v: Tensor
+    value: Tensor
+    numbers: Tensor
+    causal: bool
+    kind: str
+    rank: int
+
+    @property
+    def widths(self) -> Widths:
+        """The layout for cuDNN, which the engine has checked to exist."""
+        return widths_of(self.kind, self.rank, self.a.shape[-1], self.value.shape[-1])
+
+
+class Kept(NamedTuple):
+    """What the backward needs beside the inputs.
+
+    attended (B, H, Q, X) in fp16 and lse (B, H, Q) as cuDNN gave them; notes, the memory of `Notes`.
+    """
+
+    attended: Tensor
+    lse: Tensor
+    notes: Tensor
+
+
+SINE_ARGUMENTS = (
+    "Tensor a, Tensor b, Tensor v, Tensor value, Tensor numbers, bool causal, str kind, int rank"
+)
+KEPT_TENSORS = "Tensor attended, Tensor lse, Tensor notes"
+LIBRARY.define(f"sine_attend({SINE_ARGUMENTS}) -> (Tensor, Tensor, Tensor, Tensor)")
+LIBRARY.define(
+    f"sine_attend_backward({SINE_ARGUMENTS}, Tensor grad, {KEPT_TENSORS}) -> (Tensor, Tensor, Tensor, Tensor)"
+)
+INPUT_COUNT = len(SineInputs._fields)
+TENSOR_COUNT = SineInputs._fields.index("causal")
+
+
+def behind() -> ExactFallback:
+    """The exact attention that stands behind the series."""
+    if PARTS.exact is None:
+        raise RuntimeError("no exact attention stands behind the series: set PARTS.exact first")
+    return PARTS.exact
+
+
+def empty_call(x: SineInputs) -> bool:
+    """Whether there is nothing to attend from or to."""
+    return x.a.numel() == 0 or x.b.numel() == 0 or x.value.numel() == 0
+
+
+def attend(*flat) -> tuple[Tensor, ...]:
+    """The output (B, H, Q, D), and `Kept`."""
+    x = SineInputs(*flat)
+    if empty_call(x):
+        return tuple(made.zero_() for made in fake_attend(*flat))
+    features, call = features_of(feature_signature(x)), feature_call(x)
+    memory, notes = features.measure(call)
+    wide = features.key(call, notes)
+    attended, lse = PARTS.fused.forward(features.query(call, notes), *wide, x.causal)
+    del wide
+    output = features.finish(call, attended, notes)
+    behind().attend(notes.holds, x.a, x.b, notes.weight, x.value, x.causal, output)
+    return output, attended, lse, memory
+
+
+def attend_backward(*flat) -> tuple[Tensor, ...]:
+    """The gradients of a, b, v and value."""
+    x, grad, kept = (
+        SineInputs(*flat[:INPUT_COUNT]),
+        flat[INPUT_COUNT],
+        Kept(*flat[INPUT_COUNT + 1 :]),
+    )
+    if empty_call(x):
+        return tuple(made.zero_() for made in fake_attend_backward(*flat))
+    features, call = features_of(feature_signature(x)), feature_call(x)
+    notes = Notes(*features.notes.cut(kept.notes))
+    # Addresses do not keep memory alive: the name `memory` does, until the last launch.
+    memory, scratch, given = features.output_gradient(call, grad, notes)
+    phi, wide = features.query(call, notes), features.key(call, notes)
+    found = PARTS.fused.backward(given, phi, *wide, kept.attended, kept.lse, x.causal)
+    del given, phi, wide
+    found = tuple(part.contiguous() for part in found)
+    grads = features.input_gradients(call, notes, scratch, found)
+    del found
+    known = (scratch.skip, grad, x.a, x.b, notes.weight, x.value)
+    behind().backward(*known, call.rate, x.causal, *grads)
+    del memory
+    return grads
+
+
+def fake_attend(*flat) -> tuple[Tensor, ...]:
+    """What `attend` returns as far as shapes, dtypes and strides go."""
+    x = SineInputs(*flat)
+    batch, heads, queries, _ = x.a.shape
+    words = sum(count for count, _ in note_words(x.a.shape, x.b.shape))
+    return (
+        x.value.new_empty((batch, heads, queries, x.value.shape[-1])),
+        x.a.new_empty((batch, heads, queries, x.widths.values), dtype=torch.float16),
+        x.a.new_empty((batch, heads, queries), dtype=torch.float32),
+        x.a.new_empty((words,), dtype=torch.int32),
+    )
+
+
+def fake_attend_backward(*flat) -> tuple[Tensor, ...]:
+    """What `attend_backward` returns as far as shapes, dtypes and strides go."""
+    x = SineInputs(*flat[:INPUT_COUNT])
+    return tuple(y.new_empty(y.shape) for y in (x.a, x.b, x.v, x.value))
+
+
+class SineAttend(torch.autograd.Function):
+    """`sine_attend` with its gradient; what is kept has none."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(*flat):
+        """Run the operator; `flat` is `SineInputs`."""
+        return forward(*flat)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        """Keep what the backward recomputes from."""
+        ctx.save_for_backward(*inputs[:TENSOR_COUNT], *output[1:])
+        ctx.settings = inputs[TENSOR_COUNT:]
+        ctx.mark_non_differentiable(*output[1:])
+        # Zeros for what has no gradient would be made and not read.
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx, grad, *_):  # type: ignore[override] # fixed arity
+        """Build the features again and take their gradient."""
+        if grad is None:
+            return (None,) * INPUT_COUNT
+        saved = ctx.saved_tensors
+        flat = (*saved[:TENSOR_COUNT], *ctx.settings, grad, *saved[TENSOR_COUNT:])
+        if torch.is_grad_enabled() or needs_dispatcher((grad, *saved)):
+            grads = once("sine", "attend_backward", *flat)
+        else:
+            grads = launched_backward(*flat)
+        needed = ctx.needs_input_grad
+        return *(g if needed[i] else None for i, g in enumerate(grads)), *[None] * (INPUT_COUNT - 4)
+
+
+def needs_gradient(x: SineInputs) -> bool:
+    """Whether autograd has to know of the call."""
+    return differentiated((x.a, x.b, x.v, x.value))
+
+
+def with_autograd(*flat):
+    """The operator as autograd sees it, so that an exported program has gradients too."""
+    if needs_gradient(SineInputs(*flat)):
+        return SineAttend.apply(*flat)
+    with torch._C._AutoDispatchBelowAutograd():
+        return torch.ops.regard.sine_attend(*flat)
+
+
+def run(x: SineInputs) -> Tensor:
+    """The output (B, H, Q, D); without autograd where no gradient is needed."""
+    return apply(SineAttend, *x)[0] if needs_gradient(x) else forward(*x)[0]
+
+
+def forward(*flat) -> tuple[Tensor, ...]:
+    """`sine_attend` below autograd."""
+    if needs_dispatcher(flat[:TENSOR_COUNT]):
+        return below_autograd(torch.ops.regard.sine_attend.default, *flat)
+    with torch._C._AutoDispatchBelowAutograd():
+        return launched(*flat)
+
+
+launched, launched_backward = on_own_device(attend), on_own_device(attend_backward)
+# On the CPU the kernels run in Triton's interpreter, with other parts: that is how they are tested.
+for device in ("CUDA", "CPU"):
+    LIBRARY.impl("sine_attend", launched, device)
+    LIBRARY.impl("sine_attend_backward", launched_backward, device)
+LIBRARY.impl("sine_attend", with_autograd, "Autograd")
+torch.library.register_fake("regard::sine_attend", fake_attend, lib=LIBRARY)
+torch.library.register_fake("regard::sine_attend_backward", fake_attend_backward, lib=LIBRARY)

@@ -1,0 +1,121 @@
+"""The two kinds of attention that the sine operators call: fused (cuDNN) and the exact fallback.
+
+Shape legend: B batch, H query heads, K key heads, Q queries, L keys, W width of the features, X width
+of the values, E hidden units, D value dim.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from regard.engines.launching import Address
+
+
+class Fused(Protocol):
+    """Attention over features in fp16: `softmax(q k') v`, contiguous (B, H, length, width)."""
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
+        """Output (B, H, Q, X) in fp16 and LSE (B, H, Q) in fp32."""
+        ...
+
+    def backward(
+        self, grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, causal: bool
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Gradients of q, k and v in fp16."""
+        ...
+
+
+class ExactFallback(Protocol):
+    """Exact additive attention behind a flag that stays on the device.
+
+    `skip` is one integer on the device. Where it is 1 the kernels return at once; where it is 0 they
+    overwrite their results, in place. Nothing waits for the device. Inputs have any strides, but for
+    `weight`, v / temperature in fp32; results are contiguous. Causal is top-left (Q = L).
+    """
+
+    def attend(
+        self,
+        skip: Address,
+        a: Tensor,
+        b: Tensor,
+        weight: Address,
+        value: Tensor,
+        causal: bool,
+        output: Tensor,
+    ) -> None:
+        """Put `softmax(sum_e weight_e tanh(a + b)) value` into `output` (B, H, Q, D).
+
+        a (B, H, Q, E), b (B, K, L, E), weight (H, E), value (B, K, L, D).
+        """
+        ...
+
+    def backward(
+        self,
+        skip: Address,
+        grad: Tensor,
+        a: Tensor,
+        b: Tensor,
+        weight: Address,
+        value: Tensor,
+        rate: float,
+        causal: bool,
+        grad_a: Tensor,
+        grad_b: Tensor,
+        grad_v: Tensor,
+        grad_value: Tensor,
+    ) -> None:
+        """Put the gradients for grad_out `grad` into the last four; `rate` is 1 / temperature.
+
+        It computes again what it needs of its forward, which in general never ran.
+        """
+        ...
+
+
+class Cudnn:
+    """cuDNN's attention, called below SDPA so that nothing else can be chosen in its place."""
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
+        """See `Fused`."""
+        found = torch.ops.aten._scaled_dot_product_cudnn_attention.default(
+            q, k, v, None, True, 0.0, causal, False, scale=1.0
+        )
+        return found[0].contiguous(), found[1].squeeze(-1).contiguous()
+
+    def backward(
+        self, grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, causal: bool
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """See `Fused`."""
+        # Seed and offset belong to dropout, which is 0 here, so that any integers will do.
+        seed = torch.empty((), dtype=torch.int64, device=q.device)
+        return torch.ops.aten._scaled_dot_product_cudnn_attention_backward.default(
+            grad,
+            q,
+            k,
+            v,
+            out,
+            lse.unsqueeze(-1),
+            seed,
+            seed,
+            None,
+            None,
+            None,
+            q.shape[-2],
+            k.shape[-2],
+            0.0,
+            causal,
+            scale=1.0,
+        )
+
+
+class SineParts:
+    """The attention in use. `plan` sets the exact one, because engines do not import one another."""
+
+    def __init__(self) -> None:
+        self.fused: Fused = Cudnn()
+        self.exact: ExactFallback | None = None
+
+
+PARTS = SineParts()

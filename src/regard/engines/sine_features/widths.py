@@ -1,0 +1,71 @@
+"""How a call is laid out for cuDNN: the widths of features and values, and where beta goes.
+
+A pure function of shapes: the same call has the same layout on every machine.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from regard.sine.series import can_lend
+
+# Milliseconds of forward, and of forward and backward, through cuDNN SDPA on one NVIDIA H200 (batch 4,
+# 16 heads, length 4096, fp16), by width of the features and of the values; benchmarks/widths.py measures
+# them. A call is padded to the cheapest that holds it. Widths between these cost more than the next ones
+# here: (136, 64) 1.17 and 7.17, (160, 64) 1.06 and 7.00, (128, 72) 0.893 and 3.62, (192, 72) 1.16 and 12.2.
+COST = {
+    (64, 64): (0.579, 2.26),
+    (128, 64): (0.738, 3.27),
+    (128, 80): (0.882, 3.45),
+    (128, 128): (0.911, 3.65),
+    (192, 64): (1.008, 7.00),
+    (192, 128): (1.17, 6.97),
+    (256, 64): (1.23, 7.99),
+    (256, 128): (1.26, 7.52),
+}
+CHEAPEST_FIRST = sorted(COST, key=lambda widths: sum(COST[widths]))
+WIDEST_FEATURES, WIDEST_VALUE = 256, 128
+# beta as columns of the features: what fp16 holds of it, and the rest.
+BETA_COLUMNS = 2
+
+
+class Widths(NamedTuple):
+    """The layout of a call.
+
+    features: width of phi and psi, padding included.
+    values: width of the values, padding included.
+    lent: whether beta takes the two columns of the last sine of one hidden unit, the one with the
+        least |v|, which then has a series shorter by one: the output errs no more than before, 3.7e-3
+        for *fast* either way (benchmarks/results/sine_errors.json). Else it has two columns of its
+        own.
+    """
+
+    features: int
+    values: int
+    lent: bool
+
+
+def lay_out(series_width: int, value_dim: int, lend: bool = True) -> Widths | None:
+    """The cheapest layout for 2 * rank * hidden features, or None where cuDNN has none.
+
+    Cheap is a forward alone and one with its backward, together. `lend` says whether there is a
+    series shorter by one for a unit that lends; columns of their own come first where they cost
+    nothing.
+    """
+    for wide, wide_value in CHEAPEST_FIRST:
+        if wide >= series_width and wide_value >= value_dim:
+            own = wide >= series_width + BETA_COLUMNS
+            if own or lend:
+                return Widths(wide, wide_value, not own)
+    return None
+
+
+def widths_of(kind: str, rank: int, hidden: int, value_dim: int) -> Widths:
+    """The layout of a call that the engine has checked to have one."""
+    found = lay_out(2 * rank * hidden, value_dim, can_lend(kind, rank))
+    if found is None:
+        raise ValueError(
+            f"rank {rank}, {hidden} hidden units and value dim {value_dim} do not fit into cuDNN; "
+            "see regard.engines.sine_features.widths"
+        )
+    return found
