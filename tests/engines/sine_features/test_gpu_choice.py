@@ -183,9 +183,7 @@ def test_refusals_choice_and_run_compile_whole():
 
 def test_the_stated_error_is_the_bound_of_the_device():
     q, k, v = (torch.randn(1, 2, 40, 8) for _ in range(3))
-    p, _ = prepare(
-        q, k, v, Additive(8, 2), None, None, None, 1.0, None, 0.0, None, "sine", NOTHING
-    )
+    p, _ = prepare(q, k, v, Additive(8, 2), None, None, None, 1.0, None, 0.0, None, "sine", NOTHING)
     assert 0 < SINE.added_error(p) < 0.3
     p.form.a = 100 * p.form.a
     assert SINE.added_error(p) == 0.0  # the exact kernel answers
