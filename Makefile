@@ -14,6 +14,8 @@ TORCH_FLOOR := 2.6.0
 PIP_FLAGS := --disable-pip-version-check
 # Modules from elsewhere on the machine would hide what is missing here.
 unexport PYTHONPATH PYTHONHOME
+# Tests start many Pythons: without bytecode each compiles again what it imports.
+unexport PYTHONDONTWRITEBYTECODE
 
 # Sets $$python in the shell, or stops with a sentence that says what to install.
 define find_python
@@ -64,7 +66,7 @@ unit: .venv/.stamp ## the quick tests alone
 	.venv/bin/python -m pytest -n $(WORKERS) --dist worksteal -m "not gpu and not slow"
 
 # The environment holds the wheel and what its metadata requires, linked from .venv: torch is not copied.
-wheel-test: .venv/.stamp ## build the wheel, install it beside torch alone, run the README there
+wheel-test: .venv/.stamp ## build the wheel, install it beside torch alone, run the README and the quick start there
 	@set -eu; \
 	work=$$(mktemp -d "$(CURDIR)/.wheel-test.XXXXXX"); \
 	trap 'rm -rf "$$work"' EXIT; trap 'exit 1' HUP INT TERM; \
@@ -73,8 +75,8 @@ wheel-test: .venv/.stamp ## build the wheel, install it beside torch alone, run 
 	    || { cat "$$work/build.log" >&2; exit 1; }; \
 	echo "wheel-test: installing beside torch alone"; \
 	.venv/bin/python tests/wheel/environment.py "$$work/env" "$$work"/dist/*.whl; \
-	echo "wheel-test: running the README"; \
-	"$$work/env/bin/python" -Iu tests/wheel/readme.py README.md
+	echo "wheel-test: running the README and the quick start"; \
+	"$$work/env/bin/python" -Iu tests/wheel/readme.py README.md docs/quickstart.md
 
 bench: .venv/.stamp ## time ours and every peer on this machine: tables, charts, benchmarks/results/
 	.venv/bin/regard bench

@@ -49,7 +49,7 @@ class Box:
 
 
 def draw(text: str, name: str) -> str:
-    """The chart as one SVG element on one line; `name` is what a screen reader says of it."""
+    """The chart as one SVG element on one line; `name` is its label for screen readers."""
     paths, rows = laid_out(text)
     tops, bottom = [], 2.0
     for row in rows:
@@ -71,7 +71,7 @@ def draw(text: str, name: str) -> str:
 
 
 def laid_out(text: str) -> tuple[list[list[Box]], list[list[Box]]]:
-    """The boxes that each edge passes, from end to end, and the boxes of each row, in their places."""
+    """The boxes that each edge passes, from end to end, and the boxes of each row, with positions set."""
     boxes, edges = parsed(text)
     for _ in boxes:
         for start, end in edges:
@@ -122,9 +122,9 @@ def parsed(text: str) -> tuple[list[Box], list[tuple[Box, Box]]]:
 
 
 def settle(row: list[Box]) -> None:
-    """Push the boxes of a row apart, in their order, as near to where they stand as it goes.
+    """Push the boxes of a row apart, in their order, as close to their positions as possible.
 
-    The mean of pushing everything to the right and everything to the left: the row keeps its middle.
+    Takes the mean of pushing all boxes to the right and all to the left, so that the row keeps its middle.
     """
     right = [box.x for box in row]
     left = list(right)

@@ -37,7 +37,7 @@ ITEM = re.compile(r"^(?:[-*+]|\d+\.) ")
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Put the pages of folders that the nav names in their place; a folder without pages is left out."""
+    """Replace each folder in the nav by its pages; a folder without pages is left out."""
     docs = Path(config.docs_dir)
     entries = []
     for entry in config.nav or []:
@@ -55,7 +55,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def listed(docs: Path, folder: Path) -> list:
-    """The pages of a folder, its index first, then its folders with theirs."""
+    """The pages of a folder, its index first, then the same for the folders in it."""
     paths = sorted(folder.glob("*.md"), key=lambda path: (path.stem != "index", path.name))
     pages: list = [path.relative_to(docs).as_posix() for path in paths]
     for inner in sorted(path for path in folder.glob("*") if path.is_dir()):
@@ -65,7 +65,7 @@ def listed(docs: Path, folder: Path) -> list:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages that stand at the root, and what pages link to outside docs/."""
+    """Add the pages at the root of the repository, and the files outside docs/ that pages link to."""
     for name in (*HOME, *PROJECT):
         path = ROOT / name
         if path.is_file():
@@ -83,7 +83,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Lead links to where the site has them, and write lists as this Markdown wants them."""
+    """Point links at the files of the site, and indent lists as Python's Markdown requires."""
     here = posixpath.dirname(page.file.src_uri)
 
     def lead(match: re.Match[str]) -> str:
@@ -108,12 +108,12 @@ def chart(source: str, title: str) -> str:
 
 
 def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
-    """Nothing is fetched from the network."""
+    """Replace the script that the theme would fetch from the network by our copy."""
     return output.replace(FETCHED, posixpath.relpath(OURS, posixpath.dirname(page.url) or "."))
 
 
 def repository_path(file: File, target: str) -> str:
-    """Where a link in a page leads in the repository; "examples" is led to from the README."""
+    """The path in the repository that a link in a page points to."""
     at_root = {HOME.get(name, name) for name in (*HOME, *PROJECT)}
     folder = (
         "" if file.src_uri in at_root else posixpath.join("docs", posixpath.dirname(file.src_uri))
@@ -131,7 +131,7 @@ def outside(file: File) -> Iterator[str]:
 
 
 def beside_fences(text: str, change: Callable[[str], str]) -> str:
-    """Change the text, and leave blocks of code as they are."""
+    """The text with `change` applied to everything except blocks of code."""
     parts, end = [], 0
     for fence in FENCE.finditer(text):
         parts += [change(text[end : fence.start()]), fence[0]]
@@ -140,8 +140,8 @@ def beside_fences(text: str, change: Callable[[str], str]) -> str:
 
 
 def nested(lines: list[str]) -> Iterator[str]:
-    """What belongs to an item of a list: four spaces, where GitHub is content with two or three."""
-    depth, code = 0, False  # of the text of the item we are in, 0 outside of lists
+    """The lines, with the content of list items indented by four spaces; GitHub accepts two or three."""
+    depth, code = 0, False  # indentation of the current item's text, 0 outside of lists
     for line in lines:
         if line.startswith("```"):
             code = not code

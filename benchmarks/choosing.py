@@ -1,9 +1,9 @@
-"""Writes the verdicts in docs/choosing.md from committed results: `python benchmarks/choosing.py`.
+"""Writes the verdicts and costs in docs/choosing.md from committed results: `python benchmarks/choosing.py`.
 
-A link to a claim gets the mark of its verdict, `[G1 ◐](claims.md#g1)`, and a table between
-`<!-- claims: G1 G2 -->` and `<!-- /claims -->` is made of what was found. The row of measured costs comes
-from a run of `regard choose --shape`. With --check nothing is written, and the exit status says whether
-the page is up to date.
+A link to a claim gets the mark of its verdict, `[G1 ◐](claims.md#g1)`. A table between
+`<!-- claims: G1 G2 -->` and `<!-- /claims -->` lists those claims with their verdicts. The row of measured
+costs is that of the README, from `front.costs`. With --check the script writes nothing, and its exit status
+is 1 if the page is out of date.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import json
 import re
 import sys
 from pathlib import Path
+
+import front
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "choosing.md"
@@ -28,6 +30,7 @@ COSTS = re.compile(r"^\| \*\*measured cost\*\* \|.*$", re.MULTILINE)
 
 
 def result(name: str) -> dict:
+    """The committed result of a claim."""
     path = ROOT / "benchmarks" / "claims" / f"{name}.json"
     if not path.exists():
         raise SystemExit(f"error: docs/choosing.md names {name}, which has no result")
@@ -35,10 +38,12 @@ def result(name: str) -> dict:
 
 
 def link(name: str) -> str:
+    """A link to a claim, with the mark of its verdict."""
     return f"[{name} {MARKS[result(name)['verdict']]}](claims.md#{name.lower()})"
 
 
 def table(names: list[str]) -> str:
+    """Statement, verdict and reason of these claims."""
     rows = ["| the claim | verdict | because |", "|---|---|---|"]
     for name in names:
         found = result(name)
@@ -48,22 +53,17 @@ def table(names: list[str]) -> str:
 
 
 def costs(header: str) -> str:
-    """Time of a training step over that of scaled dot and its memory, for each score of the header."""
-    found = json.loads((ROOT / "benchmarks" / "results" / "choose-shape.json").read_text())
-    measured = {row["name"]: row for row in found["results"] if row["status"] == "measured"}
-    cells = []
+    """The row of costs and of peak memory, for each score of the header."""
+    measured, cells = front.costs(), []
     for name in re.findall(r"`(\w+)`", header):
-        row = measured.get(re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower())
-        cells.append(
-            f"{row['forward_backward_ratio']:.1f}x, {row['forward_backward_peak_bytes'] / 2**20:.0f} MiB"
-            if row
-            else "not measured"
-        )
+        # A class in the header, LowRank, is low_rank in the results.
+        cost = measured.get(re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower())
+        cells.append(f"{cost}, {cost.memory / 2**20:.0f} MiB" if cost else "not measured")
     return f"| **measured cost** | {' | '.join(cells)} |"
 
 
 def written(page: str) -> str:
-    """The page with every mark and every table as the results say."""
+    """The page with every mark, cost and table taken from the results."""
     page = LINK.sub(lambda match: link(match[1]), page)
     page = COSTS.sub(costs(SCORES.search(page)[0]), page, count=1)
     return TABLE.sub(
@@ -72,6 +72,7 @@ def written(page: str) -> str:
 
 
 def main() -> None:
+    """Write the page, or check it."""
     before = PAGE.read_text()
     after = written(before)
     if "--check" in sys.argv[1:]:

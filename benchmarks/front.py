@@ -1,7 +1,7 @@
 """What the front page says, from committed results: which score for which data, and what each costs.
 
-`regard choose --out F` gave results/choose.json, `regard choose --shape d_q=64,len=1024,heads=8
---threads 2` results/choose-shape.json, `regard bench` on a GPU results/h200.json.
+`regard choose --out F` made results/choose.json. `regard choose --shape d_q=64,len=1024,heads=8 --threads 2`
+made results/choose-shape.json, the only source of what a score costs: see `costs`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PROPERTIES = {
     "look-up": "查询与键同类",
     "non-linear match": "没有矩阵能把查询与键联系起来",
     "unlike dims": "查询与键宽度不同，由矩阵相联系",
-    "heavy-tailed norms": "少数键比其余的长得多，而长度没有意义",
+    "heavy-tailed norms": "少数键远长于其余的键，而长度没有意义",
     "long range": "64 个键里只有一个是对的",
     "two criteria": "一个查询同时问两件事",
     "digits": "真实图片：哪一张是同一个数字（scikit-learn 的 digits）",
@@ -43,8 +43,9 @@ WORDS = {
     "hidden": "个隐藏单元",
 }
 
-# What is shown of each run, by the names that it has there.
-ON_CPU = {
+# The scores whose costs the picture shows, by the names that choose-shape.json gives them. Dot is left out
+# because it differs from scaled dot by a factor alone.
+COSTED = {
     "scaled_dot": {"en": "scaled dot", "zh": "缩放点积"},
     "bilinear": {"en": "bilinear", "zh": "双线性"},
     "low_rank": {"en": "low rank", "zh": "低秩"},
@@ -54,46 +55,43 @@ ON_CPU = {
     "additive": {"en": "additive", "zh": "加性"},
     "textbook_additive": {"en": "additive as taught", "zh": "加性，教科书写法"},
 }
-ON_GPU = {
-    "dot cuDNN": {"en": "scaled dot, by cuDNN", "zh": "缩放点积，cuDNN"},
-    "sine fast": {"en": "additive, fast series", "zh": "加性，快速级数"},
-    "sine matched": {"en": "additive, close series", "zh": "加性，精密级数"},
-    "exact": {"en": "additive, exact", "zh": "加性，精确"},
-    "textbook compiled": {"en": "additive as taught, compiled", "zh": "加性，教科书写法，已编译"},
-}
+DIGITS = 2  # of a cost: a second run on the same machine changes the third
 
 
 class Gain(NamedTuple):
-    """A property of data, and what is gained by the right score."""
+    """A property of data, the score to use for it, and what that score gains."""
 
     prop: dict[str, str]
     score: str  # the name of the winner's score
     use: dict[str, str]  # the winner as a candidate
-    instead: dict[str, str] | None  # the next, where it is surely not behind by as much as matters
+    instead: dict[str, str] | None  # the runner-up, where the interval shows it to be as good
     before: float  # accuracy of scaled dot
-    after: float  # and of the winner
-    lead: tuple[float, float, float]  # of the best alternative over scaled dot, with its interval
-    beaten: bool  # scaled dot is
+    after: float  # accuracy of the winner
+    lead: tuple[float, float, float]  # of the best alternative over scaled dot: mean, low, high
+    beaten: bool  # whether an alternative beats scaled dot
     claims: list[str]
 
 
 class Cost(NamedTuple):
-    """How many times the time of scaled dot a forward and backward pass takes."""
+    """The cost of a score: see `costs` for its definition."""
 
-    label: dict[str, str]
-    times: float
-    score: str
+    name: str  # as in choose-shape.json
+    times: float  # the time of scaled dot
+    memory: int  # peak bytes of the same pass, above inputs and parameters
     textbook: bool
-    digits: int  # that another run would give again
-    heads: int | None = None  # where fewer than all were run, and their time was multiplied
+
+    @property
+    def score(self) -> str:
+        """The score that is computed, however it is written."""
+        return self.name.removeprefix("textbook_")
 
     def __str__(self) -> str:
         """Such as 5.6x."""
-        return f"{self.times:.{max(self.digits - len(str(int(self.times))), 0)}f}x"
+        return f"{self.times:.{max(DIGITS - len(str(int(self.times))), 0)}f}x"
 
 
 def load(name: str) -> dict:
-    """Committed results."""
+    """The committed results of this name."""
     return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
 
 
@@ -109,11 +107,12 @@ def both(label: str) -> dict[str, str]:
 
 
 def gains() -> list[Gain]:
-    """One for each task of `regard choose`."""
+    """What each task of `regard choose` found, in the order of the run."""
     return [gain(task) for task in load("choose")["tasks"]]
 
 
 def gain(task: dict) -> Gain:
+    """What one task of `regard choose` found."""
     verdict = task["verdict"]
     candidates = {one["name"]: one for one in verdict["candidates"]}
     winner, second = candidates[verdict["winner"]], candidates[verdict["runner_up"]]
@@ -134,35 +133,26 @@ def gain(task: dict) -> Gain:
     )
 
 
-def cpu_costs() -> list[Cost]:
-    """Every kind of score on 2 CPU cores, in order of time."""
-    measured = {row["name"]: row for row in load("choose-shape")["results"]}
-    costs = [
-        Cost(
-            label,
-            measured[name]["forward_backward_ratio"],
-            name.removeprefix("textbook_"),
-            measured[name]["textbook"],
-            digits=2,
+def costs() -> dict[str, Cost]:
+    """What each score costs, by its name.
+
+    The cost of a score is the time of a forward and backward pass over that of scaled dot at the same
+    length, heads and width, on the machine that choose-shape.json names. The README, its picture and
+    docs/choosing.md all take it from here, so that a reader meets one number.
+    """
+    return {
+        row["name"]: Cost(
+            row["name"],
+            row["forward_backward_ratio"],
+            row["forward_backward_peak_bytes"],
+            row["textbook"],
         )
-        for name, label in ON_CPU.items()
-    ]
-    return sorted(costs, key=lambda cost: cost.times)
+        for row in load("choose-shape")["results"]
+        if row["status"] == "measured"
+    }
 
 
-def gpu_costs() -> list[Cost]:
-    """Additive attention, hidden 16, on one H200, over dot by cuDNN; in the order of `ON_GPU`."""
-    settings = {one["key"]: one for one in load("h200")["settings"]}
-    rows = {row["name"]: row for row in settings["b4-h16-q4096-k4096-n16-v64-bfloat16"]["rows"]}
-    passes = {name: rows[name]["passes"]["forward+backward"] for name in ON_GPU}
-    return [
-        Cost(
-            label,
-            passes[name]["over"]["dot"]["ratio"],
-            "scaled_dot" if name == "dot cuDNN" else "additive",
-            name.startswith("textbook"),
-            digits=3,
-            heads=passes[name]["scaled_from_heads"],
-        )
-        for name, label in ON_GPU.items()
-    ]
+def shown_costs() -> list[Cost]:
+    """The costs that the picture shows, the cheapest first."""
+    measured = costs()
+    return sorted((measured[name] for name in COSTED), key=lambda cost: cost.times)

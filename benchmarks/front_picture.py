@@ -1,6 +1,7 @@
-"""The picture of the front page as SVG: what the right score gains, and what each costs.
+"""The picture of the front page as SVG: what the right score gains, and what each score costs.
 
-Text stays text, and the colours follow the reader's wish for light or dark, on a ground of their own.
+Text stays text, so that it can be searched and read aloud. The colours follow the reader's choice of a light
+or dark theme. The background is drawn too, because GitHub's own theme may be the other one.
 """
 
 from __future__ import annotations
@@ -10,14 +11,14 @@ import re
 from collections.abc import Iterator
 from html import escape
 
-from front import Cost, Gain
+from front import COSTED, Cost, Gain
 
 WIDTH, EDGE = 760, 24
 ROW, BAR = 46, 25
 AXIS = (EDGE + 6, 480)  # accuracies from 0 to 1
-BARS = (250, 690)  # times from 1 to 200
-MOST = 200
-SIZE = re.compile(r", \d+ hidden|，\d+ 个隐藏单元")  # no room for it
+BARS = (250, 690)  # costs from 1 to MOST
+MOST = 40
+SIZE = re.compile(r", \d+ hidden|，\d+ 个隐藏单元")  # left out: there is no room for it
 STYLE = """
 :root { --ground: #ffffff; --ink: #1f2328; --faint: #59636e; --line: #d1d9e0;
   --scaled_dot: #6e7781; --cosine: #0969da; --additive: #bc4c00; --other: #8250df; }
@@ -38,46 +39,39 @@ TEXTS = {
         "gain": "What the right score gains",
         "gain_axis": "accuracy, from that of scaled dot (grey) to that of the winner",
         "same": "no difference that matters",
-        "cost": "What it costs",
+        "cost": "What a score costs",
         "cost_axis": "time of a forward and backward pass over that of scaled dot (logarithmic)",
-        "cpu": "2 CPU cores, length 1024",
-        "gpu": "one NVIDIA H200, length 4096",
-        "scaled": "scaled from {} of 64 heads",
+        "where": "{threads} CPU cores ({name}), length {length}, {heads} heads, width {width}, hidden {hidden}",
     },
     "zh": {
-        "gain": "选对打分，能得到什么",
+        "gain": "选对打分函数的收益",
         "gain_axis": "准确率：从缩放点积（灰点）到胜者",
-        "same": "没有要紧的差别",
-        "cost": "要付出什么",
-        "cost_axis": "前向加反向的时间，是缩放点积的多少倍（对数轴）",
-        "cpu": "2 个 CPU 核，长度 1024",
-        "gpu": "一块 NVIDIA H200，长度 4096",
-        "scaled": "由 64 个头中的 {} 个推算",
+        "same": "无实质差异",
+        "cost": "各种打分函数的开销",
+        "cost_axis": "前向加反向的耗时，是缩放点积的多少倍（对数轴）",
+        "where": "{threads} 个 CPU 核（{name}），长度 {length}，{heads} 个头，宽度 {width}，{hidden} 个隐藏单元",
     },
 }
 
 
-def draw(gains: list[Gain], cpu: list[Cost], gpu: list[Cost], language: str) -> str:
-    """The whole picture."""
+def draw(gains: list[Gain], costs: list[Cost], setting: dict, language: str) -> str:
+    """The whole picture; `setting` says where and at which sizes the costs were measured."""
     words = TEXTS[language]
-    upper = [*gain_panel(gains, words, language)]
     top = 92 + ROW * len(gains) + 40
     lower = [
         text(EDGE, top, words["cost"], "title"),
         text(EDGE, top + 21, words["cost_axis"], "faint"),
+        text(EDGE, top + 40, words["where"].format(**setting), "faint"),
+        *bars(costs, top + 54, language),
     ]
-    top += 50
-    for name, costs in (("cpu", cpu), ("gpu", gpu)):
-        lower += [text(EDGE, top, words[name], "strong"), *bars(costs, top + 8, language)]
-        top += 8 + BAR * len(costs) + 32
-    height = top - 20
+    height = top + 54 + BAR * len(costs) + 20
     size = f'viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}"'
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" lang="{language}">',
         f"<title>{escape(words['gain'])}. {escape(words['cost'])}</title>",
         f"<style>{STYLE}</style>",
         f'<rect width="{WIDTH}" height="{height}" rx="8" fill="var(--ground)"/>',
-        *upper,
+        *gain_panel(gains, words, language),
         *lower,
         "</svg>",
     ]
@@ -85,7 +79,7 @@ def draw(gains: list[Gain], cpu: list[Cost], gpu: list[Cost], language: str) -> 
 
 
 def gain_panel(gains: list[Gain], words: dict[str, str], language: str) -> Iterator[str]:
-    """One row for each property: a grey dot, and the winner's where there is one."""
+    """One row for each property: a grey dot for scaled dot, and a coloured one where another score wins."""
     left, right = AXIS
     yield text(EDGE, 36, words["gain"], "title")
     yield text(EDGE, 57, words["gain_axis"], "faint")
@@ -97,7 +91,7 @@ def gain_panel(gains: list[Gain], words: dict[str, str], language: str) -> Itera
     for number, gain in enumerate(gains):
         y = 106 + ROW * number
         start, end = (left + share * (right - left) for share in (gain.before, gain.after))
-        # A ground behind the words keeps the lines of the axis out of them.
+        # A background behind the words, so that the lines of the axis do not run through them.
         yield text(left, y - 14, gain.prop[language], "", ground=True)
         if gain.beaten:
             colour = colour_of(gain.score)
@@ -115,7 +109,7 @@ def gain_panel(gains: list[Gain], words: dict[str, str], language: str) -> Itera
 
 
 def bars(costs: list[Cost], top: float, language: str) -> Iterator[str]:
-    """Bars on a logarithmic axis; what is taught has a dashed outline."""
+    """Bars on a logarithmic axis; a textbook formula has a dashed outline."""
     left, right = BARS
     for number, cost in enumerate(costs):
         y = top + BAR * number
@@ -126,24 +120,25 @@ def bars(costs: list[Cost], top: float, language: str) -> Iterator[str]:
             if cost.textbook
             else f'style="fill: {colour}"'
         )
-        yield text(left - 10, y + 15, cost.label[language], "end")
+        yield text(left - 10, y + 15, COSTED[cost.name][language], "end")
         yield f'<rect x="{left}" y="{y + 3}" width="{width:.1f}" height="{BAR - 8}" rx="2" {look}/>'
         yield text(left + width + 8, y + 15, str(cost), "strong")
-        if cost.heads is not None:  # the outline has room for it
-            yield text(left + 10, y + 15, TEXTS[language]["scaled"].format(cost.heads), "faint")
 
 
 def colour_of(score: str) -> str:
+    """The colour of a score: three have one of their own."""
     return f"var(--{score if score in ('scaled_dot', 'cosine', 'additive') else 'other'})"
 
 
 def dot(x: float, y: float, colour: str) -> str:
+    """A point of the upper panel."""
     return f'<circle cx="{x:.1f}" cy="{y}" r="6.5" style="fill: {colour}"/>'
 
 
 def text(
     x: float, y: float, words: str, kind: str, *, colour: str = "", ground: bool = False
 ) -> str:
+    """A line of text; `kind` is its class, `ground` draws the background around its letters."""
     style = f' style="fill: {colour}"' if colour else ""
     if ground:
         style = ' style="paint-order: stroke; stroke: var(--ground); stroke-width: 5"'

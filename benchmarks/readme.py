@@ -1,8 +1,7 @@
-"""Writes what is measured into README.md, README.zh-CN.md and docs/benchmarks.md, from committed results.
+"""Writes measured numbers into README.md, README.zh-CN.md and docs/benchmarks.md, from committed results.
 
-`python benchmarks/readme.py` replaces what stands between `<!-- NAME: ... -->` and `<!-- /NAME -->`, and
-draws the picture of the front page. With --check nothing is written, and the exit status says whether
-all is up to date.
+`python benchmarks/readme.py` replaces the text between `<!-- NAME: ... -->` and `<!-- /NAME -->`, and draws the
+picture of the front page. With --check it writes nothing, and its exit status is 1 if a file is out of date.
 """
 
 from __future__ import annotations
@@ -19,40 +18,38 @@ from front_picture import draw
 from choosing import MARKS, result
 
 ROOT = Path(__file__).parents[1]
+# The candidates of `regard bench` whose cost over dot docs/benchmarks.md sums up in a sentence.
+ON_GPU = ("sine fast", "sine matched", "exact", "textbook compiled")
 PICTURES = {"en": "docs/assets/front.svg", "zh": "docs/assets/front.zh.svg"}
-# The headline table: its head, what it says where scaled dot stays, and what stands below it.
+# The headline table: its head, what it says where scaled dot stays, and the note below it.
 HEADLINE = {
     "en": {
-        "head": "| your data | use | accuracy | over scaled dot | time | claims |",
+        "head": "| your data | use | accuracy | over scaled dot | cost | claims |",
         "same": "no difference that matters",
         "or": ", or ",
         "hidden": " at {} hidden",
         "lead": "**{:+.1f} points** [{:.1f}, {:.1f}]",
         "note": (
-            "What `make demo` found in {seconds} s on 2 CPU cores: every score, behind projections, trained "
-            "with the same data, steps and learning rates, {seeds} seeds, 95% intervals that hold for all alternatives "
-            "together. *Accuracy* goes from scaled dot to the score to use. *Time* is that of a forward "
-            "and backward pass over scaled dot's there, length {length}, {heads} heads, hidden {hidden}. On "
-            "one NVIDIA H200, bf16, batch 4, 16 heads, length 4096, hidden 16, additive takes {close} the time "
-            "of cuDNN's dot by the series ({fast} by a coarser one) and {exact} exactly, where the "
-            "textbook's, compiled, takes {taught}{scaled}. Claims: ✓ holds, ◐ with conditions, ? not decided."
+            "`make demo` found this in {seconds} s on 2 CPU cores. Every score sits behind learned projections and "
+            "is trained on the same data, for the same steps, at the same learning rates, from {seeds} seeds. The "
+            "95% intervals hold for all alternatives together. *Accuracy* goes from scaled dot to the score to "
+            "use. *Cost*, measured by `regard choose --shape`, is the time of a forward and backward pass over that "
+            "of scaled dot at the same length, heads and width ({length}, {heads}, {width}; hidden {hidden}; "
+            "{dtype}), on {threads} CPU cores ({name}). Claims: ✓ holds, ◐ holds with conditions, ? not decided."
         ),
-        "scaled": " (scaled from {} of 64 heads)",
     },
     "zh": {
-        "head": "| 你的数据 | 推荐 | 准确率 | 比缩放点积高 | 时间 | 论断 |",
-        "same": "没有要紧的差别",
+        "head": "| 你的数据 | 推荐 | 准确率 | 比缩放点积高 | 开销 | 论断 |",
+        "same": "无实质差异",
         "or": "，或",
         "hidden": "（{} 个隐藏单元时）",
         "lead": "**{:+.1f} 个百分点** [{:.1f}, {:.1f}]",
         "note": (
-            "这是 `make demo` 在 2 个 CPU 核上运行 {seconds} 秒的结果：每种打分前面都有投影，用相同的数据、步数和学习率训练，"
-            "{seeds} 个种子；95% 区间对所有候选同时成立。*准确率*是从缩放点积到推荐的打分。*时间*是前向加反向的耗时"
-            "相对缩放点积的倍数，长度 {length}，{heads} 个头，{hidden} 个隐藏单元。在一块 NVIDIA H200 上（bf16，批大小 4，"
-            "16 个头，长度 4096，16 个隐藏单元），加性注意力用级数是 cuDNN 点积的 {close}（较粗的级数 {fast}），精确计算是 "
-            "{exact}，而教科书写法即使编译也要 {taught}{scaled}。论断：✓ 成立，◐ 有条件地成立，? 未能判定。"
+            "这是 `make demo` 在 2 个 CPU 核上运行 {seconds} 秒得到的结果。每种打分函数前面都有可学习的投影，使用相同的数据、"
+            "步数和学习率，从 {seeds} 个种子出发训练；95% 区间对所有候选同时成立。*准确率*是从缩放点积到推荐的打分函数。"
+            "*开销*由 `regard choose --shape` 测得，是前向加反向的耗时与相同长度、头数、宽度（{length}、{heads}、{width}；{hidden} 个隐藏单元；{dtype}）的"
+            "缩放点积的耗时之比，机器为 {threads} 个 CPU 核（{name}）。论断：✓ 成立，◐ 有条件地成立，? 未能判定。"
         ),
-        "scaled": "（由 64 个头中的 {} 个推算）",
     },
 }
 
@@ -60,8 +57,7 @@ HEADLINE = {
 def headline_table(language: str) -> str:
     """Which score for which data, and what it costs: the table of the front page."""
     words, rows = HEADLINE[language], []
-    cost = {one.score: str(one) for one in front.cpu_costs() if not one.textbook}
-    hidden = front.load("choose-shape")["shape"]["hidden"]
+    cost, hidden = front.costs(), setting()["hidden"]
     for gain in front.gains():
         use = f"**{gain.use[language]}**"
         if gain.instead:
@@ -71,35 +67,39 @@ def headline_table(language: str) -> str:
             accuracy = f"{100 * gain.before:.1f}% → {accuracy}"
         lead = words["lead"].format(*(100 * x for x in gain.lead)) if gain.beaten else words["same"]
         claims = " ".join(claim(name) for name in gain.claims)
-        time = cost[gain.score]
+        price = str(cost[gain.score])
         # Costs are measured at one hidden width, which need not be the one to use.
         if " hidden" in gain.use["en"]:
-            time += words["hidden"].format(hidden)
-        cells = [gain.prop[language], use, accuracy, lead, time, claims]
+            price += words["hidden"].format(hidden)
+        cells = [gain.prop[language], use, accuracy, lead, price, claims]
         rows.append(f"| {' | '.join(cells)} |")
     return "\n".join([words["head"], "|---|---|---|---|---|---|", *rows, "", note(language)])
 
 
 def note(language: str) -> str:
     """How the headline was measured."""
-    trained, shape = front.load("choose"), front.load("choose-shape")["shape"]
-    gpu = dict(zip(front.ON_GPU, front.gpu_costs(), strict=True))
-    names = {"fast": "sine fast", "close": "sine matched", "exact": "exact"}
-    names |= {"taught": "textbook compiled"}
-    words, heads = HEADLINE[language], gpu["textbook compiled"].heads
-    return words["note"].format(
+    trained = front.load("choose")
+    return HEADLINE[language]["note"].format(
         seconds=round(trained["seconds"]),
         seeds=len(trained["tasks"][0]["verdict"]["seeds"]),
-        length=shape["len_q"],
-        heads=shape["heads"],
-        hidden=shape["hidden"],
-        scaled="" if heads is None else words["scaled"].format(heads),
-        **{word: str(gpu[name]) for word, name in names.items()},
+        **setting(),
     )
 
 
+def setting() -> dict:
+    """Sizes and machine of the costs, by the names that the texts use."""
+    found = front.load("choose-shape")
+    sizes, machine = found["shape"], found["machine"]
+    return {
+        "length": sizes["len_q"],
+        **{name: sizes[name] for name in ("heads", "width", "hidden")},
+        "dtype": sizes["dtype"].replace("float", "fp"),
+        **{name: machine[name] for name in ("threads", "name")},
+    }
+
+
 def mine() -> str:
-    """What `regard choose` said of the file that the README makes."""
+    """What `regard choose` answered for the file that the README makes."""
     (task,) = front.load("choose-mine")["tasks"]
     said = [task["verdict"]["recommendation"][0], f"score = {task['verdict']['code']}"]
     return "\n".join(["```text", *(textwrap.fill(line, 100) for line in said), "```"])
@@ -143,14 +143,35 @@ def gpu_table() -> str:
         limit = bar["bar_text"].replace("<=", "≤").replace(">=", "≥")
         measured = f"{bar['measured_text']}{missed} | {bar['eager_text']}"
         rows.append(f"| {bar['name']} | {over} | {measured} | {limit} |")
-    setting = (
+    sizes = (
         "bf16, batch 4, 16 heads, length 4096, value dim 64, a and b standard normal, |v|₁ = 5, all "
         f"work counted from projected a and b to the output; torch {about['torch']}, triton "
         f"{about['triton']}. Bars are held against device time. Dot at d=64 is another score: the "
         "ratio says what additive attention costs beside it, not that the two learn the same."
     )
-    rows += ["", " ".join([*(f"[{i}] {note}." for i, note in enumerate(notes, 1)), setting])]
+    rows += ["", " ".join([*(f"[{i}] {note}." for i, note in enumerate(notes, 1)), sizes])]
+    rows += [
+        "",
+        f"Forward and backward at hidden 16, device time over cuDNN's dot: {over_dot(found)}.",
+    ]
     return "\n".join(rows)
+
+
+def over_dot(found: dict) -> str:
+    """What additive attention costs over cuDNN's dot on the GPU, each way of computing it by its name."""
+    key = "b4-h16-q4096-k4096-n16-v64-bfloat16"
+    rows = next(one["rows"] for one in found["settings"] if one["key"] == key)
+    ratios = {
+        row["name"]: row["passes"]["forward+backward"]["over"]["dot"]["ratio"]
+        for row in rows
+        if row["name"] in ON_GPU
+    }
+    return ", ".join(f"`{name}` {three_digits(ratios[name])}x" for name in ON_GPU if name in ratios)
+
+
+def three_digits(number: float) -> str:
+    """A ratio as the table of bars writes it: 1.64, 52.9."""
+    return f"{number:.{max(3 - len(str(int(number))), 0)}f}"
 
 
 PAGES: dict[str, dict[str, Callable[[], str]]] = {
@@ -176,19 +197,18 @@ def filled(text: str, tables: dict[str, Callable[[], str]], page: str) -> str:
 
 
 def written() -> dict[Path, str]:
-    """What every file is to hold."""
+    """The text that every file should hold, by its path."""
     found = {
         ROOT / page: filled((ROOT / page).read_text(encoding="utf-8"), tables, page)
         for page, tables in PAGES.items()
     }
-    costs = front.cpu_costs(), front.gpu_costs()
     for language, path in PICTURES.items():
-        found[ROOT / path] = draw(front.gains(), *costs, language)
+        found[ROOT / path] = draw(front.gains(), front.shown_costs(), setting(), language)
     return found
 
 
 def main() -> int:
-    """Write or check."""
+    """Write the files, or check them."""
     stale = [
         (path, text)
         for path, text in written().items()

@@ -26,7 +26,7 @@ def spell(n: int) -> list[str]:
 
 
 def translate(numbers: list[int]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Words; digits, the end, and padding; how many words."""
+    """Words; digits with the end mark and padding; the number of words."""
     source = [torch.tensor([WORDS[word] for word in spell(n)]) for n in numbers]
     target = [torch.tensor([*map(int, str(n)), EOS]) for n in numbers]
     pad = torch.nn.utils.rnn.pad_sequence

@@ -22,7 +22,7 @@ class Lookup(nn.Module):
         self.read = nn.Linear(DIM, VALUES)
 
     def forward(self, *tokens):
-        """Three times (sequences, places) to logits of the answers."""
+        """Logits of the answers for names, values and questions, each (sequences, places)."""
         x = sum(embed(ids) for embed, ids in zip(self.embed, tokens, strict=True))
         return self.read(self.attention(x, x, x, need_weights=False)[0])
 
@@ -35,7 +35,7 @@ def batch():
 
 
 def train(steps, fast):
-    """Train, with another learning rate for the projections; gives the share of answers."""
+    """Train, with another learning rate for the projections; returns the share of right answers."""
     rates = {name: fast if "in_proj" in name else 5e-3 for name, _ in model.named_parameters()}
     groups = [{"params": x, "lr": rates[name]} for name, x in model.named_parameters()]
     optimizer = torch.optim.Adam(groups)

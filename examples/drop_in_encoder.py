@@ -1,8 +1,8 @@
 """Other scores inside torch's own encoder: look up the value that belongs to a key.
 
 Each sequence begins with a key alone, the question; up to 8 pairs of a key and a value follow,
-padded. The model says which value stands beside that key. `nn.TransformerEncoder` is built as
-always, and `replace_attention` puts the score in. Takes about 10 seconds on one core.
+padded. The model predicts the value that is paired with that key. `nn.TransformerEncoder` is built
+as usual, and `replace_attention` puts the score in. Takes about 10 seconds on one core.
 """
 
 import torch
@@ -14,7 +14,7 @@ KEYS, VALUES, PAIRS, DIM, HEADS = 16, 8, 8, 32, 4
 
 
 def batch(size: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Keys and values (size, PAIRS + 1), what is padding, and the answers."""
+    """Keys and values (size, PAIRS + 1), the padding mask, and the answers."""
     keys = torch.rand(size, KEYS).argsort(-1)[:, :PAIRS]
     values = torch.randint(VALUES, (size, PAIRS))
     lengths = torch.randint(2, PAIRS + 1, (size, 1))

@@ -2,8 +2,8 @@
 
 Each graph is bipartite and complete: SIZE sources, each a (key, value), to SIZE targets, each a key
 to look up. A target must answer with the value of the source that has its key. Under GAT every
-target ranks the sources alike, so that a head serves one key at most; GATv2 ranks them anew for
-each. Takes about 7 seconds on one core.
+target ranks the sources in the same order, so a head serves at most one key. GATv2 ranks them for
+each target. Takes about 7 seconds on one core.
 """
 
 import torch

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import json
 import re
 from pathlib import Path
@@ -17,13 +17,11 @@ RESULTS = ROOT / "benchmarks" / "claims"
 LINK = re.compile(r"\[([A-Z]\d+) (\S)\]\(claims\.md#(\w+)\)")
 
 
-@pytest.fixture(scope="module")
-def writer():
+@pytest.fixture
+def writer(monkeypatch):
     """benchmarks/choosing.py, which is a script and no package's."""
-    spec = importlib.util.spec_from_file_location("choosing", ROOT / "benchmarks" / "choosing.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    return importlib.import_module("choosing")
 
 
 def test_verdicts_are_those_of_the_results(writer):
@@ -85,6 +83,13 @@ def test_costs_are_those_that_were_measured(writer):
     row = writer.costs("`ScaledDot` | `LowRank` | `GATv2` | `GAT`").split("|")[2:-1]
     told = [f"{times[name]:.1f}x" for name in ("scaled_dot", "low_rank", "gatv2")]
     assert [cell.split(",")[0].strip() for cell in row] == [*told, "not measured"]
+
+
+def test_the_last_chapter_names_the_same_cost(writer):
+    cost = f"{writer.front.costs()['additive'].times:.1f}"
+    for language, words in (("en", f"{cost} times the time of"), ("zh", f"{cost} 倍")):
+        page = ROOT / "docs" / "learn" / language / "8-which-one.md"
+        assert words in page.read_text(encoding="utf-8").replace("\n", " ")
 
 
 def test_every_claim_that_a_rule_of_the_chooser_rests_on_is_here():

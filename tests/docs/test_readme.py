@@ -77,13 +77,21 @@ def test_a_cost_says_at_which_hidden_width_it_was_measured():
         ]
 
 
+@BOTH
+def test_no_other_ratio_of_times_is_on_the_page(page, writer):
+    """One number with one definition: what a score costs, from `front.costs`."""
+    named = {str(cost) for cost in writer.front.costs().values()}
+    assert set(re.findall(r"\b\d[\d.]*x", without_code(page))) <= named
+
+
 def test_a_page_without_its_place_is_one_error(writer):
     with pytest.raises(SystemExit, match="0 places for the table 'choose'"):
         writer.filled("nothing", {"choose": lambda: "table"}, "page.md")
 
 
 def test_it_is_short():
-    assert len(ENGLISH.splitlines()) <= 170
+    """Three screens; examples are in the quick start."""
+    assert len(ENGLISH.splitlines()) <= 130
 
 
 @BOTH

@@ -1,6 +1,6 @@
-"""Run the README's Python examples against the installed wheel, with torch and nothing else.
+"""Run the Python examples of pages against the installed wheel, with torch and nothing else.
 
-    python -I readme.py README.md
+    python -I readme.py README.md docs/quickstart.md
 
 Each block runs in a namespace of its own, as a reader would paste it. A block fenced as
 `python continue` goes on in the namespace of the block before it. A block behind the comment
@@ -22,7 +22,6 @@ import traceback
 import warnings
 from pathlib import Path
 
-NAME = "README.md"
 FENCE = re.compile(
     r"^(?P<needs><!-- needs regard\[\w+\] -->\n)?"
     r"^(?P<indent> *)```python\b(?P<flags>[^\n]*)\n(?P<code>.*?)^(?P=indent)```\s*$",
@@ -69,12 +68,12 @@ def check_import() -> None:
 
 
 def run_block(
-    number: int, line: int, code: str, namespace: dict[str, object], *, needs_extra: bool
+    page: str, number: int, line: int, code: str, namespace: dict[str, object], *, needs_extra: bool
 ) -> bool:
-    """Run one block; on failure say which block and which line of the README."""
+    """Run one block; on failure say which block and which line of the page."""
     try:
-        # Empty lines in front make the traceback count as the README does.
-        program = compile("\n" * (line - 1) + code, NAME, "exec")
+        # Empty lines in front make the traceback count as the page does.
+        program = compile("\n" * (line - 1) + code, page, "exec")
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             exec(program, namespace)
@@ -82,46 +81,51 @@ def run_block(
             raise SystemExit("this block runs with torch alone: it needs no extra")
     except ImportError as error:
         if not needs_extra:
-            return failed_block(number, line, error)
+            return failed_block(page, number, line, error)
     except (Exception, SystemExit) as error:
-        return failed_block(number, line, error)
+        return failed_block(page, number, line, error)
     return True
 
 
-def failed_block(number: int, line: int, error: BaseException) -> bool:
+def failed_block(page: str, number: int, line: int, error: BaseException) -> bool:
     """Say where it went wrong; always False."""
     frames = traceback.extract_tb(error.__traceback__)
-    lines = [frame.lineno for frame in frames if frame.filename == NAME]
+    lines = [frame.lineno for frame in frames if frame.filename == page]
     at = lines[0] if lines else getattr(error, "lineno", line)
-    print(f"\nFAILED: block {number}, {NAME} line {at}", file=sys.stderr)
+    print(f"\nFAILED: block {number}, {page} line {at}", file=sys.stderr)
     traceback.print_exception(error)
     return False
 
 
-def main(readme: str) -> int:
-    """Run all blocks and return the number of those that failed."""
-    text = Path(readme).read_text(encoding="utf-8")
+def run_page(page: str) -> int:
+    """Run all blocks of a page and return the number of those that failed."""
+    text = Path(page).read_text(encoding="utf-8")
     found = blocks(text)
     if not found:
-        raise SystemExit(f"{readme} has no ```python block")
-    check_import()
+        raise SystemExit(f"{page} has no ```python block")
 
     # Tracebacks and torch.compile look up the source of a block here.
-    linecache.cache[NAME] = (len(text), None, text.splitlines(keepends=True), NAME)
+    linecache.cache[page] = (len(text), None, text.splitlines(keepends=True), page)
     failed = 0
     namespace: dict[str, object] = {}
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         for number, (line, code, continues, needs) in enumerate(found, start=1):
             if not continues:
                 namespace = {"__name__": "__main__"}
-            failed += not run_block(number, line, code, namespace, needs_extra=needs)
+            failed += not run_block(page, number, line, code, namespace, needs_extra=needs)
     extra = sum(needs for *_, needs in found)
     print(
-        f"{NAME}: {len(found) - failed} of {len(found)} examples passed, "
+        f"{page}: {len(found) - failed} of {len(found)} examples passed, "
         f"{extra} of them by asking for an extra"
     )
     return failed
 
 
+def main(pages: list[str]) -> int:
+    """Run all blocks of all pages and return the number of those that failed."""
+    check_import()
+    return sum(run_page(page) for page in pages)
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]) > 0)
+    sys.exit(main(sys.argv[1:]) > 0)
