@@ -49,7 +49,7 @@ CASES = {
         {
             "--data none.npz": "No such file",
             "--data dir": "files are .npz",
-            "--data bad.npz": "no good .npz file",
+            "--data bad.npz": "not a valid .npz file",
             "--shape d_q=x,len=3": "positive whole number",
             "--shape d_q=4,len=3 --seconds nan": "no finite number",
             "--minutes nan": "no finite number",
@@ -99,10 +99,10 @@ CASES = {
         True,
         {
             "": "MODEL is missing",
-            "nope": "none of the bundled examples",
+            "nope": "one of the bundled examples",
             "dir": "no config.json",
             "healthy --data none.npz": "no such file",
-            "healthy --data bad.npz": "no .npz archive",
+            "healthy --data bad.npz": "not an .npz archive",
             "healthy --report dir": "is a directory",
             "healthy --report nowhere/out.html": "no folder nowhere",
             "healthy --rate inf": "no finite number",

@@ -1,7 +1,7 @@
-"""How attention calls are caught in any model.
+"""Captures attention calls in any model.
 
-Here belong hooks, torch function modes and operators: one file for each route, each of which gives a
-`Seen`. What is measured of a `Seen` is in `vitals`; where the numbers are kept is in `chart.py`.
+Hooks, torch function modes and operators belong here, one file for each route; every route produces
+a `Seen`. What is measured from a `Seen` is in `vitals`; the numbers are kept in `chart.py`.
 """
 
 from __future__ import annotations

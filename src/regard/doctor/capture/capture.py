@@ -1,8 +1,8 @@
-"""What every route shares: where in the model a call is, and who measures it.
+"""State that every route shares: the stack of running modules, and the chart that records calls.
 
-Under `torch.compile` all of this is traced. State that a graph would have to be compiled for again
-(steps, levels, history) is behind the operators of `operators.py`; what is here, the stack of
-modules and what a follower holds, is at the end of a forward pass what it was before.
+Under `torch.compile` all of this is traced. State whose change would force a graph to be compiled
+again (steps, levels, history) is behind the operators of `operators.py`. The state here, the stack
+of modules and what a follower holds, is the same after a forward pass as before it.
 """
 
 from __future__ import annotations
@@ -31,28 +31,29 @@ from regard.forms import Inner, Pairwise
 from regard.problem import Problem
 
 NUMBERS = itertools.count()
-KEYS: set[int] = set()
-# How many frames up the code of a compiled graph may be: a checkpoint has some of its own.
+KEYS: set[int] = set()  # of the hooks of all watches
+# How many frames up to look for the code of a compiled graph: a checkpoint adds frames of its own.
 NEAR = 40
 FUSED_OFF = (
-    "torch's fused inference path is off while the doctor watches: outputs can differ from it in "
-    "their last bits"
+    "torch's fused inference path is off while the doctor watches, so outputs can differ in their "
+    "last bits"
 )
 FLEX_ROWS = (
-    "FlexAttention in a compiled graph: sampled queries stand for all at the exact level; "
-    "d.examine(batch) reads all"
+    "FlexAttention in a compiled graph: the exact level reads sampled queries only; "
+    "d.examine(batch) reads all of them"
 )
 FLEX_C50 = (
-    "FlexAttention with a score_mod in a compiled graph: c50 is not measured; d.examine(batch) does"
+    "FlexAttention with a score_mod in a compiled graph: c50 is not measured; "
+    "d.examine(batch) measures it"
 )
 
 
 class Capture:
-    """Knows which module of `model` is running, and measures the attention calls in it.
+    """Tracks which module of `model` is running, and records the attention calls in it.
 
     Args:
-        model: whose modules are named.
-        chart: who measures.
+        model: the watched model.
+        chart: measures calls and keeps the numbers.
     """
 
     def __init__(self, model: nn.Module, chart: Chart) -> None:
@@ -62,13 +63,13 @@ class Capture:
         self.follower = Follower()
         self.reader = GradientHooks()
         self.active: Active | None = None
-        self.own = False  # inside a call of regard's own, whose engine calls torch's functions
-        self.fresh = False  # a compiled forward pass has begun and nothing was seen of it yet
+        self.own = False  # inside regard's own attention: what its engine calls is not captured
+        self.fresh = False  # a compiled forward pass has begun, and no call of it was captured yet
         self.token = torch.zeros((), device="cpu")
         self.thread = threading.get_ident()
         self.places: list[WatchedModule] = []
         self.modules: set[nn.Module] = set()
-        self.key = 0  # of its hooks, while they are there
+        self.key = 0  # under which the hooks are stored
         self._undo: list[Callable[[], object]] = []
         self.model = model
         RECEIVERS[self.number] = self
@@ -76,14 +77,15 @@ class Capture:
     def hook(self) -> None:
         """Put the hooks on the model."""
         self.thread = threading.get_ident()
-        # Below all numbers of torch's, and the same for a watch that comes after this one.
+        # torch counts its hooks from 0, so negative keys are free. A later watch gets the same key
+        # again and can run the graphs that were compiled for this one.
         self.key = next(key for key in itertools.count(-1, -1) if key not in KEYS)
         KEYS.add(self.key)
         self.places, self._undo = hook_modules(self.model, self, self.number, self.key)
         self.modules = set(self.model.modules())
 
     def unhook(self) -> None:
-        """Take them off; nothing is seen from here on, even in the middle of a forward pass."""
+        """Take the hooks off; nothing is captured afterwards, even within a forward pass."""
         for undo in self._undo:
             undo()
         KEYS.discard(self.key)
@@ -95,17 +97,17 @@ class Capture:
 
     @contextmanager
     def writing_in(self, chart: Chart) -> Iterator[None]:
-        """Measure into another chart: for runs on the side, of which the own one gets no step."""
+        """Record in another chart, for extra runs that must not count as steps in the own one."""
         own, self.chart = self.chart, chart
         try:
             yield
         finally:
             self.chart = own
 
-    # What the hooks tell.
+    # Called by the hooks.
 
     def enter(self, place: WatchedModule, training: bool) -> None:
-        """A module begins; the outermost one begins a step."""
+        """Push a module that begins; the outermost one begins a step."""
         if torch.compiler.is_compiling():
             if not self.stack:
                 self.fresh = True
@@ -113,7 +115,7 @@ class Capture:
             return
         else:
             if self.stack and place is self.stack[0] and not self._within_itself():
-                # Ctrl-C ended the pass before: torch tells hooks of no error but `Exception`.
+                # Ctrl-C ended the pass before: torch calls `leave` after an `Exception` only.
                 self.stack.clear()
                 self.follower.clear()
             if not self.stack:
@@ -126,7 +128,7 @@ class Capture:
         self.stack.append(place)
 
     def leave(self, place: WatchedModule) -> None:
-        """A module ends."""
+        """Pop a module that ends, and modules inside it that were interrupted."""
         if not torch.compiler.is_compiling() and self._elsewhere():
             return
         self.follower.leave(len(self.stack))
@@ -136,11 +138,11 @@ class Capture:
             del self.stack[self.stack.index(place) :]
 
     def _elsewhere(self) -> bool:
-        """In another thread, or in a forward pass that backward runs again (checkpointing)."""
+        """Whether this is another thread, or a pass that backward repeats (checkpointing)."""
         return torch._C._current_graph_task_id() != -1 or threading.get_ident() != self.thread
 
     def _within_itself(self) -> bool:
-        """Whether the module that begins is called by one of the model that is running still."""
+        """Whether a module of the model that is still running calls the one that begins."""
         frame, running = sys._getframe(2), 0
         while frame is not None and running < 2:
             called = frame.f_code is nn.Module._call_impl.__code__
@@ -149,13 +151,14 @@ class Capture:
         return running > 1
 
     def looking(self) -> bool:
-        """Whether a call now is one of the model."""
+        """Whether a call made now is captured: inside the model, and outside regard's attention."""
         return len(self.stack) > 0 and not self.own
 
     def _in_graph(self) -> bool:
-        """Whether Python code that a compiler made runs this, and so has told of the call already.
+        """Whether code generated by a compiler makes this call, which was then recorded already.
 
-        Backend "eager" does so. A model that is itself a `torch.fx` graph is none of that kind.
+        That happens with the backend "eager". A model that is itself a `torch.fx` graph does not
+        count.
         """
         frame = sys._getframe(2)
         for _ in range(NEAR):
@@ -166,12 +169,12 @@ class Capture:
             frame = frame.f_back
         return False
 
-    # What is done with what was seen.
+    # Recording.
 
     def show(
         self, route: str, seen: Seen, sides: dict[str, Tensor], scale: float | None = None
     ) -> Tensor | None:
-        """Measure a call; inside a graph returns the ticket for its gradients.
+        """Record a call; inside a graph, return the ticket for its gradients.
 
         `sides` are the tensors whose gradients are read in eager mode.
         """
@@ -179,12 +182,12 @@ class Capture:
         if torch.compiler.is_compiling():
             first, self.fresh = self.fresh, False
             return send(self.token, place.handle, route, seen, scale, first)
-        # torch compiles FlexAttention even where the user did not ask for it.
+        # Not for FlexAttention: torch compiles it even where the user did not ask for that.
         if route != "flex" and self._in_graph():
             return None
         ticket = self.chart.record(place.name, route, seen)
         if ticket is not None:
-            # Only there may heads be part of the batch dim.
+            # Only attention written out may have its heads in the batch dim.
             heads = place.heads if route == "softmax" else 1
             self.reader.read(self.chart, ticket, sides, heads)
         return None
@@ -195,11 +198,11 @@ class Capture:
         return self.chart.step
 
     def receive(self, place: int, route: str, seen: Seen, first: bool) -> tuple[int, int]:
-        """A call out of a compiled graph."""
+        """Record a call from a compiled graph; (site, step), or (-1, -1) if it was not recorded."""
         if not self._undo:  # detached
             return -1, -1
         name = self.places[place].name
-        if torch._C._current_graph_task_id() != -1:  # a checkpoint is computed again
+        if torch._C._current_graph_task_id() != -1:  # backward repeats a checkpoint
             ticket = self.chart.ticket_again(name)
         else:
             if first:
@@ -209,7 +212,7 @@ class Capture:
         return (-1, -1) if ticket is None else (ticket.site.index, ticket.step)
 
     def _note_flex(self, seen: Seen, name: str) -> None:
-        """What functions that do not leave a graph leave unknown."""
+        """Note what cannot be measured because the user's functions stay inside the graph."""
         if seen.flex is None or seen.flex.rows is None:
             return
         if self.chart.level is Level.EXACT and seen.flex.rows.shape[0] < size_of(seen).queries:
@@ -218,7 +221,7 @@ class Capture:
             self.chart.note(FLEX_C50, name)
 
     def receive_gradient(self, site: int, step: int, side: str, gradient: Tensor) -> None:
-        """A gradient out of a compiled graph."""
+        """Record a gradient from a compiled graph."""
         if site < len(self.chart.order):
             ticket = Ticket(self.chart.order[site], step)
             self.chart.record_gradient(ticket, side, as_heads(gradient))
@@ -226,7 +229,10 @@ class Capture:
     # regard's own attention.
 
     def begin_own(self, problem: Problem) -> tuple[Problem, bool | None]:
-        """Told before an engine runs; gives the problem with gradients tapped, and what `end_own` wants."""
+        """Record a call before its engine runs.
+
+        Returns the problem, with gradients tapped inside a graph, and the argument for `end_own`.
+        """
         if not torch.compiler.is_compiling() and self._elsewhere():
             return problem, None
         before = self.own
@@ -244,7 +250,7 @@ class Capture:
         return problem, before
 
     def end_own(self, before: bool | None) -> None:
-        """Told when the engine is done, by an error too."""
+        """Called when the engine has ended, also by an error."""
         if before is not None:
             self.own = before
 

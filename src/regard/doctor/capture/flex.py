@@ -1,8 +1,9 @@
-"""FlexAttention: a function of the user's makes the logits of the products, another one hides pairs.
+"""Captures FlexAttention, where one user function changes the logits and another hides pairs.
 
-torch compiles its operator in any case, so that it comes by twice: traced, and then run. Called
-without a compiler it is measured when it is run, where both functions are at hand, at any level. In
-a graph of the user's there is no function left when it runs: its rows are computed in the graph.
+torch always compiles the operator, so the mode meets each call twice: when it is traced and when it
+runs. A call outside the user's own graphs is measured when it runs: both functions are available
+then, so every level works. Inside a graph of the user's the functions no longer exist at run time,
+so the logits of sampled rows are computed in the graph.
 
 Shape legend: B batch, H query heads, R sampled queries, L keys.
 """
@@ -40,14 +41,14 @@ ARGUMENTS = (
 
 
 def flex(mode: Mode, func: Callable, args: tuple, kwargs: dict) -> Any:
-    """The operator behind torch's `flex_attention`."""
+    """Measure and run the operator behind torch's `flex_attention`."""
     capture = mode.capture
     if passes_by() or not capture.looking():
         return func(*args, **kwargs)
     given = {**dict(zip(ARGUMENTS[: len(args)], args, strict=True)), **kwargs}
     query, key, value = (given[side] for side in SIDES)
     q, k, v = query.detach(), key.detach(), value.detach()
-    if k.shape[0] != q.shape[0]:  # keys that all sequences share
+    if k.shape[0] != q.shape[0]:  # all sequences share the keys
         k, v = (x.expand(q.shape[0], -1, -1, -1) for x in (k, v))
     seen = Seen(q, k, v, given["scale"])
     if torch.compiler.is_compiling():
@@ -64,12 +65,12 @@ def flex(mode: Mode, func: Callable, args: tuple, kwargs: dict) -> Any:
 
 
 def passes_by() -> bool:
-    """Whether this is the one of the two times that a call comes by at which it is not looked at."""
+    """Whether this is the one of the two meetings with a call at which it is not measured."""
     return called_uncompiled() == torch.compiler.is_compiling()
 
 
 def called_uncompiled() -> bool:
-    """Whether torch's `flex_attention` itself is running, and not a graph that was made of it."""
+    """Whether torch's `flex_attention` itself is running, and not a graph compiled from it."""
     module = sys.modules["torch.nn.attention.flex_attention"]
     code = module.flex_attention.__code__
     frame = sys._getframe(1)
@@ -78,12 +79,13 @@ def called_uncompiled() -> bool:
     return frame is not None
 
 
-# `torch.compiler.assume_constant_result`, which would load the compiler: that takes seconds.
+# What `torch.compiler.assume_constant_result` sets. Calling it would load the compiler, which takes
+# seconds.
 called_uncompiled._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def with_functions(given: dict[str, Any]) -> SeenFlex:
-    """Both functions, with the tensors that torch has taken out of them."""
+    """Both user functions, given the tensors that torch has lifted out of them."""
     score, mask = given["score_mod"], given["block_mask"][-1]
     of_score = given.get("score_mod_other_buffers", ())
     of_mask = given.get("mask_mod_other_buffers", ())
@@ -98,15 +100,16 @@ def with_functions(given: dict[str, Any]) -> SeenFlex:
 
 
 def functions(score: Callable, mask: Callable, like: Tensor) -> SeenFlex:
-    """The two, the first only where it does anything but return the product."""
+    """Both user functions; the score function only where it does more than return the product."""
     product, place = like.new_zeros((), dtype=torch.float32), like.new_zeros((), dtype=torch.int64)
     with torch.no_grad(), indexing():
+        # A function that changes nothing returns the very tensor that it was given.
         changes = score(product, place, place, place, place) is not product
     return SeenFlex(changes, score if changes else None, mask)
 
 
 def in_graph(capture: Capture, seen: Seen, score: Callable, mask: Callable) -> SeenFlex:
-    """The logits of sampled queries, as part of the graph, unless norms are all that is measured."""
+    """The logits of sampled queries, computed in the graph; none where only norms are measured."""
     query = seen.query
     assert query is not None
     found = functions(score, mask, query)

@@ -1,8 +1,8 @@
-"""The gradient that reaches queries, keys and values, read without touching a bit of it.
+"""Reads the gradients that reach queries, keys and values, without changing a bit of them.
 
-In eager mode a hook on the tensor reads its gradient: that of all its uses, where one tensor is
-query and key at once. A compiled graph takes no such hooks. There an identity is put before the
-call, whose backward reads what passes.
+In eager mode a hook on the tensor reads its gradient; where one tensor is both query and key, that
+is the sum over both uses. A compiled graph takes no such hooks: there an identity is put before the
+call, and its backward reads the gradient.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ SIDES = ("query", "key", "value")
 
 
 class GradientHooks:
-    """Hooks on tensors; keeps those on leaves in hand, which would live as long as the leaf."""
+    """Hooks on tensors that read their gradients.
+
+    Hooks on leaves are kept, so that they can be removed: they would live as long as the leaf.
+    """
 
     def __init__(self) -> None:
         self._on_leaves: dict[tuple[str, str], Any] = {}
@@ -33,20 +36,21 @@ class GradientHooks:
             if not x.is_leaf:
                 x.register_hook(hook)
                 continue
+            # The leaf still has its hook of the step before: replace it, or hooks would pile up.
             place = (ticket.site.name, side)
             if place in self._on_leaves:
                 self._on_leaves[place].remove()
             self._on_leaves[place] = x.register_hook(hook)
 
     def clear(self) -> None:
-        """Take the hooks off leaves."""
+        """Remove the hooks on leaves."""
         for handle in self._on_leaves.values():
             handle.remove()
         self._on_leaves.clear()
 
 
 class _Hook:
-    """Reads the gradient of one tensor and returns nothing: the gradient stays as it is."""
+    """Reads the gradient of one tensor. Returns None, which leaves the gradient unchanged."""
 
     def __init__(self, chart: Chart, ticket: Ticket, side: str, heads: int) -> None:
         self.chart, self.ticket, self.side, self.heads = chart, ticket, side, heads
@@ -56,26 +60,27 @@ class _Hook:
 
 
 class Tap(torch.autograd.Function):
-    """The identity; its backward tells an operator what passes. For compiled graphs."""
+    """The identity; its backward passes the gradient to an operator. For compiled graphs."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, ticket: Tensor, side: str) -> Tensor:
-        """The same numbers in the same memory."""
+        """A view of the input."""
         ctx.save_for_backward(ticket)
         ctx.side = side
         return x.view_as(x)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        """The gradient as it came."""
+        """The gradient, unchanged."""
         (ticket,) = ctx.saved_tensors
         return torch.ops.regard.doctor_gradient(gradients[0], ticket, ctx.side), None, None
 
 
 def tapped(query: Tensor, key: Tensor, value: Tensor, ticket: Tensor) -> tuple[Tensor, ...]:
-    """The three with their gradients read; as they are where they share a tensor.
+    """Query, key and value with taps that read their gradients; unchanged where two are one tensor.
 
-    There the order in which its gradients are summed would change, and with it their last bits.
+    A tap on a shared tensor would change the order in which its gradients are summed, and so their
+    last bits.
     """
     if query is key or key is value or query is value or not torch.is_grad_enabled():
         return query, key, value

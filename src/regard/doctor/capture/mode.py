@@ -1,7 +1,7 @@
-"""One mode over torch's functions sees attention in a model that knows nothing of it.
+"""The torch function mode that sees attention in an unmodified model.
 
-What passes through it is looked at by name: functions, methods and operators of one name take the
-same arguments, and a compiler that traces the mode knows their names, though not always themselves.
+It recognises functions by name: functions, methods and operators of one name take the same
+arguments. A compiler that traces the mode knows these names, but not always the function objects.
 """
 
 from __future__ import annotations
@@ -22,11 +22,13 @@ from regard.doctor.capture.shapes import as_heads, sdpa_tensors
 from regard.doctor.capture.softmax import NAMES, PRODUCTS, Found
 from regard.doctor.seen import Seen
 
+# Attention written out begins with one of these. All other names matter only while a tensor is
+# followed.
 FIRST = frozenset({"softmax", *PRODUCTS})
 SDPA_ARGUMENTS = (*SIDES, "attn_mask", "dropout_p", "is_causal")
 
-# The function as it is, but for the question whether a mode is active, which would lead back here.
-# With the mode active inside, its own calls are seen.
+# A copy of torch's function for which `has_torch_function` is always False: the original would hand
+# the call back to this mode. The mode is active inside the copy and sees the calls that it makes.
 ASKS = "has_torch_function"
 multi_head_attention = types.FunctionType(
     functional.multi_head_attention_forward.__code__,
@@ -36,7 +38,10 @@ multi_head_attention = types.FunctionType(
 
 
 class Mode(TorchFunctionMode):
-    """Lets a few functions be looked at, all others pass. A compiler wants it this plain."""
+    """Hands a few functions to their handlers and runs all others unchanged.
+
+    `__torch_function__` is this plain because torch.compile has to trace it.
+    """
 
     def __init__(self, capture: Capture) -> None:
         super().__init__()
@@ -48,24 +53,24 @@ class Mode(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None
     ) -> Any:
-        """By name."""
+        """Run the handler for the function's name, or else the function itself."""
         kwargs = {} if kwargs is None else kwargs
         name = getattr(func, "__name__", "")
         handler = HANDLERS.get(name)
-        # With nothing to follow only these begin something.
+        # Most calls of a model end here: while no tensor is followed, only `FIRST` can matter.
         if handler is None or (handler is follow and name not in FIRST and self.follower.idle()):
             return func(*args, **kwargs)
         return handler(self, func, args, kwargs)
 
 
 def sdpa(mode: Mode, func: Callable, args: tuple, kwargs: dict) -> Tensor:
-    """Scaled dot product attention of torch."""
+    """Measure and run a call of torch's scaled dot product attention."""
     capture = mode.capture
     if not capture.looking():
         return func(*args, **kwargs)
     given = sdpa_arguments(args, kwargs)
     query, key, value = (given[side] for side in SIDES)
-    if min(query.ndim, key.ndim, value.ndim) < 2:  # torch says what is wrong with it
+    if min(query.ndim, key.ndim, value.ndim) < 2:  # torch raises the error
         return func(*args, **kwargs)
     scale, mask = given.get("scale"), given.get("attn_mask")
     mask = None if mask is None else mask.detach()
@@ -80,6 +85,7 @@ def sdpa(mode: Mode, func: Callable, args: tuple, kwargs: dict) -> Tensor:
         causal=bool(given.get("is_causal", False)),
     )
     if not torch.compiler.is_compiling():
+        # In a graph with dynamic sizes this would be a symbol; `unpacked` computes it at run time.
         usual = q.shape[-1] ** -0.5 if q.shape[-1] else 1.0
         seen = seen._replace(scale=usual if scale is None else scale)
     ticket = capture.show("sdpa", seen, {"query": query, "key": key, "value": value}, scale)
@@ -90,18 +96,18 @@ def sdpa(mode: Mode, func: Callable, args: tuple, kwargs: dict) -> Tensor:
 
 
 def sdpa_arguments(args: tuple, kwargs: dict) -> dict[str, Any]:
-    """What SDPA is given, by name."""
+    """The arguments of a call of SDPA, by name."""
     return {**dict(zip(SDPA_ARGUMENTS[: len(args)], args, strict=True)), **kwargs}
 
 
 def follow(mode: Mode, func: Callable, args: tuple, kwargs: dict) -> Any:
-    """Whatever eager attention is made of."""
+    """Run a function that attention written out may consist of, and follow its result."""
     capture = mode.capture
     out = func(*args, **kwargs)
     follower, name = capture.follower, func.__name__
     if not capture.looking():
         return out
-    if name == "__get__":
+    if name == "__get__":  # an attribute is read; of these only `.mT` matters
         if getattr(func, "__self__", None) is not Tensor.mT:
             return out
         name = "mT"
@@ -118,13 +124,13 @@ def follow(mode: Mode, func: Callable, args: tuple, kwargs: dict) -> Any:
 
 
 def show_found(capture: Capture, found: Found) -> None:
-    """A softmax turned out to be attention."""
+    """Measure a softmax that turned out to be attention."""
     heads = capture.stack[-1].heads
     logits = as_heads(found.logits, heads)
     batch, heads = logits.shape[:2]
     value = found.value
     if value is not None and value.ndim == 3:
-        # Batch and heads as one dim, of values or of both; else values that heads share.
+        # A first dim of batch * heads is split. Any other value of 3 dims is shared by the heads.
         one = value.shape[0] == batch * heads
         value = value.unflatten(0, (batch, heads)) if one else value.unsqueeze(1)
     sink = found.sink
@@ -137,7 +143,7 @@ def show_found(capture: Capture, found: Found) -> None:
 
 
 def inside(mode: Mode, func: Callable, args: tuple, kwargs: dict) -> Any:
-    """The whole multi-head attention of torch: look inside."""
+    """Run torch's multi-head attention with the mode active inside it."""
     if not mode.capture.looking():
         return func(*args, **kwargs)
     with mode:
@@ -145,7 +151,7 @@ def inside(mode: Mode, func: Callable, args: tuple, kwargs: dict) -> Any:
 
 
 def checkpointed(mode: TorchFunctionMode, func: Callable, args: tuple, kwargs: dict) -> Any:
-    """A compiler's checkpoint hides what runs inside of it: go on there too."""
+    """Activate the mode inside a compiler's checkpoint, which would hide what runs there."""
     run = args[0]
 
     def inside(*args: Any, **kwargs: Any) -> Any:
@@ -156,7 +162,7 @@ def checkpointed(mode: TorchFunctionMode, func: Callable, args: tuple, kwargs: d
 
 
 def unflatten(mode: Mode, func: Callable, args: tuple, kwargs: dict) -> Any:
-    """The compiler cannot trace the method under a mode, but the function it can."""
+    """Follow `unflatten` as a function: the compiler cannot trace the method under a mode."""
     return follow(mode, torch.unflatten, args, kwargs)
 
 

@@ -1,8 +1,8 @@
-"""The door out of a compiled graph: two operators that the compiler does not look into.
+"""Operators by which a compiled graph reports calls and gradients to the doctor.
 
-A measurement is one opaque node of the graph. Level, step and history are Python behind it, so that
-nothing recompiles when they go on. CUDA graphs replay kernels and no Python: the node says so, and
-the compiler leaves it out of them.
+To the compiler each is one opaque node. Level, step and history are Python state behind it, so
+nothing is compiled again when they change. CUDA graphs replay kernels and run no Python, so the
+operators are tagged as unsafe for them, and the compiler leaves them out.
 """
 
 from __future__ import annotations
@@ -18,27 +18,29 @@ from regard.doctor.vitals.rows import pick_rows
 from regard.forms import Pairwise
 
 TENSORS = ("query", "key", "value", "bias", "visible", "logits", "shift", "sink")
+# An operator takes a list of floats, so NaN stands for None.
 NONE = float("nan")
-# Whether a function of FlexAttention does anything to the products.
+# Whether the score function of FlexAttention changes the products.
 CHANGES, KEEPS = "changes", "keeps"
 
 LIBRARY = torch.library.Library("regard", "FRAGMENT")
+# Older releases of torch do not have the tag.
 TAGS = tuple(tag for name in ("cudagraph_unsafe",) if (tag := getattr(torch.Tag, name, None)))
-# `token` is declared as written to, though it is not: that keeps the calls in order, and stops the
-# compiler from removing those whose result is unused.
+# `token` is declared as written to, though it is only read: that keeps the calls in order, and
+# stops the compiler from removing calls whose result is unused.
 LIBRARY.define(
     "doctor_see(Tensor(a!) token, Tensor place, Tensor?[] tensors, float[] numbers, str[] words, "
     "bool causal, bool first) -> Tensor",
     tags=TAGS,
 )
-# Reads the step and nothing of `query` but its length; called early it gives the rows of the step
-# before, which do as well.
+# Reads the step, and of `query` only the length. A compiler may move it to before the step begins;
+# it then returns the rows of the previous step, which serve as well.
 LIBRARY.define("doctor_rows(Tensor place, Tensor query, SymInt count) -> Tensor", tags=TAGS)
 LIBRARY.define("doctor_gradient(Tensor gradient, Tensor ticket, str side) -> Tensor", tags=TAGS)
 
 
 class Receiver(Protocol):
-    """What a watch does with what came through."""
+    """The part of a watch that receives calls and gradients."""
 
     @property
     def step(self) -> int:
@@ -46,24 +48,24 @@ class Receiver(Protocol):
         ...
 
     def receive(self, place: int, route: str, seen: Seen, first: bool) -> tuple[int, int]:
-        """Measure; gives (site, step), or (-1, -1) where nothing was measured."""
+        """Record a call; (site, step), or (-1, -1) if it was not recorded."""
         ...
 
     def receive_gradient(self, site: int, step: int, side: str, gradient: Tensor) -> None:
-        """Measure a gradient."""
+        """Record a gradient."""
         ...
 
 
-# By number, because a graph holds tensors alone; a watch that has gone is no longer here.
+# By number, because a graph can hold only tensors. Weak, so that a watch can be freed.
 RECEIVERS: WeakValueDictionary[int, Receiver] = WeakValueDictionary()
 
 
 def send(
     token: Tensor, place: Tensor, route: str, seen: Seen, scale: float | None, first: bool
 ) -> Tensor:
-    """A call inside a graph; `scale` None is 1/sqrt(dims). Gives the ticket for `doctor_gradient`.
+    """Report a call inside a graph; returns the ticket for `doctor_gradient`.
 
-    The default scale is worked out at run time: with dynamic sizes it would be a symbol.
+    `scale` None means 1/sqrt(dims), computed at run time: with dynamic sizes it would be a symbol.
     """
     numbers = [NONE if scale is None else scale, NONE if seen.softcap is None else seen.softcap]
     words = [route]
@@ -87,7 +89,7 @@ def see(
     causal: bool,
     first: bool,
 ) -> Tensor:
-    """Behind the door."""
+    """Run `doctor_see`: unpack the call and pass it to its watch."""
     capture, index = place.tolist()
     receiver = RECEIVERS.get(capture)
     site, step = -1, -1
@@ -100,7 +102,7 @@ def see(
 def unpacked(
     tensors: list[Tensor | None], numbers: list[float], words: list[str], causal: bool
 ) -> Seen:
-    """What `send` packed."""
+    """The `Seen` that `send` packed."""
     query, key, value, bias, visible, logits, shift, sink, *more = tensors
     scale, softcap, *rest = (None if x != x else x for x in numbers)
     if scale is None:
@@ -118,14 +120,14 @@ def unpacked(
 
 
 def rows(place: Tensor, query: Tensor, count: int) -> Tensor:
-    """The queries that a graph is to read: other ones at each step."""
+    """Run `doctor_rows`: the places of the queries to read, other ones at each step."""
     receiver, queries = RECEIVERS.get(place.tolist()[0]), query.shape[-2]
     step = 0 if receiver is None else receiver.step
     return pick_rows(queries, count, step, query.device)
 
 
 def gradient(gradient: Tensor, ticket: Tensor, side: str) -> Tensor:
-    """A copy of the gradient, which an operator's result has to be, after it was measured."""
+    """Run `doctor_gradient`: record a gradient and return a copy, as an operator has to."""
     capture, site, step = ticket.tolist()
     receiver = RECEIVERS.get(capture)
     if receiver is not None and site >= 0:

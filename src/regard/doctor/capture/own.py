@@ -1,4 +1,4 @@
-"""Calls of `regard.attention` and `attend`: any score on any engine, told by the op itself.
+"""Turns calls of `regard.attention` and `attend`, with any score on any engine, into a `Seen`.
 
 Shape legend: `*` leading dims, B all of them as one, H query heads, K key heads, Q queries, L keys.
 """
@@ -14,19 +14,19 @@ from regard.forms import Inner, Pairwise
 from regard.mask import Mask
 from regard.problem import Problem
 
-# Temperature 0 takes the best key. As one row among soft ones it is shown as very cold.
+# Temperature 0 selects the best key. A row of temperature 0 among others is measured at this one.
 COLDEST = 1e-6
 
 
 def seen_of(problem: Problem, whole: bool) -> Seen | None:
     """What the doctor sees of a lowered call; None for a hard look-up, which has no softmax.
 
-    `whole` is False where the level does not read which pairs are hidden: no dense mask is built then.
+    `whole` is False at levels that do not read which pairs are hidden: no dense mask is built then.
     """
     p = problem
     if p.hard:
         return None
-    lead = p.lead or (1,)
+    lead = p.lead or (1,)  # a call without leading dims is a batch of one
     causal, rest = hidden_by(p.mask, p.queries, p.keys)
     pairs = None
     if whole and rest is not None:
@@ -45,9 +45,10 @@ def seen_of(problem: Problem, whole: bool) -> Seen | None:
 
 
 def hidden_by(mask: Mask | None, queries: int, keys: int) -> tuple[bool, Mask | None]:
-    """Whether the mask is just causal from the top left; the mask where it is more than that."""
+    """Whether the mask is causal from the top left and nothing else; the mask if it is another."""
     if mask is None:
         return False, None
+    # The vitals count a causal mask by index, so it needs no dense tensor.
     plain = mask.key_lengths is None and mask.query_lengths is None
     if plain and len(mask.bands) == 1 and len(mask.allowed) == len(mask.packed) == 0:
         band = mask.bands[0]
@@ -57,10 +58,11 @@ def hidden_by(mask: Mask | None, queries: int, keys: int) -> tuple[bool, Mask | 
 
 
 def with_inner(seen: Seen, form: Inner, temperature: float | Tensor, lead: tuple) -> Seen:
-    """`scale <phi, psi> + alpha + beta`, all over the temperature."""
+    """The call with the logits `(scale <phi, psi> + alpha + beta) / temperature`."""
     query, key, scale, beta = form.phi.detach(), form.psi.detach(), form.scale, form.beta
     shift, bias = form.alpha, seen.bias
     each_query = isinstance(temperature, Tensor)
+    # As a bias, beta would come after the soft cap, and would need a row for each temperature.
     if beta is not None and (each_query or seen.softcap is not None):
         query, key = with_column(query, key, beta.detach(), scale)
         beta = None
@@ -81,7 +83,7 @@ def with_inner(seen: Seen, form: Inner, temperature: float | Tensor, lead: tuple
 
 
 def with_column(query: Tensor, key: Tensor, beta: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-    """`scale <query, key> + beta` as one inner product: a soft cap bounds their sum."""
+    """Query and key with one more column, which adds beta: `scale <query, key> + beta`."""
     heads = max(key.shape[-3], beta.shape[-2])
     key = key.repeat_interleave(heads // key.shape[-3], -3)
     column = (beta / scale).unsqueeze(-1).to(key.dtype)
@@ -91,12 +93,13 @@ def with_column(query: Tensor, key: Tensor, beta: Tensor, scale: float) -> tuple
 
 
 def with_pairwise(seen: Seen, form: Pairwise, temperature: float | Tensor, lead: tuple) -> Seen:
-    """`sum v f(a + b)` over the temperature, which v takes in."""
+    """The call with the logits `sum v f(a + b)`, where v is divided by the temperature."""
     v = form.v.detach()
     if isinstance(temperature, Tensor):
         v = v / temperature.detach().clamp(min=COLDEST).unsqueeze(-1).to(v.dtype)
     elif temperature != 1.0:
         v = v / temperature
     a, b = alike(lead, form.a.detach()), alike(lead, form.b.detach())
+    # v is (H, 1, E), unless a temperature for each query has given it leading dims.
     v = alike(lead, v) if v.ndim > 3 else v
     return seen._replace(pairwise=form.over(a, b, v))

@@ -1,4 +1,4 @@
-"""Tensors of any call as (batch, heads, length, width), without copies.
+"""Brings the tensors of any call to (batch, heads, length, width), as views where possible.
 
 Shape legend: `*` leading dims, B batch, H heads, T length, D width, Q queries, L keys.
 """
@@ -20,14 +20,14 @@ def as_heads(x: Tensor, heads: int = 1) -> Tensor:
 
 
 def alike(lead: tuple[int, ...], x: Tensor) -> Tensor:
-    """(..., h, T, D) with its leading dims broadcast to `lead` and made one: (B, h, T, D)."""
+    """(..., h, T, D) with its leading dims broadcast to `lead` and flattened: (B, h, T, D)."""
     if len(lead) == 1 and x.ndim == 4:
         return x
     return x.expand(*lead, *x.shape[-3:]).reshape(-1, *x.shape[-3:])
 
 
 def mask_alike(lead: tuple[int, ...], mask: Tensor) -> Tensor:
-    """What broadcasts to (*, H, Q, L) as what broadcasts to (B, H, Q, L)."""
+    """A mask that broadcasts to (*, H, Q, L), reshaped to broadcast to (B, H, Q, L)."""
     if mask.ndim < 4 or len(lead) == 1:
         return mask
     return alike(lead, mask)
@@ -36,11 +36,11 @@ def mask_alike(lead: tuple[int, ...], mask: Tensor) -> Tensor:
 def sdpa_tensors(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """The tensors of a call of torch's SDPA, and its mask, brought to 4 dims."""
+    """The tensors and the mask of a call of torch's SDPA, brought to 4 dims."""
     if query.ndim == key.ndim == value.ndim == 4:
         return query, key, value, mask
     if query.ndim <= 3:
-        # No head dim: where a mask has a batch it needs one too.
+        # `as_heads` adds a head dim to the tensors, so a mask with a batch dim needs one too.
         mask = mask.unsqueeze(1) if mask is not None and mask.ndim == 3 else mask
         return as_heads(query), as_heads(key), as_heads(value), mask
     lead = tuple(torch.broadcast_shapes(query.shape[:-3], key.shape[:-3], value.shape[:-3]))

@@ -1,14 +1,16 @@
-"""Attention written out: which softmax is attention, and what its logits were made of.
+"""Recognises attention that a model writes out itself: which softmax is attention, and of what.
 
-The rule: a softmax over the last (or last but one) dim of a tensor with 3 or 4 dims is attention if
-its result, the weights (..., Q, L), is multiplied with another tensor that has the dim L too and is
-summed over it, while Q stays: `weights @ value`, `value' @ weights'`, bmm, or einsum. On the way the
-weights may go through dropout, casts, masks, factors, views that keep Q and L, a transposition of
-the two, and a slice that leaves out keys: these are outcomes without a value, a sink. The value has
-as many dims as the weights, so that probabilities times a table (vocabulary, codebook) are none; and
-a router's or classifier's softmax, which scales, picks or is returned, is none.
+The rule: a softmax over the last or second to last dim of a tensor with 3 or 4 dims is attention if
+its result, the weights (..., Q, L), is multiplied with another tensor that also has the dim L, and
+the product sums over L and keeps Q: `weights @ value`, `value' @ weights'`, bmm, or einsum.
 
-Both happen in one module, or in a module and the one that calls it.
+In between, the weights may go through dropout, casts, masks, factors, views that keep Q and L, a
+transposition of the two, and a slice that drops keys. Dropped keys are outcomes without a value: a
+sink.
+
+The value must have as many dims as the weights, which rules out probabilities times a table
+(vocabulary, codebook). The softmax of a router or classifier does not match either: it scales,
+selects, or is returned. Softmax and product must be in one module, or in a module and its caller.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-# What keeps logits logits and weights weights, by the names of torch's functions and methods.
+# Names of torch's functions and methods after which logits are still logits, and weights weights.
 ARITHMETIC = ("add", "sub", "mul", "div", "neg", "tanh", "clamp", "clip", "where", "dropout")
 REFLECTED = ("true_divide", "__radd__", "__rsub__", "__rmul__")
 MASKS = ("masked_fill", "nan_to_num", "clamp_min")
@@ -34,13 +36,13 @@ ELEMENTWISE = frozenset(
 SWAPS = frozenset(("transpose", "swapaxes", "swapdims", "permute"))
 PRODUCTS = frozenset(("matmul", "bmm", "baddbmm", "einsum"))
 NAMES = ELEMENTWISE | SWAPS | PRODUCTS | {"softmax", "__getitem__", "mT"}
-# Followed at a time. Differential attention subtracts one softmax from another; DeBERTa adds three
-# products. Of each, copies may branch off.
+# How many tensors are followed at a time. Differential attention subtracts one softmax from
+# another, DeBERTa adds three products, and copies may branch off from each.
 MOST_PRODUCTS, MOST_COPIES = 4, 8
 
 
 class Product(NamedTuple):
-    """A product that may turn out to be logits: what it was made of."""
+    """A product that may turn out to be logits, with its two factors."""
 
     result: Any
     query: Tensor
@@ -52,11 +54,12 @@ class TrackedSoftmax(NamedTuple):
     """A softmax that may turn out to be attention.
 
     Attributes:
-        result: the weights, after all they went through.
+        result: the weights, after every function that was applied to them.
         logits: (..., Q, L), the input of the softmax.
-        flipped: whether the weights are (..., L, Q) by now.
-        start, stop: the keys that are left.
-        sides: query and key, where the product before was seen.
+        flipped: whether the weights are now (..., L, Q).
+        start, stop: the range of keys that a slice has left.
+        sides: query and key, where the product that made the logits was seen.
+        depth: how many modules were running.
     """
 
     result: Any
@@ -73,10 +76,10 @@ class Found(NamedTuple):
 
     Attributes:
         logits: (..., Q, L).
-        sink: (..., Q), the logit of what was left out, or None.
-        value: (..., L, Dv), or None where its dims cannot be told.
-        factor: the tensor that the weights were multiplied with, as it was.
-        sides: query and key, where the product before was seen.
+        sink: (..., Q), the logit of the keys that were dropped, or None.
+        value: (..., L, Dv), or None where its dims cannot be identified.
+        factor: the tensor that the weights were multiplied with, unchanged.
+        sides: query and key, where the product that made the logits was seen.
     """
 
     logits: Tensor
@@ -94,11 +97,11 @@ class Follower:
         self.weights: list[TrackedSoftmax] = []
 
     def idle(self) -> bool:
-        """Whether there is nothing to follow."""
+        """Whether no tensor is being followed."""
         return not self.products and not self.weights
 
     def leave(self, depth: int) -> None:
-        """A module at this depth ends: what its own children made is forgotten."""
+        """Forget what the children of the module that ends, at this depth, have made."""
         if not self.idle():
             self.products = [x for x in self.products if x.depth <= depth]
             self.weights = [x for x in self.weights if x.depth <= depth]
@@ -110,7 +113,7 @@ class Follower:
         self.products, self.weights = [], []
 
     def softmax(self, args: Sequence, kwargs: dict, out: Tensor, depth: int) -> None:
-        """Remember the weights."""
+        """Follow the weights of a softmax that can be attention."""
         given = softmax_input(args, kwargs)
         if given is None:
             return
@@ -120,16 +123,20 @@ class Follower:
         flipped = dim == -2
         logits = logits.detach().transpose(-1, -2) if flipped else logits.detach()
         entry = TrackedSoftmax(hold(out), logits, flipped, 0, logits.shape[-1], sides, depth)
-        # Of earlier ones only the last: each keeps its logits alive.
+        # Of the earlier ones keep only the last: each keeps its logits in memory.
         last = self.weights[-1].logits if self.weights else None
         self.weights = [*(x for x in self.weights if x.logits is last), entry]
 
     def product(
         self, name: str, args: Sequence, kwargs: dict, out: Tensor, depth: int
     ) -> Found | None:
-        """A product: of weights and values, and so attention, or maybe of queries and keys."""
+        """The attention that a product of weights and values completes, or None.
+
+        Any other product is followed: it may be of queries and keys.
+        """
         listed = name == "einsum" and len(args) == 2 and isinstance(args[1], (list, tuple))
         given = args[1] if listed else (*args, *kwargs.values())
+        # The last two tensors are the factors: `baddbmm` has the one to add before them.
         factors = [x for x in given if isinstance(x, Tensor)][-2:]
         if len(factors) != 2:
             return None
@@ -141,6 +148,7 @@ class Follower:
                 return self._found(entry, right, right)
             if same(entry.result, right) and entry.flipped and fits(right, left):
                 return self._found(entry, left.transpose(-1, -2), left)
+        # Query and key are needed for hooks on their gradients alone, which only eager mode has.
         wanted = torch.is_grad_enabled() and not torch.compiler.is_compiling()
         if wanted and out.requires_grad and left.ndim == right.ndim and left.ndim in (3, 4):
             entry = Product(hold(out), left, right, depth)
@@ -148,7 +156,7 @@ class Follower:
         return None
 
     def through(self, name: str, args: Sequence, kwargs: dict, out: Any) -> None:
-        """What becomes of followed tensors in a function that is neither."""
+        """Follow tensors through a function that is neither a softmax nor a product."""
         if not isinstance(out, Tensor):
             return
         given = args[0] if name in JOINS and args else args
@@ -163,7 +171,7 @@ class Follower:
                 return
 
     def _by_equation(self, equation: Any, operands: Sequence[Tensor]) -> Found | None:
-        """Einsum of weights and values in either order."""
+        """The attention that an einsum of weights and values completes, or None."""
         if not isinstance(equation, str) or "..." in equation or "->" not in equation:
             return None
         inputs, output = equation.replace(" ", "").split("->")
@@ -173,6 +181,7 @@ class Follower:
                 if not same(entry.result, operands[i]) or entry.logits.ndim != len(letters[i]):
                     continue
                 own, others = letters[i], letters[1 - i]
+                # The letters of Q and L: L has to be summed over, and Q has to stay.
                 rows, keys = (own[-1], own[-2]) if entry.flipped else (own[-2], own[-1])
                 if keys in others and keys not in output and rows in output and rows not in others:
                     lead = [x for x in own[:-2] if x in others]
@@ -187,6 +196,7 @@ class Follower:
         self.weights = [x for x in self.weights if x.logits is not entry.logits]
         self.products = []
         logits, sink = entry.logits, None
+        # Keys that a slice dropped take weight and have no value: together they are a sink.
         if entry.stop - entry.start < logits.shape[-1]:
             left_out = [logits[..., : entry.start], logits[..., entry.stop :]]
             sink = torch.cat(left_out, -1).logsumexp(-1)
@@ -196,7 +206,7 @@ class Follower:
 
 
 def softmax_input(args: Sequence, kwargs: dict) -> tuple[Tensor, int] | None:
-    """Input and dim, -1 or -2, of a softmax that can be attention; None of any other."""
+    """Input and dim (-1 or -2) of a softmax that can be attention; None for any other."""
     logits = args[0] if args else kwargs.get("input")
     dim = args[1] if len(args) > 1 else kwargs.get("dim")
     if not isinstance(logits, Tensor) or logits.ndim not in (3, 4) or dim is None:
@@ -208,7 +218,7 @@ def softmax_input(args: Sequence, kwargs: dict) -> tuple[Tensor, int] | None:
 def after(
     entry: TrackedSoftmax, name: str, args: Sequence, kwargs: dict, out: Tensor
 ) -> TrackedSoftmax | None:
-    """The weights after one function, or None where they are no longer (..., Q, L)."""
+    """The tracked weights after one function; None where they are no longer (..., Q, L)."""
     flipped, start, stop = entry.flipped, entry.start, entry.stop
     rows, keys = entry.logits.shape[-2], stop - start
     if name in SWAPS:
@@ -249,7 +259,7 @@ def swaps_last(name: str, args: Sequence, kwargs: dict) -> bool | None:
 
 
 def last_slice(index: Any, ndim: int, length: int) -> tuple[int, int] | None:
-    """Start and stop of `[..., start:stop]` or `[:, :, :, start:stop]`; None for all else."""
+    """Start and stop of `[..., start:stop]` or `[:, :, :, start:stop]`; None for others."""
     if not isinstance(index, tuple) or not isinstance(index[-1], slice):
         return None
     before, last = index[:-1], index[-1]
@@ -266,20 +276,20 @@ def last_slice(index: Any, ndim: int, length: int) -> tuple[int, int] | None:
 
 
 def fits(weights: Tensor, value: Tensor) -> bool:
-    """Whether the other factor can be values and is no table that all rows share."""
+    """Whether the other factor can be values, and is not a table that all sequences share."""
     return isinstance(value, Tensor) and value.ndim == weights.ndim
 
 
 def hold(x: Tensor) -> Any:
-    """Remember which tensor it was without keeping it alive; a compiler keeps nothing anyway."""
+    """A reference that does not keep a tensor alive; the tensor itself under a compiler."""
     return x if torch.compiler.is_compiling() else weakref.ref(x)
 
 
 def same(held: Any, x: Any) -> bool:
-    """Whether this is that tensor."""
+    """Whether `held` refers to this tensor."""
     return (held if torch.compiler.is_compiling() else held()) is x
 
 
 def among(held: Any, given: Sequence) -> bool:
-    """Whether that tensor is one of these."""
+    """Whether `held` refers to one of these arguments."""
     return any(isinstance(x, Tensor) and same(held, x) for x in given)

@@ -1,8 +1,8 @@
 """Findings: what is wrong with the attention of a model, where, since when, and what helps.
 
-Here belongs one file for each disease: its thresholds with their sources, a rule from numbers to
-findings with at least two signs, and its texts. What is measured is in `vitals`, code that treats is in
-`remedies`. A new disease is its file and its line in `DISEASES`.
+One file for each disease belongs here: its thresholds with their sources, a rule that turns numbers
+into findings by at least two signs, and its texts. Measurements are in `vitals`, treatments in
+`remedies`. A new disease needs its file and its line in `DISEASES`.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ __all__ = [
     "findings_of",
 ]
 
+# Findings of the same severity, site and confidence are reported in this order.
 DISEASES: tuple[Disease, ...] = (
     BROKEN_NUMBERS,
     MASKED_ROWS,
@@ -75,12 +76,12 @@ DISEASES: tuple[Disease, ...] = (
 
 
 def diagnose(doctor: Doctor) -> list[Finding]:
-    """What is wrong with the model that the doctor has watched, the worst first."""
+    """The findings for the model that the doctor has watched, the worst first."""
     return findings_of(evidence(doctor))
 
 
 def findings_of(sites: Sequence[Evidence]) -> list[Finding]:
-    """What the numbers of these sites say, in the order of the forward pass; the worst first."""
+    """The findings for sites that are given in the order of the forward pass, the worst first."""
     sites = [e for e in sites if e.steps and e.heads]
     found = [finding for disease in DISEASES for finding in disease.find(disease, sites)]
     order = {e.name: place for place, e in enumerate(sites)}
@@ -91,10 +92,11 @@ def findings_of(sites: Sequence[Evidence]) -> list[Finding]:
 
 
 def without_consequences(found: Sequence[Finding]) -> list[Finding]:
-    """The findings without those that another one explains in the same heads; see `raised`."""
+    """The findings that no other finding explains in all their heads; see `raised`."""
     kept = []
     for finding in found:
         causes = [x for x in found if explains(x, finding)]
+        # A finding stays if one of its heads has no cause among the others.
         if set(finding.heads) <= {head for x in causes for head in x.heads}:
             continue
         kept.append(raised(finding, [x for x in found if explains(finding, x)]))
@@ -102,7 +104,7 @@ def without_consequences(found: Sequence[Finding]) -> list[Finding]:
 
 
 def raised(finding: Finding, consequences: Sequence[Finding]) -> Finding:
-    """The finding, with the severity of its worst consequence and the signals of that."""
+    """The finding with the severity and signals of its worst consequence, if that is worse."""
     worst = max(consequences, key=lambda x: x.severity, default=finding)
     if worst.severity <= finding.severity:
         return finding
@@ -110,12 +112,15 @@ def raised(finding: Finding, consequences: Sequence[Finding]) -> Finding:
     return finding._replace(
         severity=worst.severity,
         signals=tuple(signals.values()),
-        explanation=f"{finding.explanation} It is rated this severe because of a consequence: {worst.title}.",
+        explanation=(
+            f"{finding.explanation} It is rated this severe because of a consequence: "
+            f"{worst.title}."
+        ),
     )
 
 
 def merged(found: Sequence[Finding]) -> list[Finding]:
-    """Findings of one disease at one site that are equally bad become one."""
+    """The findings, with those of the same disease, site and severity merged into one."""
     kept: dict[tuple[str, str, Severity], Finding] = {}
     for finding in found:
         key = (finding.disease, finding.site, finding.severity)
@@ -132,7 +137,7 @@ def merged(found: Sequence[Finding]) -> list[Finding]:
 
 
 def explains(cause: Finding, other: Finding) -> bool:
-    """Whether one finding is the reason of another in some of its heads; a note is none."""
+    """Whether one finding is the cause of another in some of its heads; a note never is."""
     return (
         cause.site == other.site
         and cause.severity > Severity.NOTE

@@ -1,4 +1,4 @@
-"""NaN and Inf, at the place they come from."""
+"""Broken numbers: NaN and Inf, reported where they first appear."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from regard.doctor.vitals.table import BROKEN
 
 
 def find(disease: Disease, sites: Sequence[Evidence]) -> list[Finding]:
-    """At its origin alone: all that comes after is a consequence."""
+    """A finding at the origin alone: broken numbers after it are a consequence."""
     origin = first_broken(sites)
     if origin is None or emptied_before(sites, origin) is not None:
         return []
@@ -34,25 +34,25 @@ def find(disease: Disease, sites: Sequence[Evidence]) -> list[Finding]:
         bool(any((other.of(name) > 0).any() for name in BROKEN))
         for other in sites[origin.site + 1 :]
     )
-    # One count alone, which nothing else confirms, is not what NaN looks like.
+    # A single count that no other number confirms is weak evidence: a real NaN spreads.
     severity = Severity.FAILURE if len(signals) > 1 or later else Severity.NOTE
     if len(signals) < 2:
         signals.append(Signal("later sites that are broken", float(later), 0.0, True, SOURCE))
     came = sick.all() and all((at[name] > 0).all() for name in ("nan_queries", "nan_keys"))
     where = (
-        "It came in with the input of this layer: look at what is before it."
+        "It came in with the input of this layer: look at the layers before it."
         if came
         else "It arose in the projections or the product of this layer."
     )
-    # After a step with NaN all weights are: what comes later says nothing of where it began.
+    # After a step with NaN all weights are NaN: later steps do not show where it began.
     lost = origin.place == 0 and e.steps[0] > 1
     if lost:
-        where = "Steps before are no longer kept, and it may have begun elsewhere."
+        where = "Earlier steps are no longer kept, so it may have begun elsewhere."
     calls = "1 later attention call is" if later == 1 else f"{later} later attention calls are"
-    after = f" {calls} broken in consequence." if later else ""
+    after = f" {calls} broken as a result." if later else ""
     sure = 0.5 if lost else 1.0
     found = disease.found(e, origin.place, severity, heads, signals, sure, where + after)
-    # No norm helps where queries or keys are broken before it.
+    # qk-norm, the first remedy, cannot help where queries or keys are broken before it.
     if any((at[name] > 0).any() for name in BROKEN if not name.endswith("logits")):
         found = found._replace(remedies=disease.remedies[1:])
     return [found]
@@ -62,10 +62,10 @@ BROKEN_NUMBERS = Disease(
     name="broken-numbers",
     title="NaN or Inf",
     find=find,
-    explanation="Queries, keys or logits hold NaN or Inf here, and nowhere before.",
+    explanation="Queries, keys or logits hold NaN or Inf here, and at no earlier attention call.",
     remedies=(
-        Advice("qk-norm", "queries and keys that no longer leave the range of the dtype"),
-        Advice("finite", "broken numbers that go no further than the module that makes them"),
+        Advice("qk-norm", "queries and keys that stay within the range of the dtype"),
+        Advice("finite", "broken numbers that stay inside the module that produces them"),
         Advice("numbers", "find the division by zero, log of zero or overflow before this layer"),
     ),
 )

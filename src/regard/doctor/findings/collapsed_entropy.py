@@ -1,4 +1,4 @@
-"""Collapsed entropy: one key answers whatever is asked, and not because it should."""
+"""Collapsed entropy: queries attend to the same single key, whatever they contain."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ LOW, LOW_SOURCE = 0.1, "ours; Zhai et al. (arXiv 2303.06296) give no absolute le
 FELL, FELL_SOURCE = 0.3, "a sharp drop while training (arXiv 2303.06296); 0.3 is ours"
 RANK = 2.0
 RANK_SOURCE = (
-    "runs crash where attention is sparse and of low rank, sparse alone is benign (Qi et al., "
+    "runs crash where attention is sparse and of low rank; sparse alone is benign (Qi et al., "
     "Taming Transformer Without Using Learning Rate Warmup, 2025); 2 is ours"
 )
 ONE_KEY, ONE_KEY_SOURCE = 0.4, "ours: a map of rank one gives half of the queries the same key"
-# A head that learnt to look at one marked key has gaps of 20 to 30 to all others.
+# In a head that learnt to attend to one marked key, its logit is 20 to 30 above all others.
 VARIANCE, VARIANCE_SOURCE = 400.0, "ours: heads that learnt to pick one marked key stay below 100"
-# Heads that follow the distance are sharp and of low rank by nature.
+# Heads that attend by distance are sharp and of low rank by design.
 BY_DISTANCE = 0.5
 
 
 def rule(disease: Disease, e: Evidence) -> list[Finding]:
-    """Low entropy counts only with a map of low rank, one key for most, and large logits."""
+    """Low entropy counts only with low rank, one key for many queries, and large logits."""
     if e.fewer_than(FEW):
         return []
     rank = "output_rank" if e.of("map_rank").isnan().all() else "map_rank"
@@ -43,6 +43,7 @@ def rule(disease: Disease, e: Evidence) -> list[Finding]:
         above(e, "logit_var", VARIANCE, VARIANCE_SOURCE),
     )
     entropy = filled(e.of("entropy"))
+    # How far the entropy is below its highest value so far.
     drop = torch.nan_to_num(entropy, nan=-torch.inf).cummax(0).values - entropy
     fell = Sign("entropy drop", drop, FELL, True, FELL_SOURCE)
     only = says_something(e) & ~(e.now("distance_share") > BY_DISTANCE)
@@ -60,10 +61,10 @@ COLLAPSED_ENTROPY = Disease(
     title="attention has collapsed onto one key",
     find=each_site(rule),
     explanation=(
-        "These heads put all their weight on one key, and queries meet keys in a single direction: "
-        "every query selects the same key. Sharp attention is fine as long as different "
-        "queries select different keys; here they cannot. Training runs in this state do not recover "
-        "by themselves."
+        "Each query of these heads puts nearly all its weight on one key, and many queries put it "
+        "on the same key. Queries and keys interact in a single direction. Sharp attention is fine "
+        "as long as different queries can select different keys; here they cannot. Training runs "
+        "in this state do not recover by themselves."
     ),
     remedies=(
         Advice(

@@ -1,4 +1,4 @@
-"""Positions that swamp what is said."""
+"""Collapsed positions: tokens differ in their position and in almost nothing else."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from regard.doctor.findings.signs import Disease, above, judge
 SWAMPED = 0.95
 SWAMPED_SOURCE = "ours: never both above 0.6 in healthy models, fresh and trained"
 
-# Sinusoids of amplitude 1 have 0.7. Beside them a fresh Whisper, whose convolutions start at 0.02, has
-# next to no content, and learns to have some.
+# Sinusoids of amplitude 1 have 0.7. Beside them a fresh Whisper, whose convolutions start at 0.02,
+# has almost no content, and learns to have some.
 USUAL = 1.0
 FRESH = (
-    "Here they are no larger than usual: in a model that is not trained yet it passes as it learns."
+    "Here the positions are no larger than usual. In an untrained model this passes with training."
 )
 
 
 def find(disease: Disease, sites: Sequence[Evidence]) -> list[Finding]:
-    """From the input on, in all heads: single ones learn to follow places.
+    """Findings at the first site and at later ones, where weights and values are both swamped.
 
-    A bias on the logits leaves the values alone. Learned queries, which are the same in every
-    sequence too, come in later.
+    All heads must show it: a single head may have learnt to follow positions. The values must show
+    it too: a bias on the logits affects the weights alone.
     """
     if not sequences_differ(sites):
         return []
@@ -41,6 +41,8 @@ def find(disease: Disease, sites: Sequence[Evidence]) -> list[Finding]:
             more = f"{finding.explanation} {FRESH}" if usual else finding.explanation
             found.append(finding._replace(explanation=more))
         elif e is sites[0]:
+            # Positions are added to the input, so the first site must show it. Learned queries,
+            # which are also the same in every sequence, come in at later sites.
             return []
     return found
 
@@ -50,9 +52,9 @@ COLLAPSED_POSITIONS = Disease(
     title="positions swamp the content",
     find=find,
     explanation=(
-        "Tokens differ by almost nothing but their position: every sequence of the batch is attended "
-        "to in the same way, and has the same values. The positions that are added are "
-        "many times as large as the embeddings, so that the content is lost in them."
+        "Tokens differ in almost nothing but their position: the weights and the values are the "
+        "same in every sequence of the batch. The positions added to the embeddings are many times "
+        "as large as the embeddings and drown out the content."
     ),
     remedies=(
         Advice("positions", "positions as large as the embeddings: a third of the variance"),

@@ -1,4 +1,4 @@
-"""Queries and keys that get next to no gradient."""
+"""Dead gradient: queries and keys get almost no gradient."""
 
 from __future__ import annotations
 
@@ -15,25 +15,27 @@ from regard.doctor.findings.evidence import (
 from regard.doctor.findings.finding import Advice, Finding, Severity
 from regard.doctor.findings.signs import Disease, Grade, Sign, graded
 
-# Adam divides by the root mean square of the gradient plus 1e-8: below that, steps shrink to nothing.
+# Adam divides by the root mean square of the gradient plus 1e-8: for smaller gradients the steps
+# shrink to nothing.
 EPSILON = 1e-8
 NEAR, WORTSMAN = 100 * EPSILON, "AdamW's epsilon of 1e-8 (arXiv 2309.14322); 100 times it is ours"
 REACHES, REACHES_SOURCE = 1e-4, "ours: 0.007 to 50 in healthy models, fresh and trained"
 # Values that differ by less than a tenth of what they have in common.
 ALIKE = 0.99
-# Values that start at zero, as some initialisations have it, give no gradient in the first step.
+# Some initialisations set the values to zero, which gives no gradient in the first step.
 LASTING = 2
 
 
 def find(disease: Disease, sites: Sequence[Evidence]) -> list[Finding]:
-    """At every site, if the input gives anything to learn."""
+    """Findings at every site, unless all tokens of the input are the same."""
     return [x for e in sites for x in dead_at(disease, e)] if tokens_differ(sites) else []
 
 
 def dead_at(disease: Disease, e: Evidence) -> list[Finding]:
-    """Small beside the optimiser's epsilon, and beside what reaches the values.
+    """Findings where the gradient is small beside Adam's epsilon and beside that of the values.
 
-    A weight's gradient sums over the queries: over n of them it is about sqrt(n) times as large.
+    A weight's gradient is a sum over the queries: with n queries it is about sqrt(n) times as
+    large.
     """
     largest = torch.maximum(e.of("query_grad"), e.of("key_grad"))
     largest = largest.masked_fill(largest.isinf(), torch.nan)
@@ -53,7 +55,7 @@ def dead_at(disease: Disease, e: Evidence) -> list[Finding]:
         ),
         lasting=LASTING,
     )
-    # Through a softmax that is not saturated nothing comes where all values say the same.
+    # Where all values are alike no gradient arrives, even through a softmax that is not saturated.
     alike = e.now("value_alike")
     return [
         x._replace(remedies=OF_VALUES) if bool((alike[list(x.heads)] > ALIKE).all()) else x
@@ -71,10 +73,10 @@ DEAD_GRADIENT = Disease(
     title="hardly any gradient reaches queries and keys",
     find=find,
     explanation=(
-        "The gradient at queries and keys is as small as the epsilon of Adam, while the values get "
-        "a normal one. The weights of queries and keys hardly learn. Either "
-        "softmax is saturated, or the values are all alike, so that it makes no difference where a "
-        "head looks."
+        "The gradient at queries and keys is about as small as Adam's epsilon, while the values "
+        "get a normal one. The weights of queries and keys hardly learn. Either softmax is "
+        "saturated, or the values are all alike, so that it makes no difference what a head "
+        "attends to."
     ),
     remedies=(
         Advice("qk-norm", "logits of unit size, which let gradients through"),

@@ -1,4 +1,4 @@
-"""Dead softmax: so hard that no gradient comes through it."""
+"""Dead softmax: so hard that no gradient passes through it."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ from regard.doctor.findings.evidence import GRADIENT_SHARE, Evidence, gradient_s
 from regard.doctor.findings.finding import Advice, Finding, Severity
 from regard.doctor.findings.signs import Disease, Sign, above, below, each_site, judge
 
-# Uniform weights over n keys have 1 / sqrt(n): the norm alone says nothing without the largest one.
+# For uniform weights over n keys the Jacobian's norm is about 1 / sqrt(n), which is small for many
+# keys too. So it counts only together with the largest weight.
 SLOPE, SLOPE_SOURCE = 2e-3, "ours: 0.09 for unscaled logits at d = 1024, which still learn slowly"
-ONE, ONE_SOURCE = 0.99, "ours: what is left for all other keys is below 1%"
-# Values that start at zero, as some initialisations have it, give no gradient in the first step.
+ONE, ONE_SOURCE = 0.99, "ours: all other keys together get less than 1%"
+# Some initialisations set the values to zero, which gives no gradient in the first step.
 LASTING = 2
 REACHES, REACHES_SOURCE = 1e-3, "ours: 0.007 to 50 in healthy models, fresh and trained"
 
 
 def rule(disease: Disease, e: Evidence) -> list[Finding | None]:
-    """The whole layer; single heads that are this hard have mostly learnt to be."""
+    """A warning for a whole layer; a note for single heads, which mostly learnt to be this hard."""
     if e.facts is not None and e.facts.keys < 2:
         return []
     needed = (
@@ -32,9 +33,9 @@ DEAD_SOFTMAX = Disease(
     title="softmax is so hard that nothing can be learnt through it",
     find=each_site(rule),
     explanation=(
-        "Every query gives one key all of its weight, and the slope of softmax there is zero. "
-        "Queries and keys of the whole layer get no gradient any more, while the values still do: "
-        "what the layer attends to can no longer change."
+        "Every query of these heads gives one key nearly all of its weight, where the slope of "
+        "softmax is almost zero. Queries and keys get almost no gradient any more, while the "
+        "values still do: what these heads attend to can no longer change."
     ),
     remedies=(
         Advice("temperature", "softer weights, and a slope that gradients can use"),

@@ -1,4 +1,4 @@
-"""What a diagnosis rests on: the numbers of every site, and what the model says of itself.
+"""The evidence for a diagnosis: the numbers of every site, and what the model declares.
 
 Shape legend: S steps, H heads, V vitals.
 """
@@ -19,22 +19,22 @@ from regard.nn.position import Sinusoidal
 if TYPE_CHECKING:
     from regard.doctor.watch import Doctor
 
-# Names of positions: "pe", "wpe", "pos_embed", "embed_positions", but not "post_norm".
+# Names of tables of positions: "pe", "wpe", "pos_embed", "embed_positions", but not "post_norm".
 POSITIONS = re.compile(r"(^|_)(w?pe|pos|posit[a-z]*)(_|$)")
-# What reaches queries and keys over what reaches the values.
+# The gradient at queries or keys, whichever is larger, over the gradient at the values.
 GRADIENT_SHARE = "query_grad / value_grad"
-# All but rounding.
+# A share of 1, up to rounding.
 ALL_ALIKE = 1 - 1e-6
 
 
 class Declared(NamedTuple):
-    """What the model says of itself.
+    """What a model declares about one attention call.
 
     Attributes:
-        causal: the attribute `is_causal` of the module, as Hugging Face's have it; None without.
-        frozen: whether parameters of the module are kept from learning.
-        fixed_positions: whether positions that cannot learn are added to the model's input.
-        position_size: root mean square of its largest table of positions, None without one.
+        causal: the attribute `is_causal` of the module, as in Hugging Face models; None without it.
+        frozen: whether some parameters of the module do not require gradients.
+        fixed_positions: whether the model adds positions that cannot learn.
+        position_size: root mean square of the model's largest table of positions, None without one.
     """
 
     causal: bool | None = None
@@ -47,14 +47,14 @@ class Evidence(NamedTuple):
     """The numbers of one site.
 
     Attributes:
-        name: of the site.
+        name: the name of the site.
         module: the path of its module.
-        route: how it was seen.
-        steps: those that are kept, oldest first.
+        route: how it was captured.
+        steps: the steps that are kept, oldest first.
         values: (S, H, V); NaN for what was not measured.
         vitals: names of the columns.
         facts: sizes and options of the last call, None where nothing is known.
-        declared: what the model says of itself.
+        declared: what the model declares about it.
     """
 
     name: str
@@ -68,26 +68,26 @@ class Evidence(NamedTuple):
 
     @property
     def heads(self) -> int:
-        """How many."""
+        """The number of heads."""
         return self.values.shape[1]
 
     def fewer_than(self, count: int) -> bool:
-        """Whether there are fewer queries or keys, where that is known."""
+        """Whether the call is known to have fewer queries or keys than `count`."""
         return self.facts is not None and min(self.facts.queries, self.facts.keys) < count
 
     def of(self, vital: str) -> Tensor:
-        """The column of a vital, (S, H); NaN where it is unknown."""
+        """The values of a vital, (S, H); NaN where it is unknown."""
         if vital not in self.vitals:
             return self.values.new_full(self.values.shape[:2], torch.nan)
         return self.values[..., self.vitals.index(vital)]
 
     def now(self, vital: str) -> Tensor:
-        """Its last measured value, (H,)."""
+        """The last measured values of a vital, (H,)."""
         return filled(self.of(vital))[-1] if self.steps else self.values.new_zeros(0)
 
 
 def filled(values: Tensor) -> Tensor:
-    """(S, H) with NaN replaced by the last number before: levels are measured at different steps."""
+    """(S, H) with NaN replaced by the last number before it: steps measure different levels."""
     known = ~values.isnan()
     place = torch.arange(values.shape[0], device=values.device)[:, None].expand_as(values)
     last = torch.where(known, place, 0).cummax(0).values if values.shape[0] else place
@@ -95,19 +95,20 @@ def filled(values: Tensor) -> Tensor:
 
 
 def gradient_share(of: Callable[[str], Tensor]) -> Tensor:
-    """`GRADIENT_SHARE` of vitals by name: that of the side that gets more."""
+    """`GRADIENT_SHARE`, (S, H) or (H,), from a function that gives vitals by name."""
     largest = torch.maximum(of("query_grad"), of("key_grad"))
+    # An infinite gradient stands for NaN or Inf, of which a ratio says nothing.
     return largest.masked_fill(largest.isinf(), torch.nan) / of("value_grad")
 
 
 def tokens_differ(sites: Sequence[Evidence]) -> bool:
-    """Whether the input has anything to tell apart, as far as the first site shows.
+    """Whether the tokens of the input differ, as far as the first site shows.
 
-    One token all over, as in a first try with `torch.ones`, says nothing of the model.
+    The same token everywhere, as in a first try with `torch.ones`, says nothing about the model.
     """
     if not sites:
         return False
-    # The cheap level knows no values: there, equal keys have logits that do not vary.
+    # The cheap level does not read values; there, equal keys show as logits that do not vary.
     varied = sites[0].now("logit_var") / sites[0].now("logit_bound").square()
     alike = (sites[0].now("value_alike") > ALL_ALIKE) | (varied < 1 - ALL_ALIKE)
     return not bool(alike.all())
@@ -119,7 +120,7 @@ def sequences_differ(sites: Sequence[Evidence]) -> bool:
 
 
 def evidence(doctor: Doctor) -> list[Evidence]:
-    """Of every site at which anything was measured, in the order of the forward pass."""
+    """The evidence of every site that was measured, in the order of the forward pass."""
     modules = {
         name or type(module).__name__: module for name, module in named_modules(doctor.model)
     }
@@ -148,7 +149,7 @@ def evidence(doctor: Doctor) -> list[Evidence]:
 def declared_by(
     module: nn.Module | None, fixed_positions: bool, position_size: float | None
 ) -> Declared:
-    """What a module says of itself."""
+    """What a module and its model declare."""
     causal = getattr(module, "is_causal", None)
     parameters = [] if module is None else list(module.parameters())
     frozen = not all(x.requires_grad for x in parameters)
@@ -157,9 +158,9 @@ def declared_by(
 
 
 def position_tables(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Parameters and buffers that hold positions, by their names.
+    """Parameters and buffers that hold positions, recognised by their names.
 
-    A table has two dims or more: frequencies of rotary positions have one.
+    A table has at least two dims; the frequencies of rotary positions have one.
     """
     for name, x in (*model.named_buffers(), *model.named_parameters()):
         named = any(POSITIONS.search(word) for word in name.lower().split(".")[-2:])
@@ -168,14 +169,14 @@ def position_tables(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def has_fixed_positions(model: nn.Module) -> bool:
-    """Whether the model holds sinusoids, or a table of positions that does not learn."""
+    """Whether the model has sinusoids, or a table of positions that does not learn."""
     if any(isinstance(x, Sinusoidal) and not list(x.parameters()) for x in model.modules()):
         return True
     return any(not x.requires_grad for _, x in position_tables(model))
 
 
 def position_size(model: nn.Module) -> float | None:
-    """Root mean square of the largest table, None without one."""
+    """Root mean square of the largest table of positions, None without one."""
     found = [float(x.detach().float().square().mean().sqrt()) for _, x in position_tables(model)]
     for module in model.modules():
         if isinstance(module, Sinusoidal):

@@ -1,4 +1,4 @@
-"""What a finding is: data that says what is wrong, where, since when, by which numbers, and what helps."""
+"""The data of a finding: what is wrong, where, since when, by which numbers, and what helps."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from typing import NamedTuple
 
 
 class Severity(enum.IntEnum):
-    """How bad it is: a note tells, a warning asks to look, a failure is a disease."""
+    """How bad it is: a note informs, a warning asks for a look, a failure is a disease."""
 
     NOTE = 1
     WARNING = 2
     FAILURE = 3
 
     def __str__(self) -> str:
-        """In lower case, as reports and files have it."""
+        """The name in lower case, as in reports and files."""
         return self.name.lower()
 
 
 class Signal(NamedTuple):
-    """One number that speaks for a finding.
+    """One number that supports a finding.
 
     Attributes:
-        vital: its name, one of `VITALS`, or one of them with what was made of it ("logit_max slope").
-        value: of the worst head.
-        threshold: what it was held against.
-        above: whether it is too large; else it is too small.
+        vital: the name of a vital, or of a number computed from it ("logit_max slope").
+        value: in the worst head.
+        threshold: what the value was compared with.
+        above: True if the value is too large, False if it is too small.
         source: where the threshold comes from: a paper, or "ours" with the measurement behind it.
     """
 
@@ -38,30 +38,30 @@ class Signal(NamedTuple):
 
     @property
     def made_of(self) -> str:
-        """The vital that it is, or is made of: "logit_max slope" is made of logit_max."""
+        """The vital that the number is computed from: logit_max for "logit_max slope"."""
         return re.split(r"[ :]", self.vital, maxsplit=1)[0]
 
 
 class Advice(NamedTuple):
-    """A remedy by its name in `REMEDIES`, and what it is expected to do in this case."""
+    """A remedy by its name in `REMEDIES`, and its expected effect on this disease."""
 
     remedy: str
     expected: str
 
 
 class Finding(NamedTuple):
-    """A disease at a place.
+    """A disease at one attention call.
 
     Attributes:
-        disease: its name in `DISEASES`, as "growing-logits".
-        title: in a few words.
-        severity: see there.
-        site: the attention call, by the module's path.
-        heads: which of its heads.
-        since: the first step in which it showed, of those that are kept.
-        signals: two at least.
-        confidence: 0 to 1: how many of the signs that could speak do, and over how many steps.
-        explanation: what it is and does, in two or three sentences for a reader new to it.
+        disease: its name in `DISEASES`, such as "growing-logits".
+        title: the disease in a few words.
+        severity: how bad it is.
+        site: the attention call, by the path of its module.
+        heads: the heads that have it.
+        since: the step since which it has lasted, among the steps that are kept.
+        signals: the numbers that show it, at least two.
+        confidence: 0 to 1, from the share of known signs that agree and the number of steps.
+        explanation: what it is and what it does, for a reader who is new to it.
         remedies: the best first.
     """
 
@@ -77,7 +77,7 @@ class Finding(NamedTuple):
     remedies: tuple[Advice, ...]
 
     def __str__(self) -> str:
-        """One line: how bad, what, where, since when, by which number, and what helps first."""
+        """One line: severity, title, site, heads, first step, numbers, and the first remedy."""
         heads = f"head{'s' * (len(self.heads) > 1)} {', '.join(map(str, self.heads))}"
         signs = "; ".join(
             f"{x.vital} {x.value:.3g} ({'above' if x.above else 'below'} {x.threshold:.3g})"
@@ -90,7 +90,7 @@ class Finding(NamedTuple):
         )
 
     def __repr__(self) -> str:
-        """Short: in a list there may be many."""
+        """A short form, because lists of findings can be long."""
         return (
             f"Finding({self.disease!r}, {str(self.severity)!r}, {self.site!r}, heads={self.heads})"
         )

@@ -1,4 +1,4 @@
-"""Growing logits: larger from step to step, and not slowing down."""
+"""Growing logits: they rise from step to step and do not slow down."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from regard.doctor.findings.signs import (
     graded,
 )
 
-# Fewer points have no middle and ends.
+# Start, middle and end are medians over a quarter of the steps; below 8 steps that is a single one.
 LEAST_STEPS = 8
 GROWTH, GROWTH_SOURCE = 2.0, "ours: doubled in the steps that are kept"
-# What makes one logit large makes all of them vary: a single odd pair does not count.
+# Real growth makes all logits vary more; a single odd pair of query and key does not.
 VARIANCE_GROWTH = 2.0
 # Increase in the second half of the steps over that in the first: 1 is linear growth.
 PACE, SUPERLINEAR = 0.5, 1.25
@@ -30,16 +30,16 @@ PACE_SOURCE = (
 # Fresh models grow from 1 to 10 or 20 while they learn, and stop there.
 LEVEL, LEVEL_SOURCE = 50.0, "Gemma 2 caps attention logits at 50 (arXiv 2408.00118)"
 HIGH, HIGH_SOURCE = 100.0, "Kimi K2 clips from 100 on (arXiv 2507.20534)"
-# A bound from norms is a few times what is reached.
+# The bound from norms is a few times the largest logit.
 BOUND = 4.0
 
 
 def rule(disease: Disease, e: Evidence) -> list[Finding]:
-    """From the courses of the largest logit, or its bound without that, and of the variance."""
+    """Findings from the courses of the largest logit, or else its bound, and of the variance."""
     vital, factor, seen = "logit_max", 1.0, measured(e, "logit_max")
     if len(seen) < LEAST_STEPS:
-        if e.facts is not None and e.facts.rescored:  # no norms bound what a function makes of it
-            return []
+        if e.facts is not None and e.facts.rescored:
+            return []  # a score function changes the products, so their norms bound nothing
         vital, factor, seen = "logit_bound", BOUND, measured(e, "logit_bound")
     varied = measured(e, "logit_var")
     if min(len(seen), len(varied)) < LEAST_STEPS:
@@ -51,7 +51,7 @@ def rule(disease: Disease, e: Evidence) -> list[Finding]:
     growth = Sign(
         f"{vital} growth", constant(e, end / start.clamp(min=1)), GROWTH, True, GROWTH_SOURCE
     )
-    # Out of nothing it grows at any pace.
+    # From a start near zero the ratio can be arbitrarily large, so it is cut off at 100.
     pace = constant(e, ((end - middle) / (middle - start).clamp(min=1e-3)).clamp(max=100))
     steady = Sign(f"{vital} pace", pace, PACE, True, PACE_SOURCE)
     faster = Sign(f"{vital} pace", pace, SUPERLINEAR, True, PACE_SOURCE)
@@ -66,7 +66,7 @@ def rule(disease: Disease, e: Evidence) -> list[Finding]:
 
 
 def measured(e: Evidence, vital: str) -> Tensor:
-    """The steps in which all heads have a number."""
+    """The values of a vital in the steps in which all heads have a number."""
     values = e.of(vital)
     return values[values.isfinite().all(1)]
 
@@ -85,16 +85,15 @@ GROWING = Disease(
     title="logits grow and do not slow down",
     find=each_site(rule),
     explanation=(
-        "The logits of these heads, scores of queries and keys before softmax, get larger and "
-        "larger. Softmax becomes harder and harder, until one key takes everything, gradients "
-        "vanish or numbers overflow, and the loss spikes. The usual reasons are a learning rate "
-        "that is too high or warms up too fast (check this first), and a missing norm on queries and "
-        "keys."
+        "The logits of these heads (the scores of queries and keys before softmax) keep growing. "
+        "Softmax becomes harder and harder, until one key takes all the weight, gradients vanish "
+        "or numbers overflow, and the loss spikes. The usual causes are a learning rate that is "
+        "too high or warms up too fast (check this first), and a missing norm on queries and keys."
     ),
     remedies=(
         Advice("qk-norm", "logits that cannot grow with the weights"),
         Advice("qk-clip", "weights scaled back each time a logit exceeds 100"),
-        Advice("soft-cap", "logits bounded by the cap; the weights go on growing"),
+        Advice("soft-cap", "logits bounded by the cap; the weights keep growing"),
         Advice("cosine", "logits bounded by a learned temperature"),
     ),
     causes=("large-logits", "collapsed-entropy", "dead-softmax", "dead-gradient"),

@@ -1,4 +1,4 @@
-"""Identical heads: the same head twice.
+"""Identical heads: two or more heads of a layer are copies of one another.
 
 Shape legend: S steps, H heads, C compared vitals.
 """
@@ -16,7 +16,7 @@ SAME, SAME_SOURCE = (
     0.99,
     "ours: below 0.4 in fresh models; up to 0.99 where trained heads share a sink",
 )
-# Two heads that look at the same key are alike in their weights and differ in everything else.
+# Two heads that attend to the same key have similar weights, but differ in their other numbers.
 TOLD_APART, TOLD_APART_SOURCE = (
     0.01,
     "ours: different heads are 2% or more apart in one of eight numbers",
@@ -31,11 +31,11 @@ FINGERPRINT = (
     "max_weight",
     "sink_output",
 )
-LEAST_COMPARED = 4
+LEAST_COMPARED = 4  # fewer known numbers do not show that two heads are the same
 
 
 def rule(disease: Disease, e: Evidence) -> list[Finding | None]:
-    """Weights that correlate, in heads whose other numbers agree too."""
+    """A finding where the weights of two heads correlate and their other numbers agree too."""
     if e.heads < 2:
         return []
     apart = Sign("difference of two heads", twin_distance(e), TOLD_APART, False, TOLD_APART_SOURCE)
@@ -50,7 +50,7 @@ def rule(disease: Disease, e: Evidence) -> list[Finding | None]:
 
 
 def twin_distance(e: Evidence) -> Tensor:
-    """(S, H): the largest relative difference to the head that is nearest; NaN where unknown."""
+    """(S, H): the largest relative difference to the most similar head; NaN where unknown."""
     columns = torch.stack([filled(e.of(name)) for name in FINGERPRINT], -1)  # (S, H, C)
     compared = ~columns.isnan().any(1)  # (S, C)
     columns = torch.where(compared[:, None], columns, 0)
@@ -73,5 +73,5 @@ IDENTICAL_HEADS = Disease(
         "heads than it computes. The usual causes are identical initial weights and weights copied "
         "from a smaller model."
     ),
-    remedies=(Advice("heads", "different weights for each head: draw those of the copies anew"),),
+    remedies=(Advice("heads", "different weights for each head: initialise the copies again"),),
 )

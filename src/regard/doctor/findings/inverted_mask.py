@@ -1,4 +1,4 @@
-"""Masks the wrong way round."""
+"""Inverted mask: queries see exactly what they should not see."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from regard.doctor.findings.finding import Advice, Finding, Severity
 from regard.doctor.findings.seeing import is_square, seen
 from regard.doctor.findings.signs import Disease, above, below, each_site, judge
 
-# In a batch padded to its longest sequence that one sees everything.
-LONGEST = "ours: one sequence of the batch is full"
+# A batch is usually padded to its longest sequence, which then has no padding.
+LONGEST = "ours: one sequence of the batch has no padding"
 
 
 def rule(disease: Disease, e: Evidence) -> list[Finding | None]:
-    """Only the future, or only padding."""
+    """A finding where queries see only later tokens, or only padding."""
     if not is_square(e):
         return []
     facts = e.facts
@@ -22,12 +22,14 @@ def rule(disease: Disease, e: Evidence) -> list[Finding | None]:
     found = judge(disease, e, Severity.WARNING, only_future, every_head=True)
     if found is not None or facts.batch < 2:
         return [found]
-    # Sequences without padding see nothing at all, the others see their padding alone.
+    # Under an inverted padding mask, sequences without padding see nothing and the others see only
+    # their padding. So the rows that see nothing make up a whole number of sequences.
     whole = e.now("masked_rows") * facts.batch
     only = (whole > 0.5) & ((whole - whole.round()).abs() < 1e-3)
     empty = above(e, "masked_rows", 0.0, LONGEST)
     both_ways = (ahead, seen(e, "previous_share", True))
-    # Padding is mostly at the end: then no query sees the first token. Else there is little padding.
+    # Padding is mostly at the end: then no query sees the first token. Padding elsewhere counts
+    # where there is so little that few keys are visible.
     unseen = (
         seen(e, "first_share", False),
         below(e, "visible_share", 1 / facts.batch, LONGEST),
@@ -42,9 +44,9 @@ INVERTED_MASK = Disease(
     title="the mask is the wrong way round",
     find=each_site(rule),
     explanation=(
-        "Queries see just what they should not: tokens after them and never themselves or earlier "
-        "ones, or padding and never the tokens. In nn.MultiheadAttention True means hidden, in "
-        "scaled_dot_product_attention it means visible: the mask of one was given to the other."
+        "Queries see exactly what they should not: only the tokens after them, or only padding. In "
+        "nn.MultiheadAttention True means hidden, in scaled_dot_product_attention True means "
+        "visible. The usual cause is a mask written for one and given to the other."
     ),
     remedies=(Advice("mask", "invert the mask: ~mask"),),
     causes=("masked-rows", "rank-collapse"),

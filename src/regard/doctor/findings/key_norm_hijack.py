@@ -7,17 +7,17 @@ from regard.doctor.findings.finding import Advice, Finding, Severity
 from regard.doctor.findings.signs import Disease, Grade, above, below, each_site, graded
 from regard.doctor.findings.sinks import FEW, MOST, MOST_SOURCE, says_something
 
-# 3 would be met by chance: the farthest of 4096 keys in one direction lies at 4. In 8 dims and more
-# the largest norm is below 2.
+# Random keys would pass a threshold of 3: in one direction, the farthest of 4096 lies at 4. In 8
+# dims or more the largest norm is below 2.
 LONG, LONG_SOURCE = 5.0, "ours: below 2 for random keys of 8 dims or more, up to 4 in one direction"
-# Of queries half lie on its side, at most, unless they have a common part.
+# At most half of the queries lie on the key's side, unless all queries have a common component.
 TAKES, TAKES_SOURCE = 0.25, "ours: a key 10 times as long takes over half of 25% of the queries"
 ADDS, ADDS_SOURCE = 0.3, "ours: a third of what all other keys add"
 EASY, EASY_SOURCE = 10.0, "ours: factor on one key's norm that captures half of the queries"
 
 
 def rule(disease: Disease, e: Evidence) -> list[Finding]:
-    """A long key, that takes much of the weight, and whose value matters."""
+    """Findings where a long key takes much of the weight and its value matters."""
     if e.fewer_than(FEW):
         return []
     long = above(e, "key_spread", LONG, LONG_SOURCE)
@@ -28,7 +28,7 @@ def rule(disease: Disease, e: Evidence) -> list[Finding]:
         e,
         Grade(Severity.FAILURE, (long, above(e, "sink_weight", MOST, MOST_SOURCE), adds), also),
         Grade(Severity.WARNING, (long, above(e, "sink_weight", TAKES, TAKES_SOURCE), adds), also),
-        # A no-op sink has a long key, or one that all queries like, and a short value.
+        # A no-op sink can have a long key too, but its value is short.
         only=says_something(e),
     )
 
@@ -38,9 +38,9 @@ HIJACK = Disease(
     title="one key wins by its length",
     find=each_site(rule),
     explanation=(
-        "One key is many times as long as all others, and takes the weight of every query on its "
-        "side of the space, whatever the query asks for. Its value reaches all those queries. The "
-        "usual causes are a bad embedding, an input that was not normalised, or a planted token."
+        "One key is many times as long as the others. It takes the weight of the queries on its "
+        "side of the space, whatever they ask for, and its value reaches all of them. The usual "
+        "causes are a bad embedding, an input that was not normalised, or a planted token."
     ),
     remedies=(
         Advice("key-clip", "its norm at most 3 times the median: it takes 1% of the queries"),

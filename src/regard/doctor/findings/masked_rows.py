@@ -1,4 +1,4 @@
-"""Queries that see no key."""
+"""Masked rows: queries that see no key."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from regard.doctor.findings.signs import Disease, above, below, judge
 GRADIENTS = ("query_grad", "key_grad", "value_grad")
 ROWS_SOURCE = "ours: softmax over nothing is 0 / 0"
 HIDDEN_SOURCE = "ours: some keys are hidden"
-FOLLOWS = "Here NaN follows, and reaches every weight of the model in backward."
+FOLLOWS = "Here it leads to NaN, which backward carries to every weight of the model."
 
 
 def find(disease: Disease, sites: Sequence[Evidence]) -> list[Finding]:
-    """Rows without a key: a failure where NaN follows, else worth a note."""
+    """Findings where queries see no key: a failure where NaN follows, else a note."""
     origin = first_broken(sites)
+    # The last site with empty rows before the first NaN counts as its cause.
     guilty = None if origin is None else emptied_before(sites, origin)
     found = []
     for index, e in enumerate(sites):
@@ -29,7 +30,7 @@ def find(disease: Disease, sites: Sequence[Evidence]) -> list[Finding]:
             signs = [Signal(f"NaN at {after.name}", 1.0, 0.0, True, SOURCE)]
             finding = failure(disease, e, e.steps.index(after.steps[origin.place]), signs)
         elif origin is None and index == len(sites) - 1:
-            # No site comes after the last one: there backward brings the NaN.
+            # No site after the last one can show the NaN, but its gradients do.
             empty = (e.of("masked_rows") > 0).any(1)
             broken = torch.stack([e.of(name).isposinf().any(1) for name in GRADIENTS]).any(0)
             if (empty & broken).any():
@@ -43,7 +44,7 @@ def find(disease: Disease, sites: Sequence[Evidence]) -> list[Finding]:
 
 
 def failure(disease: Disease, e: Evidence, place: int, signs: Sequence[Signal]) -> Finding:
-    """In the step at this place queries saw no key, and NaN followed; `signs` say where."""
+    """The finding for the step at index `place`, in which queries saw no key and NaN followed."""
     rows = e.of("masked_rows")[place]
     heads = tuple((rows > 0).nonzero().flatten().tolist())
     signals = [
@@ -61,9 +62,8 @@ MASKED_ROWS = Disease(
     title="queries that see no key",
     find=find,
     explanation=(
-        "Some queries are left without any key by the mask: an empty sequence, or padding used "
-        "as queries. Softmax over nothing is 0 / 0, which some kernels answer with zeros and others "
-        "with NaN."
+        "The mask leaves some queries without any key: a sequence is empty, or padding is used as "
+        "queries. Softmax over no keys is 0 / 0: some kernels return zeros there, others NaN."
     ),
     remedies=(Advice("mask", "leave at least one key, or drop empty sequences from the batch"),),
 )

@@ -1,4 +1,4 @@
-"""A causal mask that is not there."""
+"""Missing mask: a layer of a causal model sees later tokens."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from regard.doctor.findings.seeing import is_square, kind_of, looks_back, seen
 from regard.doctor.findings.signs import Disease, above, judge
 
 NO_MASK, NO_MASK_SOURCE = 0.99, "ours: every query sees every key"
-# Of layers that are built alike.
+# A layer counts as causal if this share of at least so many layers of its kind are.
 CAUSAL_SHARE, LEAST_LAYERS = 2 / 3, 3
 
 
 def find(disease: Disease, sites: Sequence[Evidence]) -> list[Finding]:
-    """Sees the future, where its module says it does not, or all layers of its kind do not."""
+    """Findings where queries see later tokens in a causal module, or among causal layers."""
     found = []
     backward = {e.name: looks_back(e) for e in sites}
     for e in sites:
@@ -41,10 +41,10 @@ MISSING_MASK = Disease(
     title="the causal mask is missing",
     find=find,
     explanation=(
-        "This layer belongs to a causal model and sees the tokens it has to predict. The training "
-        "loss gets very low, and what the model generates is worthless. In Hugging Face models a "
-        "registered attention function gets no mask unless a mask function is registered under the "
-        "same name."
+        "This layer belongs to a causal model and sees the tokens that it has to predict. The "
+        "training loss gets very low, but what the model generates is worthless. In Hugging Face "
+        "models a registered attention function gets no mask unless a mask function is registered "
+        "under the same name."
     ),
     remedies=(
         Advice("mask", "is_causal=True, or AttentionMaskInterface.register(name, sdpa_mask)"),

@@ -1,4 +1,4 @@
-"""Queries and keys that are cut off from the loss."""
+"""No gradient: queries and keys are cut off from the loss."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from regard.doctor.findings.evidence import Evidence
 from regard.doctor.findings.finding import Advice, Finding, Severity
 from regard.doctor.findings.signs import Disease, Sign, constant, each_site, judge
 
-# They read gradients of all three sides, or of none.
+# On these routes the gradients of query, key and value are all read, or none is.
 ROUTES = ("sdpa", "flex", "regard")
-SOURCE = "ours: the values get one in every step"
-# How the names of its signals begin.
+SOURCE = "ours: the values get a gradient in every step"
+# The names of these signals begin with this.
 GETS = "steps with "
 
 RECONNECT = Advice("reconnect", "a gradient in spite of a detach or no_grad in this module")
 THAW = Advice("thaw", "a gradient where weights of this module were frozen")
-BY_HAND = Advice("gradient", "take what cuts them off out of the code")
+BY_HAND = Advice("gradient", "remove what cuts them off from the code")
 
 
 def rule(disease: Disease, e: Evidence) -> list[Finding | None]:
-    """Values learn, and neither query nor key does: cut off, or frozen on purpose."""
+    """A finding where values get a gradient, and queries and keys do not; a note if frozen."""
     if e.route not in ROUTES:
         return []
     learns = ~e.of("value_grad").isnan()
@@ -39,10 +39,10 @@ NO_GRADIENT = Disease(
     title="queries and keys are cut off from the loss",
     find=each_site(rule),
     explanation=(
-        "In backward a gradient arrives at the values of this layer and none at its queries and "
-        "keys, so the layer never learns what to attend to. The usual causes are detach or no_grad in "
-        "the forward pass and frozen weights. .data and inference_mode do the same, and no remedy "
-        "can undo them: take them out of the code."
+        "In backward the values of this layer get a gradient and its queries and keys get none, so "
+        "the layer never learns what to attend to. The usual causes are detach or no_grad in the "
+        "forward pass, and frozen weights. .data and inference_mode have the same effect, and no "
+        "remedy can undo them: remove them from the code."
     ),
     remedies=(RECONNECT, THAW, BY_HAND),
 )

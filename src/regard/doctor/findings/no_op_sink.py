@@ -1,4 +1,4 @@
-"""A sink that takes the weight and says nothing: a way to be silent, and no disease."""
+"""No-op sink: one key takes most of the weight and adds little to the output. Not a disease."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LITTLE, LITTLE_SOURCE = 0.3, "ours: less than half of what all other keys add"
 
 
 def rule(disease: Disease, e: Evidence) -> list[Finding | None]:
-    """Much weight on a short value."""
+    """A note where one key takes most of the weight and its value is short."""
     if e.fewer_than(FEW):
         return []
     needed = (
@@ -24,12 +24,12 @@ def rule(disease: Disease, e: Evidence) -> list[Finding | None]:
 
 NO_OP_SINK = Disease(
     name="no-op-sink",
-    title="a sink, which is no disease",
+    title="a sink that adds little, not a disease",
     find=each_site(rule),
     explanation=(
         "Most of the weight goes to one key, often the first or a separator, whose value adds "
-        "little. In this way a head adds almost nothing where it finds nothing relevant. If you drop "
-        "keys from a cache, keep this one."
+        "little. This is how a head adds almost nothing where it finds nothing relevant. If you "
+        "drop keys from a cache, keep this one."
     ),
-    remedies=(Advice("swap-score", "a learned sink takes this weight, and no key has to"),),
+    remedies=(Advice("swap-score", "a learned sink that takes this weight in place of a key"),),
 )

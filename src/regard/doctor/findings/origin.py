@@ -1,4 +1,4 @@
-"""Where the first NaN or Inf of a model is, in time and in the network."""
+"""Finds the step and the attention call at which the first NaN or Inf of a model appears."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ LARGEST = torch.finfo(torch.float32).max
 
 
 class Origin(NamedTuple):
-    """The first place in the network and in time: index of the site, place of the step in it."""
+    """The first broken number: index of its site, and index of its step in that site."""
 
     site: int
     place: int
 
 
 def first_broken(sites: Sequence[Evidence]) -> Origin | None:
-    """Where the earliest step with a broken number has its first, in the order of the forward pass."""
+    """The first site, in the forward pass, of the earliest step with a broken number."""
     found = []
     for index, e in enumerate(sites):
         broken = torch.stack([e.of(name) > 0 for name in BROKEN]).any(0).any(1)
@@ -36,7 +36,7 @@ def first_broken(sites: Sequence[Evidence]) -> Origin | None:
 
 
 def emptied_before(sites: Sequence[Evidence], origin: Origin) -> int | None:
-    """The last site before the origin that had queries without a key in that step."""
+    """The last site before the origin at which queries saw no key in that step, or None."""
     step = sites[origin.site].steps[origin.place]
     for index in range(origin.site - 1, -1, -1):
         e = sites[index]

@@ -1,4 +1,4 @@
-"""Rank collapse: all tokens have become one."""
+"""Rank collapse: all tokens have become alike."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ UNIFORM, UNIFORM_SOURCE = (
     0.999,
     "equal keys get equal weights; rank decays doubly exponentially with depth (arXiv 2103.03404)",
 )
-FEW = 4
+FEW = 4  # fewer queries or keys can be alike by chance
 
 
 def find(disease: Disease, sites: Sequence[Evidence]) -> list[Finding]:
-    """Values that are all alike, keys that are, and so outputs that are; but not yet the input."""
+    """Findings where values, keys and outputs are all alike, though the inputs differ."""
     if not tokens_differ(sites):
         return []
     found = []
@@ -42,9 +42,9 @@ RANK_COLLAPSE = Disease(
     title="all tokens have become alike",
     find=find,
     explanation=(
-        "Keys, values and outputs of all tokens agree to within one percent: there is nothing left to "
-        "attend to. Attention averages tokens. Many layers without residual connections, or with "
-        "weak ones, average all differences away."
+        "Keys, values and outputs of all tokens agree to within one percent: there is nothing left "
+        "to attend to. Attention averages tokens. Many layers without residual connections, or "
+        "with weak ones, average all differences away."
     ),
     remedies=(
         Advice("residual", "a residual connection around attention, or larger weights on it"),

@@ -1,4 +1,4 @@
-"""Saturated tanh in additive scores."""
+"""Saturated tanh: most hidden units of an additive score are where tanh is flat."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ from regard.doctor.findings.evidence import Evidence
 from regard.doctor.findings.finding import Advice, Finding, Severity
 from regard.doctor.findings.signs import Disease, Grade, Sign, above, below, each_site, graded
 
-# Of the sum of two unit-variance projections a fifth lies where tanh has a tenth of its slope.
+# For unit-variance projections, a fifth of the hidden units have less than a tenth of the full
+# slope.
 HALF, MOST = 0.5, 0.8
 SHARE_SOURCE = "ours: 0.2 for unit-variance projections, 0.25 to 0.35 in trained healthy models"
-# The root mean square of query and key side together; 1.4 for unit variance. Half of a normal
-# distribution is beyond |x| = 1.82, where the slope is 0.1, at 2.7.
+# Root mean square of the sum of both projections: 1.4 for unit variance. At 2.7, half of a normal
+# distribution lies beyond |x| = 1.82, where the slope is 0.1.
 SIZE, SIZE_SOURCE = 2.5, "ours: 1.4 for unit-variance projections"
 SLOPE, SLOPE_SOURCE = 0.25, "ours: 0.5 for unit-variance projections"
 
 
 def rule(disease: Disease, e: Evidence) -> list[Finding]:
-    """From the share of flat units, and from what goes into them."""
+    """Findings from the share of saturated units and from the size of their inputs."""
     if e.facts is None or not e.facts.dims:
         return []
     inside = (e.of("query_norm").square() + e.of("key_norm").square()) / e.facts.dims
@@ -36,12 +37,12 @@ SATURATED_TANH = Disease(
     title="tanh of the additive score is saturated",
     find=each_site(rule),
     explanation=(
-        "Most hidden units of the additive score stand at +1 or -1, where tanh is flat. The score "
-        "then depends on signs alone, and hardly any gradient reaches the projections. The "
+        "Most hidden units of the additive score are close to +1 or -1, where tanh is flat. The "
+        "score then depends on signs alone, and hardly any gradient reaches the projections. The "
         "projections or their inputs have become too large."
     ),
     remedies=(
-        Advice("shrink-tanh", "inputs of tanh of unit size again, slopes of about 0.5"),
+        Advice("shrink-tanh", "inputs of tanh back to unit size, slopes of about 0.5"),
         Advice("swap-score", "a score without tanh"),
     ),
     causes=("dead-gradient",),

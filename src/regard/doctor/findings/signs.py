@@ -1,4 +1,4 @@
-"""How signs are put together: all that are needed hold at once, in the same head.
+"""Combines signs into findings: all needed signs must hold at once, in the same head.
 
 Shape legend: S steps, H heads.
 """
@@ -14,18 +14,18 @@ from torch import Tensor
 from regard.doctor.findings.evidence import Evidence, filled
 from regard.doctor.findings.finding import Advice, Finding, Severity, Signal
 
-# How many of the last measured steps are asked whether it still holds.
+# In most of this many last measured steps the signs must hold.
 RECENT = 3
 
 
 class Sign(NamedTuple):
-    """One number held against a threshold.
+    """One number compared with a threshold.
 
     Attributes:
-        vital: its name, or what was made of it.
+        vital: the name of a vital, or of a number computed from vitals.
         values: (S, H), NaN where unknown.
-        threshold: see above.
-        above: whether it speaks where it is larger; else where it is smaller.
+        threshold: what the values are compared with.
+        above: True if the sign holds above the threshold, False if below.
         source: where the threshold comes from.
     """
 
@@ -36,27 +36,27 @@ class Sign(NamedTuple):
     source: str
 
     def speaks(self) -> Tensor:
-        """(S, H): whether it speaks; what is unknown does not."""
+        """(S, H): whether the sign holds; where the value is unknown it does not."""
         values = filled(self.values)
         return values > self.threshold if self.above else values < self.threshold
 
     def signal(self, heads: Sequence[int]) -> Signal:
-        """Its last value in the worst of these heads."""
+        """The signal with the last value in the worst of these heads."""
         values = filled(self.values)[-1, list(heads)]
         worst = values.max() if self.above else values.min()
         return Signal(self.vital, worst.item(), self.threshold, self.above, self.source)
 
 
 class Disease(NamedTuple):
-    """What can be wrong.
+    """One thing that can be wrong with attention.
 
     Attributes:
-        name: as in findings.
-        title: in a few words.
-        find: from the numbers of all sites to findings.
-        explanation: for a reader who is new to it.
+        name: its name in findings.
+        title: the disease in a few words.
+        find: the rule, from the evidence of all sites to findings.
+        explanation: what it is and what it does, for a reader who is new to it.
         remedies: the best first.
-        causes: diseases that follow from it. They are not reported beside it for the same heads.
+        causes: diseases that follow from it; they are not reported beside it for the same heads.
     """
 
     name: str
@@ -76,7 +76,7 @@ class Disease(NamedTuple):
         confidence: float,
         more: str = "",
     ) -> Finding:
-        """A finding at a site since the step at `place`; `more` is said after the explanation."""
+        """A finding at a site, since the step at index `place`; `more` extends the explanation."""
         return Finding(
             self.name,
             self.title,
@@ -92,12 +92,12 @@ class Disease(NamedTuple):
 
 
 def above(e: Evidence, vital: str, threshold: float, source: str) -> Sign:
-    """A vital that is too large."""
+    """The sign that a vital is too large."""
     return Sign(vital, e.of(vital), threshold, True, source)
 
 
 def below(e: Evidence, vital: str, threshold: float, source: str) -> Sign:
-    """A vital that is too small."""
+    """The sign that a vital is too small."""
     return Sign(vital, e.of(vital), threshold, False, source)
 
 
@@ -112,19 +112,19 @@ def judge(
     every_head: bool = False,
     lasting: int = 1,
 ) -> Finding | None:
-    """A finding for the heads in which all needed signs speak by the last step, or None.
+    """A finding for the heads in which all needed signs hold at the last step, or None.
 
     Args:
-        disease: whose finding it is.
-        e: the site.
-        severity: of the finding.
-        needed: the signs, two at least.
-        also: more signs, which make it surer.
-        only: (H,), the heads that come into question.
-        every_head: whether it is a disease of the whole layer: all heads or none.
-        lasting: for how many measured steps it has to hold.
+        disease: the disease to judge.
+        e: the evidence of one site.
+        severity: the severity of the finding.
+        needed: the signs that must hold, of at least two different numbers.
+        also: further signs, which raise the confidence.
+        only: (H,), the heads to consider.
+        every_head: whether the disease affects a whole layer: all heads or none.
+        lasting: for how many measured steps it must have lasted.
     """
-    assert len({sign.vital for sign in needed}) > 1, "one sign alone is no alarm"
+    assert len({sign.vital for sign in needed}) > 1, "a finding needs signs of two different vitals"
     if not e.steps or not e.heads:
         return None
     together = torch.stack([sign.speaks() for sign in needed]).all(0)
@@ -134,27 +134,30 @@ def judge(
     if not sick.any() or (every_head and not sick.all()):
         return None
     heads = tuple(sick.nonzero().flatten().tolist())
-    # A spike of one step is no state: of the steps in which the signs were measured, it has to hold
-    # in most of the last ones.
+    # A spike of one step is not a disease: the signs must hold in most of the last steps in which
+    # they were measured.
     fresh = torch.stack([~sign.values.isnan() for sign in needed]).any(0).any(1)
     recent = together[fresh][-RECENT:][:, list(heads)].all(1)
     if recent.float().mean() <= 0.5:
         return None
     whole = together[:, list(heads)].all(1)
     start = run_start(whole)
+    # Further signs that were not measured in these heads count neither for the finding nor against
+    # it.
     known = [sign for sign in also if not filled(sign.values)[-1, list(heads)].isnan().any()]
     speaking = [sign for sign in known if sign.speaks()[-1, list(heads)].any()]
     share = (len(needed) + len(speaking)) / (len(needed) + len(known))
     measured = int(fresh[start:].sum())
     if measured < lasting:
         return None
+    # Each further measured step halves the remaining doubt: 0.75 after one step, 0.94 after three.
     confidence = share * (1 - 0.5 ** (1 + measured))
     signals = [sign.signal(heads) for sign in (*needed, *speaking)]
     return disease.found(e, start, severity, heads, signals, round(confidence, 3))
 
 
 def run_start(holds: Tensor) -> int:
-    """The first step of the last unbroken run, (S,) with the last one true."""
+    """Index of the first step of the last unbroken run in (S,), whose last entry is True."""
     broken = (~holds).nonzero().flatten()
     return 0 if not len(broken) else min(int(broken[-1]) + 1, len(holds) - 1)
 
@@ -162,7 +165,7 @@ def run_start(holds: Tensor) -> int:
 def each_site(
     rule: Callable[[Disease, Evidence], Sequence[Finding | None]],
 ) -> Callable[[Disease, Sequence[Evidence]], list[Finding]]:
-    """A rule that looks at one site at a time."""
+    """The `find` function of a rule that looks at one site at a time."""
 
     def find(disease: Disease, sites: Sequence[Evidence]) -> list[Finding]:
         return [found for e in sites for found in rule(disease, e) if found is not None]
@@ -185,7 +188,7 @@ def graded(
     only: Tensor | None = None,
     lasting: int = 1,
 ) -> list[Finding]:
-    """Findings of one disease at one site, the worst grade first: each head is in one alone."""
+    """Findings of one disease at one site, the worst grade first; each head is in at most one."""
     left = e.values.new_ones(e.heads, dtype=torch.bool) if only is None else only.clone()
     found = []
     for severity, needed, also in grades:
@@ -197,11 +200,11 @@ def graded(
 
 
 def known(values: Tensor, e: Evidence, beside: str = "visible_share") -> Tensor:
-    """(S, H): 1 where a vital is defined, 0 where it is not, NaN in steps without the other one."""
+    """(S, H): 1 where a vital is defined, 0 where not, NaN in steps without `beside`."""
     return torch.where(e.of(beside).isnan(), torch.nan, (~values.isnan()).to(values.dtype))
 
 
 def constant(e: Evidence, value: float | Tensor) -> Tensor:
-    """(S, H): the same in all steps."""
+    """(S, H): one value for all steps, or one for each head."""
     value = torch.as_tensor(value, dtype=e.values.dtype, device=e.values.device)
     return value.expand(len(e.steps), e.heads)

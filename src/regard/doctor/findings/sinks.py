@@ -1,4 +1,4 @@
-"""One key that takes much of the weight: when that counts, and when its value makes it a no-op."""
+"""Thresholds for sinks: when one key takes much of the weight, and when that is a no-op."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ MOST, MOST_SOURCE = (
     0.5,
     "one key with more than half of the mean weight (arXiv 2309.17453; rule ours)",
 )
-SHORT, SHORT_SOURCE = 0.5, "ours: half of the length of other values (after arXiv 1906.04341)"
-# Of few queries or keys one always gets much.
+SHORT, SHORT_SOURCE = 0.5, "ours: half the length of the other values (after arXiv 1906.04341)"
+# Among fewer queries or keys than this, one key gets much of the weight in any case.
 FEW = 8
 
 
 def says_something(e: Evidence) -> Tensor:
-    """(H,): the heads whose largest sink has a long value, or a value that was not measured."""
+    """(H,): whether the value of the largest sink is long, or was not measured."""
     return ~(e.now("sink_value") < SHORT)

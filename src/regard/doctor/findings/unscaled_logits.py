@@ -20,26 +20,27 @@ from regard.doctor.findings.signs import (
 from regard.doctor.vitals.table import SeenForm
 
 VASWANI = "arXiv 1706.03762 3.2.1: unit-variance q and k give logits of variance d, hence 1/sqrt(d)"
-# A quarter of d: queries and keys at half of unit variance each, and still no scale.
+# Without a scale, queries and keys of half of unit variance each reach a quarter of d.
 SHARE_OF_DIMS = 0.25
-# A factor of 2 on 1/sqrt(d) is a choice, more is none.
+# Up to a factor of 2 on 1/sqrt(d) can be a design choice; more is a mistake.
 TIMES_USUAL = 2.0
-# Below it softmax is not much sharper than that of scaled logits, whatever d is.
+# Below this variance softmax is not much sharper than for scaled logits, whatever d is.
 LEAST_VARIANCE = 8.0
-# Standard deviation 10: as a rule one key takes all.
+# Standard deviation 10: usually one key takes all the weight.
 HARD_VARIANCE = 100.0
 # Measured at 512 keys: 0.37 at d = 16, 0.12 at d = 64; 0.92 with the scale at every d.
 LOW_ENTROPY = 0.5
-# Narrow heads do without: their logits vary no more than those of a trained head. T5 has no scale by
-# design, and sharp heads of it at d = 8 are at a variance of 10.
+# Narrow heads work without a scale: their logits vary no more than those of a trained head. T5 has
+# no scale by design, and its sharp heads at d = 8 have a variance of 10.
 LEAST_DIMS = 32
-# Where only logits are seen, d is that of the values and nothing is known of the scale. Trained heads
-# differ from one another, and cosine scores do not follow d; untrained unscaled ones all have about d.
+# Where only logits were captured, d is that of the values and the scale is unknown. There all heads
+# must agree and lie near d: trained heads differ from one another and cosine scores do not follow
+# d, while untrained unscaled heads all have a variance of about d.
 AGREE, SHARES = 2.0, (0.4, 2.0)
 
 
 def rule(disease: Disease, e: Evidence) -> list[Finding]:
-    """From the variance of the logits, the scale, and the size of queries and keys."""
+    """Findings from the variance of the logits, the scale, and the size of queries and keys."""
     facts = e.facts
     if facts is None or not facts.dims or facts.dims < LEAST_DIMS or facts.keys < 4:
         return []
@@ -57,7 +58,7 @@ def rule(disease: Disease, e: Evidence) -> list[Finding]:
         return []
     times = constant(e, abs(facts.scale) * facts.dims**0.5)
     scale = Sign("scale * sqrt(dims)", times, TIMES_USUAL, True, VASWANI)
-    # Cosine attention has a large scale too, on vectors of length 1.
+    # Cosine attention has a large scale too, but on vectors of length 1.
     size = e.now("query_norm") * e.now("key_norm") / facts.dims
     hard = above(e, "logit_var", HARD_VARIANCE, "ours: standard deviation 10")
     return graded(
@@ -70,7 +71,7 @@ def rule(disease: Disease, e: Evidence) -> list[Finding]:
 
 
 def from_the_start(e: Evidence, dims: int) -> bool:
-    """Whether all heads had logits of variance d, more or less, in all steps."""
+    """Whether all heads had logits of about the same variance, near d, in all steps."""
     share = e.of("logit_var") / dims
     share = share[~share.isnan().any(1)]
     if e.heads < 2 or not len(share):
@@ -84,12 +85,12 @@ UNSCALED = Disease(
     title="logits are not scaled by 1/sqrt(d)",
     find=each_site(rule),
     explanation=(
-        "The variance of the inner product of a query and a key grows with their d features, and "
-        "nothing divides it by sqrt(d). Softmax then picks one key almost by chance, and hardly any gradient comes "
-        "back through it. Wider heads suffer more."
+        "The inner product of a query and a key with d features has a variance of about d, and "
+        "here it is not divided by sqrt(d). Softmax then selects one key almost by chance, and "
+        "hardly any gradient passes back through it. Wider heads suffer more."
     ),
     remedies=(
-        Advice("scale", "logits of variance 1 in place of d; entropy back to about 0.9"),
+        Advice("scale", "logits of variance 1 instead of d; entropy back to about 0.9"),
         Advice("qk-norm", "logits bounded whatever the weights do"),
         Advice("cosine", "logits bounded by a learned temperature"),
     ),

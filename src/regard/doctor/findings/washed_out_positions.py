@@ -1,4 +1,4 @@
-"""Positions that are washed out by what is said."""
+"""Washed-out positions: the embeddings drown out the positions added to them."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from regard.doctor.findings.evidence import Evidence
 from regard.doctor.findings.finding import Advice, Finding, Severity
 from regard.doctor.findings.signs import Disease, Sign, constant, judge
 
-# Sinusoids beside embeddings of unit variance make a third of the variance, 0.16 after what all
-# places have in common; at 2% words are seven times as loud.
+# Beside embeddings of unit variance, sinusoids make up a third of the variance, and 0.16 after
+# removing what all places have in common. At 2% the words are seven times as loud.
 WASHED = 0.02
 WASHED_SOURCE = "ours: 0.15 to 0.5 where positions are added to embeddings of unit variance"
-# The estimate scatters by sqrt(2 / n) with n as below: 0.016.
+# The estimate has a standard error of sqrt(2 / n): 0.016 for this n.
 LEAST_NUMBERS = 8000
-MOST_KEYS = 64
+MOST_KEYS = 64  # `value_place` reads the values of at most so many keys
 
 
 def find(disease: Disease, sites: Sequence[Evidence]) -> list[Finding]:
-    """In the first layer, of a model that adds positions which cannot learn to be louder."""
+    """A finding at the first layer of a model that adds positions which cannot learn to grow."""
     for e in sites:
         facts = e.facts
         if facts is None or facts.queries != facts.keys or facts.batch < 2:
@@ -35,7 +35,7 @@ def find(disease: Disease, sites: Sequence[Evidence]) -> list[Finding]:
 
 
 def numbers(e: Evidence) -> int:
-    """How many independent numbers `value_place` of all heads and steps rests on."""
+    """How many independent numbers `value_place` rests on, over all heads and steps."""
     assert e.facts is not None
     steps = int((~e.of("value_place").isnan()).any(1).sum())
     width = e.heads * (e.facts.dims or 1)
@@ -47,10 +47,10 @@ WASHED_OUT = Disease(
     title="positions are washed out",
     find=find,
     explanation=(
-        "Positions are added to the embeddings, but the embeddings are many times as large, and the first "
-        "attention layer gets almost nothing of the positions. The model then treats a sentence as a "
-        "bag of words. The usual cause is a factor of sqrt(d) on embeddings that already have unit "
-        "variance."
+        "Positions are added to the embeddings, but the embeddings are many times as large, and "
+        "almost nothing of the positions reaches the first attention layer. The model then treats "
+        "a sentence as a bag of words. The usual cause is a factor of sqrt(d) on embeddings that "
+        "already have unit variance."
     ),
     remedies=(
         Advice("positions", "positions as large as the embeddings: a third of the variance"),

@@ -1,7 +1,7 @@
-"""The model to examine: a function of the user's, a Hugging Face folder, or a bundled example.
+"""Opens the model to examine: from a user's function, a Hugging Face folder, or a bundled example.
 
-Here belongs all that turns a name on the command line into a model, batches and a loss, with errors for
-the user. Running and training it is in `checkup.py`.
+Code that turns a name on the command line into a model, batches and a loss belongs here, with error
+messages for the user. Running and training the model is in `checkup.py`.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ __all__ = ["EXAMPLES", "Patient", "Unusable", "open_patient"]
 
 
 def open_patient(name: str, data: Path | None = None, *, seed: int = 0, size: int = 8) -> Patient:
-    """The patient that a user names.
+    """The patient with the name that a user gave.
 
     Args:
-        name: of a bundled example, a folder, or `package.module:function`.
-        data: a file, in place of the batches that the patient has or that are made up.
-        seed: of weights and of batches that are made up.
-        size: of the batches from a file.
+        name: a bundled example, a folder, or `package.module:function`.
+        data: a file of data; without it, the patient's own batches are used, or random ones.
+        seed: the seed of the weights and of random batches.
+        size: the size of batches from a file.
     """
     torch.manual_seed(seed)
     folder, tokenizer = Path(name), None
@@ -41,7 +41,7 @@ def open_patient(name: str, data: Path | None = None, *, seed: int = 0, size: in
         patient, has_data = open_function(name)
     else:
         raise Unusable(
-            f"{name!r} is no folder, no package.module:function, and none of the bundled examples "
+            f"{name!r} is not a folder, a package.module:function, or one of the bundled examples "
             f"{', '.join(EXAMPLES)}"
         )
     if data is not None:

@@ -1,6 +1,6 @@
-"""Small patients that come with the library: one healthy, three ill by a known cause.
+"""Small patients that come with the library: one healthy, three ill from a known cause.
 
-All learn the same task, a look-up. A sequence has places with a name, a value and the name of
+All learn the same task, a look-up. Each place of a sequence has a name, a value, and the name of
 another place; the answer at each place is the value of the place that it asks for.
 
 Shape legend: B sequences, T places, D width.
@@ -50,7 +50,7 @@ class AdditiveAttention(nn.Module):
 
 
 class LookupBlock(nn.Module):
-    """Attention and a small network, each behind a norm and beside a residual path."""
+    """Attention and a small network, each after a norm and with a residual connection."""
 
     def __init__(self, attention: nn.Module, norm: bool) -> None:
         super().__init__()
@@ -68,11 +68,11 @@ class LookupBlock(nn.Module):
 
 
 class LookupModel(nn.Module):
-    """Answers look-ups.
+    """A small transformer that answers look-ups.
 
     Args:
         attention: makes the attention of a layer.
-        norm: whether a LayerNorm stands before attention.
+        norm: whether there is a LayerNorm before attention.
     """
 
     def __init__(self, attention: Callable[[], nn.Module], norm: bool = True) -> None:
@@ -83,7 +83,7 @@ class LookupModel(nn.Module):
         self.read = nn.Sequential(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, VALUES))
 
     def forward(self, names: Tensor, values: Tensor, asked: Tensor) -> Tensor:
-        """Three times (B, T) to logits (B, T, VALUES)."""
+        """Logits (B, T, VALUES) from names, values and questions, each (B, T)."""
         x = self.names(names) + self.values(values) + self.asked(asked)
         for block in self.blocks:
             x = block(x)
@@ -107,30 +107,32 @@ def questions(seed: int) -> Callable[[int], dict[str, Tensor]]:
 
 
 def wrong_answers(logits: Tensor, batch: dict[str, Tensor]) -> Tensor:
-    """Cross entropy of the answers."""
+    """Cross entropy between the logits and the right answers."""
+    # `argsort` of a permutation inverts it: the place of each name.
     place = batch["names"].argsort(-1).gather(-1, batch["asked"])
     return F.cross_entropy(logits.flatten(0, 1), batch["values"].gather(-1, place).flatten())
 
 
 def healthy() -> nn.Module:
-    """Scaled dot products behind norms."""
+    """The model with scaled dot products after norms."""
     return LookupModel(Attention)
 
 
 def growing_logits() -> nn.Module:
-    """Scaled dot products as in the healthy one: `racing_queries_and_keys` is what is wrong."""
+    """The healthy model; its optimizer, `racing_queries_and_keys`, makes it ill."""
     return LookupModel(Attention)
 
 
 def racing_queries_and_keys(model: nn.Module, rate: float) -> torch.optim.Optimizer:
-    """Queries and keys learn 30 times as fast as everything else, so that logits grow."""
+    """AdamW in which queries and keys learn 30 times as fast as the rest, so that logits grow."""
     fast = [x for name, x in model.named_parameters() if ".query." in name or ".key." in name]
+    # By identity: `==` would compare the numbers of two parameters.
     slow = [x for x in model.parameters() if not any(x is y for y in fast)]
     return torch.optim.AdamW([{"params": slow}, {"params": fast, "lr": 30 * rate}], rate)
 
 
 def jammed_tanh() -> nn.Module:
-    """Additive scores whose projections start 30 times too large: every tanh is at its end."""
+    """Additive scores with projections 30 times too large, so that every tanh is saturated."""
     model = LookupModel(AdditiveAttention)
     with torch.no_grad():
         for layer in model.modules():
@@ -141,7 +143,7 @@ def jammed_tanh() -> nn.Module:
 
 
 def hijacked_key() -> nn.Module:
-    """No norm before attention, and one name has an embedding 30 times as long as the others."""
+    """A model without norms before attention, and with one embedding 30 times as long."""
     model = LookupModel(Attention, norm=False)
     with torch.no_grad():
         model.names.weight[0] *= 30
@@ -149,7 +151,7 @@ def hijacked_key() -> nn.Module:
 
 
 class Example(NamedTuple):
-    """A bundled patient: what it shows, and what makes it."""
+    """A bundled patient: what it shows, and how it is made and trained."""
 
     shows: str
     build: Callable[[], nn.Module]
@@ -168,7 +170,7 @@ EXAMPLES: dict[str, Example] = {
 
 
 def open_example(name: str, seed: int) -> Patient:
-    """A bundled patient by its name."""
+    """The bundled patient of this name."""
     example = EXAMPLES[name]
     torch.manual_seed(seed)
     patient = Patient(name, example.build(), questions(seed), wrong_answers, example.steps)

@@ -1,4 +1,4 @@
-"""Data from a file: arrays as .npz, .safetensors or .pt, or lines of text. Nothing is unpickled.
+"""Reads data from a file: arrays as .npz, .safetensors or .pt, or lines of text, never a pickle.
 
 Shape legend: N examples, which the first dim of every array counts.
 """
@@ -19,18 +19,18 @@ from regard.doctor.signature import parameters_of
 
 NOT_UNPICKLED = "That is not unpickled, because a pickle can run any code"
 KINDS = ".npz, .safetensors, .pt or .txt"
-# A tokenizer of words to tensors by name.
+# From lines of text to tensors by name.
 Tokenizer = Callable[[list[str]], Mapping[str, Tensor]]
 
 
 def open_data(path: Path, model: nn.Module, size: int, tokenizer: Tokenizer | None = None) -> Any:
-    """`step -> batch` of `size` examples, from the first on and around again.
+    """`step -> batch` of `size` examples in the order of the file, starting again at its end.
 
     Args:
         path: the file.
-        model: its arguments say which arrays it takes.
-        size: of a batch.
-        tokenizer: for text; None where the model brings none.
+        model: the names of its arguments say which arrays it takes.
+        size: the number of examples in a batch.
+        tokenizer: for text; None where the model has none.
     """
     if not path.is_file():
         raise Unusable(f"--data {path}: there is no such file")
@@ -59,8 +59,8 @@ def read_text(path: Path, tokenizer: Tokenizer | None) -> dict[str, Tensor]:
     if tokenizer is None:
         raise Unusable(
             f"--data {path}: text needs the tokenizer of a Hugging Face folder "
-            "(tokenizer.json or tokenizer_config.json beside config.json). Arrays go everywhere: "
-            f"{KINDS}"
+            "(tokenizer.json or tokenizer_config.json beside config.json). Every model takes "
+            "arrays: .npz, .safetensors or .pt"
         )
     try:
         lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
@@ -75,7 +75,7 @@ def read_arrays(path: Path) -> dict[str, Tensor]:
     """Arrays by name; a single tensor is named "data"."""
     reader = READERS.get(path.suffix)
     if reader is None:
-        raise Unusable(f"--data {path}: a file that ends in {KINDS} is needed")
+        raise Unusable(f"--data {path}: the name of the file must end in {KINDS}")
     try:
         found = reader(path)
     except ImportError as error:
@@ -85,7 +85,10 @@ def read_arrays(path: Path) -> dict[str, Tensor]:
     except Exception as error:  # every reader raises its own kinds
         why = f"cannot be read: {one_line(error)}"
         if is_pickle(error):
-            why = f"holds something else than tensors. {NOT_UNPICKLED}; save tensors, or a dict of them"
+            why = (
+                f"holds something other than tensors. {NOT_UNPICKLED}; save tensors, or a dict of "
+                "them"
+            )
         raise Unusable(f"--data {path} {why}") from None
     if isinstance(found, Tensor):
         found = {"data": found}
@@ -95,22 +98,22 @@ def read_arrays(path: Path) -> dict[str, Tensor]:
         raise Unusable(f"--data {path}: it holds no arrays")
     for name, x in found.items():
         if not isinstance(x, Tensor):
-            raise Unusable(f"--data {path}: {name} is no array, but {type(x).__name__}")
+            raise Unusable(f"--data {path}: {name} is not an array but {type(x).__name__}")
     return {str(name): x for name, x in found.items()}
 
 
 def read_npz(path: Path) -> dict[str, Tensor]:
-    """Arrays of NumPy."""
+    """The arrays of a file of NumPy, by name."""
     import numpy
 
-    if not zipfile.is_zipfile(path):  # numpy would take it for a pickle
-        raise ValueError("it is no .npz archive")
+    if not zipfile.is_zipfile(path):  # numpy would try to read it as a pickle
+        raise ValueError("it is not an .npz archive")
     with numpy.load(path, allow_pickle=False) as file:
         return {name: as_tensor(file[name], name) for name in file.files}
 
 
 def as_tensor(array: Any, name: str) -> Tensor:
-    """An array as a tensor; doubles as floats, which is what models take."""
+    """An array as a tensor; integers as int64 and doubles as fp32, which models take."""
     if array.dtype.kind not in "biuf":
         raise ValueError(f"{name} holds {array.dtype}, not numbers")
     x = torch.from_numpy(array.astype("int64") if array.dtype.kind in "iu" else array)
@@ -118,7 +121,7 @@ def as_tensor(array: Any, name: str) -> Tensor:
 
 
 def read_safetensors(path: Path) -> dict[str, Tensor]:
-    """Tensors by name."""
+    """The tensors of a .safetensors file, by name."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -129,9 +132,9 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
 
 
 def read_tensors(path: Path) -> Any:
-    """What `torch.save` wrote, tensors alone."""
+    """What `torch.save` wrote, if it holds only tensors."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about the pickle protocol, before it refuses
+        warnings.simplefilter("ignore")  # torch warns about the pickle protocol before it refuses
         return torch.load(path, map_location="cpu", weights_only=True)
 
 
@@ -143,14 +146,15 @@ READERS: dict[str, Callable[[Path], Any]] = {
 
 
 def fitted(arrays: dict[str, Tensor], model: nn.Module, path: Path) -> Tensor | dict[str, Tensor]:
-    """The arrays as arguments: by the names that the model takes, or the one as the first."""
+    """The arrays as arguments of the model by name; a single array may have any name."""
     takes, anything = parameters_of(model)
     if len(arrays) == 1 and not set(arrays) <= set(takes):
         return next(iter(arrays.values()))
     strange = [name for name in arrays if name not in takes]
     if strange and not anything:
         raise Unusable(
-            f"--data {path}: the model takes no {', '.join(strange)}; it takes {', '.join(takes)}. "
+            f"--data {path}: the model has no argument {', '.join(strange)}; it takes "
+            f"{', '.join(takes)}. "
             "Name the arrays like its arguments"
         )
     return arrays

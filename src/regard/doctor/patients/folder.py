@@ -1,7 +1,7 @@
-"""A patient from a Hugging Face folder on disk: config.json and its weights.
+"""Opens a patient from a Hugging Face folder on disk: config.json and its weights.
 
-Weights are read from safetensors, or from pytorch_model.bin with `weights_only`. Code that a folder
-brings along is never run, nothing is unpickled, nothing is fetched.
+Weights are read from safetensors, or from pytorch_model.bin with `weights_only`. Code in a folder
+is never run, nothing is unpickled, and nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from regard.doctor.patients.sizes import check_memory, check_sizes
 
 INSTALL = "pip install 'regard[hf]'"
 SAFE, PICKLED = "*.safetensors", "pytorch_model*.bin"
-LONGEST = 256
+LONGEST = 256  # tokens of one line of text
 
 
 def open_folder(folder: Path) -> tuple[nn.Module, list[str]]:
-    """The model, and what to know about its weights."""
+    """The model, and remarks about its weights."""
     config = read_config(folder)
     safe = sorted(folder.glob(SAFE))
     if not safe and not sorted(folder.glob(PICKLED)):
@@ -41,10 +41,10 @@ def open_folder(folder: Path) -> tuple[nn.Module, list[str]]:
             return load(folder, config, safe=bool(safe))
         except Unusable:
             raise
-        except Exception as error:  # transformers raises all kinds
+        except Exception as error:  # transformers raises many types
             if is_pickle(error):
                 raise Unusable(
-                    f"{folder}: pytorch_model.bin holds something else than tensors. "
+                    f"{folder}: pytorch_model.bin holds something other than tensors. "
                     f"{NOT_UNPICKLED}; use safetensors"
                 ) from None
             if "auto_map" in config:
@@ -56,7 +56,7 @@ def open_folder(folder: Path) -> tuple[nn.Module, list[str]]:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """config.json, which says what the model is."""
+    """The contents of config.json, which says what the model is."""
     path = folder / "config.json"
     if not path.is_file():
         raise Unusable(
@@ -68,19 +68,19 @@ def read_config(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise Unusable(f"{path} cannot be read: {one_line(error)}") from None
     if not isinstance(config, dict):
-        raise Unusable(f"{path} holds no config")
+        raise Unusable(f"{path} is not a config: it must hold a JSON object")
     return config
 
 
 def check_shards(folder: Path) -> None:
-    """Refuse an index of weights that leads out of the folder."""
+    """Raise `Unusable` if an index of weights names files outside the folder."""
     for path in sorted(folder.glob("*.index.json")):
         try:
             index = json.loads(path.read_text(encoding="utf-8"))
             named = set(index["weight_map"].values())
             strange = [name for name in named if Path(name).name != name]
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-            raise Unusable(f"{path} is no index of weights: {with_kind(error)}") from None
+            raise Unusable(f"{path} is not an index of weights: {with_kind(error)}") from None
         if strange:
             raise Unusable(f"{path} names {strange[0]!r}, which is not a file in the folder")
 
@@ -98,13 +98,13 @@ def load(folder: Path, config: dict[str, Any], *, safe: bool) -> tuple[nn.Module
     check_sizes(folder, found, sorted(folder.glob(SAFE if safe else PICKLED)))
     if DESCRIPTIONS in config:
         return load_pretrained(folder, local_files_only=True).eval(), []
-    # A folder may ask for kernels to be fetched; without a word the model takes its usual ones.
+    # A config may name kernels to download; with None the model uses its default attention.
     found._attn_implementation = None
     named = found.architectures[0] if found.architectures else None
     known = getattr(transformers, named, None) if isinstance(named, str) else None
     is_model = isinstance(known, type) and issubclass(known, PreTrainedModel)
     reader: Any = known if is_model else AutoModel
-    if "quantization_config" not in config:  # packed weights take less than their skeleton
+    if "quantization_config" not in config:  # packed weights need less memory than the count
         build = reader._from_config if is_model else AutoModel.from_config
         check_memory(folder, partial(build, found))
     model, info = reader.from_pretrained(
@@ -125,7 +125,7 @@ def load(folder: Path, config: dict[str, Any], *, safe: bool) -> tuple[nn.Module
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without the bars and remarks of transformers: what matters of them is said by us."""
+    """Silence transformers within a block; `open_folder` reports what matters."""
     from transformers.utils import logging
 
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
@@ -152,7 +152,7 @@ def open_tokenizer(folder: Path) -> Tokenizer | None:
             reader: Any = AutoTokenizer.from_pretrained(
                 folder, local_files_only=True, trust_remote_code=False
             )
-    except Exception as error:  # transformers raises all kinds
+    except Exception as error:  # transformers raises many types
         raise Unusable(f"the tokenizer in {folder} cannot be loaded: {one_line(error)}") from None
     if reader.pad_token is None:
         reader.pad_token = reader.eos_token

@@ -1,4 +1,4 @@
-"""A patient from a function of the user's: `package.module:function`."""
+"""Opens a patient from a user's function: `package.module:function`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RETURNS = "a model, (model, batch), or (model, batch, loss)"
 
 
 def open_function(name: str) -> tuple[Patient, bool]:
-    """Call the function; also says whether it gave a batch."""
+    """The patient that a function returns, and whether it has batches."""
     made = build(name)
     parts = tuple(made) if isinstance(made, tuple | list) else (made,)
     if not 1 <= len(parts) <= 3 or not isinstance(parts[0], nn.Module):
@@ -32,7 +32,7 @@ def open_function(name: str) -> tuple[Patient, bool]:
     model, batch, loss = (*parts, None, None)[:3]
     if loss is not None and not callable(loss):
         raise Unusable(
-            f"the loss that {name} returns is a function (output, batch), got {describe(loss)}"
+            f"the loss that {name} returns must be a function (output, batch), got {describe(loss)}"
         )
     if batch is None:
         return Patient(name, model, no_batch, loss), False
@@ -47,7 +47,7 @@ def open_function(name: str) -> tuple[Patient, bool]:
     check_batch(first, f"the batch of {name}")
 
     def give(step: int) -> Any:
-        # The first is asked for once: the function may take it off a loader.
+        # The first batch is requested only once: the function may take it from a loader.
         return batch(step) if callable(batch) and step else first
 
     return Patient(name, model, give, loss), True
@@ -60,7 +60,7 @@ def build(name: str) -> Any:
         hint = f"{Path(module_name).stem}:{function_name or 'build'}"
         raise Unusable(f"{name}: name the module as `import` does, from its folder: {hint}")
     if not all(part.isidentifier() for part in (*module_name.split("."), function_name)):
-        raise Unusable(f"{name!r} is no package.module:function")
+        raise Unusable(f"{name!r} is not of the form package.module:function")
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.insert(0, here)
     try:
@@ -82,7 +82,7 @@ def build(name: str) -> Any:
 
 
 def functions_in(module: Any, most: int = 8) -> Sequence[str]:
-    """Functions that the module itself defines."""
+    """Names of functions that the module itself defines, at most `most`."""
     own = [
         key
         for key, x in vars(module).items()
@@ -92,7 +92,7 @@ def functions_in(module: Any, most: int = 8) -> Sequence[str]:
 
 
 def worded(error: BaseException) -> str:
-    """An error of the user's code, with the line that raised it."""
+    """An error in the user's code on one line, with the file and line that raised it."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

@@ -1,7 +1,7 @@
 """Random batches for a model that comes without data.
 
-They show how attention works on numbers of the right kind. What a model does with real data may
-differ, which is why it is always said that they were made up.
+They show how attention works on inputs of the right kind. On real data a model may behave
+differently, so reports always say that the batches were made up.
 
 Shape legend: B examples, T length, C channels.
 """
@@ -18,14 +18,14 @@ from regard.doctor.patients.patient import Batch, Unusable, numbers_of
 from regard.doctor.signature import parameters_of, positions_in, required_of, text_config
 
 EXAMPLES, LENGTH, PIXELS, SAMPLES = 4, 64, 32, 16000
-# Of a model that gives its own loss of labels, if these are the tokens themselves.
+# Ends of class names of models that compute a loss themselves if the labels are the tokens.
 LANGUAGE_MODELS = ("ForCausalLM", "LMHeadModel", "ForMaskedLM", "ForConditionalGeneration")
 LAYERS = (nn.Embedding, nn.Conv2d, nn.Linear, nn.LayerNorm)
 Made = Callable[[torch.Generator], Batch]
 
 
 def made_up(model: nn.Module, seed: int) -> tuple[Callable[[int], Batch], str]:
-    """`step -> batch`, and what the batches are, in words."""
+    """`step -> batch`, and a description of the batches."""
     make, words = for_config(model) if hasattr(model, "config") else for_layers(model)
 
     def batch(step: int) -> Batch:
@@ -35,7 +35,7 @@ def made_up(model: nn.Module, seed: int) -> tuple[Callable[[int], Batch], str]:
 
 
 def for_config(model: nn.Module) -> tuple[Made, str]:
-    """By the config of a Hugging Face model."""
+    """A function that makes batches, from the config of a Hugging Face model, and a description."""
     config: Any = model.config
     kind = getattr(model, "main_input_name", "input_ids")
     if kind == "pixel_values":
@@ -48,7 +48,7 @@ def for_config(model: nn.Module) -> tuple[Made, str]:
 
 
 def pictures(config: Any) -> tuple[Made, str]:
-    """(B, C, height, width) as the config has it."""
+    """Images (B, C, height, width) of the size in the config."""
     size = getattr(config, "image_size", 224)
     size = list(size) if isinstance(size, list | tuple) else [size, size]
     shape = (EXAMPLES, getattr(config, "num_channels", 3), *size)
@@ -60,13 +60,14 @@ def pictures(config: Any) -> tuple[Made, str]:
 
 
 def tokens(model: nn.Module) -> tuple[Made, str]:
-    """Token ids (B, T) that are never padding, and what a decoder and a loss want besides."""
+    """Token ids (B, T) without padding, and what a decoder and a loss need besides."""
     text = text_config(model)
     words = getattr(text, "vocab_size", None)
     if type(words) is not int or words < 2:
         raise Unusable(f"the config of {type(model).__name__} names no vocab_size; give --data")
     most = positions_in(model)
-    # Half of what it knows: a probe shifts positions, and RoBERTa counts from behind the padding.
+    # Half of the known positions: a probe shifts positions, and RoBERTa starts at the padding id +
+    # 1.
     length = LENGTH if most is None else min(LENGTH, max(most // 2, 1))
     learns = type(model).__name__.endswith(LANGUAGE_MODELS)
     takes, _ = parameters_of(model)
@@ -88,7 +89,7 @@ def tokens(model: nn.Module) -> tuple[Made, str]:
 
 
 def for_layers(model: nn.Module) -> tuple[Made, str]:
-    """By the first layer of the model, where it takes one tensor."""
+    """A function that makes batches, from the first layer of a model with one input."""
     wanted = required_of(model)
     first = next((x for x in model.modules() if not x._modules and list(x.parameters())), None)
     if len(wanted) > 1 or not isinstance(first, LAYERS):
@@ -99,6 +100,7 @@ def for_layers(model: nn.Module) -> tuple[Made, str]:
         )
     if isinstance(first, nn.Embedding):
         words = first.num_embeddings
+        # Any of the embeddings may be that of the positions, so the smallest limits the length.
         length = min(
             LENGTH, *(x.num_embeddings for x in model.modules() if isinstance(x, nn.Embedding))
         )

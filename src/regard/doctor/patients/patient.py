@@ -1,4 +1,4 @@
-"""A patient: a model, what to feed it, and the loss it learns by, if any."""
+"""A patient: a model, its batches, and its loss, if it has one."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from regard.describe import describe
 Batch = Tensor | Mapping[str, Any] | Sequence[Any]
 
 
-# What code of the user's may raise. By sys.exit(0) a check in CI would pass with nothing looked at.
+# What a user's code may raise. SystemExit is caught because a sys.exit(0) in it would let a check
+# in CI pass without an examination.
 USERS = (Exception, SystemExit)
 
 
 class Unusable(Exception):
-    """A model or data that the user can put right: one sentence that says what and how."""
+    """Raised for a model or data that the user has to fix; the message says what and how."""
 
 
 def one_line(error: BaseException, limit: int = 300) -> str:
@@ -29,29 +30,29 @@ def one_line(error: BaseException, limit: int = 300) -> str:
 
 
 def with_kind(error: BaseException) -> str:
-    """The kind of an error and its message on one line."""
+    """The type of an error and its message, on one line."""
     return f"{type(error).__name__}: {one_line(error)}"
 
 
 def new_adamw(model: nn.Module, rate: float) -> torch.optim.Optimizer:
-    """What a patient is trained with unless it brings its own."""
+    """The default optimizer: AdamW over all parameters that require gradients."""
     return torch.optim.AdamW([x for x in model.parameters() if x.requires_grad], rate)
 
 
 @dataclass
 class Patient:
-    """Who is examined.
+    """A model to examine, with its batches and its training.
 
     Attributes:
         name: as the user wrote it.
         model: any module.
-        batch: `step -> batch`: a tensor, or a tuple or dict of all arguments of the model.
-        loss: `(output, batch) -> scalar`, or None where there is nothing to learn.
-        steps: how many there are by default.
+        batch: `step -> batch`, a tensor, or a tuple or dict of all arguments of the model.
+        loss: `(output, batch) -> scalar`, or None where there is nothing to train.
+        steps: the default number of steps.
         optimizer: `(model, rate) -> optimizer`.
-        rate: of learning.
-        made_up: whether the batches are random numbers and not data of the user.
-        said: what the user should know: what was assumed, what is missing.
+        rate: the learning rate.
+        made_up: whether the batches are random numbers and not the user's data.
+        said: remarks for the user: what was assumed, what is missing.
     """
 
     name: str
@@ -66,17 +67,17 @@ class Patient:
 
 
 def no_batch(step: int) -> Batch:
-    """Stands where a batch will be."""
+    """A placeholder for batches that are set later."""
     raise AssertionError("a patient without data")
 
 
 def numbers_of(seed: int, step: int) -> torch.Generator:
-    """Random numbers for the batch of a step, the same for the same seed."""
+    """The random generator for the batch of a step, the same for the same seed."""
     return torch.Generator().manual_seed(seed * 1_000_003 + step)
 
 
 def own_loss(output: Any) -> Tensor | None:
-    """The loss that a model returns by itself: a scalar, `.loss`, or what stands under "loss"."""
+    """The loss in a model's own output: a scalar, `.loss`, or the entry "loss"; else None."""
     found = output["loss"] if isinstance(output, Mapping) and "loss" in output else output
     found = getattr(found, "loss", found)
     if isinstance(found, tuple | list) and found:
@@ -97,7 +98,7 @@ def moved(batch: Any, device: torch.device) -> Any:
 
 
 def named_tensors(batch: Any, name: str = "the batch") -> dict[str, Tensor]:
-    """All tensors in a batch, by a name for messages."""
+    """All tensors in a batch, by the name that messages use."""
     if isinstance(batch, Tensor):
         return {name: batch}
     if isinstance(batch, Mapping):
@@ -110,16 +111,16 @@ def named_tensors(batch: Any, name: str = "the batch") -> dict[str, Tensor]:
 
 
 def check_batch(batch: Any, where: str) -> None:
-    """Refuse what is no batch, an empty one, and numbers that are none.
+    """Raise `Unusable` unless a batch holds tensors that are not empty and have finite numbers.
 
     Args:
         batch: what was given.
-        where: the words that begin the message.
+        where: where the batch comes from; begins the message.
     """
     tensors = named_tensors(batch)
     if not tensors:
         raise Unusable(
-            f"{where}: a batch is a tensor, or a tuple or dict of them, got {describe(batch)}"
+            f"{where}: a batch is a tensor, or a tuple or dict of tensors, got {describe(batch)}"
         )
     for name, x in tensors.items():
         if x.is_meta:
@@ -130,5 +131,5 @@ def check_batch(batch: Any, where: str) -> None:
             broken = int((~x.isfinite()).sum())
             raise Unusable(
                 f"{where}: {name} holds {broken} NaN or infinite numbers; attention cannot be "
-                "judged on these. Put the data right first"
+                "judged on these. Fix the data first"
             )

@@ -1,7 +1,8 @@
-"""Whether the sizes that a config names are to be believed, before anything is built from them.
+"""Checks the sizes that a config names before anything is built from them.
 
-A config is a few lines of text: one typed digit more, or one made to do harm, asks for a model that no
-memory holds. The weights beside it are evidence: what a model is wide in, some tensor of it is too.
+A config is a few lines of text: one digit too many, by mistake or on purpose, asks for a model that
+fits into no memory. The weights beside it are evidence: every width of a model is a dim of some
+tensor.
 """
 
 from __future__ import annotations
@@ -19,26 +20,27 @@ from regard.doctor.patients.patient import Unusable
 from regard.measuring import memory
 
 LAYERS = ("num_hidden_layers", "encoder_layers", "decoder_layers", "num_decoder_layers")
-# As transformers names them for every model; `attribute_map` of a config leads to its own names.
+# Names that transformers gives to all models; `attribute_map` of a config maps them to its own
+# names.
 WIDTHS = (
     "hidden_size", "embedding_size", "intermediate_size", "encoder_ffn_dim", "decoder_ffn_dim",
     "d_kv", "d_ff", "head_dim", "num_attention_heads", "num_key_value_heads", "vocab_size",
     "type_vocab_size", "max_position_embeddings", "num_local_experts", "num_labels", "image_size",
 )  # fmt: skip
-# Up to here nothing is proved by what is not in the files: weights may be left out, and rotary models
-# say that they see ten million positions.
+# Smaller sizes are accepted without evidence: files may leave weights out, and the configs of
+# rotary models name up to ten million positions.
 DEEP, WIDE = 1000, 2**24
 
 
 class WeightEvidence(NamedTuple):
-    """What the files of weights hold: how many tensors, and the largest dim of one."""
+    """What the files of weights hold: the number of tensors, and the largest dim of any."""
 
     tensors: float
     largest: float
 
 
 def evidence(files: Iterable[Path]) -> WeightEvidence:
-    """Read from the headers alone; a file that has none proves nothing, and is infinite."""
+    """The evidence in the headers of files; infinite if a file has none and so proves nothing."""
     counts, largest = [0.0], [0.0]
     for path in files:
         if path.suffix == ".safetensors":
@@ -58,7 +60,7 @@ def evidence(files: Iterable[Path]) -> WeightEvidence:
 
 
 def configs(config: Any) -> Iterator[Any]:
-    """A config and those inside of it, as of the towers of a model for text and images."""
+    """A config and the configs inside it, such as those for text and images of one model."""
     yield config
     for inner in vars(config).values():
         if hasattr(inner, "attribute_map"):
@@ -66,12 +68,12 @@ def configs(config: Any) -> Iterator[Any]:
 
 
 def check_sizes(folder: Path, config: Any, files: Iterable[Path]) -> None:
-    """Refuse a depth or a width that the weights cannot have.
+    """Raise `Unusable` for a depth or width that does not fit the weights.
 
     Args:
-        folder: for the message.
-        config: as transformers reads it.
-        files: all weights.
+        folder: the folder, for the message.
+        config: the config as transformers reads it.
+        files: all files of weights.
     """
     found = evidence(files)
     for part in configs(config):
@@ -84,27 +86,27 @@ def check_sizes(folder: Path, config: Any, files: Iterable[Path]) -> None:
             if deep or wide:
                 held = f"{found.tensors:,.0f} tensors, the largest {found.largest:,.0f} wide"
                 raise Unusable(
-                    f"{folder}: config.json says {name} = {size:,}, which is not to be believed of "
-                    f"weights with {held}. Put config.json right, or take that of the weights"
+                    f"{folder}: config.json says {name} = {size:,}, which does not fit weights "
+                    f"with {held}. Fix config.json, or use the one that came with the weights"
                 )
 
 
 def check_memory(folder: Path, build: Callable[[], nn.Module]) -> None:
-    """Refuse a model that does not fit, counted on a skeleton without numbers.
+    """Raise `Unusable` for a model that does not fit into memory, counted on the meta device.
 
     Args:
-        folder: for the message.
+        folder: the folder, for the message.
         build: makes the model.
     """
     try:
         with torch.device("meta"):
             skeleton = build()
-    except Exception:  # the reader meets it too, and says it with the weights at hand
+    except Exception:  # loading raises the same error, with a message for the user
         return
     held = [*skeleton.parameters(), *skeleton.buffers()]
     need, free = sum(x.nbytes for x in held), memory.available(torch.device("cpu"))
     if need > free:
         raise Unusable(
-            f"{folder}: config.json describes a model of {sum(x.numel() for x in held):,} numbers: "
-            f"{memory.show(need)}, with {memory.show(free)} free"
+            f"{folder}: config.json describes a model of {sum(x.numel() for x in held):,} numbers, "
+            f"which need {memory.show(need)} of memory; {memory.show(free)} are free"
         )

@@ -1,7 +1,7 @@
 """Attacks on the attention of a model: longer keys, larger inputs, shifted positions.
 
-Here belongs what disturbs a model on purpose and measures how far its attention and output move. The
-model is bit-identical afterwards. What is measured in ordinary runs is in `vitals`.
+Code that disturbs a model on purpose and measures how far its attention and output move belongs
+here. The model is bit-identical afterwards. Measurements of ordinary runs are in `vitals`.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from regard.doctor.running import undisturbed
 
 __all__ = ["Probe", "probe"]
 
-EQUAL = 1e-3
-NORMALISED = "all its keys have one norm, as behind a normalisation, so none can get longer"
-UNKNOWN_KEYS = "its keys are not known: attention is written out in a way that hides them"
+EQUAL = 1e-3  # relative difference up to which norms count as equal
+NORMALISED = "all its keys have one norm, as after a normalisation, so none can be made longer"
+UNKNOWN_KEYS = "its keys are not known: attention is written out in a form that hides them"
 
 
 def probe(
     model: nn.Module, batch: Any, on_step: Callable[[str, int, int], None] | None = None
 ) -> Probe:
-    """Plant a key of growing norm, scale the inputs, shift the positions.
+    """Attack a model: lengthen a key, scale the inputs, shift the positions.
 
-    Every attention call is attacked by itself with a longer key; inputs and positions are those of
-    the whole model. In evaluation mode and without gradients: weights, buffers, random numbers and
-    the mode are the same afterwards, bit for bit. Costs five runs of the model for each attention
-    call, and about a dozen more.
+    Each attention call is attacked on its own with a longer key; inputs and positions are changed
+    for the whole model. The model runs in evaluation mode and without gradients: weights, buffers,
+    random state and training mode are the same afterwards, bit for bit. This costs five runs of the
+    model for each attention call, and about a dozen more.
 
     Args:
         model: any module.
         batch: a tensor, or a tuple or dict of all arguments.
-        on_step: is told what is done, and how many of how many steps are.
+        on_step: called with what is being done, the number of steps done, and the total.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"probe takes an nn.Module, got {describe(model)}")
@@ -73,13 +73,15 @@ def probe(
 
 
 def untried(model: nn.Module, call: LocatedCall) -> str | None:
-    """Why no key can be planted at a call, None where one can."""
+    """Why no key can be lengthened at a call, or None where one can."""
     if call.place.route == "softmax" and call.place.product is None:
         return UNKNOWN_KEYS
     if call.again > 1:
         return f"the call is made {call.again} times in a step"
     key = call.seen.key
     behind_norm = call.place.route == "regard" or key_norm(module_at(model, call.place.module))
+    # In front of a norm, or of a score that normalises, equal norms do not matter: keys are planted
+    # there.
     if key is not None and not behind_norm:
         norms = torch.linalg.vector_norm(key.double(), dim=-1)
         if norms.max() - norms.min() <= EQUAL * norms.max():

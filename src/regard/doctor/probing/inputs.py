@@ -1,6 +1,6 @@
-"""The second attack: everything that goes in gets smaller and larger.
+"""The second attack: all inputs are multiplied by factors from 0.1 to 100.
 
-Numbers are multiplied themselves; of token ids, the output of the embedding is.
+Inputs of floats are multiplied directly; for token ids, the output of the embedding is multiplied.
 """
 
 from __future__ import annotations
@@ -23,22 +23,24 @@ FACTORS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 ONE = FACTORS.index(1.0)
 # From 1e3 on the loss gets worse, at 1e4 training diverges (Wortsman 2023, arXiv 2309.14322).
 HIGHEST_LOGIT = 1e3
-# Ours, as the alarm for collapsed entropy has it.
+# Ours, the same threshold as for collapsed entropy.
 LOWEST_ENTROPY = 0.1
-# Arguments by these names are not what the model reads.
+# Arguments with one of these words in their names are not inputs to scale or roll.
 ASIDE = ("mask", "bias", "position", "label", "target", "cache", "past")
 
 
 class InputAttack(NamedTuple):
-    """What became of one attention call.
+    """What one attention call did at each of `FACTORS`.
 
     Attributes:
         site: the call.
-        logit_max: the largest logit at each of `FACTORS`.
-        entropy: over the log of the visible keys, mean over the heads.
+        logit_max: the largest logit.
+        entropy: over the log of the number of visible keys, mean over the heads.
         broken: how many queries, keys and rows of logits were NaN or Inf.
-        range: the smallest and largest factor around 1 that it withstood: finite numbers, logits
-            up to 1000, and entropy not below 0.1 (nor where it was with 1). None: not even 1.
+        range: the smallest and largest factor around 1 that it withstood: all numbers finite,
+        logits
+            at most 1000, and entropy at least 0.1, or what it was at 1 if that is lower. None if it
+            did not even withstand 1.
     """
 
     site: str
@@ -49,7 +51,7 @@ class InputAttack(NamedTuple):
 
 
 def attack_inputs(model: nn.Module, batch: Any) -> tuple[list[InputAttack], str]:
-    """Try all factors on the whole model; also says what was multiplied."""
+    """The results of all factors on the whole model, and what was multiplied."""
     scale, what = scaling(model, batch)
     looks = []
     for factor in FACTORS:
@@ -59,19 +61,19 @@ def attack_inputs(model: nn.Module, batch: Any) -> tuple[list[InputAttack], str]
 
 
 class Signs(NamedTuple):
-    """Of one call at one factor."""
+    """What is read of one call at one factor."""
 
     logit_max: float
     entropy: float
     broken: int
 
 
-# Of a call that was not made this time.
+# For a call that was not made at a factor.
 LOST = Signs(math.nan, math.nan, 0)
 
 
 def vital_signs(seen: Seen) -> Signs:
-    """What is read of a call."""
+    """The signs of a call, from its vitals at the sampled level."""
     values = measure(seen, "sampled").double().cpu()
     broken = sum(float(values[:, INDEX[name]].nansum()) for name in BROKEN)
     entropy = values[:, INDEX["entropy"]].nanmean()
@@ -79,8 +81,9 @@ def vital_signs(seen: Seen) -> Signs:
 
 
 def judged(site: str, looks: list[Look[Signs]]) -> InputAttack:
-    """One call at all factors."""
+    """The result for one call at all factors."""
     signs = [found.sites.get(site, LOST) for found in looks]
+    # A call that is this sharp at factor 1 already is compared with itself.
     floor = min(LOWEST_ENTROPY, signs[ONE].entropy)
     sound = [
         x.broken == 0 and x.logit_max <= HIGHEST_LOGIT and x.entropy >= floor - 1e-6
@@ -92,7 +95,7 @@ def judged(site: str, looks: list[Look[Signs]]) -> InputAttack:
 
 
 def around_one(sound: list[bool]) -> tuple[float, float] | None:
-    """The factors on both sides of 1 up to the first that fails."""
+    """The smallest and largest factor that 1 reaches without a failure between; None if 1 fails."""
     if not sound[ONE]:
         return None
     low = high = ONE
@@ -107,7 +110,7 @@ Scaling = Callable[[float], Any]
 
 
 def scaling(model: nn.Module, batch: Any) -> tuple[Scaling, str]:
-    """A block in which everything that goes in is multiplied, and what that is."""
+    """A context manager that multiplies all inputs by a factor, and what it multiplies."""
     names = names_of(model, batch)
     floats = [name for name, x in names.items() if readable(name, x) and x.is_floating_point()]
     if floats:
@@ -141,12 +144,12 @@ def names_of(model: nn.Module, batch: Any) -> dict[str, Tensor]:
 
 
 def readable(name: str, x: Tensor) -> bool:
-    """Whether it is something that the model reads, and no mask or label."""
+    """Whether a tensor is an input of the model, and not a mask, label or the like."""
     return not x.is_complex() and not any(word in name.lower() for word in ASIDE)
 
 
 def with_floats(batch: Any, names: Mapping[str, Tensor], floats: list[str], factor: float) -> Any:
-    """The batch with some of its tensors multiplied."""
+    """The batch with the tensors named in `floats` multiplied."""
     chosen = {id(names[name]) for name in floats}
 
     def one(x: Any) -> Any:
@@ -156,7 +159,7 @@ def with_floats(batch: Any, names: Mapping[str, Tensor], floats: list[str], fact
 
 
 def embeddings_of(model: nn.Module, ids: list[Tensor]) -> Callable[[float], Iterator[Any]]:
-    """Puts hooks on the embeddings of these ids that multiply what they give."""
+    """A function that hooks the embeddings of these ids, so that their output is multiplied."""
     own = getattr(model, "get_input_embeddings", None)
     first = own() if callable(own) else None
     layers = (
@@ -164,6 +167,7 @@ def embeddings_of(model: nn.Module, ids: list[Tensor]) -> Callable[[float], Iter
         if first is not None
         else [x for x in model.modules() if isinstance(x, nn.Embedding)]
     )
+    # Other embeddings, such as positions, get ids that are not from the batch, and are left alone.
     storages = {x.untyped_storage().data_ptr() for x in ids}
 
     def hooks(factor: float) -> Iterator[Any]:

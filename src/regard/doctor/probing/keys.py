@@ -1,8 +1,9 @@
-"""The first attack: one key of a call gets longer, until it has captured the queries.
+"""The first attack: one key of a call is made longer, up to 100 times.
 
-A query is captured when it gives more than half of its weight to that key. Which key: the one that
-would capture the most queries. With x_ij the scaled inner product, r_ij what else is in the logit,
-and l_ij the log-sum-exp of all other keys, key j times c has query i where `c x_ij + r_ij > l_ij`.
+A query is captured when it gives more than half of its weight to that key. The attack uses the key
+that would capture the most queries. With x_ij the scaled inner product, r_ij the rest of the logit,
+and l_ij the log-sum-exp of all other keys, key j times c captures query i where `c x_ij + r_ij >
+l_ij`.
 
 Shape legend: B batch, H heads, R queries, L keys.
 """
@@ -26,15 +27,14 @@ HALF = 0.5
 
 
 class KeyAttack(NamedTuple):
-    """What became of one attention call.
+    """What one attention call did at each of `FACTORS`.
 
     Attributes:
         site: the call.
         key: the place of the key that was lengthened.
-        captured: the share of queries that it had at each of `FACTORS`, mean over the heads.
-        worst: the same of the head that fared worst.
-        c50: the factor at which it had half of the queries, between the two that were tried; inf
-            beyond the last.
+        captured: the share of queries that it captured, mean over the heads.
+        worst: the same for the head in which it captured the most.
+        c50: the factor at which it captured half of the queries, interpolated; inf if it did not.
         moved: how far the model's output moved, |change| over |output|.
     """
 
@@ -49,7 +49,7 @@ class KeyAttack(NamedTuple):
 def attack_key(
     model: nn.Module, batch: object, site: str, call: LocatedCall, output: Tensor
 ) -> KeyAttack:
-    """Try all factors on one call; `output` is what the model gives without them."""
+    """The results of all factors on one call; `output` is that of the unchanged model."""
     seen = call.seen
     place, keys = easiest_key(seen), size_of(seen).keys
 
@@ -67,14 +67,15 @@ def attack_key(
 
 
 def easiest_key(seen: Seen) -> int:
-    """The key that would capture the most queries, over all factors."""
+    """The place of the key that would capture the most queries, summed over all factors."""
     read = weights_of(seen)
     if seen.query is None or seen.key is None:
-        # No inner product: the key of the largest mean logit.
+        # Without an inner product, take the key with the largest mean logit.
         return int(torch.where(read.logits > HIDDEN / 2, read.logits, 0).mean((0, 1, 2)).argmax())
     size = size_of(seen)
     product = products(in_full(seen)._replace(logits=None), size, read.rows)
     rest = read.logits - product
+    # Without its own share of the weight, the log-sum-exp of a row is that of all other keys.
     own = read.logits.softmax(-1)
     others = read.logits.logsumexp(-1, keepdim=True) + (1 - own).clamp(min=1e-38).log()
     shares = [(c * product + rest > others).double().mean((0, 1, 2)) for c in FACTORS]
@@ -82,7 +83,7 @@ def easiest_key(seen: Seen) -> int:
 
 
 def half_at(captured: list[float]) -> float:
-    """Where the share passes one half, on a logarithmic line between two factors."""
+    """The factor at which the share reaches one half, interpolated over the log of the factor."""
     if captured[0] >= HALF:
         return FACTORS[0]
     for i in range(1, len(FACTORS)):

@@ -1,4 +1,4 @@
-"""Run a model again and again on one batch and read its attention, leaving nothing behind.
+"""Runs a model repeatedly on one batch and reads its attention, without lasting changes.
 
 Shape legend: B batch, H query heads, R queries read, L keys.
 """
@@ -26,14 +26,14 @@ MOST_ROWS = 256
 
 
 class Look(NamedTuple, Generic[Found]):
-    """One run: what was read at each site, by name, and the model's output."""
+    """The result of one run: what was read at each site, by name, and the model's output."""
 
     sites: dict[str, Found]
     output: Tensor
 
 
 class ReadingChart(Chart):
-    """A chart that keeps what `read` makes of each call, in place of vitals."""
+    """A chart that keeps the result of `read` for each call, instead of vitals."""
 
     def __init__(self, read: Callable[[Seen], Any], only: str | None) -> None:
         super().__init__(level=Level.EXACT)
@@ -45,8 +45,9 @@ class ReadingChart(Chart):
         site = self.site_of(module, route)
         if site is None or unmeasurable(seen) or self.only not in (None, site.name):
             return None
-        # Called from our own op a mode is active, and would look at what is computed here. In a call
-        # of FlexAttention it is not, and its functions need a mode of torch's.
+        # During a call of regard's attention the doctor's mode is active and would capture what is
+        # computed here. During a call of FlexAttention it is not, and `indexing` needs modes
+        # enabled.
         alone = torch._C.DisableTorchFunction() if seen.flex is None else nullcontext()
         with alone, torch.no_grad():
             self.found[site.name] = self.read(seen)
@@ -56,23 +57,23 @@ class ReadingChart(Chart):
 def look(
     model: nn.Module, batch: Any, read: Callable[[Seen], Found], only: str | None = None
 ) -> Look[Found]:
-    """Run the model once, inside of `undisturbed`, from the same random numbers each time.
+    """Run the model once, inside `undisturbed`, with the same random numbers each time.
 
     Args:
-        model: whom to run.
+        model: the model to run.
         batch: a tensor, or a tuple or dict of all arguments.
-        read: what to keep of a call.
+        read: returns what to keep of a call.
         only: the site to read, None for all.
     """
     doctor, reader = watch(model, vitals=None), ReadingChart(read, only)
-    torch.default_generator.manual_seed(0)  # that of the CPU, which `undisturbed` puts back
+    torch.default_generator.manual_seed(0)  # of the CPU; `undisturbed` restores it
     with doctor, doctor.capture.writing_in(reader):
         output = call(model, batch)
     return Look(reader.found, main_output(output))
 
 
 def main_output(output: Any) -> Tensor:
-    """The tensor that a model is asked for: logits, else the first one of floats."""
+    """The main tensor of a model's output: logits, or else the first tensor of floats."""
     if isinstance(output, Tensor):
         return output.detach()
     if isinstance(output, Mapping):
@@ -82,7 +83,7 @@ def main_output(output: Any) -> Tensor:
         for x in output:
             if isinstance(x, Tensor) and x.is_floating_point() and x.ndim:
                 return x.detach()
-    raise TypeError(f"the model returns no tensor of floats, but {type(output).__name__}")
+    raise TypeError(f"the model must return a tensor of floats, got {type(output).__name__}")
 
 
 class ReadWeights(NamedTuple):
@@ -100,10 +101,11 @@ class ReadWeights(NamedTuple):
 
 
 def weights_of(seen: Seen, most: int = MOST_ROWS) -> ReadWeights:
-    """The weights of at most `most` queries of a call, evenly apart."""
+    """The weights of at most `most` evenly spaced queries of a call."""
     seen, size = in_full(seen), size_of(seen)
     rows = pick_rows(size.queries, most, 0, anchor(seen).device)
     logits, _ = row_logits(seen, size, rows)
+    # A query that sees no key has weights of 0; softmax alone would make them uniform.
     weights = logits.softmax(-1) * (logits.amax(-1, keepdim=True) > HIDDEN / 2)
     if seen.sink is not None:
         over = logits.logsumexp(-1) - shift_at(seen.sink, rows)
@@ -112,13 +114,13 @@ def weights_of(seen: Seen, most: int = MOST_ROWS) -> ReadWeights:
 
 
 def in_full(seen: Seen) -> Seen:
-    """The call with query and key in fp32 at least."""
+    """The call with query and key in at least fp32."""
     query, key = (None if x is None else widened(x) for x in (seen.query, seen.key))
     return seen._replace(query=query, key=key)
 
 
 def moved_by(before: Tensor, after: Tensor) -> float:
-    """How far an output has moved: |after - before| over |before|; inf where it is no number."""
+    """How far an output has moved: |after - before| over |before|; inf where it is NaN."""
     if before.shape != after.shape:
         return float("nan")
     distance = torch.linalg.vector_norm((after - before).double())

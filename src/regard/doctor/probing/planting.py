@@ -1,8 +1,8 @@
-"""Make one key of one attention call longer while a block runs.
+"""Makes one key of one attention call longer while a block runs.
 
-The key is lengthened before anything that looks at its norm: before the norm on keys that a module
-has, before a score of regard lowers it, before remedies. Where there is nothing of the kind it is
-the key that the kernel gets.
+The key is lengthened before anything that depends on its norm: before the module's norm on keys,
+before a score of regard lowers it, before remedies. Where there is none of these, the key that the
+kernel gets is lengthened.
 
 Shape legend: `...` leading dims, L keys, D width.
 """
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from regard.doctor.remedies.intervene import HOLDER, Change, ChangePlace, module_at, put, take_away
 from regard.observed import KEY_CHANGES
 
-# What models call their norm on keys.
+# Attributes in which models keep their norm on keys.
 KEY_NORMS = ("k_norm", "key_norm", "norm_k", "k_layernorm", "key_layernorm", "ln_k", "k_ln")
 
 
@@ -38,6 +38,7 @@ def planted(
     module = module_at(model, where.module)
     norm = key_norm(module)
     with ExitStack() as undo:
+        # In each case the earliest point at which the key can be reached.
         if where.route == "regard":
             undo.enter_context(before_lowering(module, where.index, place, factor))
         elif norm is not None:
@@ -51,19 +52,20 @@ def planted(
 
 
 class Planted(Change):
-    """A longer key."""
+    """A change that makes one key longer."""
 
     def __init__(self, key: int, factor: float) -> None:
         super().__init__()
         self.key, self.factor = key, factor
 
     def change_sides(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
-        """The key alone."""
+        """Query unchanged, and the keys with one of them longer."""
         return query, lengthened(key, self.key, self.factor)
 
 
 def to_the_front(module: nn.Module, name: str) -> None:
-    """Before all remedies: those are to be tried, not to be passed by."""
+    """Move a change before all remedies, so that the attack has to pass through them."""
+    # Changes run in the order in which their holder lists them.
     held = module._modules[HOLDER]
     assert held is not None
     for other in [x for x in held._modules if x != name]:
@@ -78,19 +80,22 @@ def key_norm(module: nn.Module) -> nn.Module | None:
 
 
 def before_norm(keys: int, place: int, factor: float, module: nn.Module, args: tuple) -> tuple:
-    """A hook on a norm on keys, (..., L, D), (..., L, heads, D) or with heads and D as one."""
+    """A pre-hook for a norm on keys (..., L, D), (..., L, heads, D) or (..., L, heads * D)."""
     x = args[0]
     dims = [dim for dim in range(1, x.ndim - 1) if x.shape[dim] == keys]
     if len(dims) != 1:
         raise ValueError(
-            f"of the keys {tuple(x.shape)} before their norm, which dim is the length {keys}?"
+            f"the keys before their norm have the shape {tuple(x.shape)}; exactly one inner dim "
+            f"must be the length {keys}"
         )
     return lengthened(x, place, factor, dims[0]), *args[1:]
 
 
 @contextmanager
 def before_lowering(module: nn.Module, index: int, place: int, factor: float) -> Iterator[None]:
-    """At the call of `regard.attention` number `index` within a forward of the module."""
+    """Lengthen the key in call number `index` of `regard.attention` in a forward of the module."""
+    # `KEY_CHANGES` get the keys of every call, so the calls of this module are counted by its
+    # hooks.
     inside, calls = False, 0
 
     def begin(module: nn.Module, args: Any) -> None:

@@ -1,8 +1,8 @@
-"""The third attack: everything moves by some places.
+"""The third attack: all positions are shifted by some places.
 
-Models that take `position_ids` get them counted from a later start: one with relative positions
-does not notice. Of all others the sequence is rolled round, and what comes out is rolled back: one
-that cannot tell places does not notice. Both are facts about a model rather than faults.
+Models that take `position_ids` get positions that count from a later start; this changes nothing in
+a model with relative positions. For all other models the sequence is rolled round and the output is
+rolled back; this changes nothing in a model that ignores positions. Neither result is a fault.
 
 Shape legend: B batch, H heads, T length, D width.
 """
@@ -23,18 +23,18 @@ from regard.doctor.seen import Seen
 from regard.doctor.signature import parameters_of, positions_in
 
 SHIFTS = (1, 4, 16)
-# Of longer sequences the weights are not compared.
+# The weights of longer sequences are not compared.
 LONGEST = 1024
-SAME = 1e-4
+SAME = 1e-4  # an output that moves by less counts as unchanged
 
 
 class PositionAttack(NamedTuple):
-    """What became of one attention call.
+    """What one attention call did at each shift.
 
     Attributes:
         site: the call.
-        changed: the share of a query's weight that went to other keys, at each shift; NaN where the
-            places of its queries and keys are not those of the input.
+        changed: the share of a query's weight that went to other keys; NaN where its queries and
+            keys do not correspond to places of the input.
     """
 
     site: str
@@ -42,12 +42,12 @@ class PositionAttack(NamedTuple):
 
 
 class Shifted(NamedTuple):
-    """All calls.
+    """The results of all shifts.
 
     Attributes:
         how: "position_ids", "rolled", or "" where nothing could be shifted.
-        shifts: by how many places.
-        sites: one for each call.
+        shifts: by how many places positions were shifted.
+        sites: one result for each call.
         moved: how far the model's output moved at each shift, |change| over |output|.
     """
 
@@ -58,11 +58,12 @@ class Shifted(NamedTuple):
 
 
 def attack_positions(model: nn.Module, batch: Any) -> Shifted:
-    """Try all shifts on the whole model."""
+    """The results of all shifts on the whole model."""
     before = look(model, batch, compared)
     length, picture = length_of(model, batch)
     how, shifts = "position_ids", shifts_of(length, positions_in(model))
     if not shifts or not takes_positions(model, batch, before.output):
+        # Images are rolled by whole patches, so that patches keep their content.
         step = patch_of(model) if picture else 1
         how, shifts = "rolled", tuple(s * step for s in SHIFTS if s * step < length)
     if not shifts:
@@ -86,18 +87,18 @@ def attack_positions(model: nn.Module, batch: Any) -> Shifted:
 
 
 def shifts_of(length: int, most: int | None) -> tuple[int, ...]:
-    """Those after which the last place is still one that the model knows."""
+    """The shifts after which the model still knows the last position."""
     return tuple(s for s in SHIFTS if most is None or length + s <= most)
 
 
 def compared(seen: Seen) -> Tensor | None:
-    """The weights (B, H, T, T), None where they are too many."""
+    """The weights (B, H, T, T) of a call, None where there are more than `LONGEST` queries."""
     read = weights_of(seen, LONGEST + 1)
     return None if read.rows.shape[0] > LONGEST else read.weights
 
 
 def difference(before: Tensor | None, after: Tensor | None, length: int, back: int) -> float:
-    """Half of the summed change of a query's weights, mean over all; rolled back first."""
+    """The share of weight that moved to other keys, mean over queries, after rolling back."""
     if before is None or after is None or before.shape != after.shape:
         return math.nan
     if back:
@@ -108,13 +109,13 @@ def difference(before: Tensor | None, after: Tensor | None, length: int, back: i
 
 
 def unrolled(output: Tensor, length: int, back: int) -> Tensor:
-    """An output with a dim of the input's length rolled back along it."""
+    """The output rolled back along its second dim, if that has the input's length."""
     fits = back and output.ndim >= 2 and output.shape[1] == length
     return output.roll(-back, 1) if fits else output
 
 
 def length_of(model: nn.Module, batch: Any) -> tuple[int, bool]:
-    """The length of the sequence, and whether it is a picture (then the width)."""
+    """The length of the sequence and False, or the width of an image and True."""
     for name, x in names_of(model, batch).items():
         if readable(name, x) and x.ndim >= 2:
             picture = x.ndim == 4 and x.is_floating_point()
@@ -144,13 +145,13 @@ def with_positions(batch: Mapping[str, Any], length: int, shift: int) -> dict[st
 
 
 def patch_of(model: nn.Module) -> int:
-    """The width of a patch of a picture in pixels."""
+    """The width of an image patch in pixels, 1 if the config names none."""
     patch = getattr(getattr(model, "config", None), "patch_size", 1)
     return patch if type(patch) is int and patch > 0 else 1
 
 
 def rolled(batch: Any, length: int, shift: int, dim: int) -> Any:
-    """The batch with everything of this length rolled round, masks too."""
+    """The batch with all tensors of this length rolled round, masks included."""
 
     def one(x: Any) -> Any:
         fits = isinstance(x, Tensor) and x.ndim >= 2 and x.shape[dim] == length

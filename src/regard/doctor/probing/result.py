@@ -1,4 +1,4 @@
-"""What a probe found: data, and three tables of it for a terminal."""
+"""The result of a probe: its data, and three tables of it for a terminal."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class Probe(NamedTuple):
     """What the attention of a model withstands.
 
     Attributes:
-        keys: one key gets longer; one entry for each call that could be attacked.
-        inputs: the inputs get smaller and larger.
-        scaled: what was multiplied for that.
-        positions: everything moves by some places.
+        keys: the attack by a longer key, for each call where it was possible.
+        inputs: the attack by scaled inputs, for each call.
+        scaled: what was multiplied to scale the inputs.
+        positions: the attack by shifted positions.
         notes: what could not be tried, and why.
     """
 
@@ -34,7 +34,7 @@ class Probe(NamedTuple):
     notes: list[str]
 
     def as_dict(self) -> dict[str, Any]:
-        """Strict JSON: NaN is null, and an infinity "inf"."""
+        """The result as strict JSON: NaN becomes null, and an infinity "inf"."""
         return {
             "key_factors": list(keys.FACTORS),
             "keys": [numbers(x._asdict()) for x in self.keys],
@@ -51,7 +51,7 @@ class Probe(NamedTuple):
         }
 
     def summary(self, width: int = USUAL) -> str:
-        """Three tables in lines of `width`, 60 at least."""
+        """Three tables in lines of at most `width` columns, which must be at least 60."""
         tables = [
             key_table(self.keys, width),
             input_table(self.inputs, self.scaled, width),
@@ -61,12 +61,12 @@ class Probe(NamedTuple):
         return "\n\n".join("\n".join(lines) for lines in tables if lines)
 
     def __str__(self) -> str:
-        """In lines of 80."""
+        """The summary in lines of 80 columns."""
         return self.summary()
 
 
 def numbers(x: Any) -> Any:
-    """All floats as JSON has them."""
+    """The same structure with all floats as JSON can hold them."""
     if isinstance(x, float):
         return plain(x)
     if isinstance(x, dict):
@@ -75,7 +75,7 @@ def numbers(x: Any) -> Any:
 
 
 def rows(name: str, cells: Sequence[str], columns: int, width: int) -> list[str]:
-    """A line of a table with so many columns; where that is too wide, the name stands above it."""
+    """A line of a table with so many columns; a name that is too wide gets a line of its own."""
     room = min(NAME, width - columns * CELL)
     numbers = "".join(f"{cell:>{CELL}}" for cell in cells)
     if len(name) <= room:
@@ -90,26 +90,26 @@ def paragraph(text: str, width: int, first: str = "") -> list[str]:
 
 
 def percent(share: float) -> str:
-    """A share, `-` where there is none."""
+    """A share in percent; `-` for NaN, and `> 10x` above 10."""
     return "-" if math.isnan(share) else "> 10x" if share > 10 else f"{share:.0%}"
 
 
 def moved(x: float) -> str:
-    """How far an output moved; an infinity says that it is no number any more."""
+    """How far an output moved in percent; an infinity means that it became NaN."""
     return "NaN" if math.isinf(x) else percent(x)
 
 
 def key_table(attacks: list[KeyAttack], width: int) -> list[str]:
-    """Queries captured, and below them how far the output moved."""
+    """The table of longer keys: queries captured, and how far the output moved."""
     if not attacks:
         return []
-    said = "One key gets longer. A query is captured when the key has half of its weight."
+    said = "One key gets longer. A query is captured when the key takes over half of its weight."
     head = [*(f"x{c:g}" for c in keys.FACTORS), "half at"]
     lines = [*paragraph(said, width), *rows("", head, len(head), width)]
     for x in attacks:
         half = f"> {keys.FACTORS[-1]:g}" if math.isinf(x.c50) else f"x{shown(x.c50)}"
         captured = [*(percent(y) for y in x.captured), half]
-        # A site has a line of its own: their names are long, and alike at both ends.
+        # Each site has a line of its own: names are long, and alike at both ends.
         lines.append(shortened(harmless(x.site), width))
         lines += rows("  queries captured", captured, len(head), width)
         lines += rows("  the output moves by", [moved(y) for y in x.moved], len(head), width)
@@ -117,7 +117,7 @@ def key_table(attacks: list[KeyAttack], width: int) -> list[str]:
 
 
 def input_table(attacks: list[InputAttack], scaled: str, width: int) -> list[str]:
-    """The largest logit and the entropy at each factor, and the range withstood."""
+    """The table of scaled inputs: largest logit and entropy at each factor, range withstood."""
     if not attacks:
         return []
     head = [f"x{c:g}" for c in inputs.FACTORS]
@@ -134,12 +134,12 @@ def input_table(attacks: list[InputAttack], scaled: str, width: int) -> list[str
 
 
 def position_table(shifted: Shifted, width: int) -> list[str]:
-    """The share of weight that went elsewhere."""
+    """The table of shifted positions: the share of weight that went to other keys."""
     if not shifted.how:
         return []
     ways = {
-        "position_ids": "Positions count from a later start. 0%: it sees distances alone.",
-        "rolled": "The input is rolled round, the output back. 0%: it cannot tell places.",
+        "position_ids": "Positions count from a later start. 0%: a call sees distances alone.",
+        "rolled": "The input is rolled round, the output back. 0%: a call ignores positions.",
     }
     count = len(shifted.shifts)
     lines = paragraph(ways[shifted.how], width)

@@ -1,9 +1,9 @@
-"""Vitals: what is measured of an attention call, for each head, without its L x L matrix.
+"""Vitals: numbers measured for each head of an attention call, without its L x L matrix.
 
-Here belong the table of all vitals and the functions from a `Seen` to numbers. Thresholds and judgements
-are in `findings`.
+The table of all vitals and the functions from a `Seen` to numbers belong here. Thresholds and
+judgements are in `findings`.
 
-Everything stays on the device: no number is read by the host, no shape depends on data, and it
+Everything stays on the device: the host reads no number, no shape depends on data, and all of it
 traces under `torch.compile(fullgraph=True)`.
 """
 
@@ -47,15 +47,17 @@ def measure(seen: Seen, level: Level | str, rows: Tensor | None = None, turn: in
 
     Args:
         seen: the call.
-        level: how much it may cost, a `Level` or its name.
+        level: how much the measurement may cost, a `Level` or its name.
         rows: for the sampled level, places of the queries to read, from `pick_rows`.
-        turn: where a batch is too large to be sampled whole, whose turn it is: counts up.
+        turn: a count of sampled steps, which selects entries of a batch that is too large to be
+            sampled whole.
     """
     if not isinstance(level, Level):
         level = Level(level)
     check(seen)
     size = size_of(seen)
     source = seen.logits if seen.logits is not None else query_and_key(seen)[0]
+    # In a compiled graph only these rows of FlexAttention have logits, even at the exact level.
     if level is not Level.CHEAP and seen.flex is not None and seen.flex.rows is not None:
         level, rows = Level.SAMPLED, seen.flex.rows
     with torch.no_grad(), torch.autocast(source.device.type, enabled=False):
@@ -80,15 +82,15 @@ def measure(seen: Seen, level: Level | str, rows: Tensor | None = None, turn: in
 
 
 def widen(seen: Seen, *, with_value: bool) -> Seen:
-    """Query, key and value in one dtype, fp32 at least: autocast lets them come in several.
+    """Query, key and value in one dtype, at least fp32: under autocast their dtypes can differ.
 
-    Once for all that is measured. Logits stay as they are: only rows of them are read.
+    Done once for all vitals. Logits keep their dtype, because only some of their rows are read.
     """
     given = (seen.query, seen.key, seen.value if with_value else None)
     dtype = torch.float32
     for x in given:
         dtype = dtype if x is None else torch.promote_types(dtype, x.dtype)
     query, key, value = (None if x is None else x.to(dtype) for x in given)
-    # Neither `_replace` nor a slice of `seen` itself: compilers of older releases trace neither.
+    # Not `_replace`, nor a slice of `seen` itself: the compiler of older releases traces neither.
     rest: Any = (*seen,)[3:]
     return Seen(query, key, value, *rest)

@@ -1,18 +1,20 @@
 """c50: how much longer one key must be to capture half of the queries.
 
-Key j with its norm multiplied by c has the logit `cap(c x_ij + a_i) + b_ij` for query i, with x its
-scaled inner product, a and b what the query's own term and the bias add, and cap the soft cap, if
-any. It takes more than half of the query's weight when that exceeds the log-sum-exp of everything
-else, l_i. So the query falls at
+Key j with its norm multiplied by c has the logit `cap(c x_ij + a_i) + b_ij` for query i. Here x is
+the scaled inner product, a the query's own term, b the bias, and cap the soft cap, if any. The key
+takes more than half of the query's weight when this logit exceeds l_i, the log-sum-exp of all other
+outcomes. So the query is captured at
 
     c_i = (uncap(l_i - b_ij) - a_i) / x_ij    where x_ij > 0,
 
-at 0 where it is lost without the product, and else never; also never where the cap stays below.
-Where a function of FlexAttention makes the logit of the product, c_i is looked for on a grid, and
-between two of its points on a line: exact where the function adds something.
+at 0 where it is captured even without the product, and otherwise never; also never where the cap
+keeps the logit below l_i. Where a function of FlexAttention makes the logit from the product, c_i
+is searched on a grid and interpolated linearly between two of its points, which is exact where the
+function adds something to the product.
 
-The median of the c_i is the factor for half of the queries. One key is tried, the one that stands
-best with the average query: what it needs is an upper bound on what the easiest key needs.
+The median of the c_i is the factor for half of the queries. Only one key is tried, the one with the
+largest inner product with the average query; its factor is an upper bound on that of the easiest
+key.
 
 Shape legend: B batch, H query heads, K key heads, R queries, L keys, D dims.
 """
@@ -39,7 +41,7 @@ from regard.doctor.vitals.logits import (
 from regard.doctor.vitals.weights import RowReadings, Sums
 
 NEVER = 1e3
-# Points of the grid: 0, and from 0.1 up to `NEVER`, each a third above the one before.
+# Points of the grid: 0, and then from 0.1 to `NEVER`, each a third above the one before.
 GRID = 33
 
 
@@ -49,6 +51,8 @@ def c50(seen: Seen, size: Size, rows: Tensor, each: RowReadings, sums: Sums) -> 
     one, single = with_one_key(seen, size, place)
     product = products(one, single, rows).squeeze(-1)
     logit = row_logits(one, single, rows)[0].squeeze(-1)
+    # Relative to the peak, exp of the logits sums to 1 / top. Without this key it is what to
+    # exceed.
     others = (1 / each.top - (logit - each.peak).exp()).clamp(min=0)
     needed = each.peak + others.log()
     if one.flex is not None and one.flex.score is not None:
@@ -64,7 +68,7 @@ def c50(seen: Seen, size: Size, rows: Tensor, each: RowReadings, sums: Sums) -> 
 
 
 def solved(seen: Seen, one: Seen, product: Tensor, rows: Tensor, needed: Tensor) -> Tensor:
-    """(B, H, R): the factor on a product at which its logit is as large as needed; inf for never."""
+    """(B, H, R): the factor on a product at which its logit reaches `needed`; inf for never."""
     if one.bias is not None:
         needed = needed - at_rows(one.bias, rows).squeeze(-1)
     if seen.softcap is not None:
@@ -76,7 +80,7 @@ def solved(seen: Seen, one: Seen, product: Tensor, rows: Tensor, needed: Tensor)
 
 
 def reached(flex: SeenFlex, product: Tensor, rows: Tensor, needed: Tensor) -> Tensor:
-    """The same, where all that is known of the logit is a function of the product."""
+    """The same as `solved` where a function of FlexAttention makes the logit from the product."""
     steps = torch.linspace(-1, math.log10(NEVER), GRID - 1, device=product.device)
     grid = torch.cat([steps.new_zeros(1), 10**steps]).to(product.dtype)
     factors = grid.view(-1, 1, 1, 1, 1)
@@ -91,9 +95,10 @@ def reached(flex: SeenFlex, product: Tensor, rows: Tensor, needed: Tensor) -> Te
 
 
 def loudest_key(seen: Seen, sums: Sums) -> Tensor:
-    """(B, H): the key of the largest mean inner product, times the share of queries that see it."""
+    """(B, H): the key with the largest mean inner product, times how many queries see it."""
     assert seen.query is not None and seen.key is not None
-    # Of other queries too: chosen and judged by the same few, some key would always look dangerous.
+    # The mean is over other queries too: if the same few queries chose the key and then judged it,
+    # some key would always look dangerous.
     mean_query = seen.scale * spread(seen.query).mean(-2)
     grouped = mean_query.unflatten(1, (seen.key.shape[1], -1))
     mean = (grouped @ seen.key.mT).flatten(1, 2)

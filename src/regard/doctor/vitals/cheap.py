@@ -1,7 +1,7 @@
-"""The cheap level: norms, means and Gram matrices of queries and keys, O(length dims²).
+"""The cheap level: norms, means and Gram matrices of queries and keys, in O(length dims²).
 
-Masks and bias are left aside: counting what they hide would cost the Q x L pass that this level
-avoids. What they do is measured on sampled rows.
+Masks and bias are ignored: counting what they hide would cost the Q x L pass that this level
+avoids. The sampled level measures their effect.
 
 Shape legend: B batch, H query heads, K key heads, Q queries, L keys, D dims.
 """
@@ -17,16 +17,16 @@ from regard.forms import Pairwise
 from regard.precision import widened
 
 # Mean and Gram matrix of the queries are taken over about this many of them, between two thirds and
-# twice as many; of the keys, over all. What is estimated are means over queries, for the variance of
-# q'Cq: the relative standard error is their coefficient of variation over the root of the number,
+# twice as many; those of the keys over all. They estimate the mean of q'Cq over queries. Its
+# relative standard error is the coefficient of variation over the root of the number of queries:
 # below 1% for Gaussian queries of 64 dims.
 GRAM_QUERIES = 1024
-# Of the kernels: a Gram matrix beyond 128 x 128 does not fit into the registers of a program.
+# Limit of the kernels: a Gram matrix above 128 x 128 does not fit into the registers of a program.
 MOST_DIMS = 128
 
 
 def cheap(seen: Seen, heads: int) -> dict[str, Tensor]:
-    """Vitals of the cheap level, each (H,); none where only logits were seen."""
+    """The vitals of the cheap level, each (H,); none where only logits were captured."""
     if seen.pairwise is not None:
         query, key = widened(seen.pairwise.a), widened(seen.pairwise.b)
     elif seen.query is not None and seen.key is not None:
@@ -45,9 +45,10 @@ def cheap(seen: Seen, heads: int) -> dict[str, Tensor]:
 
 
 def kernels_fit(seen: Seen) -> bool:
-    """Whether the two kernels of `cheap_kernels.py` give this level, over all queries, for a call.
+    """Whether the kernels of `cheap_kernels.py`, which read all queries, can measure this call.
 
-    Pairwise forms, of which this level knows norms alone, and those with a shift are left to `cheap`.
+    Pairwise forms, for which this level has norms alone, and calls with a shift are left to
+    `cheap`.
     """
     query, key = seen.query, seen.key
     return (
@@ -70,7 +71,7 @@ def kernels_fit(seen: Seen) -> bool:
 
 
 def adjusted(found: dict[str, Tensor], seen: Seen, heads: int) -> dict[str, Tensor]:
-    """With a term of the query alone, and bounded by a soft cap."""
+    """The vitals with the query's own term added and the soft cap applied to the bound."""
     if seen.shift is not None and "logit_bound" in found:
         shift = widened(seen.shift)
         shift = shift.expand(-1, heads, -1) if shift.ndim == 3 else shift.expand(1, heads, -1)
@@ -83,7 +84,7 @@ def adjusted(found: dict[str, Tensor], seen: Seen, heads: int) -> dict[str, Tens
 
 
 def norms(x: Tensor, side: str, heads: int) -> tuple[dict[str, Tensor], Tensor]:
-    """Norm, spread and broken entries of (B, K, T, D); also the largest norms (B, H).
+    """Norm, spread and counts of broken entries of (B, K, T, D); also the largest norms (B, H).
 
     With s the root of the summed squares of all norms and m the largest norm, the root mean square
     of the others is `sqrt((s² - m²) / (T - 1))`.
@@ -104,7 +105,7 @@ def norms(x: Tensor, side: str, heads: int) -> tuple[dict[str, Tensor], Tensor]:
 
 
 def pairwise_bound(form: Pairwise, largest_query: Tensor, largest_key: Tensor) -> dict[str, Tensor]:
-    """|v|_1 for tanh; |v| (|a| + |b|) for LeakyReLU of slope at most 1; unknown for others."""
+    """Bound |v|_1 for tanh, |v| (|a| + |b|) for LeakyReLU of slope at most 1; none for others."""
     v = widened(form.v)  # (H, 1, E), or with a batch and queries in front and in the middle
     if form.activation == "tanh":
         size = v.abs().sum(-1)
@@ -121,11 +122,11 @@ def pairwise_bound(form: Pairwise, largest_query: Tensor, largest_key: Tensor) -
 def logit_moments(query: Tensor, key: Tensor, scale: float) -> dict[str, Tensor]:
     """Mean and variance of all logits, and how many directions carry the variance.
 
-    With C the covariance of the keys and G = mean of q q', a query's logits vary over the keys by
-    `scale² q'Cq`, on average `scale² tr(G C)`. The eigenvalues of G C are the energies of the
-    directions in which queries meet keys, and sum to just that. C is the Gram matrix less that of
-    the mean key, so that it is known to about 1e-7 of the mean's square: keys whose mean is a
-    thousand times their spread are beyond it.
+    With C the covariance of the keys and G the mean of q q', the logits of a query have the
+    variance `scale² q'Cq` over the keys, on average `scale² tr(G C)`. The eigenvalues of G C are
+    the energies of the directions in which queries and keys interact, and they sum to tr(G C). C is
+    computed as the Gram matrix minus that of the mean key, with an error of about 1e-7 of the
+    mean's square: it is lost for keys whose mean is a thousand times their spread.
     """
     heads, keys = query.shape[1], key.shape[-2]
     center = key.mean(-2, keepdim=True)
@@ -144,24 +145,24 @@ def logit_moments(query: Tensor, key: Tensor, scale: float) -> dict[str, Tensor]
 
 
 def spread(query: Tensor) -> Tensor:
-    """About `GRAM_QUERIES` of the queries (B, H, Q, D), spread over all, as a view."""
-    # An odd stride meets every column of a grid, whose width is mostly even.
+    """About `GRAM_QUERIES` of the queries (B, H, Q, D), evenly spaced, as a view."""
+    # For images, an odd stride visits every column of the grid, whose width is mostly even.
     return query[..., :: query.shape[-2] // GRAM_QUERIES | 1, :]
 
 
 def concentration(gram: Tensor, covariance: Tensor) -> tuple[Tensor, Tensor]:
     """Effective number of eigenvalues of a product (H, D, D), and the share of the largest.
 
-    They are real and not negative, as both factors are symmetric and have no negative ones. For the
-    largest stands the mean of all, weighted by their 32nd powers: never above it, and at most 7%
-    below with 64 directions, 10% with 256. That needs no eigenvalue solver, which would make the
-    host wait.
+    They are real and not negative, because both factors are symmetric and positive semidefinite.
+    The mean of all, weighted by their 32nd powers, stands for the largest: it is never above it,
+    and at most 7% below with 64 directions, 10% with 256. This avoids an eigenvalue solver, which
+    would make the host wait.
     """
     share = gram @ covariance / inner(gram, covariance)[..., None, None]
     power = share
     for _ in range(3):
         power = power @ power
-    # Any scale will do, and one in the middle keeps all powers in the range of fp32.
+    # The result does not depend on the scale. Rescaling halfway keeps all powers in fp32's range.
     power = power / inner(power, power).sqrt()[..., None, None]
     power = power @ power
     top = inner(power @ power, share) / inner(power, power)
@@ -174,6 +175,6 @@ def inner(x: Tensor, y: Tensor) -> Tensor:
 
 
 def per_head(x: Tensor, heads: int, dim: int) -> Tensor:
-    """Grouped key heads repeated, so that every query head has its own."""
+    """A tensor of key heads with each repeated for all query heads that share it."""
     group = heads // x.shape[dim]
     return x if group == 1 else x.repeat_interleave(group, dim)

@@ -1,9 +1,9 @@
-"""The cheap level in two kernels, for a GPU, where its eighty small operations would wait for launches.
+"""The cheap level in two GPU kernels; as eighty small operations it would wait for their launches.
 
-`moments_kernel` reads queries and keys once and sums what all vitals need; `finish_kernel` makes the
-vitals of each head of those sums, and reads nothing of the model, so that it can be put off: it would
-keep a few programs busy for as long as the first one keeps the whole machine, and does many calls in
-the time of one (`waiting.py`). `squares_kernel` is for gradients.
+`moments_kernel` reads queries and keys once and sums what all vitals need. `finish_kernel` computes
+the vitals of each head from those sums. It reads nothing of the model, so it can run later. For one
+call it keeps a few programs busy for as long as the first kernel keeps the whole GPU busy, and it
+can finish many calls in the same time (`waiting.py`). `squares_kernel` is for gradients.
 
 Shape legend: B batch, H query heads, K key heads, T length, D dims (W: up to a power of two).
 """
@@ -22,20 +22,20 @@ import triton
 
 INTERPRETED = triton.knobs.runtime.interpret
 ROWS = 64  # rows that a program reads at once
-PROGRAMS = 256  # about so many share the work
+PROGRAMS = 256  # about this many programs share the work of a call
 PROGRAMS_OF_SQUARES = 1024
-# Of the moments, by whether a head has 64 dims at most.
+# Launch options of `moments_kernel`, by whether a head has at most 64 dims.
 LAUNCH = {True: {"num_warps": 4, "num_stages": 5}, False: {"num_warps": 8, "num_stages": 2}}
-# After the Gram matrix and the sum of a side come these.
+# The sums of a head are its Gram matrix (W * W), the sum of its rows (W), and then these.
 EXTRA = 4
 SQUARES, PEAK, NANS, INFS = (tl.constexpr(i) for i in range(EXTRA))
-# The first columns, in the order of `VITALS`, are made here.
+# How many columns `finish_kernel` computes: the first ones of `VITALS`, in their order.
 FUSED = tl.constexpr(13)
 
 
 @triton.jit
 def larger(x, y):
-    """The maximum, NaN where one is."""
+    """The maximum; NaN where one of the two is NaN."""
     return tl.maximum(x, y, propagate_nan=tl.PropagateNan.ALL)
 
 
@@ -45,7 +45,7 @@ def moments_kernel(
     key_heads, PARTS: tl.constexpr, D: tl.constexpr, W: tl.constexpr,
     ROWS: tl.constexpr, EXTRA: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
-    """Sums over one of PARTS parts of the rows of one head, of the query or, after all those, the key."""
+    """Sums over one of PARTS parts of the rows of one head; query heads first, then key heads."""
     z = tl.program_id(1).to(tl.int64)
     slot = (z * PARTS + tl.program_id(0)) * (W * W + W + EXTRA)
     of_query = z < batch * heads
@@ -60,7 +60,7 @@ def moments_kernel(
     x += z % count * tl.where(of_query, q_head, k_head)
     dim = tl.arange(0, W)
     gram = tl.zeros([W, W], tl.float32)
-    total = tl.zeros([ROWS, W], tl.float32)  # summed over rows at the end: that goes across warps
+    total = tl.zeros([ROWS, W], tl.float32)  # summed over rows at the end, since that crosses warps
     squares = tl.zeros([ROWS], tl.float32)
     peak = tl.zeros([ROWS], tl.float32)
     nans = tl.zeros([ROWS], tl.float32)
@@ -73,7 +73,7 @@ def moments_kernel(
         block = given.to(tl.float32)
         if EXACT:
             gram += tl.dot(tl.trans(block), block, input_precision="ieee")
-        else:  # products of halves are exact in fp32
+        else:  # products of two fp16 or bf16 numbers are exact in fp32
             gram += tl.dot(tl.trans(given), given)
         total += block
         square = tl.sum(block * block, 1)
@@ -86,7 +86,7 @@ def moments_kernel(
     tl.store(out + W * W + dim, tl.sum(total, 0))
     extra = out + W * W + W
     tl.store(extra + SQUARES, tl.sum(squares))
-    # tl.max passes over NaN; a part that has one has counted it.
+    # tl.max ignores NaN, so a part that has counted one stores NaN as its peak.
     found = tl.sum(nans)
     tl.store(extra + PEAK, tl.where(found > 0, float("nan"), tl.max(peak)))
     tl.store(extra + NANS, found)
@@ -95,13 +95,13 @@ def moments_kernel(
 
 @triton.jit
 def spread_of(squares, peak, others):
-    """The largest norm over the root mean square of the others; not a number where there are none."""
+    """The largest norm over the root mean square of the others; NaN where there are none."""
     return tl.sqrt(others * peak / larger(squares - peak, squares * 0))
 
 
 @triton.jit
 def side_of(sums, z, PARTS: tl.constexpr, W: tl.constexpr, EXTRA: tl.constexpr):
-    """The parts of one head put together: Gram matrix, sum, squares, largest, NaN and Inf."""
+    """The sums of one head over all parts: Gram matrix, sum, squares, peak, NaN and Inf counts."""
     SIZE: tl.constexpr = W * W + W + EXTRA
     dim = tl.arange(0, W)
     one = tl.arange(0, 1)
@@ -111,7 +111,7 @@ def side_of(sums, z, PARTS: tl.constexpr, W: tl.constexpr, EXTRA: tl.constexpr):
     peak = tl.zeros([1], tl.float32)
     nans = tl.zeros([1], tl.float32)
     infs = tl.zeros([1], tl.float32)
-    for part in tl.static_range(PARTS):  # all loads at once
+    for part in tl.static_range(PARTS):  # unrolled, so that all loads are issued at once
         at = sums + (z * PARTS + part) * SIZE
         gram += tl.load(at + dim[:, None] * W + dim[None, :])
         total += tl.load(at + W * W + dim)
@@ -129,7 +129,7 @@ def finish_kernel(
     PARTS: tl.constexpr, COLUMNS: tl.constexpr, W: tl.constexpr, CHUNK: tl.constexpr,
     EXTRA: tl.constexpr,
 ):  # fmt: skip
-    """The vitals of one head of one call, of the sums of all batch entries; formulas in `cheap.py`."""
+    """The vitals of one head of one call, from the sums of all batch entries; see `cheap.py`."""
     head = tl.program_id(0)
     call = tl.program_id(1).to(tl.int64)
     sums += call * batch * (heads + key_heads) * PARTS * (W * W + W + EXTRA)
@@ -162,6 +162,7 @@ def finish_kernel(
         variance += larger(zero + tl.sum(here * varied), zero) / queries / keys
         bound = larger(bound, tl.sqrt(q_peak) * tl.sqrt(k_peak))
     rank, top = concentration(gram, covariance, scratch + head * 2 * W * W, W, CHUNK)
+    # Columns in the order of `VITALS`; NaN in those that only other levels measure.
     out += head * COLUMNS
     column = tl.arange(0, 128)
     tl.store(out + column, float("nan"), mask=(column >= FUSED) & (column < COLUMNS))
@@ -186,7 +187,7 @@ def finish_kernel(
 def product(x, y, scratch, W: tl.constexpr, CHUNK: tl.constexpr):
     """Matrix product in nearly fp32 on tensor cores.
 
-    Where operands are more than a program can hold at once, by way of memory, in chunks.
+    Operands that are too large for a program to hold at once go through memory, in chunks.
     """
     if CHUNK == W:
         return tl.dot(x, y, input_precision="tf32x3")
@@ -206,7 +207,7 @@ def product(x, y, scratch, W: tl.constexpr, CHUNK: tl.constexpr):
 
 @triton.jit
 def concentration(gram, covariance, scratch, W: tl.constexpr, CHUNK: tl.constexpr):
-    """As `cheap.concentration` has it."""
+    """Effective number of eigenvalues and share of the largest, as in `cheap.concentration`."""
     share = product(gram, covariance, scratch, W, CHUNK) / tl.sum(gram * covariance)
     power = share
     for _ in tl.static_range(3):
@@ -223,7 +224,7 @@ def squares_kernel(
     x, out, length, by_batch, by_head, by_row, heads, D: tl.constexpr, W: tl.constexpr,
     ROWS: tl.constexpr,
 ):  # fmt: skip
-    """The sum of squares over the rows of one head that fall to one of all programs."""
+    """The sum of squares over the rows of one head that this program reads."""
     z = tl.program_id(1).to(tl.int64)
     x += z // heads * by_batch + z % heads * by_head
     dim = tl.arange(0, W)
@@ -238,13 +239,13 @@ def squares_kernel(
 
 
 class SumLayout(NamedTuple):
-    """How calls of one size are summed.
+    """How the sums of calls of one size are laid out.
 
     Attributes:
         width: W.
-        parts: how many programs share a head: a power of two, since each number is another kernel.
-        sides: heads of queries and keys, of all batch entries.
-        numbers: how many the sums of one call are.
+        parts: how many programs share a head; a power of two, since each value compiles a kernel.
+        sides: the number of query and key heads of all batch entries.
+        numbers: how many numbers the sums of one call take.
     """
 
     width: int
@@ -255,9 +256,9 @@ class SumLayout(NamedTuple):
 
 @functools.lru_cache(maxsize=256)
 def layout_of(batch: int, heads: int, key_heads: int, longest: int, dims: int) -> SumLayout:
-    """How calls of these sizes are summed.
+    """The layout of the sums of calls of these sizes.
 
-    Kept, since Triton's helpers take the host longer than it needs to launch a kernel.
+    Cached, since Triton's helpers take more host time than the launch of a kernel.
     """
     width = max(16, triton.next_power_of_2(dims))
     sides = batch * (heads + key_heads)
@@ -267,7 +268,7 @@ def layout_of(batch: int, heads: int, key_heads: int, longest: int, dims: int) -
 
 
 class CallSizes(NamedTuple):
-    """What calls that are finished together have in common."""
+    """The sizes and options that calls must share to be finished together."""
 
     batch: int
     heads: int
@@ -281,7 +282,7 @@ class CallSizes(NamedTuple):
 
 
 def sizes_of(query: Tensor, key: Tensor, scale: float, softcap: float | None) -> CallSizes:
-    """Of query (B, H, Q, D) and key (B, K, L, D)."""
+    """The sizes of a call with query (B, H, Q, D) and key (B, K, L, D)."""
     (batch, heads, queries, dims), (_, key_heads, keys, _) = query.shape, key.shape
     cap = math.inf if softcap is None else float(softcap)
     layout = layout_of(batch, heads, key_heads, max(queries, keys), dims)
@@ -289,7 +290,7 @@ def sizes_of(query: Tensor, key: Tensor, scale: float, softcap: float | None) ->
 
 
 def add_up(query: Tensor, key: Tensor, sizes: CallSizes, sums: Tensor) -> None:
-    """Write the sums of one call, of which there are `layout.numbers`."""
+    """Write the `layout.numbers` sums of one call into `sums`."""
     if INTERPRETED:
         query, key = query.float(), key.float()  # NumPy has no bf16
     width, parts, sides, _ = sizes.layout
@@ -301,7 +302,7 @@ def add_up(query: Tensor, key: Tensor, sizes: CallSizes, sums: Tensor) -> None:
 
 
 def finish(sums: Tensor, calls: int, sizes: CallSizes, columns: int) -> Tensor:
-    """Vitals (calls, H, columns) of sums that lie one after the other; NaN in all but the first 13."""
+    """Vitals (calls, H, columns) from sums of adjacent calls; NaN beyond the first 13 columns."""
     heads, (width, parts, *_) = sizes.heads, sizes.layout
     rows = sums.new_empty(calls, heads, columns)
     by_memory = width > 64
@@ -317,7 +318,7 @@ def finish(sums: Tensor, calls: int, sizes: CallSizes, columns: int) -> Tensor:
 def cheap_row(
     query: Tensor, key: Tensor, scale: float, softcap: float | None, columns: int
 ) -> Tensor:
-    """Vitals (H, columns) of one call by itself."""
+    """Vitals (H, columns) of a single call."""
     sizes = sizes_of(query, key, scale, softcap)
     sums = query.new_empty(sizes.layout.numbers, dtype=torch.float32)
     add_up(query, key, sizes, sums)

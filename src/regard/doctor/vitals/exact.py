@@ -1,4 +1,4 @@
-"""All queries, in blocks of rows, so that memory stays small.
+"""The exact level: reads all queries, in blocks of rows so that memory stays small.
 
 Shape legend: B batch, H query heads, Q queries, L keys.
 """

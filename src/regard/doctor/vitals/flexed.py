@@ -1,4 +1,4 @@
-"""FlexAttention's two functions of scalars, applied to many pairs at once, as torch does it itself.
+"""Applies FlexAttention's two functions of scalars to many pairs at once, as torch itself does.
 
 Shape legend: `*` leading dims, B batch, H query heads, R queries, L keys.
 """
@@ -12,16 +12,16 @@ from torch import Tensor
 
 from regard.doctor.seen import SeenFlex
 
-# What is mapped over in each dim, from the last to the first, of (batch, head, query, key).
+# `in_dims` of (batch, head, query, key) for one vmap over each dim, from the last to the first.
 PAIRS = ((None, None, None, 0), (None, None, 0, None), (None, 0, None, None), (0, None, None, None))
-# With a key of its own for each sequence and head there is no dim of keys.
+# The same where each sequence and head has a single key, so that there is no dim of keys.
 ONE_KEY = ((None, None, 0, None), (None, 0, None, 0), (0, None, None, 0))
 
 
 def flex_logits(flex: SeenFlex, products: Tensor, rows: Tensor) -> Tensor:
-    """Logits of products (*, B, H, R, L) of the queries `rows`; -inf where hidden.
+    """Logits from products (*, B, H, R, L) of the queries `rows`; -inf where hidden.
 
-    The function of scores may be given several products of each pair, in leading dims.
+    Leading dims hold several products of the same pair, as c50 needs them.
     """
     batch, heads, _, keys = products.shape[-4:]
     device = products.device
@@ -47,14 +47,14 @@ def flex_logits(flex: SeenFlex, products: Tensor, rows: Tensor) -> Tensor:
 def mapped(
     function: Callable[..., Tensor], dims: Sequence[tuple[int | None, ...]]
 ) -> Callable[..., Tensor]:
-    """A function of scalars over the first dims of its arguments, None for those that have none."""
+    """A function of scalars vectorised over its arguments, by one vmap for each entry of `dims`."""
     for each in dims:
         function = torch.vmap(function, in_dims=each)
     return function
 
 
 def indexing() -> torch.overrides.TorchFunctionMode:
-    """Within it `x[i]` takes an i that is mapped over, where torch would ask for a number."""
+    """A mode in which `x[i]` accepts an i that vmap maps over; without it torch needs a number."""
     from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
 
     return TransformGetItemToIndex()

@@ -1,4 +1,4 @@
-"""The gradient that reaches queries, keys and values.
+"""The size of the gradient that reaches queries, keys or values.
 
 Shape legend: B batch, H query heads, K key heads, T length, D dims.
 """
@@ -19,8 +19,9 @@ def rms(x: Tensor, heads: int) -> Tensor:
     """(H,): root mean square over all but the heads of (B, K, T, D)."""
     if x.ndim != 4 or (heads and (not x.shape[1] or heads % x.shape[1])):
         raise ValueError(
-            f"a gradient of (batch, heads, length, width) with a divisor of {heads} heads is "
-            f"needed, got shape {tuple(x.shape)}"
+            "gradient must have the shape (batch, heads, length, width) with a number of heads "
+            "that "
+            f"divides {heads}, got {tuple(x.shape)}"
         )
     size = torch.linalg.vector_norm(x, dim=(0, 2, 3), dtype=working_dtype(x.dtype))
     entries = math.prod(x.shape) // max(x.shape[1], 1)

@@ -1,4 +1,4 @@
-"""The logits of some queries of a call: exact, whatever was seen of it.
+"""Computes the exact logits of some queries of a call, from whatever was captured of it.
 
 Shape legend: B batch, H query heads, K key heads, G = H / K, Q queries, L keys, R sampled queries,
 D dims, E hidden units.
@@ -19,12 +19,12 @@ from regard.forms import Pairwise
 from regard.precision import widened, working_dtype
 from regard.problem import Problem
 
-# Models write "hidden" as -inf, as the lowest number of a dtype (-65504 in fp16), as -1e9, and the
-# older ones that write attention out as -1e4. Beside a logit that is none of these, the weight is 0.
+# Models write "hidden" as -inf, as the lowest number of a dtype (-65504 in fp16) or as -1e9; older
+# models that write attention out use -1e4. Beside an ordinary logit all of these get the weight 0.
 HIDING_BIAS, HIDDEN_LOGIT = -6e4, -5e3
-# What stands for hidden in the logits here: exp gives 0, and 0 times it is 0, not NaN.
+# Stands for hidden in the logits here. Unlike -inf, its product with a weight of 0 is 0, not NaN.
 HIDDEN = -1e30
-# Hidden units of one tile of pairs, where no kernel sums over them without writing them out.
+# Hidden units of one tile of pairs, where no kernel can sum over them without storing them.
 PAIRWISE_TILE = 2**22
 
 
@@ -38,7 +38,7 @@ class Size(NamedTuple):
 
 
 def check(seen: Seen) -> None:
-    """Raise unless just one way of making logits was seen, with tensors that fit one another."""
+    """Raise unless the call has exactly one source of logits, with tensors that fit one another."""
     given = {
         "query and key": seen.query is not None or seen.key is not None,
         "pairwise": seen.pairwise is not None,
@@ -47,7 +47,7 @@ def check(seen: Seen) -> None:
     found = [name for name, there in given.items() if there]
     if len(found) != 1 or (seen.query is None) != (seen.key is None):
         raise ValueError(
-            "Seen holds either query and key, or pairwise, or logits; this one holds "
+            "Seen must hold exactly one of: query and key, pairwise, logits; this one holds "
             f"{' and '.join(found) or 'none of them'}{' in part' if len(found) == 1 else ''}"
         )
     tensors = [seen.logits] if seen.logits is not None else list(query_and_key(seen))
@@ -56,8 +56,9 @@ def check(seen: Seen) -> None:
     for x in tensors:
         if x.ndim != 4 or (heads and (not x.shape[1] or heads % x.shape[1])):
             raise ValueError(
-                "Seen holds tensors (batch, heads, length, width), with heads of keys and values "
-                f"that divide those of queries; got shapes {[tuple(x.shape) for x in tensors]}"
+                "tensors in Seen must have the shape (batch, heads, length, width), and the heads "
+                "of keys and values must divide those of queries; got shapes "
+                f"{[tuple(x.shape) for x in tensors]}"
             )
 
 
@@ -71,7 +72,7 @@ def size_of(seen: Seen) -> Size:
 
 
 def query_and_key(seen: Seen) -> tuple[Tensor, Tensor]:
-    """The tensors that carry the query's and the key's length."""
+    """The tensors with one row for each query and for each key."""
     if seen.pairwise is not None:
         return seen.pairwise.a, seen.pairwise.b
     assert seen.query is not None and seen.key is not None
@@ -79,14 +80,17 @@ def query_and_key(seen: Seen) -> tuple[Tensor, Tensor]:
 
 
 def row_logits(seen: Seen, size: Size, rows: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Logits (B, H, R, L) of the queries `rows`, a new tensor, and which of them are hidden.
+    """Logits (B, H, R, L) of the queries `rows`, as a new tensor, and which of them are hidden.
 
-    Hidden pairs hold `HIDDEN`; which they are broadcasts, and is None where none can be.
+    Hidden pairs hold `HIDDEN`. The second result broadcasts to the logits; it is None where no pair
+    can be hidden.
     """
     if seen.flex is not None:
         logits = seen.flex.logits
         if logits is None:
             logits = flex_logits(seen.flex, products(seen, size, rows), rows)
+        # A score function may hide pairs by large negative numbers; without one only the mask
+        # hides.
         low = logits <= (HIDDEN_LOGIT if seen.flex.changes else -torch.inf)
         return logits.masked_fill(low, HIDDEN), low
     logits = products(seen, size, rows)
@@ -96,7 +100,7 @@ def row_logits(seen: Seen, size: Size, rows: Tensor) -> tuple[Tensor, Tensor | N
         logits = logits.div_(seen.softcap).tanh_().mul_(seen.softcap)
     bias = None if seen.bias is None else widened(at_rows(seen.bias, rows))
     hidden = hidden_pairs(seen, size, rows, bias)
-    if seen.logits is not None:
+    if seen.logits is not None:  # these include the mask that the model has added
         low = logits <= HIDDEN_LOGIT
         hidden = low if hidden is None else hidden | low
     if bias is not None:
@@ -105,9 +109,9 @@ def row_logits(seen: Seen, size: Size, rows: Tensor) -> tuple[Tensor, Tensor | N
 
 
 def products(seen: Seen, size: Size, rows: Tensor) -> Tensor:
-    """`scale <query, key>`, or what a pairwise form gives, or the logits that were seen.
+    """`scale <query, key>`, or the scores of a pairwise form, or the logits that were captured.
 
-    (B, H, R, L) for the queries `rows`, a new tensor.
+    (B, H, R, L) for the queries `rows`, as a new tensor.
     """
     if seen.logits is not None:
         return widened(seen.logits.index_select(-2, rows))
@@ -116,7 +120,7 @@ def products(seen: Seen, size: Size, rows: Tensor) -> Tensor:
     if seen.pairwise is not None:
         scores = pairwise_scores(query, seen.pairwise, rows)
         return scores.expand(size.batch, size.heads, -1, -1).contiguous()
-    # Query heads that share their keys stand below one another, so that no key is copied.
+    # Query heads that share a key head are stacked as rows of one product, so no key is copied.
     logits = (query * seen.scale).unflatten(1, (key.shape[1], -1)).flatten(2, 3) @ key.mT
     return logits.view(size.batch, size.heads, rows.shape[0], size.keys)
 
@@ -125,7 +129,7 @@ def pairwise_scores(a: Tensor, form: Pairwise, rows: Tensor) -> Tensor:
     """Raw scores (B, H, R, L) of a pairwise form for the queries `rows`, whose side is `a`."""
     if form.v.shape[-2] == 1 and form.v.ndim == 3:
         return plan.scores(Problem(form.over(a, form.b, form.v), form.b))
-    # A temperature for each query has made v differ by query: no kernel takes that.
+    # With a temperature for each query, v differs by query, which no kernel supports.
     v = form.v if form.v.shape[-2] == 1 else form.v.index_select(-2, rows)
     length = max(1, PAIRWISE_TILE // max(1, a.numel()))
     parts = [
@@ -135,13 +139,13 @@ def pairwise_scores(a: Tensor, form: Pairwise, rows: Tensor) -> Tensor:
 
 
 def shift_at(shift: Tensor, rows: Tensor) -> Tensor:
-    """What broadcasts to (B, H, Q) at the queries `rows`."""
+    """The entries of the queries `rows` in a tensor that broadcasts to (B, H, Q)."""
     shift = widened(shift)
     return shift if shift.shape[-1] == 1 else shift.index_select(-1, rows)
 
 
 def hidden_pairs(seen: Seen, size: Size, rows: Tensor, bias: Tensor | None) -> Tensor | None:
-    """Booleans that broadcast to (B, H, R, L), True = hidden; None where nothing can be."""
+    """Booleans that broadcast to (B, H, R, L), True = hidden; None where no pair can be hidden."""
     hidden = None if seen.visible is None else ~at_rows(seen.visible, rows)
     if bias is not None:
         low = bias <= HIDING_BIAS
@@ -153,13 +157,13 @@ def hidden_pairs(seen: Seen, size: Size, rows: Tensor, bias: Tensor | None) -> T
 
 
 def at_rows(x: Tensor, rows: Tensor) -> Tensor:
-    """What broadcasts to (B, H, Q, L) at the queries `rows`, with 4 dims."""
+    """The rows of the queries `rows` in a tensor that broadcasts to (B, H, Q, L), with 4 dims."""
     x = x[(None,) * (4 - x.ndim)]
     return x if x.shape[-2] == 1 else x.index_select(-2, rows)
 
 
 def with_one_key(seen: Seen, size: Size, index: Tensor) -> tuple[Seen, Size]:
-    """The same call with one key alone, another one for each sequence and head: index (B, H)."""
+    """The call with a single key, chosen for each sequence and head by its index (B, H)."""
     visible = None if seen.visible is None else last_at(seen.visible, size, index)
     if seen.causal:
         place = torch.arange(size.queries, device=index.device)[:, None]
@@ -193,7 +197,7 @@ def with_one_key(seen: Seen, size: Size, index: Tensor) -> tuple[Seen, Size]:
 
 
 def last_at(x: Tensor, size: Size, index: Tensor) -> Tensor:
-    """What broadcasts to (B, H, Q, L) at one key of each sequence and head: (B, H, Q or 1, 1)."""
+    """(B, H, Q or 1, 1): one key of each sequence and head in what broadcasts to (B, H, Q, L)."""
     x = x[(None,) * (4 - x.ndim)]
     if x.shape[-1] == 1:
         return x
@@ -202,7 +206,7 @@ def last_at(x: Tensor, size: Size, index: Tensor) -> Tensor:
 
 
 def length_at(x: Tensor, size: Size, index: Tensor) -> Tensor:
-    """Keys or values (B, K, L, D) at one place of each sequence and query head: (B, H, 1, D)."""
+    """(B, H, 1, D): one row of keys or values (B, K, L, D) for each sequence and query head."""
     grouped = x.unsqueeze(2).expand(size.batch, -1, size.heads // x.shape[1], -1, -1)
     place = index.view(*grouped.shape[:3], 1, 1).expand(*grouped.shape[:3], 1, x.shape[-1])
     return grouped.gather(3, place).flatten(1, 2)

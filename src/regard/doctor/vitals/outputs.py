@@ -1,4 +1,4 @@
-"""How different the outputs of different queries are, and the values they are made of.
+"""How much the outputs of different queries differ, and the values that they are made of.
 
 Shape legend: B batch, H query heads, K key heads, R queries, L keys, S some keys, V value dims.
 """
@@ -12,7 +12,7 @@ from regard.doctor.vitals.cheap import per_head
 from regard.doctor.vitals.position import intraclass
 from regard.doctor.vitals.rows import pick_rows
 
-# Of the values so many are read.
+# The values of at most so many keys are read.
 SAMPLED_VALUES = 64
 
 
@@ -34,7 +34,7 @@ def output_vitals(output: Tensor, sound: Tensor) -> dict[str, Tensor]:
 
 
 def value_vitals(value: Tensor, heads: int) -> dict[str, Tensor]:
-    """What some of the values (B, K, L, V) have in common, over places and over sequences; (H,)."""
+    """Shares of the values (B, K, L, V) that all places, or all sequences, have in common; (H,)."""
     some = value.index_select(-2, pick_rows(value.shape[-2], SAMPLED_VALUES, 0, value.device))
     mean = some.mean(-2, keepdim=True)
     common = mean.square().sum((-2, -1)) * some.shape[-2] / some.square().sum((-2, -1))

@@ -1,4 +1,4 @@
-"""A call cut down: to some of its batch, and into parts of its heads that stay in a CPU's cache.
+"""Cuts a call down to some batch entries, or into groups of heads that fit into a CPU's cache.
 
 Shape legend: B batch, H query heads, K key heads, Q queries, L keys, R sampled queries.
 """
@@ -13,19 +13,20 @@ from torch import Tensor
 from regard.doctor.seen import Seen
 from regard.doctor.vitals.logits import Size
 
-# Logits of one part: 2 MiB in fp32. At 8 heads of 64 rows and 4096 keys, that takes a fifth off the
-# time of one pass over all heads, which waits for memory, and for the system to hand it out.
+# Logits of one part: 2 MiB in fp32. With 8 heads, 64 rows and 4096 keys, parts of this size take a
+# fifth less time than one pass over all heads, which waits for memory and for its allocation.
 CACHED = 2**19
-# Sampled logits of all heads and batch entries together: 32 MiB in fp32. Beyond that, entries take
-# turns from one sampled step to the next.
+# Sampled logits of all heads and batch entries together: 32 MiB in fp32. In larger calls, each
+# sampled step reads other entries of the batch.
 MOST_LOGITS = 2**23
 
 
 def parts_of(seen: Seen, size: Size, rows: Tensor) -> list[tuple[Seen, Size]]:
-    """The call in parts of some heads each; whole on a GPU, for a compiler, and where it is small."""
+    """The call in parts of some heads; one part on a GPU, in a compiler, or if it is small."""
     whole = [(seen, size)]
     if rows.device.type != "cpu" or torch.compiler.is_compiling():
         return whole
+    # Query heads that share a key or value head stay in one part.
     unit = math.lcm(*(size.heads // x.shape[1] for x in shared(seen) if x.shape[1] > 1))
     count = CACHED // (size.batch * rows.shape[0] * size.keys) // unit * unit or unit
     if count >= size.heads:
@@ -35,7 +36,8 @@ def parts_of(seen: Seen, size: Size, rows: Tensor) -> list[tuple[Seen, Size]]:
 
 
 def some_entries(seen: Seen, size: Size, rows: int, turn: int) -> tuple[Seen, Size]:
-    """As many entries of the batch as `MOST_LOGITS` allow, two at least, others at each turn."""
+    """As many batch entries as `MOST_LOGITS` allows, at least two; other entries at each turn."""
+    # At least two, because `place_share` and `value_place` compare sequences with one another.
     count = max(2, MOST_LOGITS // (rows * size.heads * size.keys))
     if count >= size.batch:
         return seen, size
@@ -62,13 +64,13 @@ def some_entries(seen: Seen, size: Size, rows: int, turn: int) -> tuple[Seen, Si
 
 
 def shared(seen: Seen) -> list[Tensor]:
-    """What may have fewer heads than the queries."""
+    """The tensors that may have fewer heads than the queries."""
     key = seen.key if seen.pairwise is None else seen.pairwise.b
     return [x for x in (key, seen.value) if x is not None]
 
 
 def part_of(seen: Seen, size: Size, start: int, stop: int) -> tuple[Seen, Size]:
-    """The query heads from `start` to `stop` alone, as views."""
+    """The part of a call with the query heads from `start` to `stop`, as views."""
 
     def cut(x: Tensor | None, dim: int) -> Tensor | None:
         if x is None or x.ndim < -dim or x.shape[dim] == 1:

@@ -1,8 +1,8 @@
-"""How much the weights follow places and distances.
+"""How much the weights follow positions and distances.
 
-A query's own place is its index, counted so that the last query sits at the last key where there
-are fewer queries than keys; under torch's causal mask, from the first key. Where queries and keys
-are different sequences, distance means nothing, and neither do these vitals.
+A query's own place is its index. Where there are fewer queries than keys, the last query sits at
+the last key; under torch's causal mask, the first query sits at the first key. Where queries and
+keys are different sequences, distances mean nothing, and neither do these vitals.
 
 Shape legend: B batch, H query heads, R queries, L keys, W distances.
 """
@@ -14,13 +14,17 @@ from torch import Tensor
 
 from regard.doctor.vitals.logits import HIDDEN, Size
 
-# Rounds of fitting a term for each query and one for each distance in turn. Where all queries see
-# the same distances one is exact; under a causal mask two leave about 1e-4 of the variance.
+# Rounds of fitting a term for each query and a term for each distance in turn. Where all queries
+# see the same distances one round is exact; under a causal mask two leave about 1e-4 of the
+# variance.
 ROUNDS = 2
 
 
 def ladder(keys: int, device: torch.device) -> Tensor:
-    """Distances (W,): 0, then 1, 2, 3, 4, 6, 8, 12 ... below `keys`, then the same ahead, below 0."""
+    """Distances (W,): 0, then 1, 2, 3, 4, 6, 8, 12 ... back, below `keys`, then the same ahead.
+
+    Distances ahead are negative. Few distances cover a long sequence, so that a row keeps little.
+    """
     rungs = 0
     while (2 + (rungs + 1) % 2) * 2 ** ((rungs + 1) // 2) // 2 < keys:
         rungs += 1
@@ -30,7 +34,7 @@ def ladder(keys: int, device: torch.device) -> Tensor:
 
 
 def near_logits(logits: Tensor, size: Size, rows: Tensor, causal: bool) -> Tensor:
-    """Of the first key and along the ladder, (B, H, R, 1 + W); `HIDDEN` beyond the ends."""
+    """Logits (B, H, R, 1 + W) of the first key and along the ladder; `HIDDEN` beyond the ends."""
     place = rows if causal else rows + max(size.keys - size.queries, 0)
     key = place[:, None] - ladder(size.keys, rows.device)
     outside = (key < 0) | (key >= size.keys)
@@ -40,7 +44,7 @@ def near_logits(logits: Tensor, size: Size, rows: Tensor, causal: bool) -> Tenso
 
 
 def position_vitals(near: Tensor, peak: Tensor, top: Tensor, sound: Tensor) -> dict[str, Tensor]:
-    """Weights at the first key and the neighbours, and what distance explains; each (H,)."""
+    """Weights on the first key and on neighbours, and what distance explains; each (H,)."""
     weights = (near - peak.unsqueeze(-1)).exp() * top.unsqueeze(-1)
     visible = (near > HIDDEN / 2) & sound.unsqueeze(-1)
     share = torch.where(visible, weights, 0).sum((0, 2)) / visible.sum((0, 2))
@@ -55,10 +59,10 @@ def position_vitals(near: Tensor, peak: Tensor, top: Tensor, sound: Tensor) -> d
 
 
 def distance_share(logits: Tensor, visible: Tensor) -> Tensor:
-    """(H,): variance of (B, H, R, W) within queries that a term for each distance explains.
+    """(H,): share of the variance of (B, H, R, W) within queries that a term per distance explains.
 
-    Adjusted for the number of terms, as an adjusted R²: about 0, and cut off there, where distance
-    says nothing.
+    Adjusted for the number of terms, like an adjusted R²: about 0 where distance explains nothing,
+    and never below 0.
     """
     logits, visible = (x.transpose(0, 1).flatten(1, 2) for x in (logits, visible))  # (H, BR, W)
     logits = torch.where(visible, logits, 0)
@@ -71,6 +75,7 @@ def distance_share(logits: Tensor, visible: Tensor) -> Tensor:
     left = within
     for _ in range(ROUNDS):
         left = centered(centered(left, by_distance, -2), by_query, -1)
+    # The mean of each query takes one degree of freedom, and so does each distance but one.
     queries, distances = (by_query > 0).sum((-2, -1)), (by_distance > 0).sum((-2, -1))
     freedom = visible.sum((-2, -1)) - queries
     unexplained = left.square().sum((-2, -1)) / (freedom - distances + 1)
@@ -79,11 +84,11 @@ def distance_share(logits: Tensor, visible: Tensor) -> Tensor:
 
 
 def place_share(logits: Tensor, visible: Tensor) -> Tensor:
-    """(H,): variance of (B, H, R, W) within queries that is the same in every sequence.
+    """(H,): share of the variance of (B, H, R, W) within queries that all sequences have in common.
 
-    A pair of places is a group and its sequences are the members: the intraclass correlation of a
-    one-way analysis of variance, about 0 on either side where places say nothing. NaN for one
-    sequence, which has nothing to be compared with.
+    This is the intraclass correlation of a one-way analysis of variance, with a pair of places as a
+    group and its sequences as members: about 0, on either side, where places explain nothing. NaN
+    for a single sequence, which cannot be compared with another.
     """
     if logits.shape[0] < 2:
         return logits.new_full((logits.shape[1],), torch.nan)
@@ -93,7 +98,7 @@ def place_share(logits: Tensor, visible: Tensor) -> Tensor:
 
 
 def intraclass(x: Tensor, keep: Tensor) -> Tensor:
-    """(H,): of (B, H, R, W) with mean 0, the share of variance that groups (R, W) of B explain.
+    """(H,): share of the variance of (B, H, R, W), with mean 0, that groups (R, W) of B explain.
 
     With m groups of n members each on average, and the mean squares s between and t within them,
     it is (s - t) / (s + (n - 1) t).

@@ -1,4 +1,4 @@
-"""Vitals of some queries, all of them at the exact level, from what one pass kept of each.
+"""Vitals from the rows that were read: of sampled queries, or of all at the exact level.
 
 Shape legend: B batch, H query heads, R queries.
 """
@@ -22,7 +22,7 @@ from regard.doctor.vitals.weights import RowReadings, Sums
 def summarise(
     seen: Seen, size: Size, rows: Tensor, each: RowReadings, sums: Sums
 ) -> dict[str, Tensor]:
-    """Everything that rows tell, each (H,)."""
+    """All vitals that come from rows, each (H,)."""
     found = softmax_vitals(seen, size, each)
     if seen.sink is not None:
         found["idle_weight"] = row_mean(each.idle, each.sound)
@@ -32,9 +32,10 @@ def summarise(
     if seen.value is not None:
         found.update(output_vitals(each.output, each.sound))
         found.update(value_vitals(seen.value, size.heads))
-    if seen.query is None:
+    if seen.query is None:  # the cheap level had no queries and keys to compute these from
         found["logit_mean"] = row_mean(each.moments[..., 0], each.sound)
         found["logit_var"] = row_mean(each.moments[..., 1], each.sound)
+    # Where a graph kept logits but not the function that changes them, no other key can be tried.
     elif seen.flex is None or seen.flex.logits is None or not seen.flex.changes:
         found["c50"] = c50(seen, size, rows, each, sums)
     if seen.pairwise is not None:
@@ -43,7 +44,8 @@ def summarise(
 
 
 def softmax_vitals(seen: Seen, size: Size, each: RowReadings) -> dict[str, Tensor]:
-    """What the weights of single rows tell, and what of them is masked or broken."""
+    """Vitals of the weights of single rows, and counts of masked and broken rows."""
+    # A learned sink is one more outcome of the softmax.
     outcomes = each.keys if seen.sink is None else each.keys + 1
     several = each.sound & (outcomes > 1)
     seeing = each.keys > 0
@@ -61,5 +63,5 @@ def softmax_vitals(seen: Seen, size: Size, each: RowReadings) -> dict[str, Tenso
 
 
 def row_mean(x: Tensor, keep: Tensor) -> Tensor:
-    """Mean over sequences and rows (B, H, R) of those to keep; NaN where there are none."""
+    """(H,): mean of (B, H, R) over the entries to keep; NaN where there are none."""
     return torch.where(keep, x, 0).sum((0, 2)) / keep.sum((0, 2))

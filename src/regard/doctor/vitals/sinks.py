@@ -1,7 +1,7 @@
 """Sinks: the key that gets the most weight, and whether taking it matters.
 
-A head that has nothing to say often puts its weight on one key whose value is small: a no-op, and
-no disease. So the weight is told together with what the key's value adds to the output.
+A head that finds nothing relevant often puts its weight on one key whose value is small: a no-op,
+not a disease. So the weight is measured together with what the key's value adds to the output.
 
 Shape legend: B batch, H query heads, R queries, L keys, V value dims.
 """
@@ -20,13 +20,14 @@ from regard.doctor.vitals.weights import RowReadings, Sums
 def sink_vitals(
     seen: Seen, size: Size, rows: Tensor, each: RowReadings, sums: Sums
 ) -> dict[str, Tensor]:
-    """Weight of the largest sink of each sequence, its value and its part of the output; each (H,)."""
+    """Weight of the largest sink, norm of its value and share of the output; each (H,)."""
     count = each.sound.sum(-1)
     weight, place = (sums.columns / count.unsqueeze(-1)).max(-1)
     found = {"sink_weight": weight.nanmean(0)}
     if seen.value is None:
         return found
     logit = row_logits(*with_one_key(seen, size, place), rows)[0].squeeze(-1)
+    # The weight of each query on the sink, from the logits that were kept: exp(logit - lse).
     on_sink = ((logit - each.peak).exp() * each.top).unsqueeze(-1)
     energies = torch.linalg.vector_norm(seen.value, dim=(-2, -1)).square()
     value = length_at(seen.value, size, place)  # (B, H, 1, V)

@@ -1,4 +1,4 @@
-"""Every vital: what it is called, measures and means; the order of the columns everywhere."""
+"""The table of all vitals: names, units and meanings, in the order of the columns everywhere."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 class Level(enum.Enum):
-    """How much a measurement may cost; each level measures all that the one before does."""
+    """How much a measurement may cost; each level also measures what the one before it does."""
 
     CHEAP = "cheap"
     SAMPLED = "sampled"
@@ -19,7 +19,7 @@ class Level(enum.Enum):
 
 
 class SeenForm(enum.Enum):
-    """What was seen of a call: query and key, a pairwise form, or the input of its softmax."""
+    """What was captured of a call: query and key, a pairwise form, or the input of its softmax."""
 
     INNER = "inner"
     PAIRWISE = "pairwise"
@@ -27,7 +27,7 @@ class SeenForm(enum.Enum):
 
 
 class Merge(enum.Enum):
-    """How the values of several steps become one; a step with NaN does not count."""
+    """How the values of several steps are merged into one; steps with NaN do not count."""
 
     MEAN = "mean"
     MAX = "max"
@@ -38,14 +38,14 @@ class Vital(NamedTuple):
     """One column of what `measure` returns.
 
     Attributes:
-        name: what it is called in findings, reports and files.
-        unit: of its numbers.
+        name: its name in findings, reports and files.
+        unit: the unit of its numbers.
         level: the cheapest level that measures it.
-        kinds: what has to be seen of a call to measure it.
-        merge: how steps are merged.
-        meaning: one line for a reader.
-        low_is_worse: whether small numbers are the bad ones; else large ones are.
-        backward: measured on gradients, by `rms` of `gradient_rms.py`.
+        kinds: what has to be captured of a call to measure it.
+        merge: how the values of several steps are merged.
+        meaning: what it says, in one line.
+        low_is_worse: True if small numbers are worse, False if large ones are.
+        backward: whether it is measured on gradients, by `rms` of `gradient_rms.py`.
     """
 
     name: str
@@ -65,7 +65,8 @@ _ALL = frozenset(SeenForm)
 _CHEAP, _SAMPLED = Level.CHEAP, Level.SAMPLED
 _MEAN, _MAX, _SUM = Merge.MEAN, Merge.MAX, Merge.SUM
 
-# Columns are only ever added at the end of their level: files of older runs are read by name.
+# Add columns only at the end of their level. Files of older runs are read by name, but the kernels
+# of `cheap_kernels.py` write the first 13 columns by index.
 VITALS: tuple[Vital, ...] = (
     Vital(
         "logit_mean",
@@ -73,8 +74,8 @@ VITALS: tuple[Vital, ...] = (
         _CHEAP,
         _ALL,
         _MEAN,
-        "mean logit: of all pairs, before soft cap, bias and mask; of visible sampled ones where "
-        "no query and key are known",
+        "mean logit of all pairs before soft cap, bias and mask; of visible sampled pairs where "
+        "query and key are not known",
     ),
     Vital(
         "logit_var",
@@ -90,7 +91,7 @@ VITALS: tuple[Vital, ...] = (
         _CHEAP,
         _SIDES,
         _MAX,
-        "no |logit| before the bias is larger: a bound from norms, not reached as a rule",
+        "upper bound on |logit| before the bias, from norms; usually not reached",
     ),
     Vital("query_norm", "norm", _CHEAP, _SIDES, _MEAN, "root mean square of the queries' norms"),
     Vital("key_norm", "norm", _CHEAP, _SIDES, _MEAN, "root mean square of the keys' norms"),
@@ -184,9 +185,15 @@ VITALS: tuple[Vital, ...] = (
         "Frobenius norm of the softmax's Jacobian: near 0 no gradient reaches the logits",
         low_is_worse=True,
     ),
-    Vital("masked_rows", "share", _SAMPLED, _ALL, _MEAN, "queries that see no key"),
+    Vital("masked_rows", "share", _SAMPLED, _ALL, _MEAN, "share of queries that see no key"),
     Vital(
-        "visible_share", "share", _SAMPLED, _ALL, _MEAN, "keys that a query sees", low_is_worse=True
+        "visible_share",
+        "share",
+        _SAMPLED,
+        _ALL,
+        _MEAN,
+        "share of keys that a query sees",
+        low_is_worse=True,
     ),
     Vital("nan_logits", "count", _SAMPLED, _ALL, _SUM, "sampled queries with a NaN logit"),
     Vital(
@@ -203,13 +210,22 @@ VITALS: tuple[Vital, ...] = (
         _SAMPLED,
         _INNER,
         _MEAN,
-        "the factor on its norm at which one key takes over half of half the queries; at most 1000",
+        "factor on one key's norm at which it takes over half the weight of half the queries; at "
+        "most "
+        "1000",
         low_is_worse=True,
     ),
-    Vital("first_share", "share", _SAMPLED, _ALL, _MEAN, "weight on the first key, where seen"),
-    Vital("own_share", "share", _SAMPLED, _ALL, _MEAN, "weight on the own place, where seen"),
-    Vital("previous_share", "share", _SAMPLED, _ALL, _MEAN, "weight one place back, where seen"),
-    Vital("next_share", "share", _SAMPLED, _ALL, _MEAN, "weight one place ahead, where seen"),
+    Vital("first_share", "share", _SAMPLED, _ALL, _MEAN, "weight on the first key, where visible"),
+    Vital(
+        "own_share",
+        "share",
+        _SAMPLED,
+        _ALL,
+        _MEAN,
+        "weight on the query's own place, where visible",
+    ),
+    Vital("previous_share", "share", _SAMPLED, _ALL, _MEAN, "weight one place back, where visible"),
+    Vital("next_share", "share", _SAMPLED, _ALL, _MEAN, "weight one place ahead, where visible"),
     Vital(
         "distance_share",
         "share",
@@ -226,7 +242,7 @@ VITALS: tuple[Vital, ...] = (
         _SAMPLED,
         _ALL,
         _MEAN,
-        "norm of the value of that key over the root mean square of the others: small is a no-op",
+        "norm of that key's value over the root mean square of the others: small means a no-op",
     ),
     Vital(
         "sink_output",
@@ -234,7 +250,8 @@ VITALS: tuple[Vital, ...] = (
         _SAMPLED,
         _ALL,
         _MEAN,
-        "what that key adds to the output, over that and what all the others add: small is a no-op",
+        "what that key adds to the output, as a share of what it and all others add: small means a "
+        "no-op",
     ),
     Vital(
         "output_alike",
@@ -242,7 +259,7 @@ VITALS: tuple[Vital, ...] = (
         _SAMPLED,
         _ALL,
         _MEAN,
-        "share of the output's energy that all queries have in common: 1, all get the same",
+        "share of the output's energy that all queries have in common: 1 means all get the same",
     ),
     Vital(
         "output_rank",
@@ -259,7 +276,7 @@ VITALS: tuple[Vital, ...] = (
         _SAMPLED,
         _ALL,
         _MEAN,
-        "correlation of the weights with those of the head most like it: 1, the same head twice",
+        "correlation of the weights with those of the most similar head: 1 means a copy",
     ),
     Vital(
         "tanh_saturated",
@@ -267,7 +284,7 @@ VITALS: tuple[Vital, ...] = (
         _SAMPLED,
         _PAIRWISE,
         _MEAN,
-        "sampled hidden units whose tanh has less than a tenth of its full slope",
+        "share of sampled hidden units whose tanh has less than a tenth of its full slope",
     ),
     Vital(
         "idle_weight",
@@ -293,7 +310,7 @@ VITALS: tuple[Vital, ...] = (
         _ALL,
         _MEAN,
         "share of the logits' variance within a query that is the same in every sequence of the "
-        "batch: 1, places alone decide",
+        "batch: 1 means places alone decide",
     ),
     Vital(
         "value_place",
@@ -309,12 +326,12 @@ VITALS: tuple[Vital, ...] = (
         _SAMPLED,
         _ALL,
         _MEAN,
-        "share of the values' energy that all keys have in common: 1, all keys say the same",
+        "share of the values' energy that all keys have in common: 1 means all values are the same",
     ),
 )
 
 INDEX: Mapping[str, int] = {vital.name: place for place, vital in enumerate(VITALS)}
-# What is counted is broken: NaN and Inf in queries, keys and logits.
+# Vitals that count NaN and Inf in queries, keys and logits: the only ones that are counts.
 BROKEN = tuple(vital.name for vital in VITALS if vital.unit == "count")
 
 

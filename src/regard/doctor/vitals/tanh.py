@@ -15,15 +15,16 @@ from regard.doctor.vitals.rows import pick_rows
 from regard.forms import Pairwise
 from regard.precision import widened
 
-# 64 x 32 pairs for each sequence and head.
+# At most 64 x 32 pairs for each sequence and head: all their hidden units are stored at once.
 SAMPLED_ROWS, SAMPLED_KEYS = 64, 32
+# Of a full slope of 1, at |x| = 1.82.
 SATURATED_SLOPE = 0.1
 
 
 def tanh_vitals(seen: Seen, form: Pairwise, size: Size, rows: Tensor) -> dict[str, Tensor]:
     """Share of saturated hidden units and their mean slope over visible pairs; each (H,).
 
-    The engine "sine" computes tanh by a series, which is the same function here.
+    The activation "sine" is tanh computed by a series, so it has the same slope.
     """
     if form.activation not in ("tanh", "sine"):
         return {}
@@ -44,7 +45,7 @@ def tanh_vitals(seen: Seen, form: Pairwise, size: Size, rows: Tensor) -> dict[st
 
 
 def visible_at(seen: Seen, size: Size, rows: Tensor, keys: Tensor) -> Tensor:
-    """Which of these queries see which of these keys, broadcasts to (B, H, R, S)."""
+    """Which of these queries see which of these keys; broadcasts to (B, H, R, S)."""
     bias = None if seen.bias is None else at_rows(seen.bias, rows)
     hidden = hidden_pairs(seen, size, rows, bias)
     if hidden is None:

@@ -1,9 +1,9 @@
 """Batches the second half of the cheap level over several attention calls, on a GPU.
 
-What the cheap level computes from the sums of a call (`cheap_kernels.py`) is a few small products for
-each head. Run after every attention call, it would leave most of the GPU idle. So the sums of calls
-and of their gradients wait in a workspace. They are finished together when the workspace is full,
-when the next step begins, or when the numbers are read.
+What the cheap level computes from the sums of a call (`cheap_kernels.py`) is a few small products
+for each head. Run after every attention call, it would leave most of the GPU idle. So the sums of
+calls and of their gradients wait in a workspace. They are finished together when the workspace is
+full, when the next step begins, or when the numbers are read.
 
 Shape legend: B batch, H query heads, K key heads, T length, D dims, V vitals.
 """
@@ -24,14 +24,15 @@ from regard.engines.gpu import HAS_TRITON, device_current
 if TYPE_CHECKING:
     from regard.doctor.vitals.cheap_kernels import CallSizes
 
-# Numbers in the workspace of a device (32 MiB): those of a call of 8 x 8 heads of 64 dims are 4 MiB.
+# Numbers in the workspace of a device (32 MiB). A call with a batch of 8, 8 heads and 64 dims takes
+# 4 MiB.
 WORKSPACE = 2**23
-# Kernels load four numbers at once.
+# Kernels load four numbers at once, so the sums of a call begin at a multiple of this.
 ALIGNED = 4
 
 
 class WaitingCall(NamedTuple):
-    """One attention call: where its sums are, and where (H, V) is to be written."""
+    """One attention call: where its sums begin, and the tensor (H, V) for its vitals."""
 
     start: int
     sizes: CallSizes
@@ -39,7 +40,7 @@ class WaitingCall(NamedTuple):
 
 
 class WaitingGradient(NamedTuple):
-    """One gradient: where its sums of squares are, their shape (B, K, parts), and where (H,) goes."""
+    """One gradient: where its sums of squares begin, their shape (B, K, parts), the result (H,)."""
 
     start: int
     shape: tuple[int, int, int]
@@ -48,14 +49,14 @@ class WaitingGradient(NamedTuple):
 
 
 class Waiting:
-    """What waits on one device."""
+    """The calls and gradients of one device that wait to be finished."""
 
     def __init__(self, device: torch.device) -> None:
         self.sums = workspace(WORKSPACE, device)
         self.used = 0
         self.calls: list[WaitingCall] = []
         self.gradients: list[WaitingGradient] = []
-        self.stream: torch.cuda.Stream | None = None  # on which all that waits was summed
+        self.stream: torch.cuda.Stream | None = None  # on which all waiting sums were made
 
     def add(self, seen: Seen, out: Tensor) -> None:
         """Sum up a call that `kernels_fit`; its vitals are written into `out` (H, V) later."""
@@ -81,12 +82,12 @@ class Waiting:
         self.gradients.append(WaitingGradient(start, (batch, heads, parts), entries, out))
 
     def finish(self) -> None:
-        """Write what waits to where it belongs: calls first, since they write whole rows."""
+        """Finish everything that waits; calls first, since they overwrite whole rows of vitals."""
         calls, gradients, self.calls, self.gradients = self.calls, self.gradients, [], []
         self.used = 0
         if not calls and not gradients:
             return
-        # Our own functions are none of the model's.
+        # The doctor's own calls must not be captured as calls of the model.
         with torch._C.DisableTorchFunction(), device_current(self.sums.device), torch.no_grad():
             here, there = current_stream(self.sums.device), self.stream
             if here is None or there is None or here == there:
@@ -94,17 +95,17 @@ class Waiting:
                 return
             here.wait_stream(there)
             self._write(calls, gradients)
-            there.wait_stream(here)  # only now may the workspace be written to again
+            there.wait_stream(here)  # new sums must not overwrite the workspace before it was read
 
     def _write(self, calls: list[WaitingCall], gradients: list[WaitingGradient]) -> None:
         self._finish_calls(calls)
         self._finish_gradients(gradients)
 
     def _take(self, numbers: int) -> int:
-        """Take room for so many numbers; where in the workspace it begins."""
+        """Reserve room for so many numbers; returns where in the workspace it begins."""
         numbers = -(-numbers // ALIGNED) * ALIGNED
         stream = current_stream(self.sums.device)
-        # Not `!=` alone: between a stream and None it says that they are the same.
+        # Not `!=` alone: a stream compared with None counts as equal.
         moved = stream is not None and (self.stream is None or stream != self.stream)
         if self.used + numbers > self.sums.numel() or moved:
             self.finish()
@@ -138,13 +139,13 @@ class Waiting:
 
 
 def workspace(numbers: int, device: torch.device) -> Tensor:
-    """Room for so many numbers; born in inference mode it could not be used outside of it."""
+    """A tensor for so many numbers, made outside inference mode so that it can be used anywhere."""
     with torch.inference_mode(False):
         return torch.empty(numbers, device=device)
 
 
 def neighbours(calls: list[WaitingCall]) -> Iterator[list[WaitingCall]]:
-    """The calls that one kernel can finish: of one size, and one after the other in the workspace."""
+    """Groups of calls that one kernel can finish: of one size, and adjacent in the workspace."""
     run: list[WaitingCall] = []
     for call in calls:
         if run and (
@@ -160,7 +161,7 @@ def neighbours(calls: list[WaitingCall]) -> Iterator[list[WaitingCall]]:
 
 
 def squares_fit(gradient: Tensor, heads: int) -> bool:
-    """Whether a kernel sums the squares of a gradient (B, K, T, D), of calls with so many heads."""
+    """Whether `squares_kernel` can read a gradient (B, K, T, D) of a call with so many heads."""
     return (
         gradient.is_cuda
         and gradient.ndim == 4
@@ -174,5 +175,5 @@ def squares_fit(gradient: Tensor, heads: int) -> bool:
 
 
 def current_stream(device: torch.device) -> torch.cuda.Stream | None:
-    """Whose work a kernel would follow; None on the CPU."""
+    """The stream on which a kernel launched now would run; None on the CPU."""
     return torch.cuda.current_stream(device) if device.type == "cuda" else None

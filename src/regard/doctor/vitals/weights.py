@@ -1,11 +1,11 @@
-"""One pass over the logits of some queries: all that is kept of their weights.
+"""Reads the logits of some queries once, and keeps what the vitals need of their weights.
 
-The largest weight of a row and all others are kept apart: in a saturated row the others are all
-there is to know, and subtracting the largest from a sum would lose them.
+The largest weight of a row is kept apart from the others: in a saturated row the others carry all
+the information, and subtracting the largest from a sum would lose them to rounding.
 
-A learned sink is one more outcome. With x = log-sum-exp of the keys less the sink's logit, the keys
-share g = sigmoid(x) of the weight, and everything follows from the weights without it: they are g
-times smaller, and the entropy is `g (entropy - log g) - (1 - g) log(1 - g)`.
+A learned sink is one more outcome. With x the log-sum-exp of the keys minus the sink's logit, the
+keys share g = sigmoid(x) of the weight. Everything follows from the weights without the sink: they
+are multiplied by g, and the entropy is `g (entropy - log g) - (1 - g) log(1 - g)`.
 
 Shape legend: B batch, H query heads, L keys, R queries, W distances, V value dims.
 """
@@ -26,7 +26,7 @@ from regard.doctor.vitals.parts import parts_of
 from regard.doctor.vitals.position import near_logits
 from regard.engines.base import jacobian_norm
 
-# Heads are compared on at most so many of the rows: each is a correlation over all its keys.
+# Heads are compared on at most this many rows: each row costs a correlation over all its keys.
 COMPARED = 8
 
 
@@ -76,7 +76,7 @@ class Sums(NamedTuple):
 
 
 class PartReadings(NamedTuple):
-    """What one part of the heads gives: its rows, sums, and every few weights (B, H, S, L)."""
+    """What is kept of one part of the heads; `some` are weights of every few rows (B, H, S, L)."""
 
     each: RowReadings
     columns: Tensor
@@ -87,7 +87,7 @@ class PartReadings(NamedTuple):
 def read_rows(
     seen: Seen, size: Size, rows: Tensor, compared: int = COMPARED
 ) -> tuple[RowReadings, Sums]:
-    """The pass; `rows` are the places of the queries (R,), heads are compared on `compared`."""
+    """Read the queries at the places `rows` (R,); heads are compared on at most `compared`."""
     stride = -(-rows.shape[0] // compared)
     parts = [read_part(*part, rows, stride) for part in parts_of(seen, size, rows)]
     each = RowReadings(
@@ -101,12 +101,12 @@ def read_rows(
 
 
 def beside(parts: Sequence[Tensor]) -> Tensor:
-    """Heads of several parts in one tensor (B, H, ...)."""
+    """The heads of several parts in one tensor (B, H, ...)."""
     return parts[0] if len(parts) == 1 else torch.cat(list(parts), 1)
 
 
 def read_part(seen: Seen, size: Size, rows: Tensor, stride: int) -> PartReadings:
-    """The pass over some heads; of its weights every `stride`-th row is kept."""
+    """Read one part of the heads; of the weights, every `stride`-th row is kept."""
     logits, hidden = row_logits(seen, size, rows)
     near = near_logits(logits, size, rows, seen.causal)
     peak, best = logits.max(-1)
@@ -118,11 +118,14 @@ def read_part(seen: Seen, size: Size, rows: Tensor, stride: int) -> PartReadings
     top = weights.gather(-1, best).squeeze(-1)
     nothing = peak.new_zeros(*peak.shape, 0)
     moments = nothing if seen.query is not None else visible_moments(below, keys, peak)
+    # log p is (logit - peak) + log(top), so the entropy needs no logarithm of a small weight.
     entropy = -top.log() - below.mul_(weights).sum(-1)
     kept, idle, entropy = with_sink(seen.sink, rows, peak - top.log(), entropy)
     columns = (torch.where(sound, kept, 0).unsqueeze(-2) @ weights).squeeze(-2)
     output = nothing if seen.value is None else weighted(weights, seen.value) * kept.unsqueeze(-1)
     some = weights[:, :, ::stride].clone()
+    # `jacobian` needs the weights without the largest, and may overwrite them: it is the last
+    # reader.
     each = RowReadings(
         keys=keys,
         sound=sound,
@@ -152,7 +155,7 @@ def visible_counts(
 
 
 def visible_moments(below: Tensor, keys: Tensor, peak: Tensor) -> Tensor:
-    """Mean and variance (B, H, R, 2) of the visible logits, given less their largest, `peak`."""
+    """Mean and variance (B, H, R, 2) of the visible logits; `below` holds them minus `peak`."""
     visible = torch.where(below > HIDDEN / 2, below, 0)
     mean = visible.sum(-1) / keys
     variance = (visible.square().sum(-1) / keys - mean.square()).clamp(min=0)
@@ -160,7 +163,7 @@ def visible_moments(below: Tensor, keys: Tensor, peak: Tensor) -> Tensor:
 
 
 def weighted(weights: Tensor, value: Tensor) -> Tensor:
-    """The attention's output (B, H, R, V) of these rows."""
+    """The attention output (B, H, R, V) of these rows."""
     grouped = weights.unflatten(1, (value.shape[1], -1)).flatten(2, 3)
     return (grouped @ value).view(*weights.shape[:3], value.shape[-1])
 
@@ -168,7 +171,7 @@ def weighted(weights: Tensor, value: Tensor) -> Tensor:
 def with_sink(
     sink: Tensor | None, rows: Tensor, lse: Tensor, entropy: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """What the keys keep of the weight, what the sink gets, and the entropy of both (B, H, R)."""
+    """The weight of all keys, the weight of the sink, and the entropy of both; each (B, H, R)."""
     if sink is None:
         return torch.ones_like(lse), torch.zeros_like(lse), entropy
     over = lse - shift_at(sink, rows)
@@ -180,7 +183,8 @@ def with_sink(
 def jacobian(others: Tensor, top: Tensor, kept: Tensor, idle: Tensor) -> Tensor:
     """Norm of the softmax's Jacobian over the keys; overwrites `others`.
 
-    Given are the weights without sink, apart from the largest, and the shares of keys and sink.
+    `others` are the weights without the sink and without the largest, which is `top`; `kept` and
+    `idle` are the shares of the keys and of the sink.
     """
     rest = others.sum(-1)
     squares = torch.linalg.vector_norm(others, dim=-1).square()
