@@ -45,7 +45,7 @@ __all__.sort(key=lambda name: (not name.isupper(), name[0].islower(), name))  # 
 
 
 def __getattr__(name: str) -> object:
-    """What takes longer to load than torch's own needs is loaded when it is first asked for."""
+    """Import `choose`, `doctor` and `plot` on first use: they would slow down `import regard`."""
     if name in ("doctor", "plot"):
         return importlib.import_module(f"regard.{name}")
     if name == "choose":

@@ -1,4 +1,4 @@
-"""`python -m regard`: the same as `regard`, after the time that Python takes to import the package."""
+"""`python -m regard`: the same as `regard`, but slower to start, since Python imports torch first."""
 
 from regard.cli import main
 

@@ -1,8 +1,8 @@
-"""The elementwise functions a pairwise score may apply to `a + b`.
+"""Activations: the elementwise functions that a pairwise score may apply to `a + b`.
 
-An activation is named because engines are compiled or registered ahead of time and receive the
-name, not the function. Registering a new one makes it usable by every engine that runs the
-pairwise form in PyTorch (`reference`, `cpu`).
+Engines know an activation by its name, because registered operators take strings and not functions.
+A new one is usable at once by every engine that runs the pairwise form in PyTorch (`reference`,
+`cpu`).
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ class Activation:
     """An elementwise function `f(x, parameter)` and its derivative.
 
     Args:
-        name: what the activation is called. Making one registers it; a second one of the same
-            name takes its place, unless the name is one of ours.
+        name: by which scores and engines refer to it. Making an activation registers it, and replaces
+            an earlier one of the same name; the names of regard's own activations are reserved.
         value: `f(x, parameter)`, a new tensor of the shape of `x`.
-        slope: `f'(x, y, parameter)` where `y = f(x, parameter)`, given so that it need not be
-            computed again.
-        in_place: optionally, both over their argument: `f(x, parameter)` over x, and the slope over
-            y, from y alone. Engines that work in tiles then allocate nothing for each tile.
+        slope: `f'(x, y, parameter)`. It is given `y = f(x, parameter)`, which is often cheaper to use
+            than x.
+        in_place: optionally a pair of functions that overwrite their argument: `f(x, parameter)`
+            overwrites x; the slope is computed from y alone and overwrites y. Engines that work in tiles
+            then allocate nothing for each tile.
     """
 
     name: str
@@ -41,7 +42,7 @@ class Activation:
     def __post_init__(self) -> None:
         if self.name in OURS and self.name in ACTIVATIONS:
             raise ValueError(
-                f"{self.name!r} is an activation of regard's own scores; use another name"
+                f"name={self.name!r} is an activation of regard's own scores; use another name"
             )
         ACTIVATIONS[self.name] = self
 

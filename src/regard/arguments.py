@@ -1,4 +1,4 @@
-"""Checks of single arguments that constructors and functions share; each error names the argument."""
+"""Checks of single arguments, shared by constructors and functions; each error names the argument."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ from torch import Tensor
 
 from regard.describe import describe
 
-# Lengths or other counts, one for each sequence.
+# Lengths or other counts, one integer for each sequence.
 Counts: TypeAlias = Tensor | Sequence[int]
 
 
 def check_sizes(**sizes: int | None) -> None:
-    """Refuse sizes that are not integers of 1 or more, naming the first; None passes."""
+    """Refuse the first size that is not an integer of 1 or more; None passes."""
     for name, size in sizes.items():
         if size is None:
             continue
+        # True is an int to Python, but never meant as a size.
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
             raise ValueError(f"{name} must be an integer of 1 or more, got {describe(size)}")
 
 
 def check_positive(*, optional: bool = False, **numbers: float | None) -> None:
-    """Refuse numbers that are not positive and finite, naming the first; None if `optional`."""
+    """Refuse the first number that is not positive and finite; None passes if `optional`."""
     wanted = "a positive number or None" if optional else "a positive number"
     for name, number in numbers.items():
         if number is None and optional:
@@ -36,7 +37,7 @@ def check_positive(*, optional: bool = False, **numbers: float | None) -> None:
 
 
 def check_probability(**numbers: float) -> None:
-    """Refuse what is not a probability below 1, naming the first."""
+    """Refuse the first number that is not a probability below 1."""
     for name, number in numbers.items():
         if not (is_number(number) and 0 <= number < 1):
             raise ValueError(
@@ -45,7 +46,7 @@ def check_probability(**numbers: float) -> None:
 
 
 def check_one_of(name: str, value: object, choices: Iterable[str]) -> None:
-    """Refuse a value that is none of the choices."""
+    """Refuse a value that is not one of the choices."""
     choices = list(choices)
     if value not in choices:
         wanted = " or ".join(map(repr, choices))
@@ -55,26 +56,29 @@ def check_one_of(name: str, value: object, choices: Iterable[str]) -> None:
 def check_divides(heads: int, key_heads: int) -> None:
     """Refuse a number of key heads that does not divide the query heads."""
     if heads % key_heads:
-        raise ValueError(f"key_heads={key_heads} does not divide heads={heads}")
+        raise ValueError(
+            f"key_heads={key_heads} does not divide heads={heads}; give a divisor, so that each key "
+            "head serves equally many query heads"
+        )
 
 
 def as_counts(counts: Counts, name: str) -> Tensor:
-    """Counts as a tensor, on the CPU where they are a list; or an error if they are no integers."""
+    """Counts as an integer tensor, or an error; a list becomes a tensor on the CPU."""
     if not isinstance(counts, Tensor):
-        # Not on the default device: their range is checked on the CPU.
+        # On the CPU, whatever the default device: their range is then checked without waiting for a GPU.
         counts = torch.as_tensor(counts, device="cpu")
-        # Without any number in it torch takes floats.
+        # An empty list becomes a float tensor.
         counts = counts if counts.numel() else counts.long()
     if counts.dtype == torch.bool or counts.is_floating_point() or counts.is_complex():
         raise TypeError(
-            f"{name} must be integers, got {describe(counts)}; of a boolean mask (batch, length), "
-            "True = real, the lengths are mask.sum(1)"
+            f"{name} must be integers, got {describe(counts)}; from a boolean mask (batch, length) "
+            "with True = real, use mask.sum(1)"
         )
     return counts
 
 
 def check_counts(counts: Counts, name: str, x: Tensor, *, bounded: bool = True) -> Tensor:
-    """Counts of tokens, one for each sequence of x (B, L, ...), as int64 on its device; or an error.
+    """Counts of tokens, one for each sequence of x (B, L, ...), as int64 on x's device; or an error.
 
     They are 0 or more, and at most L if `bounded`.
     """
@@ -93,20 +97,20 @@ def check_counts(counts: Counts, name: str, x: Tensor, *, bounded: bool = True) 
 
 
 def is_number(x: object) -> bool:
-    """Whether x is a real number; a boolean is none."""
+    """Whether x is a real number and not a boolean."""
     return isinstance(x, Real) and not isinstance(x, bool)
 
 
 def readable(x: Tensor) -> bool:
-    """Whether looking at the numbers costs no wait for a device and breaks no trace or vmap."""
+    """Whether the numbers in x can be read without waiting for a device or breaking a trace or vmap."""
     if x.device.type != "cpu" or x.numel() == 0 or torch.compiler.is_compiling():
         return False
-    # No public call tells a tensor inside of vmap or grad, whose numbers cannot be read.
+    # Inside vmap or grad the numbers cannot be read. No public function of torch tells such a tensor.
     return not torch._C._functorch.is_functorch_wrapped_tensor(x)
 
 
 def autocast_enabled(x: object) -> bool:
-    """Whether autocast is on for the device of x; some devices, such as meta, know none."""
+    """Whether autocast is on for the device of x; False for the meta device, where torch would raise."""
     if not isinstance(x, Tensor) or x.device.type == "meta":
         return False
     return torch.is_autocast_enabled(x.device.type)

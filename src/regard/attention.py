@@ -1,4 +1,17 @@
-"""The public functions: check the call, lower the score, pick an engine, run."""
+"""The public functions `attention`, `attend`, `score` and `explain`.
+
+A call takes three steps:
+
+1. `prepare` checks the arguments, zeroes padding and lowers the score to one of the two forms. The
+   result is a `Problem`.
+2. `plan.pick` asks each engine whether it serves that problem, and takes the first that does.
+3. The engine runs it and returns an `Attended`.
+
+Small GPU calls that repeat earlier ones skip steps 1 and 2: see `_attend_without_options`.
+
+Inputs with up to 3 dims have no head dim. `prepare` inserts one at dim -3, so that engines always see
+(..., heads, length, width), and says so by `squeeze`; the functions here remove it from the result.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +23,7 @@ from torch import Tensor
 
 from regard import repeats
 from regard.arguments import autocast_enabled
-from regard.checks import (
-    check_parameters,
-    check_tensors,
-    check_want,
-)
+from regard.checks import check_parameters, check_tensors, check_want
 from regard.engines import plan
 from regard.engines.base import Attended
 from regard.engines.plan import Plan
@@ -24,8 +33,6 @@ from regard.observed import WATCHERS
 from regard.prepare import cast, lower, prepare, unwrap
 from regard.problem import Problem
 from regard.scores import Score, named_score
-
-NOTHING: frozenset[str] = frozenset()
 
 
 def attention(
@@ -43,50 +50,41 @@ def attention(
     error: float | None = None,
     engine: str | None = None,
 ) -> Tensor:
-    """Attend: score every key against every query, weigh the values, sum them.
+    """The average of the values for each query, weighted by the softmax of its scores.
 
     `softmax(softcap(score / temperature) + bias, over visible keys and sink) @ value`
 
     Args:
-        query: (..., heads, query length, query dim). Up to 3 dims there is one head and no head
-            dim: (batch, length, dim) or (length, dim).
+        query: (..., heads, query length, query dim). With 3 dims or fewer there is one head and no
+            head dim: (batch, length, dim) or (length, dim).
         key: (..., key heads, key length, key dim). Leading dims broadcast; key heads divide heads.
-            Or keys that were lowered before, `score.key(k)`: a decoder lowers them once.
+            Keys may also be lowered ahead of the call, `score.key(k)`, so that a decoder lowers
+            each key once and not at every step.
         value: (..., value heads, key length, value dim). Value heads divide heads.
         score: a `Score`, the name of one without parameters ("dot", "scaled_dot", "cosine",
             "gaussian"), or None for scaled dot.
         mask: a `Mask`, or a boolean tensor with True = attend: (query length, key length), or as
             many dims as the query.
         bias: added to the logits, shaped as a dense mask; -inf hides a key.
-        sink: (heads,), the logit of one more outcome whose value is 0.
+        sink: (heads,), the logit of one more key, seen by every query, whose value is 0.
         temperature: a number, or a tensor for each head (heads,) or for each query (..., heads,
-            length, 1). 0 is a hard look-up: the best key, the lowest index among equals.
+            length, 1). 0 is a hard look-up: each query takes the value of its best key, the first
+            one if several are equal.
         softcap: bounds the logits to `cap * tanh(logits / cap)`.
-        dropout: probability of dropping a weight; the rest is scaled up. Active whenever it is
-            not 0: pass 0.0 for evaluation.
+        dropout: probability of dropping a weight; the rest is scaled up. There is no training
+            flag: pass 0.0 for evaluation.
         error: the largest output error, in units of the largest |value|, that an approximate
             engine may make; None rules approximations out. Engine "sine" has a proven bound.
         engine: the name of an engine, which then runs or raises with its reasons; None picks one.
 
     Returns:
-        (..., heads, query length, value dim), the dtype of the inputs.
+        (..., heads, query length, value dim), in the dtype of the inputs.
     """
+    # Training loops repeat calls without options, so only those are looked up among earlier calls.
     if mask is None and bias is None and sink is None and softcap is None and error is None:
         return _attend_without_options(query, key, value, score, temperature, dropout, engine)
     problem, squeeze = prepare(
-        query,
-        key,
-        value,
-        score,
-        mask,
-        bias,
-        sink,
-        temperature,
-        softcap,
-        dropout,
-        error,
-        engine,
-        NOTHING,
+        query, key, value, score, mask, bias, sink, temperature, softcap, dropout, error, engine
     )
     output = _run(problem, engine).output
     return output.squeeze(-3) if squeeze else output
@@ -108,10 +106,10 @@ def attend(
     error: float | None = None,
     engine: str | None = None,
 ) -> Attended:
-    """`attention` with statistics from the same pass.
+    """The output of `attention`, with statistics of its logits and weights from the same pass.
 
-    `want` names any of lse, entropy, max_logit, max_weight, jacobian and weights; `Attended` says
-    what each is. Fields not asked for are None.
+    Args are those of `attention`, and `want`: any of "lse", "entropy", "max_logit", "max_weight",
+    "jacobian" and "weights". `Attended` defines each; its other fields are None.
     """
     problem, squeeze = prepare(
         query,
@@ -136,6 +134,8 @@ def attend(
     result = _run(problem, engine)
     if not squeeze:
         return result
+    # Remove the head dim that `prepare` inserted. Statistics have one number for each query, (*, H, Q),
+    # so their head dim is -2.
     found = {"output": result.output.squeeze(-3)}
     if result.weights is not None:
         found["weights"] = result.weights.squeeze(-3)
@@ -146,9 +146,9 @@ def attend(
 
 
 def score(query: Tensor, key: Tensor | KeySide, score: Score | str | None = None) -> Tensor:
-    """Raw logits (..., heads, query length, key length), before temperature, cap, bias and mask.
+    """The raw logits (..., heads, query length, key length), before temperature, cap, bias and mask.
 
-    The Q x L result is built, but never the Q x L x hidden tensor of a pairwise score on the CPU.
+    On the CPU a pairwise score builds this Q x L result without the Q x L x hidden tensor.
     """
     autocast = autocast_enabled(query)
     key, lowered = unwrap(key)
@@ -161,7 +161,8 @@ def score(query: Tensor, key: Tensor | KeySide, score: Score | str | None = None
         query, key = query.unsqueeze(-3), key.unsqueeze(-3)
     check_parameters(chosen, query, autocast)
     form = lower(chosen, query, key, lowered, None)
-    # The checks of heads and leading dims are the op's own.
+    # Logits need no value; the keys stand in for it, since they have its length and device. `Problem`
+    # checks that heads and leading dims fit.
     problem = Problem(form, form.key)
     with _own_precision(problem):
         logits = plan.scores(problem).to(query.dtype)
@@ -184,9 +185,10 @@ def explain(
     error: float | None = None,
     engine: str | None = None,
 ) -> Plan:
-    """Say what `attention` would do with this call; print the plan to read it.
+    """The plan that `attention` would follow for this call; print it to read it.
 
-    It names the engine, its error bound, and why each other engine refused. Nothing is run.
+    It names the engine, its error bound, and why each other engine refused. The score is lowered, but no
+    engine runs.
     """
     problem, _ = prepare(
         query,
@@ -215,29 +217,17 @@ def _attend_without_options(
     dropout: float,
     engine: str | None,
 ) -> Tensor:
-    """The output of a call of tensors and a score alone, which loops repeat.
+    """The output of a call without mask, bias, sink, soft cap and allowed error.
 
-    A small call waits for Python longer than for its kernels. So a call that agrees with two earlier ones skips
-    checks and plan, which leaves a third of Python's time forward (benchmarks/results/host_time.json); see
-    `repeats`.
+    On a GPU a small call spends more time in Python than in its kernels. From the third call with the same
+    shapes, strides, dtypes and score on, checks and plan are skipped, which cuts the forward's time in Python
+    to a third (benchmarks/results/host_time.json). `repeats` says which calls qualify.
     """
     call = repeats.find(query, key, value, score, temperature, dropout, engine)
     if call is not None and (output := call.again()) is not None:
         return output
     problem, squeeze = prepare(
-        query,
-        key,
-        value,
-        score,
-        None,
-        None,
-        None,
-        temperature,
-        None,
-        dropout,
-        None,
-        engine,
-        NOTHING,
+        query, key, value, score, temperature=temperature, dropout=dropout, engine=engine
     )
     output = _run(problem, engine).output
     output = output.squeeze(-3) if squeeze else output
@@ -247,6 +237,7 @@ def _attend_without_options(
 
 
 def _run(problem: Problem, engine: str | None) -> Attended:
+    """What the picked engine returns; the doctor, if it is watching, is told before and after."""
     if not WATCHERS:
         return _run_engine(problem, engine)
     told = []
@@ -255,12 +246,13 @@ def _run(problem: Problem, engine: str | None) -> Attended:
         told.append((watcher, before))
     try:
         return _run_engine(problem, engine)
-    finally:
+    finally:  # Also after an error: a watcher must not believe that the call is still running.
         for watcher, before in told:
             watcher.end_own(before)
 
 
 def _run_engine(problem: Problem, engine: str | None) -> Attended:
+    # An `if` and not `_own_precision` alone: entering even an empty context costs a small call time.
     if autocast_enabled(problem.value):
         with _own_precision(problem):
             return plan.pick(problem, engine).run(problem)
@@ -268,13 +260,14 @@ def _run_engine(problem: Problem, engine: str | None) -> Attended:
 
 
 def _own_precision(problem: Problem) -> AbstractContextManager:
-    """Autocast off: inputs were cast already, and engines choose their working precision."""
+    """A context with autocast off: inputs were cast already, and engines choose their precision."""
     if autocast_enabled(problem.value):
         return torch.autocast(problem.device.type, enabled=False)
     return nullcontext()
 
 
 def _one_head(logits: Tensor, score: Score) -> Tensor:
+    """The logits without their head dim, or an error if the score made several heads."""
     if logits.shape[-3] != 1:
         raise ValueError(
             f"{type(score).__name__} makes {logits.shape[-3]} heads, but the inputs have no head "

@@ -1,6 +1,6 @@
-"""Every wrong argument is met here, with one error.
+"""The checks of a call's arguments: one error message for each mistake.
 
-It names the argument, says what was given and what would work.
+A message names the argument, says what was given and what would work.
 
 Shape legend: `*` leading dims (broadcast), H query heads, Q query length, L key length.
 """
@@ -27,7 +27,10 @@ COLDEST = 1e-30
 
 
 def check_tensors(query: Tensor, key: Tensor, value: Tensor | None, autocast: bool) -> None:
-    """Refuse tensors that cannot be attended over at all; under autocast dtypes may differ."""
+    """Refuse inputs whose types, dims, dtypes, devices or lengths do not fit.
+
+    Under autocast their dtypes may differ: they are cast afterwards.
+    """
     if _all_alike(query, key, value):
         return
     named = [("query", query), ("key", key)] + ([] if value is None else [("value", value)])
@@ -63,7 +66,10 @@ def check_tensors(query: Tensor, key: Tensor, value: Tensor | None, autocast: bo
 
 
 def _all_alike(query: Tensor, key: Tensor, value: Tensor | None) -> bool:
-    """Whether a usual call is all right: a few comparisons, for the price of a call is felt."""
+    """Whether query, key and value fit: the few comparisons that pass a correct call.
+
+    `check_tensors` goes on to find the mistake only if this is False. That keeps a correct call fast.
+    """
     if not (isinstance(query, Tensor) and isinstance(key, Tensor) and isinstance(value, Tensor)):
         return False
     return (
@@ -92,7 +98,7 @@ def check_parameters(score: Score, query: Tensor, autocast: bool) -> None:
 
 
 def check_lowered(key: KeySide, query: QuerySide, score: Score) -> None:
-    """Refuse keys that were lowered by a score of the other form, or whose parts do not fit."""
+    """Refuse keys that were lowered by a score of the other form, or whose beta does not fit."""
     if isinstance(key, InnerKey) != isinstance(query, InnerQuery):
         form = "inner" if isinstance(query, InnerQuery) else "pairwise"
         raise TypeError(
@@ -106,7 +112,7 @@ def check_lowered(key: KeySide, query: QuerySide, score: Score) -> None:
 def _check_beta(beta: Tensor, psi: Tensor, phi: Tensor) -> None:
     """Refuse a beta that is not (*, K or H, L): engines would broadcast it, or read past its end.
 
-    Up to 3 dims `psi` has no head dim, and neither has beta.
+    A `psi` with 3 dims or fewer has no head dim, and then beta has none either.
     """
     fits = isinstance(beta, Tensor) and beta.is_floating_point() and beta.ndim == psi.ndim - 1
     if fits and psi.ndim <= 3:
@@ -124,10 +130,10 @@ def _check_beta(beta: Tensor, psi: Tensor, phi: Tensor) -> None:
 
 
 def check_mask(mask: Mask | Tensor, query: Tensor, key: Tensor, value: Tensor, ndim: int) -> Mask:
-    """A `Mask` whose dense parts have a head dim and whose shapes fit, or an error.
+    """The mask as a `Mask` whose shapes fit and whose dense parts have a head dim, or an error.
 
-    The inputs have their head dim; `ndim` is what the caller gave. How many heads the dense parts
-    may have is known only after lowering: `check_heads`.
+    The inputs have their head dim already; `ndim` is the number of dims that the caller gave. The number
+    of heads in the dense parts is checked after lowering, by `check_heads`.
     """
     if isinstance(mask, Tensor):
         mask = Mask.dense(mask)
@@ -153,7 +159,7 @@ def check_mask(mask: Mask | Tensor, query: Tensor, key: Tensor, value: Tensor, n
 
 
 def check_heads(mask: Mask | None, bias: Tensor | None, full: tuple[int, ...]) -> None:
-    """Refuse a bias or dense masks for another number of heads than that of `full`, (*, H, Q, L)."""
+    """Refuse a bias or dense mask whose heads do not broadcast to those of `full`, (*, H, Q, L)."""
     heads = full[-3]
     parts = [] if mask is None else [("mask", x) for x in mask.allowed]
     for name, x in [*parts, ("bias", bias)]:
@@ -245,7 +251,7 @@ def check_one_softcap(own: float, softcap: float | None) -> None:
 
 
 def check_want(want: Iterable[str]) -> frozenset[str]:
-    """The statistics asked for, or an error that suggests the right name."""
+    """The set of statistics that `want` names, or an error that suggests the right name."""
     if isinstance(want, str):
         want = (want,)
     for name in (wanted := frozenset(want)):
@@ -253,12 +259,14 @@ def check_want(want: Iterable[str]) -> frozenset[str]:
             near = difflib.get_close_matches(str(name), STATISTICS, n=1)
             near = ["lse"] if name == "logsumexp" else near
             hint = f", did you mean {near[0]!r}?" if near else ""
-            raise ValueError(f"unknown statistic {name!r} in want{hint}; {', '.join(STATISTICS)}")
+            raise ValueError(
+                f"unknown statistic {name!r} in want{hint}; statistics: {', '.join(STATISTICS)}"
+            )
     return wanted
 
 
 def _with_heads(x: Tensor, name: str, ndim: int, full: tuple[int | None, ...]) -> Tensor:
-    """Insert the head dim that 3-dim inputs lack, and check that `x` broadcasts to `full`.
+    """The argument `x` with the head dim that 3-dim inputs lack; an error unless it broadcasts to `full`.
 
     A size of None in `full` takes any number of heads.
     """

@@ -1,4 +1,4 @@
-"""How a value is named in an error message or printed: short, whatever it holds."""
+"""Short texts for values in error messages and in `__repr__`, however much a value holds."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from torch import Tensor
 
 
 def describe(x: object) -> str:
-    """A tensor by dtype and shape, a class as a class, anything else by its start and type."""
+    """A value in words: a tensor's dtype and shape, or the start of the repr and the type."""
     if isinstance(x, Tensor):
         return f"a tensor of {x.dtype} and shape {tuple(x.shape)}"
     if isinstance(x, type):
@@ -17,7 +17,7 @@ def describe(x: object) -> str:
 
 
 def sizes(x: object) -> str:
-    """A named tuple with each tensor by its shape alone: for a `__repr__` that fits a line."""
+    """A named tuple with only the shapes of its tensors, for a `__repr__` that fits on a line."""
     if isinstance(x, Tensor):
         return str(tuple(x.shape))
     names = getattr(x, "_fields", None)

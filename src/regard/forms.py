@@ -1,4 +1,4 @@
-"""The two shapes a score is lowered to, so that an engine can run it without knowing the score.
+"""The two forms that scores are lowered to, so that an engine can run any score.
 
 Inner:     s(q, k) = scale * <phi(q), psi(k)> + alpha(q) + beta(k)
 Pairwise:  s(q, k) = sum_h v_h f(a_h(q) + b_h(k))
@@ -22,14 +22,14 @@ from regard.activations import ACTIVATIONS, Activation
 
 
 class InnerQuery(NamedTuple):
-    """What an inner score keeps of the queries.
+    """The query side of an inner score.
 
     Args:
         phi: features (*, H, Q, D).
-        alpha: a term of the query alone (*, H, Q), or None. It cannot change the weights, but it
-            does change LSE, the largest logit, a soft cap and a sink.
-        scale: a number multiplied into the inner product; kept apart from `phi` because SDPA
-            applies it for free.
+        alpha: a term of the query alone (*, H, Q), or None. The softmax cancels it, so that it changes
+            the weights only through a soft cap or a sink; LSE and the largest logit contain it.
+        scale: a number that multiplies the inner product; apart from `phi` because SDPA applies it
+            for free.
     """
 
     phi: Tensor
@@ -38,13 +38,13 @@ class InnerQuery(NamedTuple):
 
 
 class InnerKey(NamedTuple):
-    """What an inner score keeps of the keys: cacheable, reorderable for beams.
+    """The key side of an inner score. It can be cached, and reordered for beam search.
 
     Args:
         psi: features (*, K, L, D).
         beta: a term of the key alone (*, K or H, L), or None.
-        origin: a point (*, K, 1, D) that was subtracted from the keys for the sake of precision,
-            and has to be from the queries; None for none.
+        origin: a point (*, K, 1, D) that was subtracted from the keys to keep precision, and must be
+            subtracted from the queries too; None if there is none.
     """
 
     psi: Tensor
@@ -58,14 +58,14 @@ class InnerKey(NamedTuple):
         return InnerKey(self.psi.index_select(0, index), beta, origin)
 
     def append(self, later: InnerKey) -> InnerKey:
-        """These keys and then `later` ones, lowered about the same origin: see `Score.extend`."""
+        """These keys followed by `later` ones with the same origin: see `Score.extend`."""
         if (self.beta is None) != (later.beta is None):
             raise ValueError(
-                "only one of the two has a term beta of its own: both must come from the same score"
+                "only one of the two key sides has a beta: lower both with the same score"
             )
         if self.origin is not later.origin:
             raise ValueError(
-                "the two were lowered about different origins; append keys by score.extend(side, k)"
+                "the two key sides have different origins; append keys by score.extend(side, k)"
             )
         beta = None
         if self.beta is not None and later.beta is not None:
@@ -74,14 +74,14 @@ class InnerKey(NamedTuple):
 
 
 class PairwiseQuery(NamedTuple):
-    """What a pairwise score keeps of the queries: a (*, H, Q, E) and v (H, E)."""
+    """The query side of a pairwise score: a (*, H, Q, E) and v (H, E)."""
 
     a: Tensor
     v: Tensor
 
 
 class PairwiseKey(NamedTuple):
-    """What a pairwise score keeps of the keys: b (*, K, L, E). Cacheable, reorderable."""
+    """The key side of a pairwise score: b (*, K, L, E). It can be cached and reordered."""
 
     b: Tensor
 
@@ -90,7 +90,7 @@ class PairwiseKey(NamedTuple):
         return PairwiseKey(self.b.index_select(0, index))
 
     def append(self, later: PairwiseKey) -> PairwiseKey:
-        """These keys and then `later` ones, as generation with a cache needs."""
+        """These keys followed by `later` ones, as generation with a cache needs."""
         return PairwiseKey(torch.cat([self.b, later.b], -2))
 
 
@@ -126,9 +126,9 @@ class Inner:
 class Pairwise:
     """`sum_h v_h f(a_h + b_h)` with `f` the activation called `activation`.
 
-    `v` is (H, 1, E) so that it broadcasts against `a`; `parameter` is the activation's own number
-    (the negative slope of LeakyReLU), 0.0 where it has none. `series` is the kind of sine series
-    that engine "sine" replaces tanh by, where it may.
+    `v` is (H, 1, E) so that it broadcasts against `a`. `parameter` is the activation's own number
+    (the negative slope of LeakyReLU), 0.0 if it has none. `series` is the kind of sine series by which
+    engine "sine" replaces tanh if an approximation is allowed.
     """
 
     a: Tensor
@@ -168,5 +168,5 @@ Form = Inner | Pairwise
 
 
 def key_tensor(side: KeySide) -> Tensor:
-    """The tensor of lowered keys, (*, K, L, width): what tells their heads and length."""
+    """The features of lowered keys, (*, K, L, width), which have their heads and length."""
     return side.psi if isinstance(side, InnerKey) else side.b

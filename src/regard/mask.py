@@ -1,7 +1,7 @@
-"""Which keys each query may see, as one frozen value.
+"""`Mask`: which keys each query may see, as one frozen value; and `Spans`, the form that engines read.
 
-One rule everywhere: True means *attend*. Masks are combined with `&`; a key is seen only where
-every part allows it.
+True means *attend*, everywhere. Masks are combined with `&`: a query sees a key only if every part
+allows it.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ from torch import Tensor
 
 from regard.describe import describe
 
+# The most query-key pairs for which a mask is built as one boolean tensor: 16 MiB for each sequence
+# and head.
 LARGEST_WHOLE = 2**24
 Alignment = Literal["bottom_right", "top_left"]
 
 
 class Band(NamedTuple):
-    """Keys from `left` before to `right` after the query's own position; None is no limit."""
+    """The keys from `left` before to `right` after the query's own position; None is no limit."""
 
     left: int | None
     right: int | None
@@ -28,12 +30,12 @@ class Band(NamedTuple):
 
     @property
     def is_causal(self) -> bool:
-        """Whether it hides just the keys after the query."""
+        """Whether it hides the keys after the query and no others."""
         return self.left is None and self.right == 0
 
 
 class Spans(NamedTuple):
-    """A mask resolved against real lengths: what engines read.
+    """A mask resolved for given numbers of queries and keys: the form that engines read.
 
     Query i sees key j where `start[i] <= j < stop[i]` (int64, (*, 1, Q or 1), None for no limit),
     its segment equals the key's in every pair of `segments` ((*, 1, Q), (*, 1, L)), and `dense`
@@ -58,8 +60,8 @@ class Mask:
     Mask.dense(allowed)                                # any boolean tensor, True = attend
     ```
 
-    A query that may see nothing gets output 0, gradient 0 and LSE -inf. `over_finite()` saves the zeroing of
-    padding that holds nothing bad.
+    A query that sees nothing gets output 0, gradient 0 and LSE -inf. If padding is known to be finite,
+    `over_finite()` saves the copies that zero it.
     """
 
     allowed: tuple[Tensor, ...] = ()
@@ -71,7 +73,7 @@ class Mask:
 
     @classmethod
     def dense(cls, allowed: Tensor) -> Mask:
-        """A boolean tensor, True = attend: (Q, L), or as many dims as the query, broadcast."""
+        """The mask of a boolean tensor, True = attend: (Q, L), or as many dims as the query."""
         if not isinstance(allowed, Tensor) or allowed.dtype != torch.bool:
             raise TypeError(
                 f"mask must be a boolean tensor with True = attend, got {describe(allowed)}. From "
@@ -91,7 +93,7 @@ class Mask:
         keys: Tensor | Sequence[int] | int | None = None,
         queries: Tensor | Sequence[int] | int | None = None,
     ) -> Mask:
-        """How many keys and queries of each sequence are real; the rest is padding at the end.
+        """The mask of padding at the end: how many keys and queries of each sequence are real.
 
         Integers of the shape of the leading dims without heads: (batch,) for (batch, heads,
         length, dim) and for (batch, length, dim).
@@ -102,7 +104,7 @@ class Mask:
 
     @classmethod
     def causal(cls, alignment: Alignment = "bottom_right") -> Mask:
-        """No key after the query.
+        """The mask that hides the keys after the query.
 
         With unequal lengths, `bottom_right` puts the last (real) query at the last (real) key, as
         decoding with a cache needs; `top_left` puts the first at the first, as SDPA's `is_causal`.
@@ -116,7 +118,7 @@ class Mask:
         right: int | None = None,
         alignment: Alignment = "bottom_right",
     ) -> Mask:
-        """Keys from `left` before the query to `right` after it, both included."""
+        """The mask of a sliding window: keys from `left` before to `right` after, both included."""
         for name, size in (("left", left), ("right", right)):
             if size is not None and (not isinstance(size, int) or isinstance(size, bool)):
                 raise TypeError(f"window {name} must be an integer or None, got {size!r}")
@@ -128,7 +130,7 @@ class Mask:
 
     @classmethod
     def segments(cls, queries: Tensor, keys: Tensor | None = None) -> Mask:
-        """Only keys of the query's own segment: ids (*, Q) and (*, L), without heads.
+        """The mask of packed sequences: ids (*, Q) and (*, L), and a query sees its own segment.
 
         Ids need not be sorted; `keys` defaults to `queries` (self-attention). A negative id is
         padding and sees nothing.
@@ -137,10 +139,11 @@ class Mask:
         return cls(packed=((queries, queries if keys is None else _ids(keys, "keys")),))
 
     def over_finite(self) -> Mask:
-        """The same mask, with your word that keys and values it hides are finite and no larger than others.
+        """The same mask; the caller promises that hidden keys and values are finite and of usual size.
 
-        If one is not, NaN may reach outputs and gradients. `attention` sets keys and values to 0 that no query sees, so that NaN there reaches nothing: a copy
-        of both in every call. A decoder that zeroes its padding once saves that in every step.
+        Without the promise `attention` zeroes keys and values that no query sees, which copies both in
+        every call. A decoder that zeroes its padding once saves these copies in every step. If the promise
+        is broken, NaN may reach outputs and gradients.
         """
         return Mask(*self._parts(), hides_finite=True)
 
@@ -149,11 +152,14 @@ class Mask:
         return Mask(allowed, *self._parts()[1:], hides_finite=self.hides_finite)
 
     def _parts(self) -> tuple:
-        """All that hides. Not `dataclasses.replace`, which compilers of older releases do not trace."""
+        """The fields that hide something, in order.
+
+        `dataclasses.replace` would do without them, but torch.compile of torch 2.6 cannot trace it.
+        """
         return self.allowed, self.key_lengths, self.query_lengths, self.bands, self.packed
 
     def __and__(self, other: Mask) -> Mask:
-        """Both must allow."""
+        """The mask that allows what both allow."""
         if not isinstance(other, Mask):
             raise TypeError(
                 f"a Mask is combined with another Mask, got {describe(other)}; a boolean tensor "
@@ -206,7 +212,7 @@ class Mask:
         )
 
     def spans(self, queries: int, keys: int, device: torch.device) -> Spans:
-        """Resolve against real lengths; see `Spans`."""
+        """The mask resolved for these numbers of queries and keys; see `Spans`."""
         mask = self.to(device)
         key_end = None if mask.key_lengths is None else mask.key_lengths[..., None, None]
         query_end = None if mask.query_lengths is None else mask.query_lengths[..., None, None]
@@ -218,6 +224,7 @@ class Mask:
         )
         for band in mask.bands:
             assert row is not None
+            # The key at the position of each query.
             own = row + mask.offset(band, queries, keys, key_end, query_end)
             if band.left is not None:
                 start = _either(start, own - band.left, torch.maximum)
@@ -225,6 +232,7 @@ class Mask:
                 stop = _either(stop, own + band.right + 1, torch.minimum)
         if query_end is not None:
             assert row is not None
+            # A padded query sees nothing: its span stops at 0.
             end = torch.where(row < query_end, torch.iinfo(torch.int64).max, 0)
             stop = _either(stop, end, torch.minimum)
         segments = tuple((q.unsqueeze(-2), k.unsqueeze(-2)) for q, k in mask.packed)
@@ -241,7 +249,7 @@ class Mask:
         key_end: Tensor | None,
         query_end: Tensor | None,
     ) -> Tensor | int:
-        """The key position of query 0."""
+        """The key position of query 0 for this band's alignment."""
         if band.alignment == "top_left" or (key_end is None and query_end is None):
             return 0 if band.alignment == "top_left" else keys - queries
         if query_end is None and queries > 1:
@@ -257,7 +265,10 @@ class Mask:
         )
 
     def hides_nothing(self, queries: int, keys: int) -> bool:
-        """Whether, by its kind, every query sees every key: one query at the last key, say."""
+        """Whether every query is known to see every key, as a single query at the last key does.
+
+        Like the following questions this one is answered without reading tensors.
+        """
         return self._bands_only() and all(
             queries == 1 and band.is_causal and band.alignment == "bottom_right"
             for band in self.bands
@@ -268,7 +279,7 @@ class Mask:
         return not lengths and len(self.allowed) == len(self.packed) == 0
 
     def hides_no_key(self, queries: int, keys: int) -> bool:
-        """Whether, by its kind, every key is seen by some query and every query sees some key."""
+        """Whether every key is known to be seen by some query, and every query to see some key."""
         # With equal lengths each query sees its own position at least.
         return self._bands_only() and queries == keys
 
@@ -278,21 +289,21 @@ class Mask:
         return self._bands_only() and len(self.bands) == 1 and self.bands[0].is_causal
 
     def same_for_every_query(self, queries: int) -> bool:
-        """Whether, by its kind, it hides the same keys from every query: padding, say."""
+        """Whether it is known to hide the same keys from every query, as padding of keys does."""
         return queries == 1 or self.only_keys
 
     def shapes(self) -> list[tuple[int, ...]]:
-        """The leading dims and heads (*, h) of every part that has a tensor."""
+        """The leading dims and heads (*, h) of each part that is a tensor."""
         lengths = [x for x in (self.key_lengths, self.query_lengths) if x is not None]
         found = [tuple(x.shape[:-2]) for x in self.allowed]
         found += [(*x.shape, 1) for x in lengths]
         return found + [(*ids.shape[:-1], 1) for pair in self.packed for ids in pair]
 
     def real(self, queries: int, keys: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Queries that see some key (*, h, Q) and keys that some query sees (*, h, L).
+        """Which queries see some key (*, h, Q), and which keys some query sees (*, h, L).
 
-        A mask of several parts is looked at as a whole up to 2**24 pairs; beyond, part by part:
-        what they hide only together is then not noticed.
+        Up to 2**24 pairs, several parts are combined before they are looked at. Beyond that each part is
+        looked at alone, to save memory: what only several parts together hide then counts as real.
         """
         spans = self.spans(queries, keys, device)
         ends = spans.start is not None or spans.stop is not None
@@ -307,7 +318,8 @@ class Mask:
         column = torch.arange(keys, device=device)
         rows = torch.ones(1, queries, dtype=torch.bool, device=device)
         real = torch.ones(1, keys, dtype=torch.bool, device=device)
-        # Spans of neighbouring queries overlap or touch, so that together they have no holes.
+        # Spans of neighbouring queries overlap or touch. So the keys that any query sees lie between the
+        # first start and the last stop.
         start = column.new_zeros(1, 1) if spans.start is None else spans.start.clamp(min=0)
         stop = column.new_full((1, 1), keys) if spans.stop is None else spans.stop.clamp(max=keys)
         rows = rows & (start < stop)
@@ -345,10 +357,11 @@ def visible(spans: Spans, keys: int, device: torch.device) -> Tensor:
 
 
 def _member(x: Tensor, others: Tensor) -> Tensor:
-    """Whether each of x (*, n) is among others (*, m) of the same leading dims."""
+    """Whether each element of x (*, n) is among `others` (*, m) in the same leading dims."""
     if not others.shape[-1]:
         return torch.zeros_like(x, dtype=torch.bool)
     lead = torch.broadcast_shapes(x.shape[:-1], others.shape[:-1])
+    # By binary search: comparing all pairs would take n * m memory.
     x, ordered = x.expand(*lead, -1).contiguous(), others.expand(*lead, -1).sort(-1).values
     place = torch.searchsorted(ordered, x).clamp(max=others.shape[-1] - 1)
     return ordered.gather(-1, place) == x
@@ -357,7 +370,8 @@ def _member(x: Tensor, others: Tensor) -> Tensor:
 def _integers(x: Tensor | Sequence[int] | int | None, name: str) -> Tensor | None:
     if x is None:
         return None
-    # Numbers become a CPU tensor, whatever the default device: their range is checked there.
+    # A list becomes a CPU tensor, whatever the default device: its range is then checked without
+    # waiting for a GPU.
     x = x if isinstance(x, Tensor) else torch.as_tensor(x, device="cpu")
     if x.dtype == torch.bool or x.is_floating_point() or x.is_complex():
         raise TypeError(

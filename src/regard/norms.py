@@ -1,4 +1,4 @@
-"""Norms by name, and how they are applied."""
+"""LayerNorm and RMSNorm by name, and their application under autocast."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from regard.arguments import check_one_of
 
-# Each with the eps its users expect; RMSNorm's own default depends on the dtype.
+# Each with its usual eps. It is given because RMSNorm's own default depends on the dtype.
 NORMS = {"layer": (nn.LayerNorm, 1e-5), "rms": (nn.RMSNorm, 1e-6)}
 
 
@@ -15,7 +15,7 @@ def make_norm(
 ) -> nn.LayerNorm | nn.RMSNorm:
     """A norm over the last dim; eps by default 1e-5 for "layer", 1e-6 for "rms".
 
-    `name` is the argument that an error names.
+    `name` is what an error calls the argument `kind`.
     """
     check_one_of(name, kind, NORMS)
     build, usual = NORMS[kind]
@@ -23,5 +23,5 @@ def make_norm(
 
 
 def normalize(norm: nn.LayerNorm | nn.RMSNorm, x: Tensor) -> Tensor:
-    """The norm computed in the dtype of its gains: under autocast x may be narrower."""
+    """The norm of x, computed in the dtype of its gains: under autocast x may be narrower."""
     return norm(x.to(norm.weight.dtype)).to(x.dtype)

@@ -1,8 +1,8 @@
-"""Whether anything observes or changes a call, so that it must go the whole way.
+"""`is_observed`: whether anything observes or changes a call, so that it must go the whole way.
 
-A short way skips checks, the plan or the dispatcher, which small calls wait for longer than for their kernels. It
-may be taken only where nothing could tell. Every short way asks here, so that a new one cannot blind
-the doctor or a tracer.
+A short way skips checks, the plan or the dispatcher, which cost a small call more time than its kernels.
+It may be taken only if no tracer, mode, profiler or doctor would see a difference. Every short way asks
+here, so that a new one cannot hide calls from them.
 """
 
 from __future__ import annotations
@@ -20,36 +20,36 @@ from regard.arguments import autocast_enabled
 if TYPE_CHECKING:
     from regard.problem import Problem
 
-# Types of tensors that nothing overrides.
+# Any other type may override operations by `__torch_function__` or `__torch_dispatch__`.
 PLAIN_TYPES = (Tensor, torch.nn.Parameter)
 
 
 class Watcher(Protocol):
-    """Is told of every call before its engine runs, and after."""
+    """An object that is told of every call before and after its engine runs."""
 
     def begin_own(self, problem: Problem) -> tuple[Problem, bool | None]:
-        """The call is about to run: gives the problem to run in its place, and what `end_own` is told."""
+        """Called before the engine runs; returns the problem to run, and an argument for `end_own`."""
         ...
 
     def end_own(self, before: bool | None) -> None:
-        """It has run, or failed; `before` is the second that `begin_own` gave."""
+        """Called after the engine ran or raised; `before` is the second value of `begin_own`."""
         ...
 
 
 # `regard.doctor` adds itself here while it watches a model.
 WATCHERS: list[Watcher] = []
-# Give every call other keys, of the same shape, before its score lowers them: the doctor's attack
-# plants a long key there.
+# Functions that replace the keys of every call by others of the same shape, before its score lowers
+# them. The doctor's attack plants a long key this way.
 KEY_CHANGES: list[Callable[[Tensor], Tensor]] = []
 
 
 def is_observed(tensors: Sequence[Tensor], *, keeps_operations: bool = False) -> bool:
     """Whether anything may observe or change a call of these tensors.
 
-    That is the doctor (`WATCHERS`, `KEY_CHANGES`), a compiler, a tracer, a transform of `torch.func`, hooks
-    on saved tensors (checkpointing), autocast, and a tensor that the dispatcher has to read. Modes,
-    profilers and forward-mode AD count too, unless the short way `keeps_operations`: it then consists of
-    PyTorch's own operations, which they see.
+    Observers are the doctor (`WATCHERS`, `KEY_CHANGES`), a compiler, a tracer, a transform of `torch.func`,
+    hooks on saved tensors (checkpointing), autocast, and a tensor that the dispatcher has to read. Modes,
+    profilers and forward-mode AD count as well, unless the short way `keeps_operations`: if it consists
+    of PyTorch's own operations, they see those.
     """
     if WATCHERS or KEY_CHANGES or has_saved_tensor_hooks():
         return True
@@ -63,9 +63,10 @@ def is_observed(tensors: Sequence[Tensor], *, keeps_operations: bool = False) ->
 def needs_dispatcher(tensors: Sequence[Tensor | None]) -> bool:
     """Whether an operator has to be called through PyTorch's dispatcher.
 
-    It has to where a compiler, a transform, a mode, a profiler or a subclass of Tensor waits there.
+    That is so if a compiler, a transform, a mode, a profiler or a subclass of Tensor acts there.
     Otherwise an engine calls its kernels directly: the way through the dispatcher and back to Python takes
-    as long as four of them. The doctor is told of a call before its engine runs, so it does not count.
+    as long as four kernel launches. The doctor is not asked for: it is told of a call before its engine
+    runs.
     """
     if is_transformed():
         return True
@@ -78,34 +79,35 @@ def needs_dispatcher(tensors: Sequence[Tensor | None]) -> bool:
 
 def is_transformed() -> bool:
     """Whether a compiler, a transform of `torch.func` or a tracer is at work."""
-    # First, since a compiler need not trace what follows.
+    # `is_compiling` comes first: while compiling it is a constant, and the rest is not traced.
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
         return True
     return torch._C._is_tracing()
 
 
 def in_forward_mode() -> bool:
-    """Whether the caller differentiates in forward mode; compilers refuse that by themselves."""
+    """Whether the caller differentiates in forward mode; torch.compile refuses that by itself."""
     return not torch.compiler.is_compiling() and forward_ad._current_level >= 0
 
 
 def has_saved_tensor_hooks() -> bool:
-    """Whether hooks get what is saved for a backward. They may count it, and a short way saves less.
+    """Whether hooks receive the tensors that are saved for the backward.
 
-    A checkpoint that ran the whole way would find another number when it runs again. Releases of torch that
-    cannot say are taken to have hooks.
+    A short way saves fewer tensors. A checkpoint counts them: if its first forward went the whole way and
+    the recomputation did not, the counts would differ and it would raise.
     """
     if torch.compiler.is_compiling():
         return False
+    # Releases of torch without this function cannot say: assume that there are hooks.
     ask = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
     return ask is None or ask(True) is not None
 
 
 def is_plain(x: Tensor) -> bool:
-    """Whether the memory of a tensor holds what it says.
+    """Whether a kernel may read the memory of a tensor as it is, without the dispatcher.
 
-    Not where it is negated on reading (the imaginary part of a conjugate), nor where there is none,
-    nor where it stands for a batch of gradients (`is_grads_batched`): the dispatcher sees to these.
+    It may not if the tensor is negated on reading (the imaginary part of a conjugate), is a zero without
+    memory, stands for a batch of gradients (`is_grads_batched`), or is of a subclass.
     """
     if type(x) not in PLAIN_TYPES or x.is_neg() or x._is_zerotensor():
         return False

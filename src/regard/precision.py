@@ -1,4 +1,4 @@
-"""The dtype to compute in."""
+"""The working dtype: what half precision inputs are computed in."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ HALF = (torch.float16, torch.bfloat16)
 
 
 def working_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The dtype in which logits, softmax and sums are computed: fp32 at least."""
+    """The dtype for logits, softmax and sums: fp32 for half precision, else the dtype itself."""
     return torch.float32 if dtype in HALF else dtype
 
 

@@ -1,4 +1,7 @@
-"""From the arguments of a call to a `Problem`: check them, zero padding, lower the score."""
+"""Turns the arguments of a call into a `Problem`: checks them, zeroes padding, lowers the score.
+
+Shape legend: `*` leading dims (broadcast), H query heads, Q query length, L key length.
+"""
 
 from __future__ import annotations
 
@@ -31,17 +34,21 @@ def prepare(
     key: Tensor | KeySide,
     value: Tensor,
     score: Score | str | None,
-    mask: Mask | Tensor | None,
-    bias: Tensor | None,
-    sink: Tensor | None,
-    temperature: float | Tensor,
-    softcap: float | None,
-    dropout: float,
-    error: float | None,
-    engine: str | None,
-    want: frozenset[str],
+    mask: Mask | Tensor | None = None,
+    bias: Tensor | None = None,
+    sink: Tensor | None = None,
+    temperature: float | Tensor = 1.0,
+    softcap: float | None = None,
+    dropout: float = 0.0,
+    error: float | None = None,
+    engine: str | None = None,
+    want: frozenset[str] = frozenset(),
 ) -> tuple[Problem, bool]:
-    """Check everything and lower the score; also say whether a head dim was inserted."""
+    """The checked and lowered call, and whether a head dim was inserted.
+
+    The arguments are those of `regard.attention`. Options that have their default are not checked at all: a
+    small call on the CPU takes some 50 microseconds, and each check adds to that.
+    """
     autocast = autocast_enabled(query)
     key, lowered = unwrap(key)
     check_tensors(query, key, value, autocast)
@@ -60,16 +67,21 @@ def prepare(
         softcap = chosen.softcap
     if score is not None and not isinstance(score, str):
         check_parameters(chosen, query, autocast)
-    real = None
+    real = None  # which keys are real, (*, heads or 1, L); None: all
     if mask is not None or bias is not None:
         mask = None if mask is None else check_mask(mask, query, key, value, ndim)
+        # A decoder's step has one query at the last key, from which a causal mask hides nothing. More
+        # engines serve a call without a mask.
         if mask is not None and mask.hides_nothing(query.shape[-2], key.shape[-2]):
             mask = None
         bias = None if bias is None else check_bias(bias, query, key, value, ndim)
+        # Before lowering: NaN in padding must not reach the gradients of the score's parameters.
         query, key, value, real = hide_padding(query, key, value, mask, bias)
     lead = broadcast_lead(query, key, value)
     form = lower(chosen, query, changed_keys(key), lowered, real)
-    full = (*lead, form.query.shape[-3], form.query.shape[-2], form.key.shape[-2])
+    # The shape of the logits, (*, H, Q, L). A score may make more heads than its inputs have, so what
+    # depends on H is checked only here, after lowering.
+    full = (*lead, *form.query.shape[-3:-1], form.key.shape[-2])
     check_one_head(chosen, full[-3], ndim)
     if mask is not None or bias is not None:
         check_heads(mask, bias, full)
@@ -78,21 +90,24 @@ def prepare(
     if isinstance(temperature, Tensor) or temperature != 1.0:
         temperature = check_temperature(temperature, ndim, full, value.device)
     else:
-        temperature = 1.0  # an integer is a number too
+        temperature = 1.0  # the integer 1 becomes a float, which engines expect
     error = plan.allowed_error(error, engine)
     problem = Problem(
         form, value, mask, bias, sink, temperature, softcap, dropout, want, lead, error, key.shape
     )
     if problem.hard and sink is not None:
-        raise ValueError("temperature 0 is a hard look-up: it has no use for a sink")
+        raise ValueError(
+            "temperature 0 is a hard look-up, which takes the best key and cannot use a sink; leave "
+            "sink= out, or give a small positive temperature"
+        )
     return problem, squeeze
 
 
 def check_one_head(score: Score, heads: int, ndim: int) -> None:
-    """Refuse a score that makes several heads of inputs without a head dim."""
+    """Refuse a score that makes several heads from inputs without a head dim."""
     if ndim <= 3 and heads != 1:
         raise ValueError(
-            f"{type(score).__name__} makes {heads} heads, but query with {ndim} dims has "
+            f"{type(score).__name__} makes {heads} heads, but a query with {ndim} dims has "
             "no head dim; use query.unsqueeze(-3), and the same for key and value"
         )
 
@@ -114,9 +129,10 @@ def changed_keys(key: Tensor) -> Tensor:
 def lower(
     score: Score, query: Tensor, key: Tensor, lowered: KeySide | None, real: Tensor | None
 ) -> Form:
-    """Lower both sides, or the query alone where the keys were `lowered` before.
+    """The score of a query and a key as a form; keys that were `lowered` before are used as they are.
 
-    `key` is then what `lowered` holds, with padding already zeroed where `real` says so.
+    For those, `key` is the tensor of `lowered` with its head dim inserted and its padding zeroed, and
+    `real` says which keys are not padding.
     """
     if lowered is None:
         return score.lower(query, key, real)
@@ -124,6 +140,8 @@ def lower(
         side = score.query(query)
         check_lowered(lowered, side, score)
         return score.join(side, PairwiseKey(key))
+    # `key` has its head dim and zeroed padding already. The other two parts of `lowered`, beta and
+    # origin, are brought into the same state here.
     beta, origin = lowered.beta, lowered.origin
     if key.ndim > lowered.psi.ndim:  # a head dim was inserted
         beta = None if beta is None else beta.unsqueeze(-2)
@@ -131,6 +149,7 @@ def lower(
     side = score.query(query) if origin is None else score.query_at(query, origin)
     check_lowered(lowered, side, score)
     if beta is not None and real is not None:
+        # `real` has the heads of the keys. Beta may have those of the queries, each key head for a group.
         if real.shape[-2] > 1 and real.shape[-2] != beta.shape[-2]:
             real = real.repeat_interleave(beta.shape[-2] // real.shape[-2], -2)
         beta = torch.where(real, beta, 0)
@@ -138,6 +157,6 @@ def lower(
 
 
 def cast(query: Tensor, *others: Tensor) -> list[Tensor]:
-    """All in the dtype of autocast; fp64 stays as it is."""
+    """The tensors in the dtype of autocast; with an fp64 query nothing is cast, as in PyTorch."""
     dtype = torch.get_autocast_dtype(query.device.type)
     return [x if query.dtype == torch.float64 else x.to(dtype) for x in (query, *others)]

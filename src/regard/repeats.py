@@ -1,11 +1,12 @@
-"""Calls like earlier ones: what was checked, lowered and planned for those is not asked again.
+"""The short way of calls that repeat earlier ones: checks, lowering and plan are skipped.
 
-A training loop makes the same small call over and over, and waits for Python more than for kernels.
-Calls that agree in everything but their numbers pass the same checks and are given the same engine;
-from the third of them on, an engine that offers it (`repeated`) is handed their tensors at once.
+A training loop makes the same small call over and over, and spends more time in Python than in kernels.
+Calls that differ only in the numbers inside their tensors pass the same checks and get the same engine.
+From the third of them on, an engine that supports it (`Engine.repeated`) gets their tensors at once.
 
-That is for calls without options, of scores that take queries and keys as they come, while nobody
-looks on: a compiler, a transform, a mode, a profiler, autocast. All others go the whole way.
+A call qualifies if it has no options, its score takes queries and keys as they are, and nothing observes
+it: no compiler, transform, mode or profiler, no autocast, no doctor. All other calls go the whole way.
+No tensor is kept between calls.
 """
 
 from __future__ import annotations
@@ -26,7 +27,13 @@ from regard.scores import PairwiseScore
 
 
 class Entry:
-    """What is known of calls that agree: how often one came, and what runs the next, if an engine has it."""
+    """What is remembered of calls that agree.
+
+    Attributes:
+        seen: how many of them went the whole way.
+        asked: whether an engine was asked for a short way; it is asked once.
+        run: that short way, or None.
+    """
 
     def __init__(self) -> None:
         self.seen, self.asked = 0, False
@@ -35,28 +42,28 @@ class Entry:
 
 @functools.lru_cache(maxsize=REMEMBERED)
 def entry_of(*agreed: object) -> Entry:
-    """The entry of all calls that agree in these."""
+    """The one entry of all calls that agree in these values; the least recently used are forgotten."""
     return Entry()
 
 
 class Call(NamedTuple):
-    """A call that may be like earlier ones.
+    """A call that qualifies for the short way.
 
     Args:
-        entry: what is known of those.
-        tensors: query, key, value and v, as they were given.
+        entry: what is remembered of calls that agree with it.
+        tensors: query, key, value and v, as the caller gave them.
     """
 
     entry: Entry
     tensors: tuple[Tensor, Tensor, Tensor, Tensor]
 
     def again(self) -> Tensor | None:
-        """The output, or None where this call has to go the whole way."""
+        """The output by the short way, or None if there is none yet."""
         run = self.entry.run
         return None if run is None else run(*self.tensors)
 
     def learn(self, problem: Problem, engine: str | None, output: Tensor) -> None:
-        """The call went the whole way: the next one may not have to."""
+        """Count a call that went the whole way; after the second, ask its engine for a short way."""
         entry = self.entry
         entry.seen += 1
         if entry.seen >= SIGHTS and not entry.asked:
@@ -73,9 +80,14 @@ def find(
     dropout: object,
     engine: str | None,
 ) -> Call | None:
-    """The call, or None where it is of a kind that is not remembered. Nothing is checked yet."""
+    """The call, or None if it does not qualify for the short way.
+
+    The arguments are not checked yet, so they may be of any type.
+    """
+    # Ordered by cost: cheap questions that turn most calls away come first.
     if torch.compiler.is_compiling() or not isinstance(score, PairwiseScore):
         return None
+    # Exact types: a tensor or an integer here still has to be checked or converted.
     if type(temperature) is not float or temperature != 1.0:
         return None
     if type(dropout) is not float or dropout != 0.0:
@@ -86,7 +98,8 @@ def find(
     if key is None or value is None or v is None:
         return None
     tensors = (query, key.b if type(key) is PairwiseKey else key, value, v)
-    # What is no tensor is no plain one either, and refused on the way.
+    # The cast is for the type checker. `is_observed` turns away whatever is not a plain tensor, and the
+    # whole way then raises the error.
     tensors = cast(tuple[Tensor, Tensor, Tensor, Tensor], tensors)
     if is_observed(tensors):
         return None

@@ -1,13 +1,13 @@
 """Stabilisers: wrappers that keep the logits of any score in bounds, and QK-clip.
 
-Each takes a score and is a score, so that they compose:
+Each wrapper takes a score and is a score, so they compose:
 `SoftCapped(Normalized(ScaledDot(), dim=64), 30.0)`.
 
 | stabiliser | acts on | keeps |
 |---|---|---|
 | `Tempered` | the score | its sharpness, fixed or learned for each head |
 | `Normalized` | query and key | the variance of every vector |
-| `UnitKeys` | key | every key at norm 1: none can shout |
+| `UnitKeys` | key | every key at norm 1, so that no key dominates by its length |
 | `ClippedKeys` | key | key norms below a limit; shorter keys as they are |
 | `SoftCapped` | the logit | |logit| below a cap, smoothly |
 | `qk_clip_` | the weights, after an optimiser step | the largest logit below a threshold |
@@ -127,8 +127,8 @@ class Tempered(Stabilized):
     Args:
         score: any score.
         temperature: t, or where it starts.
-        heads: query heads that learn a temperature each, as `t * exp(log_factor)`, which
-            stays positive; None keeps it fixed.
+        heads: number of query heads. Each then learns a temperature `t * exp(log_factor)`, which
+            stays positive. None keeps the temperature fixed.
     """
 
     def __init__(self, score: Score, temperature: float = 1.0, heads: int | None = None) -> None:
@@ -146,12 +146,12 @@ class Tempered(Stabilized):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Back to the temperature it starts with."""
+        """Set the temperature back to its initial value."""
         if self.log_factor is not None:
             nn.init.zeros_(self.log_factor)
 
     def arguments(self) -> dict[str, object]:
-        """The temperature, and heads where it is learned."""
+        """The temperature, and heads if it is learned."""
         heads = None if self.log_factor is None else self.log_factor.shape[0]
         return {"temperature": self.temperature, "heads": heads}
 
@@ -180,32 +180,37 @@ class Tempered(Stabilized):
         return self.score.join(side, self.cool_key(InnerKey(form.psi, form.beta)))
 
     def cool_query(self, side: QuerySide) -> QuerySide:
-        """Divide a lowered query side."""
+        """A lowered query side, divided by the temperature."""
         if isinstance(side, PairwiseQuery):
             return PairwiseQuery(side.a, self.cool(side.v, -2))
         alpha = None if side.alpha is None else self.cool(side.alpha, -2)
+        # A fixed temperature goes into the scale, which costs nothing; a learned one differs by head.
         if self.log_factor is None:
             return InnerQuery(side.phi, alpha, side.scale / self.temperature)
         return InnerQuery(self.cool(side.phi, -3), alpha, side.scale)
 
     def cool_key(self, side: KeySide) -> KeySide:
-        """Divide the key's own term; with a temperature for each query head it gets their heads."""
+        """A lowered key side, its own term divided by the temperature.
+
+        With a temperature for each query head, that term gets the query heads.
+        """
         if not isinstance(side, InnerKey) or side.beta is None:
             return side
         return InnerKey(side.psi, self.cool(side.beta, -2), side.origin)
 
     def cool(self, x: Tensor, head_dim: int) -> Tensor:
-        """Divide a tensor by the temperature of its heads."""
+        """A tensor divided by the temperature of its heads."""
         if self.log_factor is None:
             return x / self.temperature
         rate = torch.exp(-self.log_factor).to(x.dtype) / self.temperature
+        # Grouped heads: repeat each so that every query head gets its own temperature.
         if x.shape[head_dim] != 1 and x.shape[head_dim] != rate.shape[0]:
             x = x.repeat_interleave(rate.shape[0] // x.shape[head_dim], head_dim)
         return x * rate.view(-1, *[1] * (-1 - head_dim))
 
     @torch.no_grad()
     def rescale_(self, factor: Tensor) -> None:
-        """Logits grow with `1 / t`."""
+        """Divide the learned temperatures by `factor`; a fixed one leaves it to the score inside."""
         if self.log_factor is not None:
             self.log_factor.sub_(factor.log())
         else:
@@ -213,7 +218,7 @@ class Tempered(Stabilized):
 
 
 class Normalized(Stabilized):
-    """LayerNorm or RMSNorm on queries and keys, learned gains and all (QK-norm).
+    """LayerNorm or RMSNorm with learned gains on queries and keys (QK-norm).
 
     Args:
         score: any score.
@@ -253,7 +258,7 @@ class Normalized(Stabilized):
 
 
 class UnitKeys(Stabilized):
-    """Keys of norm 1, queries as they are: the query's norm alone sets the sharpness."""
+    """A score of keys of norm 1 and unchanged queries: the query's norm alone sets the sharpness."""
 
     def change_key(self, k: Tensor) -> Tensor:
         """The unit key."""
@@ -261,7 +266,7 @@ class UnitKeys(Stabilized):
 
 
 class ClippedKeys(Stabilized):
-    """Keys no longer than `max_norm`; shorter ones are left as they are."""
+    """A score of keys that are shortened to norm `max_norm`; shorter keys stay as they are."""
 
     def __init__(self, score: Score, max_norm: float) -> None:
         super().__init__(score)
@@ -275,16 +280,17 @@ class ClippedKeys(Stabilized):
     def change_key(self, k: Tensor) -> Tensor:
         """The key, shortened where it is too long."""
         work = widened(k)
-        # Scaled by the largest entry, so that squares do not overflow.
+        # Divided by the largest entry first, so that squares do not overflow.
         peak = work.detach().abs().amax(-1, keepdim=True).clamp(min=1) if k.shape[-1] else 1.0
         norm = peak * torch.linalg.vector_norm(work / peak, dim=-1, keepdim=True)
         short = norm <= self.max_norm
+        # The inner `where` keeps a norm of 0 out of the division: its gradient would be NaN.
         factor = torch.where(short, 1.0, self.max_norm / torch.where(short, 1.0, norm))
         return (work * factor).to(k.dtype)
 
 
 class SoftCapped(Stabilized):
-    """Logits bounded to `cap * tanh(s / cap)`.
+    """A score whose logits are bounded to `cap * tanh(s / cap)`.
 
     The same as `softcap=` of `attention`, carried by the score.
     """
@@ -293,7 +299,9 @@ class SoftCapped(Stabilized):
         super().__init__(score)
         check_positive(cap=cap)
         if score.softcap is not None:
-            raise ValueError(f"the score has a soft cap of {score.softcap} already")
+            raise ValueError(
+                f"cap={cap}, but the score already has a soft cap of {score.softcap}; use one of them"
+            )
         self.cap = cap
 
     def arguments(self) -> dict[str, object]:
@@ -308,7 +316,7 @@ class SoftCapped(Stabilized):
 
 @torch.no_grad()
 def qk_clip_(score: Score, max_logit: Tensor, threshold: float = 100.0) -> Tensor:
-    """Shrink the weights of heads whose largest logit passed `threshold`, after an optimiser step.
+    """Shrink, after an optimiser step, the weights of heads whose largest logit passed `threshold`.
 
     ```python
     seen = attend(q, k, v, score, want={"max_logit"})
@@ -320,7 +328,7 @@ def qk_clip_(score: Score, max_logit: Tensor, threshold: float = 100.0) -> Tenso
         score: a score whose parameters scale its logits, such as `Projected(ScaledDot(), ...)`,
             where both projections of the head shrink by the square root of the factor.
         max_logit: (..., heads, queries) as `attend` returns it; the largest for each head counts.
-        threshold: what no logit should pass.
+        threshold: the largest logit that is left alone.
 
     Returns:
         The factor (heads,) that was applied: 1 where a head was left alone.
@@ -332,7 +340,10 @@ def qk_clip_(score: Score, max_logit: Tensor, threshold: float = 100.0) -> Tenso
     largest = max_logit.amax(dims).clamp(min=torch.finfo(max_logit.dtype).tiny)
     factor = (threshold / largest).clamp(max=1.0)
     if not bool(largest.isfinite().all()):
-        raise ValueError("max_logit holds NaN or inf: the logits have overflowed already")
+        raise ValueError(
+            "max_logit holds NaN or inf: the logits have overflowed already, and no factor can repair "
+            "the weights; go back to an earlier checkpoint"
+        )
     score.rescale_(factor.to(_parameter_dtype(score.parameters(), factor.dtype)))
     return factor
 

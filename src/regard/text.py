@@ -1,4 +1,4 @@
-"""What a reader sees, in every language of the report."""
+"""`Text`: a sentence or word that users see, in English and Chinese."""
 
 from __future__ import annotations
 
@@ -15,5 +15,5 @@ class Text(NamedTuple):
     zh: str
 
     def of(self, language: Language) -> str:
-        """In the language asked for."""
+        """The text in the given language."""
         return self.zh if language == "zh" else self.en

@@ -5,7 +5,7 @@ from __future__ import annotations
 from regard.bench.candidate import BOTH, PASSES, Candidate
 from regard.bench.ours import OURS
 from regard.bench.peers import PEERS
-from regard.bench.results import Measured, Pass, Row
+from regard.bench.results import BenchRow, Measured, Pass
 from regard.bench.settings import Setting, bars, shapes, square
 from regard.bench.store import Results
 from regard.measuring.times import Times
@@ -58,8 +58,8 @@ def made_setting(setting: Setting) -> Measured:
     return Measured(setting, rows, rounds=7, seconds=12.0)
 
 
-def made_row(setting: Setting, candidate: Candidate) -> Row:
-    row = Row.start(candidate)
+def made_row(setting: Setting, candidate: Candidate) -> BenchRow:
+    row = BenchRow.start(candidate)
     name, s = candidate.name, setting
     if name == "FlexAttention" and s.hidden > 32:
         for p in row.passes.values():

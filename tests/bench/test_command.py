@@ -141,7 +141,7 @@ def test_a_candidate_asked_for_later_is_measured_then(bench, pretended) -> None:
     assert len(pretended) == 2
     said = " ".join(err.split())
     assert "2 of these settings lack results of sine matched, exact" in said
-    assert "measured again with everybody in them, since ratios are of rounds" in said
+    assert "measured again with all candidates, since ratios are taken within rounds" in said
     assert "lack" not in bench(*TINY, "--resume")[2] and len(pretended) == 2
 
 
@@ -264,11 +264,11 @@ def test_mistakes(bench, arguments: list[str], message: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--lengths", "8,x"], "'8,x' is no list of sizes"),
+        (["--lengths", "8,x"], "'8,x' is not a list of sizes"),
         (["--lengths", "8,99999999999"], "99,999,999,999 is too large"),
-        (["--budget", "0"], "'0' is no positive number of seconds"),
-        (["--threads", "0"], "'0' is no count"),
-        (["--name", "../x"], "'../x' is no file name"),
+        (["--budget", "0"], "'0' is not a positive number of seconds"),
+        (["--threads", "0"], "'0' is not a count"),
+        (["--name", "../x"], "'../x' is not a file name"),
         (["--suite", "all"], "invalid choice: 'all'"),
     ],
 )

@@ -12,7 +12,7 @@ import torch
 from regard.bench import runner as running
 from regard.bench.bars import outcomes
 from regard.bench.candidate import BOTH, FORWARD, PASSES
-from regard.bench.peers import DOTS, Dot, Eager, EagerLinear
+from regard.bench.peers import DOTS, Eager, EagerLinear, SdpaDot
 from regard.bench.present import table
 from regard.bench.results import Measured
 from regard.bench.runner import Effort, Runner
@@ -310,14 +310,14 @@ def test_dot_written_out_is_scaled_by_heads_or_left_out_and_the_others_run(
         flash, math = found()
         assert heads_of(flash) == {None} and heads_of(math) <= heads
         assert all(p.timed() for p in math.passes.values())
-    whole = Dot.prepare
+    whole = SdpaDot.prepare
 
     def no_room(self, tensors):
         if self is dots[1]:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 64 GiB")
         return whole(self, tensors)
 
-    monkeypatch.setattr(Dot, "prepare", no_room)
+    monkeypatch.setattr(SdpaDot, "prepare", no_room)
     flash, math = found()
     assert all(p.timed() for p in flash.passes.values())
     assert math.reasons("skipped") == [

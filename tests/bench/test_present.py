@@ -12,9 +12,9 @@ from matplotlib import image
 from regard.bench import charts, looks, present
 from regard.bench.bars import amount, outcomes
 from regard.bench.candidate import BOTH, FORWARD
-from regard.bench.results import Measured, Pass, Row
+from regard.bench.results import BenchRow, Measured, Pass
 from regard.bench.settings import Setting, bars, shapes, square
-from regard.bench.store import Store
+from regard.bench.store import BenchStore
 from regard.measuring.times import Times
 from regard.measuring.words import seconds
 
@@ -24,11 +24,11 @@ SETTING = Setting("tiny", 1, 2, 8, 8, 4, 4, "float32")
 ROOT = Path(__file__).parents[2]
 
 
-def row(name: str, family: str, *samples: float, scaled: int | None = None) -> Row:
+def row(name: str, family: str, *samples: float, scaled: int | None = None) -> BenchRow:
     def made() -> Pass:
         return Pass("measured", "", Times(list(samples)), 2**20, scaled, 1e-3)
 
-    return Row(name, family, name, {FORWARD: made(), BOTH: made()})
+    return BenchRow(name, family, name, {FORWARD: made(), BOTH: made()})
 
 
 def test_a_ratio_is_the_median_over_rounds_of_paired_ratios() -> None:
@@ -148,7 +148,7 @@ def test_table_of_the_docs_says_what_each_ratio_is_of(tmp_path: Path, monkeypatc
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     readme = importlib.import_module("readme")
     monkeypatch.setattr(importlib.import_module("front"), "RESULTS", tmp_path)
-    Store(tmp_path, "h200").save(made_up(bars("cuda")))
+    BenchStore(tmp_path, "h200").save(made_up(bars("cuda")))
     text = readme.gpu_table()
     assert "| on one NVIDIA H200 | a ratio over | device time | eager call | bar |" in text
     assert "| fast, hidden 16, forward | cuDNN dot d=64 | " in text

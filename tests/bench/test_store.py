@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from regard.bench.settings import bars, shapes
-from regard.bench.store import COLUMNS, Store, StoreError, load, to_csv
+from regard.bench.store import COLUMNS, BenchStore, StoreError, load, to_csv
 
 from .made import GPU, made_up
 
@@ -18,7 +18,7 @@ SETTINGS = [*bars("cuda"), *shapes("cuda")[:1]]
 
 
 def test_json_comes_back_as_it_was(tmp_path: Path) -> None:
-    results, store = made_up(SETTINGS), Store(tmp_path, "h200")
+    results, store = made_up(SETTINGS), BenchStore(tmp_path, "h200")
     store.save(results)
     assert load(store.json).as_dict() == results.as_dict()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["h200.csv", "h200.json"]
@@ -46,7 +46,7 @@ def test_csv_has_a_line_for_each_setting_candidate_and_pass() -> None:
     "text", ["", '{"schema": "regard', "[]", "{}", '{"schema": "regard.bench/0", "settings": []}']
 )
 def test_a_corrupt_file_is_set_aside(tmp_path: Path, text: str) -> None:
-    store = Store(tmp_path, "h200")
+    store = BenchStore(tmp_path, "h200")
     for number in (1, 2):
         store.json.write_text(text)
         results, said = store.open(GPU, 0, resume=True)
@@ -57,7 +57,7 @@ def test_a_corrupt_file_is_set_aside(tmp_path: Path, text: str) -> None:
 
 
 def test_old_results_are_kept_unless_gone_on_with(tmp_path: Path) -> None:
-    store = Store(tmp_path, "h200")
+    store = BenchStore(tmp_path, "h200")
     store.save(made_up(SETTINGS))
     again, said = store.open(GPU, 0, resume=True)
     assert len(again.measured) == 3 and said == "going on after 3 settings of h200.json"
@@ -74,7 +74,7 @@ def test_old_results_are_kept_unless_gone_on_with(tmp_path: Path) -> None:
     ],
 )
 def test_another_machine_or_seed_cannot_go_on(tmp_path: Path, change, seed, message) -> None:
-    store = Store(tmp_path, "h200")
+    store = BenchStore(tmp_path, "h200")
     store.save(made_up(SETTINGS))
     with pytest.raises(StoreError, match=message):
         store.open(GPU | change, seed, resume=True)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import regard
-from regard.choosing.cost.candidates import Candidate, candidates
+from regard.choosing.cost.candidates import CostCandidate, candidates
 from regard.choosing.cost.shape import parse_shape
 from regard.choosing.cost.workload import Workload, make_inputs, make_score
 from regard.choosing.rules import IN_SHORT
@@ -19,7 +19,7 @@ SHAPES = [
 CPU = torch.device("cpu")
 
 
-def all_of(text: str) -> list[Candidate]:
+def all_of(text: str) -> list[CostCandidate]:
     return candidates(parse_shape(text))
 
 

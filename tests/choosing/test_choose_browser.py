@@ -119,7 +119,7 @@ def test_two_languages(visit, report: Path) -> None:
     tab = visit(report.as_uri() + "#task-1")
     assert tab.locator("#task-1 .plate text:visible", has_text="training steps").count() == 1
     tab.locator(".language").click()
-    assert tab.title() == "用哪种注意力打分？" and "?lang=zh#task-1" in tab.url
+    assert tab.title() == "用哪种注意力打分函数？" and "?lang=zh#task-1" in tab.url
     assert tab.locator(".plate text:visible", has_text="训练步数").count() == 1
     assert tab.locator(".en:visible").count() == 0
     assert tab.locator(".language").inner_text() == "English"
@@ -127,7 +127,7 @@ def test_two_languages(visit, report: Path) -> None:
     assert tab.locator("html").get_attribute("lang") == "zh-Hans"
     assert tab.locator("#task-1 .zh:visible").count() > 30
     other = visit(report.as_uri(), locale="zh-CN")
-    assert other.locator("h1").inner_text() == "用哪种注意力打分？"
+    assert other.locator("h1").inner_text() == "用哪种注意力打分函数？"
     spoken = visit(report.as_uri() + "?lang=en", locale="zh-CN")
     assert spoken.locator(".zh:visible").count() == 0
 

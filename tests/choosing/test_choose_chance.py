@@ -44,7 +44,7 @@ def test_it_is_said_first_in_text_and_record() -> None:
     assert record["recommendation"][0] == SAID
     assert (record["learned"], record["guessing"]) == (False, 0.125)
     assert recommendation(found)[0].zh.startswith(
-        "没有任何打分学到东西：最好的是 13.1%，瞎猜是 12.5%"
+        "没有任何打分函数学到东西：最好的是 13.1%，瞎猜是 12.5%"
     )
     assert margin(found).en.startswith("nothing learned")
 
@@ -62,7 +62,7 @@ def test_it_is_said_first_in_the_report_of_one_task_and_of_many(tmp_path: Path) 
     found.chance = Chance(0.999, 0.0)
     page = save_verdict(found, tmp_path / "report.html").read_text(encoding="utf-8")
     assert page.index("No score learned anything") < page.index("Nothing cheaper")
-    assert "没有任何打分学到东西" in page and "nothing learned" in page
+    assert "没有任何打分函数学到东西" in page and "nothing learned" in page
     task = next(iter(MADE.values()))()
     many = summary(Suite([Answer(task, found), Answer(task, found)]))
     assert many[0].en.startswith(f"No score learned anything for {task.name}") and len(many) == 1

@@ -137,9 +137,9 @@ def test_all_failing_is_one_error(build, said: str, tmp_path: Path) -> None:
         ({"scores": {"mine": regard.Dot()}}, TypeError, "a function that builds a fresh score"),
         ({"metric": "f1"}, ValueError, "unknown metric 'f1'"),
         ({"metric": lambda a, b: 0.0}, ValueError, "needs loss="),
-        ({"scores": "additive"}, ValueError, r"scores must be a list, as \['additive'\]"),
-        ({"rates": 0.01}, ValueError, r"rates must be a list, as \[0.01\]"),
-        ({"dims": (8, 8, 8)}, ValueError, "dims must be a number, or two"),
+        ({"scores": "additive"}, ValueError, r"scores must be a list such as \['additive'\]"),
+        ({"rates": 0.01}, ValueError, r"rates must be a list such as \[0.01\]"),
+        ({"dims": (8, 8, 8)}, ValueError, "dims must be a number, or two numbers"),
         ({"seeds": 0}, ValueError, "seeds"),
         ({"minutes": 0}, ValueError, "minutes"),
         ({"rates": ()}, ValueError, "rates"),
@@ -185,7 +185,9 @@ def test_a_model_that_gives_nan_has_no_quality(tmp_path: Path) -> None:
 
 def test_too_little_time_is_one_error_and_resumes(tmp_path: Path) -> None:
     place = tmp_path / "a.journal"
-    with pytest.raises(ChooseError, match=r"0.001 minutes were not enough .* resume=True goes on"):
+    with pytest.raises(
+        ChooseError, match=r"0.001 minutes were not enough .* resume=True continues"
+    ):
         small(place, minutes=0.001)
     assert small(place, resume=True).seeds == [1, 2]
 

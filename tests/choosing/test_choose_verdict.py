@@ -151,7 +151,7 @@ def test_what_is_cheaper_and_as_good_is_said_in_these_words() -> None:
     found.cheapest = "bilinear"
     told = recommendation(found)[1]
     assert "the cheapest that is not behind by as much as matters is bilinear" in told.en
-    assert "落后不到要紧幅度的候选里最便宜的是双线性" in told.zh
+    assert "落后幅度小于实质差异的候选中，最便宜的是双线性" in told.zh
     assert found.as_dict()["cheapest_as_good"] == "bilinear"
 
 

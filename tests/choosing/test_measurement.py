@@ -12,7 +12,7 @@ from regard.choosing.cost.answer import answer
 from regard.choosing.cost.candidates import candidates
 from regard.choosing.cost.measurement import measure
 from regard.choosing.cost.need import candidate_need
-from regard.choosing.cost.results import Report
+from regard.choosing.cost.results import CostReport
 from regard.choosing.cost.shape import ShapeError, parse_shape
 from regard.choosing.cost.workload import Workload, make_inputs
 from regard.measuring import memory, textbook
@@ -23,16 +23,16 @@ CPU = torch.device("cpu")
 TINY = "d_q=12,d_k=8,len=24,heads=2"
 
 
-def run(text: str = TINY, **options) -> Report:
+def run(text: str = TINY, **options) -> CostReport:
     return measure(parse_shape(text), seconds=0.2, **options)
 
 
 @pytest.fixture(scope="module")
-def tiny() -> Report:
+def tiny() -> CostReport:
     return run()
 
 
-def test_every_score_is_measured_or_says_why_not(tiny: Report) -> None:
+def test_every_score_is_measured_or_says_why_not(tiny: CostReport) -> None:
     refused = {row.candidate.key for row in tiny.of("refused")}
     assert refused == {"dot", "scaled_dot", "cosine", "gaussian"}
     measured = {row.candidate.key for row in tiny.of("measured")}
@@ -40,7 +40,7 @@ def test_every_score_is_measured_or_says_why_not(tiny: Report) -> None:
     assert not tiny.interrupted
 
 
-def test_a_measured_row_is_complete(tiny: Report) -> None:
+def test_a_measured_row_is_complete(tiny: CostReport) -> None:
     for row in tiny.of("measured"):
         assert row.timed()
         assert row.parameters == row.candidate.parameters
@@ -52,7 +52,7 @@ def test_a_measured_row_is_complete(tiny: Report) -> None:
         assert row.gradient_error is not None and 0 < row.gradient_error < 1e-4
 
 
-def test_the_baseline_is_projected_only_where_it_must_be(tiny: Report) -> None:
+def test_the_baseline_is_projected_only_where_it_must_be(tiny: CostReport) -> None:
     assert tiny.baseline is not None
     assert tiny.baseline.candidate.key == "projected_scaled_dot"
     alike = run("d_q=8,len=16").baseline
@@ -223,7 +223,7 @@ def test_threads_are_left_as_they_were() -> None:
     assert torch.get_num_threads() == before
 
 
-def test_the_answer_warns_of_a_busy_machine(tiny: Report) -> None:
+def test_the_answer_warns_of_a_busy_machine(tiny: CostReport) -> None:
     quiet = dataclasses.replace(tiny, machine=tiny.machine | {"load": 0.0, "cores": 2})
     busy = dataclasses.replace(tiny, machine=tiny.machine | {"load": 9.0, "cores": 2})
     for row in quiet.rows:

@@ -20,7 +20,7 @@ from rich.console import Console
 from regard.choosing.cost import chart, files, present
 from regard.choosing.cost.answer import QUESTION
 from regard.choosing.cost.candidates import candidates
-from regard.choosing.cost.results import Report, Row
+from regard.choosing.cost.results import CostReport, CostRow
 from regard.choosing.cost.shape import parse_shape
 from regard.figures import render as drawing
 from regard.measuring.files import write_atomic
@@ -41,12 +41,12 @@ MACHINE = {
 DEMO = "d_q=256,d_k=128,len=1024,heads=8"
 
 
-def made_up(text: str = DEMO, slow: float = 1.0) -> Report:
+def made_up(text: str = DEMO, slow: float = 1.0) -> CostReport:
     """A report with times of the kind that occur, so that nothing needs to be measured."""
     shape = parse_shape(text)
     rows = []
     for i, candidate in enumerate(candidates(shape)):
-        row = Row(candidate, parameters=candidate.parameters)
+        row = CostRow(candidate, parameters=candidate.parameters)
         rows.append(row)
         if shape.d_q != shape.d_k and i < 4:
             row.status = "refused"
@@ -59,7 +59,7 @@ def made_up(text: str = DEMO, slow: float = 1.0) -> Report:
         row.forward = Times([base, 1.1 * base, 0.9 * base])
         row.both = Times([3 * base, 3.3 * base, 2.7 * base])
         row.forward_memory, row.both_memory = 7 * 2**20, (16 + 1500 * candidate.textbook) * 2**20
-    return Report(shape, dict(MACHINE), 0, rows, notes=["A note."], seconds=42.0)
+    return CostReport(shape, dict(MACHINE), 0, rows, notes=["A note."], seconds=42.0)
 
 
 @cache
@@ -68,7 +68,7 @@ def drawn(text: str) -> dict[str, bytes]:
     return chart.draw(made_up(text))
 
 
-def shown(report: Report, width: int) -> str:
+def shown(report: CostReport, width: int) -> str:
     console = Console(file=io.StringIO(), width=width, highlight=False)
     present.show_report(report, console)
     return console.file.getvalue()  # type: ignore[attr-defined] # it is a StringIO
@@ -112,7 +112,7 @@ def test_the_answer_comes_before_the_table() -> None:
         QUESTION,
         "Start with projected scaled dot",
         "score  ",
-        "What refuses",
+        "Scores that refuse this shape",
         "When each",
         "How",
     ]

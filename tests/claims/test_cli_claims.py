@@ -258,8 +258,8 @@ def test_a_result_of_other_code_is_marked(cli) -> None:
     path = Path("regard-claims/A1.json")
     path.write_text(json.dumps(json.loads(path.read_text()) | {"code": "older"}))
     listed = cli().stdout
-    assert "holds*" in listed and "* measured with other code" in listed
-    assert "* measured with other code" in cli("show", "A1").stdout
+    assert "holds*" in listed and "* measured with a different version of the code" in listed
+    assert "* measured with a different version of the code" in cli("show", "A1").stdout
 
 
 @pytest.mark.parametrize("missing", command.NEEDS)

@@ -263,9 +263,9 @@ def test_fresh_memory_is_poisoned_and_then_no_more():
 
 
 def test_small_tiles_cut_small_inputs():
-    from regard.engines.cpu.tiles import Shape, row_tiles
+    from regard.engines.cpu.tiles import TiledShape, row_tiles
 
-    shape = Shape(1, 1, 2, 9, 33, 4)
+    shape = TiledShape(1, 1, 2, 9, 33, 4)
     assert len(list(row_tiles(shape))) == 1
     with small_tiles():
         assert len(list(row_tiles(shape))) == 4

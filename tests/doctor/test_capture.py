@@ -305,7 +305,7 @@ def test_calls_of_a_loop_are_limited():
     with watch(model, vitals=Kept().vitals) as d:
         model(heads(), heads(), heads())
     assert len(d.sites) == 64 and d.sites[-1] == "Calls#64"
-    assert d.notes == ["Calls: only the first 64 attention calls in a step are seen"]
+    assert d.notes == ["Calls: only the first 64 attention calls in a step are measured"]
 
 
 def test_other_models_are_not_seen():

@@ -95,7 +95,7 @@ def test_no_number_is_strict_json(value: float) -> None:
     found = strict(record.to_text())
     if math.isnan(value):
         assert found["sites"][0]["last"] == {}
-        assert headline(record) == ("Attention was seen, and nothing could be measured.", "none")
+        assert headline(record) == ("Attention was seen, but nothing could be measured.", "none")
     else:
         assert found["sites"][0]["last"]["entropy"] == [plain(value)] * 2
 

@@ -109,7 +109,7 @@ def test_infinite_and_missing_numbers_and_names_survive(tmp_path: Path) -> None:
 def test_other_files_are_refused(watched: Doctor, tmp_path: Path) -> None:
     other = tmp_path / "other.txt"
     other.write_text("my thesis")
-    with pytest.raises(LinesError, match="no history of a doctor"), JsonLines(watched, other):
+    with pytest.raises(LinesError, match="not a history of a doctor"), JsonLines(watched, other):
         pass
     assert other.read_text() == "my thesis"
     with pytest.raises(LinesError, match="no history"):

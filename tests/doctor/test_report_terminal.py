@@ -64,7 +64,7 @@ def test_it_says_what_why_and_what_helps() -> None:
         "head 1 of 2, since step 3, 90% sure",
         "logit_max 152, above 100 (Kimi K2 (arXiv 2507.20534))",
         "1. qk-norm: bounded logits",
-        "the same helps as above",
+        "remedies: the same as above",
     ):
         assert part in text
     assert text.count("They rise from step to step.") == 1

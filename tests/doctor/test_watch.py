@@ -303,7 +303,7 @@ def test_other_heads_at_a_site_are_noted():
     with watch(model, vitals=Kept().vitals) as d:
         model(tokens(), 2)
         model(tokens(), 4)
-    assert d.history("Splits").steps == [1] and "4 heads, where there were 2" in d.notes[0]
+    assert d.history("Splits").steps == [1] and "4 heads, earlier calls had 2" in d.notes[0]
 
 
 @pytest.mark.parametrize(
@@ -321,7 +321,7 @@ def test_bad_options(options, error):
 
 
 def test_what_is_not_there():
-    with pytest.raises(TypeError, match=r"watch takes an nn.Module, got \[\] \(list\)"):
+    with pytest.raises(TypeError, match=r"model must be an nn.Module, got \[\] \(list\)"):
         watch([])
-    with pytest.raises(KeyError, match="no attention call 'x' was seen; there are: "):
+    with pytest.raises(KeyError, match="site 'x' was not seen; sites seen are "):
         watch(Attention()).history("x")

@@ -9,6 +9,6 @@ from regard.engines.cpu import tiles
 def tiny_tiles(monkeypatch: pytest.MonkeyPatch) -> int:
     """Tiles of the cpu engine as small as they get: one query by `tiny_tiles` keys."""
     monkeypatch.setattr(tiles, "TILE_ELEMENTS", 1)
-    size = tiles.tile_sizes(tiles.Shape(2, 2, 2, 100, 100, 4))
+    size = tiles.tile_sizes(tiles.TiledShape(2, 2, 2, 100, 100, 4))
     assert size[:4] == (1, 1, 1, 1)
     return size[4]

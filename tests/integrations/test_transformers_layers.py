@@ -183,7 +183,7 @@ def test_scores_of_an_inner_model():
     assert set(model.config.regard_scores) == {"layers.0.self_attn", "layers.1.self_attn"}
     assert model(**given).logits.isfinite().all()
     restore(model.model)
-    with pytest.raises(ValueError, match="no scores to take away"):
+    with pytest.raises(ValueError, match="no scores to remove"):
         restore(model)
     use_score(model, "additive")
     assert model.config._attn_implementation == "regard"

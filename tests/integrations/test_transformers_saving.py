@@ -362,7 +362,7 @@ def test_deepcopy_and_restore(tmp_path):
     assert set(model.state_dict()) == names
     assert torch.equal(model(**given).logits, before)
     assert torch.equal(twin(**given).logits, scored), "the copy is its own model"
-    with pytest.raises(ValueError, match="no scores to take away"):
+    with pytest.raises(ValueError, match="no scores to remove"):
         restore(model)
     twin.save_pretrained(tmp_path)
     opened = restore(load_pretrained(tmp_path))

@@ -283,7 +283,7 @@ MISTAKES = {
             )
         ),
         ValueError,
-        "the origin is of keys from another layer",
+        "the origin belongs to keys of another layer",
     ),
     "not causal": (
         lambda: SelfAttention(DIM, HEADS).double().step(tokens(), GIVEN),
@@ -304,7 +304,7 @@ MISTAKES = {
     "other width": (
         lambda: SelfAttention(DIM, HEADS, width=6, causal=True).double().step(tokens(), GIVEN),
         ValueError,
-        "come from another layer",
+        "lower both with the same layer's score",
     ),
     "no cache": (lambda: LAYER.step(tokens(), None), TypeError, r"Cache\(\) is empty, got None"),
     "cache of a layer": (

@@ -226,9 +226,9 @@ def test_nested_tensors(need, added):
             found = weights[n, : len(queries[n])]
             found = torch.cat([found[:, :length], found[:, 6:]], -1)
             torch.testing.assert_close(found, p)
-    with pytest.raises(ValueError, match=r"nested tensors are taken where.*without masks"):
+    with pytest.raises(ValueError, match=r"nested tensors need.*no masks"):
         module(query, key, key, key_padding_mask=torch.zeros(3, 6).bool())
-    with pytest.raises(ValueError, match="nested tensors are taken where query, key and value all"):
+    with pytest.raises(ValueError, match="nested tensors need query, key and value to be all"):
         module(query, keys[0], keys[0])
     with pytest.raises(
         ValueError, match=r"as many values as keys in each, got lengths \[3, 1, 5\]"

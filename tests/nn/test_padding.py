@@ -62,7 +62,7 @@ def test_counts_do_not_follow_the_default_device():
     ("counts", "bounded", "kind", "message"),
     [
         ([1.0, 2.0], True, TypeError, "lengths must be integers, got a tensor of torch.float32"),
-        ([True, False], True, TypeError, r"the lengths are mask.sum\(1\)"),
+        ([True, False], True, TypeError, r"use mask.sum\(1\)"),
         ([1], True, ValueError, r"one integer for each of the 2 sequences, shape \(2,\)"),
         (3, True, ValueError, r"one integer for each of the 2 sequences, shape \(2,\)"),
         ([6, 1], True, ValueError, "from 0 to the length 5, got 1 to 6"),

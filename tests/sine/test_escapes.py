@@ -97,7 +97,7 @@ def test_a_flag_larger_than_one_counts_once():
 
 
 def test_several_flags_are_refused():
-    with pytest.raises(ValueError, match=r"has 3 elements; use held\.all\(\)"):
+    with pytest.raises(ValueError, match=r"has 3 elements; pass held\.all\(\)"):
         escapes.note(torch.ones(3, dtype=torch.bool))
     assert escapes.count() == Escapes(0, 0)
 

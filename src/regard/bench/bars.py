@@ -1,8 +1,8 @@
-"""What the engines must reach, and what was measured.
+"""Bars: the performance and accuracy thresholds of our engines, and whether a run met them.
 
-On a GPU the bars are set for one NVIDIA H200, bf16, batch 4, 16 heads, length 4096, value dim 64; on
-the CPU for 2 cores, fp32, batch 1, 8 heads, length 1024. All work is counted, from projected a and b
-to the output.
+GPU bars are for one NVIDIA H200, bf16, batch 4, 16 heads, length 4096, value dim 64. CPU bars are for
+2 cores, fp32, batch 1, 8 heads, length 1024. A time covers all work from the projected a and b to the
+output.
 """
 
 from __future__ import annotations
@@ -13,28 +13,28 @@ from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from regard.bench.candidate import BOTH, FORWARD, PASSES
-from regard.bench.results import Measured, Row
+from regard.bench.results import BenchRow, Measured
 from regard.bench.settings import bars as settings_of
 from regard.measuring.words import number
 
 
 class Unmeasured(Exception):
-    """A bar has no number; the message says why."""
+    """A bar has no measured number; the message says why."""
 
 
 class Term(NamedTuple):
-    """One pass of one candidate."""
+    """One pass of one candidate, as an operand of a ratio."""
 
-    row: Row
+    row: BenchRow
     which: str
 
 
 class Reading(NamedTuple):
-    """A measured number, and what it was computed from.
+    """A measured number and the passes it was computed from.
 
     Args:
-        times: the rows and passes whose times it comes from.
-        base: the row and pass that it is a ratio over, where that is another candidate.
+        times: the passes whose times it comes from.
+        base: the denominator of the ratio, if that is another candidate.
     """
 
     number: float
@@ -43,18 +43,18 @@ class Reading(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Bar:
-    """One bar.
+class EngineBar:
+    """One threshold that an engine must meet.
 
     Args:
         name: what is measured.
-        of: what the number is a ratio of.
-        hidden: the setting's hidden width.
-        value: the measured number; raises `Unmeasured` where there is none.
-        limit: it must be at most this, or at least where `at_most` is False.
-        aim: what we would like.
-        unit: behind the number.
-        is_time: whether it comes from times, so that there is an eager number beside it.
+        of: the baseline of the ratio.
+        hidden: hidden width of the setting that is measured.
+        value: computes the measured number; raises `Unmeasured` if it is missing.
+        limit: the largest number that passes, or the smallest if `at_most` is False.
+        aim: the number we would like to reach.
+        unit: printed after the number.
+        is_time: the number comes from times, so the same number from eager calls is shown too.
     """
 
     name: str
@@ -69,10 +69,11 @@ class Bar:
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """A bar and what came of it: from device times on a GPU, beside it the same from eager ones.
+class BarOutcome:
+    """A bar with its measured number and whether it was met.
 
-    What has no value is missed, and `note` says why.
+    On a GPU `value` comes from device times and `eager` from eager calls. A bar without a value counts
+    as missed, and `note` says why.
     """
 
     name: str
@@ -88,27 +89,27 @@ class Outcome:
 
     @property
     def measured_text(self) -> str:
-        """For a person."""
+        """The measured number with its unit."""
         return "-" if self.value is None else amount(self.value, self.unit)
 
     @property
     def eager_text(self) -> str:
-        """For a person."""
+        """The number from eager calls with its unit."""
         return "-" if self.eager is None else amount(self.eager, self.unit)
 
     @property
     def bar_text(self) -> str:
-        """For a person."""
+        """The threshold with its direction and unit."""
         return f"{'<=' if self.at_most else '>='} {amount(self.bar, self.unit)}"
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON, with the texts, so that every reader shows the same."""
+        """Fields for JSON, including the formatted texts, so that every page prints the same digits."""
         texts = {name: getattr(self, name) for name in ("measured_text", "eager_text", "bar_text")}
         return asdict(self) | texts
 
 
-def timed(m: Measured, name: str, which: str) -> Row:
-    """The row of a candidate that has a time in a pass."""
+def timed(m: Measured, name: str, which: str) -> BenchRow:
+    """The row of a candidate; raises `Unmeasured` if it has no time in this pass."""
     row = m.find(name)
     if row is None:
         raise Unmeasured(f"{name} was not asked for")
@@ -117,8 +118,8 @@ def timed(m: Measured, name: str, which: str) -> Row:
     return row
 
 
-def fastest(m: Measured, names: Sequence[str], which: str) -> Row:
-    """Of some candidates the fastest."""
+def fastest(m: Measured, names: Sequence[str], which: str) -> BenchRow:
+    """The fastest of the named candidates; raises `Unmeasured` if none has a time."""
     rows, reasons = [], []
     for name in names:
         try:
@@ -131,7 +132,7 @@ def fastest(m: Measured, names: Sequence[str], which: str) -> Row:
 
 
 def slower(m: Measured, name: str, base: str, which: str) -> Reading:
-    """Time of one candidate over that of another."""
+    """Time of one candidate over the time of another."""
     mine, theirs = timed(m, name, which), timed(m, base, which)
     ratio = mine.passes[which].times.over(theirs.passes[which].times).median
     base_term = Term(theirs, which)
@@ -139,9 +140,9 @@ def slower(m: Measured, name: str, base: str, which: str) -> Reading:
 
 
 def faster(m: Measured, name: str, bases: Sequence[Sequence[str]], which: str) -> Reading:
-    """Time of the fastest of some over that of a candidate.
+    """Speed-up of a candidate over the fastest of several baselines.
 
-    Each group of `bases` must have a time: where one is missing, nobody knows which is the fastest.
+    Each group of `bases` must have a time: the fastest baseline is unknown while one is missing.
     """
     mine = timed(m, name, which)
     fast = [fastest(m, group, which) for group in bases]
@@ -152,7 +153,7 @@ def faster(m: Measured, name: str, bases: Sequence[Sequence[str]], which: str) -
 
 
 def memory_over(m: Measured, name: str, base: str) -> Reading:
-    """Peak memory for each head of one candidate over that of another, both from eager calls."""
+    """Peak memory of one candidate over that of another, both scaled to all heads, from eager calls."""
     mine, theirs = timed(m, name, BOTH), timed(m, base, BOTH)
     ours, other = mine.passes[BOTH].bytes, theirs.passes[BOTH].bytes
     if ours is None or not other:
@@ -161,20 +162,21 @@ def memory_over(m: Measured, name: str, base: str) -> Reading:
 
 
 def tanh_rate(m: Measured, name: str) -> Reading:
-    """How many tanh are evaluated in a second of the forward pass."""
+    """Number of tanh evaluated per second in the forward pass."""
     row = timed(m, name, FORWARD)
     return Reading(m.setting.numbers / row.passes[FORWARD].times.median, (Term(row, FORWARD),))
 
 
 def backward_over_forward(m: Measured, name: str) -> Reading:
-    """Time of the backward pass alone, (forward+backward) - forward, over the forward's, by rounds."""
+    """Time of the backward pass over the forward pass, computed round by round."""
     terms = tuple(Term(timed(m, name, which), which) for which in PASSES)
     forward, both = (term.row.passes[term.which].times for term in terms)
+    # The backward pass is not timed alone: (both - forward) / forward = both / forward - 1.
     return Reading(both.over(forward).median - 1, terms)
 
 
 def output_error(m: Measured, name: str) -> Reading:
-    """Relative error of the output against fp64."""
+    """Relative error of the output against fp64, as a bar's reading."""
     error = timed(m, name, FORWARD).passes[FORWARD].error
     if error is None:
         raise Unmeasured(f"no error of {name}")
@@ -187,49 +189,50 @@ COMPILED, EAGER = ("textbook compiled",), ("textbook eager", "textbook linear")
 TEXTBOOKS = (EAGER, COMPILED)
 DOT, TAUGHT = "cuDNN dot d=64", "the faster textbook (eager or compiled)"
 GPU_BARS = (
-    Bar("fast, hidden 16, forward", DOT, 16, lambda m: slower(m, FAST, CUDNN, FORWARD), 2.2, "1.6x"),
-    Bar("fast, hidden 16, forward+backward", DOT, 16, lambda m: slower(m, FAST, CUDNN, BOTH), 3.2, "2x"),
-    Bar("matched, hidden 16, forward+backward", DOT, 16, lambda m: slower(m, MATCHED, CUDNN, BOTH), 4.2, "3x"),
-    Bar(
+    EngineBar("fast, hidden 16, forward", DOT, 16, lambda m: slower(m, FAST, CUDNN, FORWARD), 2.2, "1.6x"),
+    EngineBar("fast, hidden 16, forward+backward", DOT, 16, lambda m: slower(m, FAST, CUDNN, BOTH), 3.2, "2x"),
+    EngineBar("matched, hidden 16, forward+backward", DOT, 16, lambda m: slower(m, MATCHED, CUDNN, BOTH), 4.2, "3x"),
+    EngineBar(
         "speed-up of fast, hidden 16, forward", TAUGHT,
         16, lambda m: faster(m, FAST, TEXTBOOKS, FORWARD), 25, "35x", at_most=False,
     ),
-    Bar(
+    EngineBar(
         "speed-up of fast, hidden 16, forward+backward", TAUGHT,
         16, lambda m: faster(m, FAST, TEXTBOOKS, BOTH), 60, "120x", at_most=False,
     ),
-    Bar(
+    EngineBar(
         "peak memory, forward+backward, both sides for each head", "the compiled textbook",
         16, lambda m: memory_over(m, FAST, COMPILED[0]), 1 / 40, "O(L)", is_time=False,
     ),
-    Bar(
+    EngineBar(
         "exact pairwise tanh, hidden 64, forward, tanh/s", "",
         64, lambda m: tanh_rate(m, EXACT), 3.5e12, "4.2e12/s", at_most=False, unit="/s",
     ),
-    Bar(
+    EngineBar(
         "exact pairwise backward, hidden 64, atomics", "its forward",
         64, lambda m: backward_over_forward(m, EXACT), 3, "2.5x",
     ),
-    Bar(
+    EngineBar(
         "exact pairwise backward, hidden 64, deterministic", "its forward",
         64, lambda m: backward_over_forward(m, DETERMINISTIC), 5, "4x",
     ),
 )  # fmt: skip
-# The shorter series errs by more than the CPU's bar allows, so that one series is held to all.
+# All CPU bars are for the matched series: the error of the fast series (4.5e-3) exceeds the CPU's
+# error bar (3e-3), so its speed would not count.
 CPU_BARS = (
-    Bar(
+    EngineBar(
         "speed-up of sine matched, hidden 16, forward", "the compiled textbook",
         16, lambda m: faster(m, MATCHED, [COMPILED], FORWARD), 2.5, "", at_most=False,
     ),
-    Bar(
+    EngineBar(
         "speed-up of sine matched, hidden 16, forward", "the faster eager textbook",
         16, lambda m: faster(m, MATCHED, [EAGER], FORWARD), 8, "", at_most=False,
     ),
-    Bar(
+    EngineBar(
         "speed-up of sine matched, hidden 16, forward+backward", "the faster eager textbook",
         16, lambda m: faster(m, MATCHED, [EAGER], BOTH), 8, "", at_most=False,
     ),
-    Bar(
+    EngineBar(
         "error of the output: sine matched, hidden 16", "",
         16, lambda m: output_error(m, MATCHED), 3e-3, "", unit="", is_time=False,
     ),
@@ -237,29 +240,29 @@ CPU_BARS = (
 
 
 def needed(hidden: int) -> tuple[str, ...]:
-    """The candidates that the bars of a hidden width compare on a GPU."""
+    """Names of the candidates that the GPU bars of a hidden width compare."""
     if hidden == 64:
         return (EXACT, DETERMINISTIC, CUDNN)
     return (FAST, MATCHED, EXACT, CUDNN, *EAGER, *COMPILED)
 
 
 def amount(value: float, unit: str) -> str:
-    """A number with its unit: `2.2x`, `1/40` for a small ratio, `3.5e12/s`, `3e-3`."""
+    """A number formatted with its unit: `2.2x`, `1/40` for a small ratio, `3.5e12/s`, `3e-3`."""
     if unit == "x":
         return f"1/{1 / value:.0f}" if value < 0.1 else f"{number(value)}x"
     return f"{value:.1e}".replace("e+", "e").replace("e-0", "e-") + unit
 
 
-def outcomes(measured: Iterable[Measured], device: str) -> list[Outcome]:
-    """Every bar of the device with what was measured; empty where none of its settings was."""
+def outcomes(measured: Iterable[Measured], device: str) -> list[BarOutcome]:
+    """The outcome of every bar of the device; empty if none of their settings was measured."""
     by_key = {m.setting.key: m for m in measured}
     found = {s.hidden: by_key[s.key] for s in settings_of(device) if s.key in by_key}
     bars = GPU_BARS if device == "cuda" else CPU_BARS
     return [outcome(bar, found.get(bar.hidden)) for bar in bars] if found else []
 
 
-def outcome(bar: Bar, measured: Measured | None) -> Outcome:
-    """One bar against what was measured; without a number it is missed."""
+def outcome(bar: EngineBar, measured: Measured | None) -> BarOutcome:
+    """The outcome of one bar; a bar without a number is missed."""
     value, eager, met = None, None, False
     try:
         if measured is None:
@@ -267,17 +270,18 @@ def outcome(bar: Bar, measured: Measured | None) -> Outcome:
         found = bar.value(measured)
         value, note = found.number, noted(found, measured)
         met = value <= bar.limit if bar.at_most else value >= bar.limit
+        # The eager number is only shown beside the bar, so a missing one does not fail it.
         with contextlib.suppress(Unmeasured):
             eager = bar.value(measured.as_eager()).number if bar.is_time else None
     except Unmeasured as none:
         note = f"not measured: {none}"
-    return Outcome(
+    return BarOutcome(
         bar.name, bar.of, value, eager, bar.limit, bar.aim, bar.at_most, bar.unit, met, note
     )
 
 
 def noted(found: Reading, m: Measured) -> str:
-    """Which textbook it is over, whether that was scaled by heads, and what was not recorded."""
+    """A note naming the textbook baseline, the heads it was scaled from, and uncaptured passes."""
     notes = []
     if found.base is not None and found.base.row.family == "textbook":
         row, which = found.base

@@ -1,4 +1,4 @@
-"""What a candidate is, and a candidate on inputs as functions that can be run.
+"""The interface of a benchmark candidate, and `Work`: a candidate bound to inputs.
 
 B batch, H heads, Q queries, L keys, N hidden or dot dim, E value dim.
 """
@@ -27,7 +27,7 @@ class Prepared(NamedTuple):
 
     Args:
         step: (queries, keys, values) to the output (B, H, Q, E).
-        parameters: further leaves that want gradients; v, in whatever shape it is held.
+        parameters: further leaf tensors that need gradients: v, in the shape the candidate stores it.
     """
 
     step: Step
@@ -35,20 +35,20 @@ class Prepared(NamedTuple):
 
 
 class Stated(NamedTuple):
-    """The relative error that an approximate candidate says it makes, at these inputs."""
+    """The relative error that an approximate candidate declares for these inputs."""
 
     output: float = 0.0
     gradient: float = 0.0
 
 
 class Held(NamedTuple):
-    """The tensors of all pairs that a candidate holds at once in a backward pass.
+    """The query-by-key tensors that a candidate holds at once in a backward pass.
 
     Args:
-        tensors: about how many; 0 for what never builds one.
-        shape: of each in one head, for a person.
-        numbers: in each, of all heads: by these a setting is large for it.
-        itemsize: bytes of a number.
+        tensors: about how many; 0 for a candidate that never builds one.
+        shape: shape of each within one head, for messages.
+        numbers: elements in each over all heads; decides whether a setting is large for it.
+        itemsize: bytes per element.
     """
 
     tensors: int
@@ -58,25 +58,26 @@ class Held(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """Of all of them."""
+        """Bytes of all these tensors together."""
         return self.tensors * self.numbers * self.itemsize
 
     def __str__(self) -> str:
-        """Such as `4 tensors [Q, L, hidden]`."""
+        """Count and shape, such as `4 tensors [Q, L, hidden]`."""
         return f"{self.tensors} tensors {self.shape}"
 
 
 class Candidate(ABC):
-    """One way to compute attention. A subclass says what it is and prepares a call.
+    """One implementation of attention to measure. A subclass describes it and prepares a call.
 
     Attributes:
-        name: on the command line and in the results.
-        family: "dot" candidates are the yardstick and compute another formula.
-        what: one line for a person: what runs, and so what a ratio over it is a ratio of.
-        stated: the error it says it makes beyond that of rounding.
-        tensors: about how many tensors of all pairs it holds at once in a backward pass; what
-            tensors those are says `held`.
-        heavy: on a GPU a few heads of a large setting are tried first: all may not fit, or be slow.
+        name: its name on the command line and in the results.
+        family: "dot" candidates are the yardstick and compute a different formula.
+        what: one line that says what runs, and so what a ratio over it means.
+        stated: the error it declares beyond rounding.
+        tensors: about how many query-by-key tensors it holds at once in a backward pass; `held`
+            describes them.
+        heavy: on a GPU, large settings are tried with a few heads first, because all heads may not fit
+            or may be slow.
     """
 
     name: ClassVar[str]
@@ -87,32 +88,33 @@ class Candidate(ABC):
     heavy: ClassVar[bool] = False
 
     def available(self, tensors: Tensors) -> str | None:
-        """Why it cannot run here; None if it can."""
+        """The reason it cannot run here; None if it can."""
         return None
 
     def no_backward(self, setting: Setting) -> str | None:
-        """Why it has no backward pass; None if it has."""
+        """The reason it has no backward pass; None if it has one."""
         return None
 
     def held(self, setting: Setting) -> Held:
-        """What it holds: every hidden unit of every pair, unless a subclass says otherwise."""
+        """The tensors it holds: every hidden unit of every pair, unless a subclass overrides this."""
         itemsize = setting.torch_dtype.itemsize
         return Held(self.tensors, "[Q, L, hidden]", setting.numbers, itemsize)
 
     @abstractmethod
     def prepare(self, tensors: Tensors) -> Prepared:
-        """Build what is built once."""
+        """The call with everything that is built once before timing."""
 
     def context(self) -> AbstractContextManager[object]:
-        """Entered around every call, its backward pass included."""
+        """A context entered around every call, including its backward pass."""
         return nullcontext()
 
 
 class Work:
-    """One candidate on one set of inputs."""
+    """One candidate bound to one set of inputs, with functions that run its passes."""
 
     def __init__(self, candidate: Candidate, tensors: Tensors) -> None:
         self.candidate, self.tensors = candidate, tensors
+        # Dot gets vectors of its own: its d=64 does not follow the hidden width of the setting.
         dot = candidate.family == "dot"
         self.query, self.key = (
             (tensors.dot_query, tensors.dot_key) if dot else (tensors.a, tensors.b)
@@ -121,7 +123,7 @@ class Work:
         self.leaves = [self.query, self.key, tensors.value, *parameters]
 
     def output(self) -> Tensor:
-        """All queries at once, or one after the other where the setting is a loop."""
+        """The output for all queries at once, or query by query if the setting is a loop."""
         key, value = self.key, self.tensors.value
         if not self.tensors.setting.loop:
             return self.step(self.query, key, value)
@@ -129,23 +131,23 @@ class Work:
         return torch.cat(steps, -2)
 
     def of(self, which: str) -> Callable[[], object]:
-        """The function that runs a pass."""
+        """The function that runs the named pass."""
         return self.forward if which == FORWARD else self.both
 
     def forward(self) -> Tensor:
-        """A forward pass, as in inference."""
+        """The output of a forward pass without gradients, as in inference."""
         with torch.no_grad(), self.candidate.context():
             return self.output()
 
     def both(self, grad: Tensor | None = None) -> tuple[Tensor, ...]:
-        """A forward and a backward pass: the output, then the gradient of every leaf."""
+        """The output and the gradient of every leaf, from a forward and a backward pass."""
         grad = self.tensors.grad if grad is None else grad
         with self.candidate.context():
             output = self.output()
             return (output.detach(), *torch.autograd.grad(output, self.leaves, grad))
 
     def first_steps(self, count: int) -> tuple[Tensor, ...]:
-        """Both passes of the first steps of a loop."""
+        """The gradients from both passes of the first `count` steps of a loop."""
         with self.candidate.context():
             queries = self.query.split(1, -2)[:count]
             steps = [self.step(query, self.key, self.tensors.value) for query in queries]

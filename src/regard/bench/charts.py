@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 def save(results: Results, folder: Path, name: str) -> list[str]:
-    """Draw what there is data for as PNG and SVG; the names of the files."""
+    """Draw every chart that has data, as PNG and SVG; returns the names of the files."""
     settings = list(results.measured.values())
     drawings: dict[str, Callable[[], Figure]] = {}
     square = [m for m in settings if m.setting.name.startswith("square")]
@@ -59,16 +59,16 @@ def save(results: Results, folder: Path, name: str) -> list[str]:
 
 
 def seconds_of(p: Pass) -> float | None:
-    """The median time."""
+    """The median time of a pass, or None."""
     return p.times.median if p.timed() else None
 
 
 def bytes_of(p: Pass) -> float | None:
-    """Peak memory."""
+    """The peak memory of a pass, or None."""
     return p.bytes if p.timed() and p.bytes else None
 
 
-# As the lines come from above in most panels.
+# The order of the lines from top to bottom in most panels, used for the legend.
 SLOW_FIRST = (
     "FlexAttention", "Keras", "textbook eager", "textbook compiled", "dot math", "exact", "sine matched",
     "sine fast", "dot efficient", "dot flash", "dot",
@@ -85,9 +85,10 @@ def by_length(
     spell: Callable[[float], str],
     headline: str,
 ) -> Figure:
-    """A row of panels for each pass, a column for each hidden width; log axes."""
+    """A figure with a row of panels for each pass and a column for each hidden width; log axes."""
     widths = sorted({m.setting.hidden for m in square})
     rows, columns = len(passes), len(widths)
+    # In inches: margins for the axis labels and the legend, then 2.35 x 2.6 for each panel.
     wide, high = 2.15 + max(2.35 * columns, 6.4), 1.1 + 2.6 * rows
     figure = Figure(figsize=(wide, high))
     grid = figure.subplots(rows, columns, sharex=True, sharey="row", squeeze=False)
@@ -123,7 +124,7 @@ def by_length(
 def lines(
     square: list[Measured], hidden: int, which: str, value: Callable[[Pass], float | None]
 ) -> dict[str, list[Point]]:
-    """The points of every candidate by length."""
+    """The points of every candidate, ordered by length."""
     found: dict[str, list[Point]] = {}
     for m in sorted(square, key=lambda m: m.setting.len_q):
         if m.setting.hidden != hidden:
@@ -137,13 +138,14 @@ def lines(
 
 
 def log_axes(axes: Axes, lengths: list[int], spell: Callable[[float], str], left: bool) -> None:
-    """Logarithmic both ways, ticks in units."""
+    """Make both axes logarithmic, with ticks labelled in units."""
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.xaxis.set_major_locator(FixedLocator(lengths[:: 2 if len(lengths) > 4 else 1]))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: length(x)))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xlim(lengths[0] / 1.25, lengths[-1] * 1.25)
+    # Memory is labelled in powers of 32 (KiB, 32 KiB, MiB, ...), time in powers of 10.
     axes.yaxis.set_major_locator(LogLocator(32 if spell is size else 10, numticks=9))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: tick(spell(y))))
     axes.yaxis.set_minor_formatter(NullFormatter())
@@ -152,7 +154,7 @@ def log_axes(axes: Axes, lengths: list[int], spell: Callable[[float], str], left
 
 
 def finer_ticks(axes: Axes, spell: Callable[[float], str]) -> None:
-    """More ticks where the decades alone would be few."""
+    """Add ticks within decades if the axis spans less than two of them."""
     low, high = axes.get_ylim()
     if high < 100 * low:
         subs = (1.0, 2.0, 4.0, 8.0, 16.0) if spell is size else (1.0, 3.0)
@@ -160,7 +162,7 @@ def finer_ticks(axes: Axes, spell: Callable[[float], str]) -> None:
 
 
 def ceiling(axes: Axes, count: int, named: bool) -> None:
-    """The memory that the device has; what lies above was scaled."""
+    """Draw a line at the memory of the device; points above it were scaled from fewer heads."""
     axes.axhline(count, color=GREY, lw=0.8, ls=(0, (1, 2)), zorder=1)
     if named:
         axes.annotate(
@@ -170,7 +172,7 @@ def ceiling(axes: Axes, count: int, named: bool) -> None:
 
 
 def legend(figure: Figure, names: dict[str, str], wide: float) -> None:
-    """Names in the right margin, slow ones first as the lines come from above; ours in bold."""
+    """Add a legend in the right margin, in the order of the lines; our engines in bold."""
     handles = [
         Line2D([], [], color=LOOKS[name][0], marker=LOOKS[name][1], ms=5, lw=thickness(name))
         for name in names
@@ -185,5 +187,5 @@ def legend(figure: Figure, names: dict[str, str], wide: float) -> None:
 
 
 def length(x: float) -> str:
-    """`512`, `4k`."""
+    """A length as a tick label: `512`, `4k`."""
     return f"{x / 1024:g}k" if x >= 1024 else f"{x:g}"

@@ -1,21 +1,22 @@
-"""The error of a candidate against fp64, and the rule that decides whether its time is shown.
+"""The error of a candidate against fp64, and the gate that decides whether its time is shown.
 
-**The rule.** Errors are relative, |x - truth| / |truth|, truth being the formula in fp64. With e the
-error of the textbook's own formula, eager and in the dtype of the setting,
+**The rule.** Errors are relative: |x - truth| / |truth|, where truth is the formula in fp64. Let e be
+the error of the textbook formula, eager and in the dtype of the setting.
 
-- the output may err by `max(2 e, r) + stated`,
-- the gradient of a (of the query, for dot) by `max(2 e, 2 r) + stated`,
-- the gradients of b, value and v by `max(16 e, 2 r) + 2 stated`, e being the worst of all
-  gradients: terms that cancel in these sums make the relative error of each a matter of chance,
+- The error of the output may be at most `max(2 e, r) + stated`.
+- The error of the gradient of a (of the query, for dot) may be at most `max(2 e, 2 r) + stated`.
+- The errors of the gradients of b, value and v may be at most `max(16 e, 2 r) + 2 stated`, where e is
+  the worst of all gradients. These gradients are sums whose terms cancel, so their relative errors
+  vary by chance.
 
-where `stated` is 0 for what claims to be exact, and what the candidate states for the output or for
-the gradient if it is an approximation (`Candidate.stated`), and r is what rounding the result once to
-the dtype may cost: 3.9e-3 in bf16. It matters where the textbook was lucky. In fp32 r is 16 times
-that, 128 for gradients, since sums may be made in another order.
+`stated` is 0 for an exact candidate; an approximate one declares it for the output and for the
+gradient (`Candidate.stated`). r is the error of rounding the result once to the dtype, 3.9e-3 in bf16;
+it matters where the textbook's own error happens to be small. In fp32 r is 16 roundings, 128 for
+gradients, because sums may be computed in another order.
 
-Rows of queries do not know of one another, so that a sample of rows is compared: the candidate runs
-at full size, with a gradient that is 0 on all other rows; the formula runs on the sampled rows against
-all keys, in blocks that fit.
+Rows of queries are independent, so a sample of rows is compared. The candidate runs at full size with
+an output gradient that is 0 on all other rows. The formula runs on the sampled rows against all keys,
+in blocks that fit into memory.
 """
 
 from __future__ import annotations
@@ -32,18 +33,18 @@ from regard.bench.tensors import Tensors
 from regard.measuring.errors import allowed, distance, spread_rows, worst
 
 FACTOR, OTHERS_FACTOR = 2.0, 16.0
-# In eps of the dtype, and of fp32.
+# The least limit (`measuring.errors.rounding`): in eps of the dtype or of fp32, whichever is larger.
 OUTPUT_ROUNDINGS, GRADIENT_ROUNDINGS = (0.5, 8.0), (1.0, 128.0)
 MOST_ROWS = 64
-# Numbers of the [B, H, rows, L, N] tensor: of all sampled rows together, and at one time.
+# Limits on elements of the [B, H, rows, L, N] tensor: for all sampled rows together, and for one block.
 ALL_NUMBERS = {"cuda": 2**31, "cpu": 2**25}
 BLOCK_NUMBERS = {"cuda": 2**26, "cpu": 2**22}
 
 
-class Errors(NamedTuple):
-    """Relative errors, beside those of the textbook in the same dtype and the limits.
+class PassErrors(NamedTuple):
+    """Relative errors of one pass, with the textbook's errors in the same dtype and the limits.
 
-    The gradient's fields are None where only a forward pass was checked.
+    The gradient fields are None if only a forward pass was checked.
     """
 
     output: float
@@ -57,22 +58,23 @@ class Errors(NamedTuple):
 
     @property
     def output_passed(self) -> bool:
-        """Written so that NaN fails."""
+        """Whether the output's error is within its limit; NaN fails the comparison."""
         return self.output <= self.output_limit
 
     @property
     def gradient_passed(self) -> bool:
-        """All gradients; written so that NaN fails."""
+        """Whether all gradients are within their limits; NaN fails the comparison."""
         pairs = ((self.gradient, self.gradient_limit), (self.others, self.others_limit))
         return all(x is not None and y is not None and x <= y for x, y in pairs)
 
 
 class Truth:
-    """The formula in fp64 and in the dtype itself on sampled rows, made once for each formula."""
+    """Reference results on sampled rows, in fp64 and in the setting's dtype, cached by formula."""
 
     def __init__(self, tensors: Tensors) -> None:
         self.tensors = tensors
         s = tensors.setting
+        # At least 4 rows, however large a row is: fewer would say little about the output.
         most = ALL_NUMBERS[tensors.device.type] // (s.all_heads * s.len_k * s.hidden)
         count = min(s.len_q, MOST_ROWS, max(most, 4))
         self.rows = spread_rows(count, s.len_q, tensors.device)
@@ -81,7 +83,7 @@ class Truth:
         self.known: dict[bool, tuple[list[Tensor], list[float]]] = {}
 
     def of(self, is_dot: bool) -> tuple[list[Tensor], list[float]]:
-        """What is true on the sampled rows, and the errors of the textbook in the dtype."""
+        """The fp64 results on the sampled rows, and the errors of the textbook in the dtype."""
         if is_dot not in self.known:
             dtype = self.tensors.setting.torch_dtype
             truth = formula(self.tensors, self.rows, is_dot, torch.float64)
@@ -92,7 +94,10 @@ class Truth:
 
 
 def formula(tensors: Tensors, rows: Tensor, is_dot: bool, dtype: torch.dtype) -> list[Tensor]:
-    """Output (B, H, rows, E) and gradients of query rows, key, value, and v summed over heads."""
+    """The textbook's output (B, H, rows, E) on these rows, and its gradients.
+
+    The gradients are of the query rows, the key, the value, and v summed over heads.
+    """
     t, s = tensors, tensors.setting
     query, key = (t.dot_query, t.dot_key) if is_dot else (t.a, t.b)
     attend: Callable[..., Tensor] = dot if is_dot else textbook_summed
@@ -119,21 +124,22 @@ def formula(tensors: Tensors, rows: Tensor, is_dot: bool, dtype: torch.dtype) ->
     return [torch.cat(outputs), torch.cat(query_grads), *parts]
 
 
-def check(work: Work, truth: Truth, which: str) -> Errors:
-    """Run a candidate once and compare: the output, and in a `BOTH` pass every gradient."""
+def check(work: Work, truth: Truth, which: str) -> PassErrors:
+    """The errors of a candidate from one run: of the output, and in a `BOTH` pass of every gradient."""
     is_dot = work.candidate.family == "dot"
     exact, plain = truth.of(is_dot)
     stated, dtype, rows = work.candidate.stated, work.tensors.setting.torch_dtype, truth.rows
     if which != BOTH:
         output = work.forward().index_select(-2, rows)
         limit = output_limit(plain[0], stated, dtype)
-        return Errors(distance(output, exact[0]), plain[0], limit)
+        return PassErrors(distance(output, exact[0]), plain[0], limit)
     output, query, *others = work.both(truth.grad)
-    if len(others) > 2:  # v, in whatever shape the candidate holds it
+    if len(others) > 2:
+        # Candidates store v in different shapes, some of them shared by all heads: compare the sum.
         others[2] = others[2].double().reshape(-1, others[2].shape[-1]).sum(0)
     found = [output.index_select(-2, rows), query.index_select(-2, rows), *others]
     errors = [distance(x, y) for x, y in zip(found, exact, strict=True)]
-    return Errors(
+    return PassErrors(
         errors[0],
         plain[0],
         output_limit(plain[0], stated, dtype),
@@ -146,5 +152,5 @@ def check(work: Work, truth: Truth, which: str) -> Errors:
 
 
 def output_limit(plain: float, stated: Stated, dtype: torch.dtype) -> float:
-    """The largest error of an output that passes."""
+    """The largest error with which an output passes."""
     return allowed(plain, FACTOR, dtype, OUTPUT_ROUNDINGS) + stated.output

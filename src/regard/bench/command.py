@@ -1,4 +1,4 @@
-"""The command: the loop over settings, and what is written and printed."""
+"""The command `regard bench`: the loop over settings, and what it writes and prints."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from regard.bench.options import RESULTS
 from regard.bench.progress import Progress, progress
 from regard.bench.runner import Effort, Runner, brief, broken
 from regard.bench.settings import SUITES
-from regard.bench.store import Results, Store, StoreError
+from regard.bench.store import BenchStore, Results, StoreError
 from regard.measuring.files import json_bytes
 from regard.measuring.machine import calm_threads, machine
 from regard.measuring.words import duration
 
 INTERRUPTED = 130
-UNBROKEN = "\xa0"  # a space where no line is wrapped
+UNBROKEN = "\xa0"  # a space at which `textwrap` does not break a line
 EFFORT = {
     "cuda": Effort(seconds=3.0, longest=0.3, most=15, heads=4),
     "cpu": Effort(seconds=20.0, longest=5.0),
@@ -38,7 +38,7 @@ QUICK = {
 
 
 def carry_out(options: argparse.Namespace) -> int:
-    """Run the command; the exit code."""
+    """Run the command with parsed options and return its exit code."""
     try:
         device = pick_device(options.device)
         sizes = {"lengths": options.lengths, "hidden": options.hidden, "quick": options.quick}
@@ -53,8 +53,9 @@ def carry_out(options: argparse.Namespace) -> int:
     except KeyboardInterrupt:  # before the first setting; `run` keeps what was measured
         print("Interrupted: nothing was measured yet.", file=sys.stderr)
         return INTERRUPTED
-    except BrokenPipeError:  # as by `head`; the files are written by then
-        sys.stdout = None  # type: ignore[assignment] # or Python complains at its end
+    except BrokenPipeError:  # as when piped into `head`; the files are written by then
+        # Python would flush stdout at exit and report the broken pipe a second time.
+        sys.stdout = None  # type: ignore[assignment]
         return 1
     except OSError as error:
         print(f"Error: the results were not saved: {error}", file=sys.stderr)
@@ -62,10 +63,11 @@ def carry_out(options: argparse.Namespace) -> int:
 
 
 def run(options: argparse.Namespace, device: torch.device, jobs: list[Job]) -> int:
-    """Measure what is not measured yet, then draw and print."""
+    """Measure the settings that have no results yet, draw and print; returns the exit code."""
     out = options.out or (RESULTS if RESULTS.is_dir() else Path("regard-bench"))
-    store = Store(out, options.name or default_name(device))
+    store = BenchStore(out, options.name or default_name(device))
     if device.type == "cpu":
+        # A resumed run keeps its thread count: times with another one could not be compared.
         before = store.threads() if options.resume else None
         torch.set_num_threads(options.threads or before or calm_threads())
     about = describe(device)
@@ -81,6 +83,8 @@ def run(options: argparse.Namespace, device: torch.device, jobs: list[Job]) -> i
     except KeyboardInterrupt:
         interrupted = True
         say("interrupted: --resume goes on")
+    # Charts and files cover all results in the store; tables and the exit code only the requested
+    # settings.
     names = written(store, results) if results.measured else []
     asked = {job.setting.key for job in jobs}
     found = Results(about, options.seed, {k: m for k, m in results.measured.items() if k in asked})
@@ -101,11 +105,11 @@ def loop(
     runner: Runner,
     jobs: list[Job],
     results: Results,
-    store: Store,
+    store: BenchStore,
     budget: float | None,
     shown: Progress,
 ) -> str:
-    """Measure setting after setting, each saved at once; a sentence if the budget ended it."""
+    """Measure setting after setting and save each at once; returns a sentence if the budget ran out."""
     began = time.monotonic()
     lasted: list[float] = []
     for number, job in enumerate(jobs):
@@ -113,17 +117,18 @@ def loop(
         if not job.missing(before):
             continue
         spent = time.monotonic() - began
-        # A setting cannot be cut short, so that the longest one so far must still fit; but the first
-        # one also waits for compilers and libraries to start.
+        # A setting cannot be cut short, so the longest one so far must still fit into the budget. The
+        # first one does not count: its time includes starting compilers and libraries.
         if budget is not None and lasted and spent + max(lasted[1:] or lasted) > budget:
             left = sum(bool(job.missing(results.measured.get(job.setting.key))) for job in jobs)
             return f"budget of {duration(budget)} spent, settings left: {left}; --resume goes on"
         shown.setting(number, len(jobs), job.setting.title())
-        everybody = job.beside(before)
+        candidates = job.beside(before)
         try:
-            found = runner.measure(job.setting, everybody)
+            found = runner.measure(job.setting, candidates)
         except Exception as error:  # not even the inputs fit, or the device is lost
-            found = broken(job.setting, everybody, error)
+            found = broken(job.setting, candidates, error)
+            # Earlier results of the setting are worth more than the reason of this failure.
             if before is not None:
                 say(f"{job.setting.name} broke and keeps what it had: {brief(error)}")
                 found = before
@@ -134,7 +139,7 @@ def loop(
 
 
 def again(jobs: list[Job], results: Results) -> str:
-    """A sentence about settings that are there, but without somebody who was asked for."""
+    """A sentence about settings in the results that lack a requested candidate; empty if none does."""
     found = [job.missing(results.measured.get(job.setting.key)) for job in jobs]
     there = [job.setting.key in results.measured for job in jobs]
     lacking = [missing for missing, known in zip(found, there, strict=True) if known and missing]
@@ -144,12 +149,12 @@ def again(jobs: list[Job], results: Results) -> str:
     count = len(lacking)
     return (
         f"{count} of these setting{'s' * (count != 1)} lack{'s' * (count == 1)} results of {names}: "
-        "measured again with everybody in them, since ratios are of rounds"
+        "they are measured again with all candidates, since ratios are taken within rounds"
     )
 
 
-def written(store: Store, results: Results) -> list[str]:
-    """The names of the files, after drawing the charts where matplotlib is installed."""
+def written(store: BenchStore, results: Results) -> list[str]:
+    """The names of the result files; draws the charts first if matplotlib is installed."""
     names = [store.json.name, store.csv.name]
     if importlib.util.find_spec("matplotlib") is None:
         say("no charts: matplotlib is not installed")
@@ -160,7 +165,7 @@ def written(store: Store, results: Results) -> list[str]:
 
 
 def show(results: Results) -> None:
-    """Print every table."""
+    """Print every table, the legend, what is unavailable, and the bars."""
     for measured in results.measured.values():
         print(f"\n{present.table(measured)}")
     if results.measured:
@@ -173,7 +178,7 @@ def show(results: Results) -> None:
 
 
 def ours_failed(results: Results, keys: set[str]) -> bool:
-    """Whether one of ours failed its error check, broke, or lost its setting."""
+    """Whether one of our engines failed its error check, raised, or lost its setting."""
     rows = [row for key, m in results.measured.items() if key in keys for row in m.rows]
     return any(
         row.family == "ours" and p.status in ("failed", "pending")
@@ -183,7 +188,7 @@ def ours_failed(results: Results, keys: set[str]) -> bool:
 
 
 def show_list(jobs: list[Job], *, as_json: bool) -> None:
-    """What there is, and who is measured where."""
+    """Print suites, candidates and settings, and which candidates each setting measures."""
     candidates = [c for c in CANDIDATES if any(c in job.candidates for job in jobs)]
     if as_json:
         found = {
@@ -202,13 +207,14 @@ def show_list(jobs: list[Job], *, as_json: bool) -> None:
     print("\nCandidates")
     for candidate in candidates:
         item(candidate.name, 18, candidate.what)
-    # Few groups are measured in many settings: named by letters, a setting stays one line.
+    # Many settings share few groups of candidates: with a letter for each group, a setting fits on one
+    # line.
     groups = list(dict.fromkeys(tuple(c.name for c in job.candidates) for job in jobs))
     letters = [chr(ord("A") + number) for number in range(len(groups))]
-    print("\nWho is measured together")
+    print("\nGroups of candidates that are measured together")
     for letter, names in zip(letters, groups, strict=True):
         item(letter, 1, ", ".join(name.replace(" ", UNBROKEN) for name in names))
-    print("\nSettings, in this order, and who is measured in them")
+    print("\nSettings in the order in which they are measured, each with its group")
     columns = ("batch", "heads", "queries", "keys", "hidden", "value", "dtype")
     print("  {:27}{:>5}{:>6}{:>8}{:>6}{:>7}{:>6} {}".format("", *columns))
     for job in jobs:
@@ -219,14 +225,14 @@ def show_list(jobs: list[Job], *, as_json: bool) -> None:
 
 
 def item(name: str, wide: int, text: str) -> None:
-    """A name and what belongs to it, at 80 columns."""
+    """Print a name and its description, wrapped at 80 columns."""
     first, rest = f"  {name:<{wide}} ", " " * (wide + 3)
     lines = textwrap.fill(text, 80, initial_indent=first, subsequent_indent=rest)
     print(lines.replace(UNBROKEN, " "))
 
 
 def describe(device: torch.device) -> dict[str, Any]:
-    """The machine, without a name of its own."""
+    """Facts about the machine: hardware and versions, but not its host name."""
     about = machine(device)
     triton = importlib.util.find_spec("triton")
     about["triton"] = importlib.import_module("triton").__version__ if triton else None
@@ -236,7 +242,7 @@ def describe(device: torch.device) -> dict[str, Any]:
 
 
 def default_name(device: torch.device) -> str:
-    """`h200` for an NVIDIA H200, `cpu` for any CPU."""
+    """The default name of the result files: `h200` for an NVIDIA H200, `cpu` for any CPU."""
     if device.type == "cpu":
         return "cpu"
     words = re.findall(r"[a-z0-9]+", torch.cuda.get_device_name(device).lower())
@@ -244,7 +250,11 @@ def default_name(device: torch.device) -> str:
 
 
 def pick_device(name: str) -> torch.device:
-    """The device asked for; `auto` is the GPU where there is one."""
+    """The requested device; `auto` is the GPU if there is one.
+
+    Raises:
+        UsageError: a GPU was requested and torch sees none.
+    """
     if name == "cuda" and not torch.cuda.is_available():
         raise UsageError("--device cuda: torch sees no GPU here. Use --device cpu")
     seen = "cuda" if torch.cuda.is_available() else "cpu"
@@ -252,6 +262,6 @@ def pick_device(name: str) -> torch.device:
 
 
 def say(text: str) -> None:
-    """A sentence about the run, if there is one, apart from its results."""
+    """Print a sentence about the run to stderr, so that stdout holds only results."""
     if text:
         print(f"regard bench: {text}", file=sys.stderr)

@@ -1,7 +1,7 @@
-"""Who is measured in which setting.
+"""Which candidates are measured in which setting.
 
-Without `--peers` a CPU measures everybody everywhere. On a GPU, where time is dear and compilers are
-slow, `usual_on_gpu` is the rule: all suites together are to take half an hour on one NVIDIA H200.
+Without `--peers` a CPU measures every candidate in every setting. On a GPU `usual_on_gpu` selects
+fewer, because compilers are slow: all suites together should take half an hour on one NVIDIA H200.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ PEERS_HIDDEN, PEERS_LENGTHS = 16, (512, 2048, 8192)
 
 
 class UsageError(ValueError):
-    """A mistake in the arguments."""
+    """An invalid combination of arguments; the message says what would work."""
 
 
 class Job(NamedTuple):
-    """A setting and who is measured in it."""
+    """A setting and the candidates to measure in it."""
 
     setting: Setting
     candidates: list[Candidate]
 
     def missing(self, found: Measured | None) -> list[Candidate]:
-        """Who was asked for and is not in what was found, or has no result there."""
+        """The requested candidates without a result in `found`, the earlier results of this setting."""
         rows = {} if found is None else {row.name: row for row in found.rows}
         return [
             c
@@ -43,9 +43,10 @@ class Job(NamedTuple):
         ]
 
     def beside(self, found: Measured | None) -> list[Candidate]:
-        """Who is measured where something was found before: those too whose numbers are replaced.
+        """The candidates to run: the requested ones and those in the earlier results `found`.
 
-        Ratios are of rounds, so that all candidates of a setting have to run together.
+        Ratios are taken within rounds, so all candidates of a setting have to run together. The earlier
+        numbers of the setting are replaced.
         """
         names = {row.name for row in found.rows} if found is not None else set()
         return [c for c in CANDIDATES if c in self.candidates or c.name in names]
@@ -60,10 +61,10 @@ def chosen_jobs(
     hidden: Sequence[int] | None = None,
     quick: bool = False,
 ) -> list[Job]:
-    """The settings of the suites asked for, each once, the most important first.
+    """The settings of the requested suites, each once, the most important first.
 
     Raises:
-        UsageError: an option makes no sense here.
+        UsageError: an option does not apply to these suites, or names an unknown peer.
     """
     names = suites or list(SUITES)
     if (lengths or hidden) and "square" not in names:
@@ -74,6 +75,7 @@ def chosen_jobs(
         if name in names:
             for setting in suite(name, device, lengths=lengths, hidden=hidden, quick=quick):
                 chosen = candidates(name, setting, device, named)
+                # Suites may share a setting: it is measured once, with the candidates of all of them.
                 before = found.get(setting.key, Job(setting, [])).candidates
                 both = [c for c in CANDIDATES if c in chosen or c in before]
                 found[setting.key] = Job(setting, both)
@@ -83,22 +85,23 @@ def chosen_jobs(
 def candidates(
     name: str, setting: Setting, device: str, named: list[Candidate] | None
 ) -> list[Candidate]:
-    """Whom a suite measures in one of its settings."""
+    """The candidates that a suite measures in one of its settings."""
     if named is not None:
         chosen = named
     else:
         chosen = usual_on_gpu(name, setting) if device == "cuda" else list(CANDIDATES)
-    # What the plan picks for large calls is one of the others.
+    # `AsChosen` runs in `shapes` only: for large calls the plan picks an engine that is measured anyway.
     return [c for c in chosen if name == "shapes" or not isinstance(c, AsChosen)]
 
 
 def usual_on_gpu(name: str, setting: Setting) -> list[Candidate]:
-    """The rule for a GPU where `--peers` names nobody.
+    """The candidates for a GPU without `--peers`.
 
-    - `bars`: whom its bars compare.
-    - `shapes`: everybody but the deterministic engine, and of dots cuDNN's.
-    - `square`: ours, the compiled textbook and cuDNN's dot everywhere. At hidden 16 dot through every
-      backend, which does not depend on the hidden width, and at three lengths all other peers.
+    - `bars`: those that its bars compare.
+    - `shapes`: all but the deterministic engine; for dot only cuDNN's backend.
+    - `square`: our engines, the compiled textbook and cuDNN's dot everywhere. At hidden 16 also dot
+      through every backend, since dot does not depend on the hidden width, and at three lengths all
+      other peers.
     """
     if name == "bars":
         return [c for c in CANDIDATES if c.name in needed(setting.hidden)]
@@ -120,7 +123,11 @@ def usual_on_gpu(name: str, setting: Setting) -> list[Candidate]:
 
 
 def asked_for(peers: str, device: str) -> list[Candidate]:
-    """Ours, the device's usual dot, and the peers that are named."""
+    """Our engines, the device's usual dot, and the peers named in `--peers`.
+
+    Raises:
+        UsageError: a peer is unknown.
+    """
     wanted = [name.strip().lower() for name in peers.split(",")]
     if wanted == ["all"]:
         return list(CANDIDATES)

@@ -1,4 +1,4 @@
-"""How candidates look in charts, and what every chart has."""
+"""Colours and marks of the candidates, and parts that all charts share."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 GREY = "#666666"
-# Ours in blues, the textbook in oranges, others by a hue of their own; the marks differ too, so that
-# a chart can be read in grey.
+# Our engines are blue, the textbook orange, every other peer has its own hue. The marks differ too, so
+# a chart can be read in greyscale.
 LOOKS = {
     "as chosen": ("#56B4A9", "h"),
     "sine fast": ("#0072B2", "o"),
@@ -31,7 +31,7 @@ LOOKS = {
     "dot efficient": ("#8C8C8C", "<"),
     "dot math": ("#8C8C8C", "p"),
 }
-# Backends that may not be the yardstick: thin lines, as no ratio is over them.
+# Dot backends that are drawn as thin lines unless one is the yardstick: no ratio is taken over them.
 BACKENDS = ("dot flash", "dot efficient", "dot math")
 DOT = "dot d=64"
 EAGER = ("textbook eager", "textbook linear")
@@ -39,7 +39,7 @@ OURS = ("as chosen", "sine fast", "sine matched", "exact")
 
 
 class Point(NamedTuple):
-    """A mark; open where it was scaled from fewer heads."""
+    """A mark in a chart; open if its number was scaled from fewer heads."""
 
     x: float
     y: float
@@ -47,7 +47,7 @@ class Point(NamedTuple):
 
 
 def drawn(m: Measured, which: str) -> dict[str, Pass]:
-    """What charts show of a setting: of the eager spellings the faster, of dots the yardstick."""
+    """The passes that charts show: of the eager textbooks the faster one, of the dots the yardstick."""
     rows = {row.name: row for row in m.rows if row.passes[which].timed()}
     eager = [rows[name] for name in EAGER if name in rows]
     fastest = min(eager, key=lambda row: row.passes[which].times.median, default=None)
@@ -57,7 +57,7 @@ def drawn(m: Measured, which: str) -> dict[str, Pass]:
 
 
 def other_dots(m: Measured, which: str) -> dict[str, Pass]:
-    """Dot through backends that are not the yardstick."""
+    """The timed passes of dot backends that are not the yardstick."""
     yardstick = m.yardstick(which)
     rows = {name: m.find(name) for name in BACKENDS}
     return {
@@ -68,8 +68,9 @@ def other_dots(m: Measured, which: str) -> dict[str, Pass]:
 
 
 def draw_line(axes: Axes, name: str, points: list[Point], size: float = 4.8) -> None:
-    """A line with its marks."""
+    """Draw a line with its marks."""
     ink, mark = LOOKS[name]
+    # Our lines are drawn last, over the peers, and thin dot backends first.
     above = 2 if name in OURS else 0 if name in BACKENDS else 1
     axes.plot(
         [p.x for p in points], [p.y for p in points], color=ink, lw=thickness(name),
@@ -84,12 +85,12 @@ def draw_line(axes: Axes, name: str, points: list[Point], size: float = 4.8) -> 
 
 
 def thickness(name: str) -> float:
-    """Of a line."""
+    """Width of a candidate's line, in points."""
     return 2.0 if name in OURS else 0.8 if name in BACKENDS else 1.2
 
 
 def plain(axes: Axes) -> None:
-    """A light grid and no frame."""
+    """Style the axes with a light grid and no frame."""
     axes.minorticks_off()
     axes.grid(color=FAINT, lw=0.6)
     axes.set_axisbelow(True)
@@ -98,7 +99,7 @@ def plain(axes: Axes) -> None:
 
 
 def spelled(name: str, settings: list[Measured]) -> str:
-    """As it is shown: the yardstick with its backend, where it is the same in all settings."""
+    """A candidate's name in a legend; the yardstick's includes its backend if all settings share it."""
     if name != "dot":
         return name
     found = {row.name for m in settings for w in PASSES if (row := m.yardstick(w)) is not None}
@@ -106,7 +107,7 @@ def spelled(name: str, settings: list[Measured]) -> str:
 
 
 def head(figure: Figure, headline: str, results: Results, m: Measured | None, high: float) -> None:
-    """What the picture shows, where it was measured, and what an open mark means."""
+    """Write the headline, and below it the sizes, the machine and what an open mark means."""
     about = results.machine
     place = about["name"] if about["device"] == "cuda" else f"{about['threads']} CPU threads"
     text = f"{place}, torch {about['torch']}"

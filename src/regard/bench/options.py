@@ -1,7 +1,7 @@
-"""The options of `regard bench`. Nothing here loads torch: help, mistakes and completion are quick.
+"""The options of `regard bench`. Nothing here loads torch, so help, errors and completion are quick.
 
-argparse, since `python -m regard.bench` must run where only torch is installed; `regard bench` hands
-its arguments on to it.
+The parser is argparse's, because `python -m regard.bench` must run where only torch is installed.
+`regard bench` passes its arguments on to it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from regard.bench.settings import SUITES
 
 RESULTS = Path("benchmarks/results")
 MOST_THREADS = 4096
-# Of a length or a hidden layer.
+# The largest length or hidden width that is accepted.
 LARGEST = 2**24
 ABOUT = """\
 Measure additive attention on this machine: ours and every peer, in turns in one
@@ -37,10 +37,14 @@ What was measured is kept; --resume goes on."""
 
 
 class OneLine(argparse.ArgumentParser):
-    """Says a mistake in one line, as all commands do."""
+    """A parser that reports an error in one line, as all commands do."""
 
     def error(self, message: str) -> NoReturn:
-        """Without the usage, which is longer than a screen, and with the option that was meant."""
+        """Exit with the message and the option that was probably meant.
+
+        argparse would print the usage too, which is longer than a screen.
+        """
+        # argparse's message may hold several arguments and `--option=value`: keep the first name.
         unknown = (
             message.removeprefix("unrecognized arguments: ").partition(" ")[0].partition("=")[0]
         )
@@ -50,13 +54,13 @@ class OneLine(argparse.ArgumentParser):
 
 
 def parser() -> argparse.ArgumentParser:
-    """All options."""
+    """The argument parser with all options."""
     found = OneLine(
         prog="regard bench",
         description=ABOUT,
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,  # a part of a name must not start a long measurement
+        allow_abbrev=False,  # an abbreviated option must not start a long measurement
     )
     add = found.add_argument
     add("--suite", action="append", choices=list(SUITES), help="may be repeated (default: all)")
@@ -67,7 +71,7 @@ def parser() -> argparse.ArgumentParser:
     add(
         "--peers",
         metavar="NAME,NAME",
-        help="these peers alone, in every setting; 'none' for ours and dot, 'all' for everybody "
+        help="only these peers, in every setting; 'none' for ours and dot, 'all' for all candidates "
         "(default: on a GPU what each suite needs, see --list)",
     )
     add(
@@ -98,41 +102,45 @@ def parser() -> argparse.ArgumentParser:
     add(
         "--list",
         action="store_true",
-        help="list suites, settings and who is measured, measure nothing",
+        help="list suites, candidates and settings without measuring",
     )
     add("--json", action="store_true", help="print JSON in place of the tables")
     return found
 
 
 def sizes(text: str) -> tuple[int, ...]:
-    """`512,1024` as numbers."""
+    """Parse `512,1024` as a tuple of sizes."""
     try:
         found = tuple(int(part) for part in text.split(","))
     except ValueError:
         found = ()
     if not found or min(found) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no list of sizes, as 512,1024 is")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of sizes such as 512,1024")
     if max(found) > LARGEST:
-        raise argparse.ArgumentTypeError(f"{max(found):,} is too large, {LARGEST:,} is the most")
+        raise argparse.ArgumentTypeError(
+            f"{max(found):,} is too large, the largest size is {LARGEST:,}"
+        )
     return found
 
 
 def count(text: str) -> int:
-    """A number of threads."""
+    """Parse a number of threads."""
     if not text.isdecimal() or not 1 <= int(text) <= MOST_THREADS:
-        raise argparse.ArgumentTypeError(f"{text!r} is no count from 1 to {MOST_THREADS}")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a count from 1 to {MOST_THREADS}")
     return int(text)
 
 
 def seed(text: str) -> int:
-    """A seed that torch takes."""
+    """Parse a seed that torch accepts."""
     if not text.isdecimal() or int(text) >= 2**63:
-        raise argparse.ArgumentTypeError(f"{text!r} is no seed: a whole number below 2**63 is one")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a seed: use a whole number from 0 to below 2**63"
+        )
     return int(text)
 
 
 def folder(text: str) -> Path:
-    """A folder, or a place where one can be made."""
+    """Parse the path of a folder, which may not exist yet."""
     path = Path(text)
     if path.exists() and not path.is_dir():
         raise argparse.ArgumentTypeError(f"{text!r} is a file; name a folder")
@@ -140,18 +148,20 @@ def folder(text: str) -> Path:
 
 
 def positive(text: str) -> float:
-    """A number of seconds."""
+    """Parse a positive number of seconds."""
     try:
         found = float(text)
     except ValueError:
         found = 0.0
     if not found > 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is no positive number of seconds")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number of seconds")
     return found
 
 
 def file_name(text: str) -> str:
-    """A name that stays in its folder."""
+    """Parse a file name that cannot leave its folder."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no file name: use letters, digits, - and _")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a file name: use letters, digits, - and _"
+        )
     return text

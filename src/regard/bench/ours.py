@@ -1,4 +1,4 @@
-"""Ours, engine by engine."""
+"""Our candidates: `regard.attention` by engine."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from regard.bench.tensors import Tensors, additive_score
 
 
 class Ours(Candidate):
-    """`regard.attention` with an engine asked for by name, which runs or refuses."""
+    """`regard.attention` with an engine requested by name, which runs or refuses."""
 
     family = "ours"
     engine: ClassVar[str] = "sine"
     series: ClassVar[str] = "matched"
 
     def engine_on(self, device: torch.device) -> str | None:
-        """The engine's name."""
+        """The name of the engine to request on this device."""
         return self.engine
 
     def available(self, tensors: Tensors) -> str | None:
-        """The library's own reasons, first line first."""
+        """The reasons that the library gives for refusing; None if the engine runs."""
         t, score = tensors, additive_score(tensors, self.series)
         engine = self.engine_on(t.device)
         try:
@@ -38,7 +38,7 @@ class Ours(Candidate):
         return None if plan.engine else "; ".join(plan.refused.get(engine, ["it refuses"]))
 
     def prepare(self, tensors: Tensors) -> Prepared:
-        """A score of its own."""
+        """A call with its own score, whose parameter is v."""
         score = additive_score(tensors, self.series)
         engine = self.engine_on(tensors.device)
 
@@ -49,22 +49,22 @@ class Ours(Candidate):
 
 
 class AsChosen(Ours):
-    """What a caller gets who names no engine."""
+    """The engine that the plan picks if the caller names none."""
 
     name = "as chosen"
     what = "regard.attention as it is called without naming an engine: the plan's choice"
 
     def engine_on(self, device: torch.device) -> str | None:
-        """None: the plan picks."""
+        """None, so that the plan picks."""
         return None
 
     def available(self, tensors: Tensors) -> str | None:
-        """Some engine always serves."""
+        """None: the plan always finds an engine."""
         return None
 
 
 class SineFast(Ours):
-    """The shorter series."""
+    """The engine `sine` with the shorter series."""
 
     name, series = "sine fast", "fast"
     what = "additive attention as a matrix product, the series of rank 4 for values"
@@ -72,7 +72,7 @@ class SineFast(Ours):
 
 
 class SineMatched(Ours):
-    """The longer series."""
+    """The engine `sine` with the longer series."""
 
     name, series = "sine matched", "matched"
     what = (
@@ -83,33 +83,34 @@ class SineMatched(Ours):
 
 
 class Exact(Ours):
-    """The pairwise kernel of the device."""
+    """The device's kernel that evaluates tanh itself."""
 
     name = "exact"
     what = "additive attention with tanh itself, in tiles, never the [Q, L, hidden] tensor"
 
     def engine_on(self, device: torch.device) -> str:
-        """One exact engine on each device."""
+        """The exact engine of the device; each device has one."""
         return "cpu" if device.type == "cpu" else "triton"
 
 
 class ExactDeterministic(Exact):
-    """The same with sums in its backward pass that do not depend on their order."""
+    """The exact kernel with a deterministic backward pass: no atomic additions."""
 
     name = "exact determ."
     what = "the same under torch.use_deterministic_algorithms: bit-identical from run to run"
 
     def available(self, tensors: Tensors) -> str | None:
-        """Where there is a difference to measure."""
+        """The CPU engine is always deterministic, so there is nothing more to measure there."""
         if tensors.device.type == "cpu":
             return "the engine for the CPU is deterministic as it is"
         return super().available(tensors)
 
     @contextmanager
-    def context(self) -> Iterator[None]:  # type: ignore[override] # a function that gives one
-        """Deterministic algorithms, then as it was."""
+    def context(self) -> Iterator[None]:  # type: ignore[override] # the decorator returns the context
+        """Enable deterministic algorithms, and restore the caller's setting afterwards."""
         before = torch.are_deterministic_algorithms_enabled()
         only_warn = torch.is_deterministic_algorithms_warn_only_enabled()
+        # Operators of torch without a deterministic version warn on every call.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             torch.use_deterministic_algorithms(True, warn_only=True)

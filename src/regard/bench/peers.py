@@ -1,4 +1,4 @@
-"""What others have. A new peer is one class here, added to `PEERS`.
+"""The peers: other implementations to compare with. A new peer is one class here, added to `PEERS`.
 
 a (B, H, Q, N), b (B, H, L, N), value (B, H, L, E), v (H, N).
 """
@@ -25,71 +25,72 @@ from regard.scores import ScaledDot
 
 
 def textbook_summed(a: Tensor, b: Tensor, value: Tensor, v: Tensor) -> Tensor:
-    """Additive attention as it is taught: builds the [Q, L, N] tensor, then sums v times it over N.
+    """Additive attention as textbooks write it: builds the [Q, L, N] tensor, then sums v times it over N.
 
-    Another formulation than `measuring.textbook.additive`, which multiplies by v as a matrix. It is kept
-    for two reasons: Inductor fuses this sum into its tanh and never stores the tensor, which makes
-    the compiled textbook as fast as it can be; and its error in the setting's dtype is what the
-    error gate of every committed result is set by.
+    `measuring.textbook.additive` multiplies by v as a matrix instead. This formulation is kept for two
+    reasons. Inductor fuses the sum with the tanh and never stores the tensor, which makes the compiled
+    textbook as fast as it can be. And the error gate of every committed result was set by its error in
+    the setting's dtype.
     """
     pairs = torch.tanh(a.unsqueeze(-2) + b.unsqueeze(-3))
     return torch.softmax((pairs * v[:, None, None]).sum(-1), -1) @ value
 
 
 def dot(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Scaled dot product attention, written out."""
+    """Scaled dot product attention, written out in plain PyTorch."""
     return textbook.attention(ScaledDot(), query, key, value)
 
 
 class Eager(Candidate):
-    """The textbook."""
+    """The textbook formula in eager PyTorch."""
 
     name, family, tensors, heavy = "textbook eager", "textbook", 4, True
     what = "the textbook's formula in eager PyTorch, v * tanh(a + b) summed"
 
     def prepare(self, tensors: Tensors) -> Prepared:
-        """Nothing to build."""
+        """The formula on the inputs' own v."""
         v = tensors.v
         return Prepared(lambda a, b, value: textbook_summed(a, b, value, v), [v])
 
 
 class EagerLinear(Candidate):
-    """The textbook with v as a linear layer to one number, as most code has it."""
+    """The textbook with v as a linear layer with one output, as most code writes it."""
 
     name, family, tensors, heavy = "textbook linear", "textbook", 3, True
     what = "the textbook's formula in eager PyTorch, v as a linear layer"
 
     def prepare(self, tensors: Tensors) -> Prepared:
-        """A score that holds v."""
+        """The formula on a score that holds a copy of v."""
         score = additive_score(tensors)
         return Prepared(lambda a, b, value: textbook.attention(score, a, b, value), [score.v])
 
 
 class Compiled(Candidate):
-    """The textbook under torch.compile, in the spelling that Inductor fuses."""
+    """The textbook under torch.compile, in the formulation that Inductor fuses."""
 
     name, family, tensors, heavy = "textbook compiled", "textbook", 2, True
     what = "the textbook's formula under torch.compile, for these very sizes"
 
     def available(self, tensors: Tensors) -> str | None:
-        """Whatever the compiler needs."""
+        """The reason torch.compile cannot run here; None if it can."""
         return no_compiler(tensors)
 
     def prepare(self, tensors: Tensors) -> Prepared:
-        """Compiled at the first call."""
+        """The compiled function; it compiles at its first call."""
         v, compiled = tensors.v, torch.compile(textbook_summed, fullgraph=True, dynamic=False)
         return Prepared(lambda a, b, value: compiled(a, b, value, v), [v])
 
 
 class Flex(Candidate):
-    """FlexAttention, the score unrolled over the hidden units of captured tensors."""
+    """FlexAttention with a `score_mod` that unrolls the sum over hidden units."""
 
     name, family, heavy = "FlexAttention", "peer", True
     what = "torch's FlexAttention, a score_mod that adds v[n] tanh(a[i, n] + b[j, n]) for each n"
+    # Every hidden unit is unrolled into code of the kernel, and the backward pass unrolls more.
     most_hidden, most_hidden_backward = 32, 16
 
     def available(self, tensors: Tensors) -> str | None:
-        """Compiled on a GPU, and for few hidden units."""
+        """The reason it is not measured here: no GPU, many hidden units or a single query."""
         s = tensors.setting
         if tensors.device.type != "cuda":
             return "it is fast on a GPU alone"
@@ -100,17 +101,18 @@ class Flex(Candidate):
         return no_compiler(tensors)
 
     def no_backward(self, setting: Setting) -> str | None:
-        """Its backward pass unrolls more still."""
+        """A reason beyond 16 hidden units; None up to there."""
         most = self.most_hidden_backward
         return None if setting.hidden <= most else f"backward measured up to hidden {most}"
 
     def prepare(self, tensors: Tensors) -> Prepared:
-        """Compiled at the first call."""
+        """The compiled attention; it compiles at its first call."""
         from torch.nn.attention.flex_attention import flex_attention
 
         v, s = tensors.v, tensors.setting
-        # Its own q k is not wanted: the least width that it takes, and not a and b themselves, which
-        # Inductor cannot both capture and take.
+        # FlexAttention always computes q k, which `score_mod` ignores: give it zeros of the smallest
+        # width it accepts. They cannot be a and b, because Inductor does not allow a tensor to be both
+        # an input and captured by `score_mod`.
         query = v.new_zeros(s.batch, s.heads, s.len_q, 16)
         key = v.new_zeros(s.batch, s.heads, s.len_k, 16)
 
@@ -123,7 +125,7 @@ class Flex(Candidate):
                     )
                     term = v[i_h, n] * torch.tanh(left + right)
                     total = term if total is None else total + term
-                return total  # type: ignore[return-value] # there are hidden units
+                return total  # type: ignore[return-value] # not None: there is a hidden unit
 
             return flex_attention(query, key, value, score_mod=score_mod)  # type: ignore[return-value]
 
@@ -132,13 +134,13 @@ class Flex(Candidate):
 
 
 class Keras(Candidate):
-    """Keras AdditiveAttention on torch; it knows one head, so that heads go into its batch."""
+    """Keras AdditiveAttention on torch. It has no heads, so heads are folded into its batch."""
 
     name, family, tensors, heavy = "Keras", "peer", 4, True
     what = "keras.layers.AdditiveAttention on torch, heads folded into the batch"
 
     def available(self, tensors: Tensors) -> str | None:
-        """Whether keras is there, and on torch."""
+        """The reason it cannot run: keras is not installed, or runs on another backend."""
         if importlib.util.find_spec("keras") is None:
             return "keras is not installed"
         os.environ.setdefault("KERAS_BACKEND", "torch")  # read when keras is imported
@@ -149,7 +151,7 @@ class Keras(Candidate):
         return None if backend == "torch" else f"keras runs on {backend} here, not on torch"
 
     def prepare(self, tensors: Tensors) -> Prepared:
-        """A layer whose scale is v."""
+        """A Keras layer whose scale is v."""
         keras: Any = importlib.import_module("keras")
         s = tensors.setting
         place = "gpu:0" if tensors.device.type == "cuda" else "cpu:0"
@@ -161,14 +163,14 @@ class Keras(Candidate):
             scale.copy_(tensors.v[0])
 
         def step(a: Tensor, b: Tensor, value: Tensor) -> Tensor:
-            with keras.device(place):  # it moves its inputs to where it thinks that it runs
+            with keras.device(place):  # keras moves its inputs to its current device
                 folded = layer([a.flatten(0, 1), value.flatten(0, 1), b.flatten(0, 1)])
             return folded.unflatten(0, a.shape[:2])
 
         return Prepared(step, [scale])
 
 
-class Dot(Candidate):
+class SdpaDot(Candidate):
     """PyTorch's scaled dot product attention through one backend: the yardstick."""
 
     family = "dot"
@@ -176,13 +178,16 @@ class Dot(Candidate):
     label: ClassVar[str]
 
     def available(self, tensors: Tensors) -> str | None:
-        """Ask SDPA by a small call on one head; its own reason says only that no kernel fits."""
+        """The reason SDPA lacks this backend, found by a small call on one head.
+
+        SDPA's own message says only that no kernel is available.
+        """
         query, key, value = (
             x.detach()[:1, :1, :128] for x in (tensors.dot_query, tensors.dot_key, tensors.value)
         )
         try:
             with warnings.catch_warnings(), self.context():
-                warnings.simplefilter("ignore")  # why each backend refuses, at length
+                warnings.simplefilter("ignore")  # SDPA warns at length why each backend refuses
                 F.scaled_dot_product_attention(query, key, value)
         except RuntimeError:
             dims = f"dims {DOT_DIM} and {value.shape[-1]}"
@@ -190,26 +195,26 @@ class Dot(Candidate):
         return None
 
     def context(self) -> AbstractContextManager[object]:
-        """This backend and no other."""
+        """A context that allows only this backend."""
         return sdpa_kernel(self.backend)
 
     def prepare(self, tensors: Tensors) -> Prepared:
-        """Nothing to build."""
+        """SDPA itself, without further parameters."""
         return Prepared(F.scaled_dot_product_attention, [])
 
 
-class DotMath(Dot):
-    """The one that is written out, and builds the [Q, L] matrix."""
+class DotMath(SdpaDot):
+    """SDPA's math backend, which builds the [Q, L] matrix."""
 
     tensors, heavy = 4, True
 
     def held(self, setting: Setting) -> Held:
-        """No hidden units, and no halves: SDPA computes this in fp32 at least."""
+        """[Q, L] tensors in at least fp32: SDPA's math backend converts half precision to fp32."""
         return Held(self.tensors, "[Q, L]", setting.pairs, max(setting.torch_dtype.itemsize, 4))
 
 
-def dot_through(backend: SDPBackend, label: str, kind: type[Dot] = Dot) -> Dot:
-    """A yardstick by its backend."""
+def dot_through(backend: SDPBackend, label: str, kind: type[SdpaDot] = SdpaDot) -> SdpaDot:
+    """The dot candidate of an SDPA backend."""
     body = {
         "name": f"dot {label}",
         "backend": backend,
@@ -220,7 +225,7 @@ def dot_through(backend: SDPBackend, label: str, kind: type[Dot] = Dot) -> Dot:
 
 
 def no_compiler(tensors: Tensors) -> str | None:
-    """Why torch.compile would not work here."""
+    """The reason torch.compile does not work here; None if it does."""
     if tensors.device.type == "cuda" and importlib.util.find_spec("triton") is None:
         return "torch.compile needs triton for a GPU, which is not installed"
     return None

@@ -1,4 +1,4 @@
-"""Charts that are not by length: speed-up by named shape, error against time."""
+"""Charts whose axis is not the length: speed-up by named shape, and error against time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 
 def shapes_figure(settings: list[Measured], results: Results) -> Figure:
-    """Speed-up over the faster textbook, for each named shape and engine; on a GPU, of both times."""
+    """A figure of the speed-up over the faster textbook for each named shape and engine.
+
+    On a GPU it has two rows of panels: for eager calls and for device times.
+    """
     order = [shape.name for shape in shapes("cpu")]
     settings = sorted(settings, key=lambda m: order.index(m.setting.name))
     kinds = {"": settings}
@@ -49,9 +52,10 @@ def shapes_figure(settings: list[Measured], results: Results) -> Figure:
 
 
 def shapes_panel(axes: Axes, settings: list[Measured], which: str) -> None:
-    """One bar for each shape and engine of ours."""
+    """Draw one bar for each shape and each of our engines."""
     values, step = [], 0.2
     for y, m in enumerate(settings):
+        # The textbook over ours, so a longer bar is a faster engine.
         base = m.fastest("textbook", which)
         found = {name: m.ratio(base, m.find(name), which) for name in OURS}
         timed = {name: ratio.median for name, ratio in found.items() if ratio is not None}
@@ -60,6 +64,7 @@ def shapes_panel(axes: Axes, settings: list[Measured], which: str) -> None:
             values.append(ratio)
     axes.axvline(1, color=LOOKS["textbook eager"][0], lw=1.2, zorder=5)
     axes.set_xscale("log")
+    # 1x is always visible, and the right side has room for the value at the longest bar.
     span = [*values, 1.0]
     axes.set_xlim(min(span) / 1.6, max(span) * 2.2)
     axes.xaxis.set_major_locator(LogLocator(10, subs=(1.0, 2.0, 5.0), numticks=12))
@@ -72,14 +77,14 @@ def shapes_panel(axes: Axes, settings: list[Measured], which: str) -> None:
 
 
 def two_lines(m: Measured) -> str:
-    """The name of a shape and its sizes."""
+    """A tick label: the name of a shape, and below it its sizes."""
     s = m.setting
     steps = " steps" if s.loop else ""
     return f"{s.name}\nbatch {s.batch}, {s.len_q}{steps} x {s.len_k}"
 
 
 def bar(axes: Axes, y: float, value: float, ink: str, step: float) -> None:
-    """From 1x to the value, with the value behind it."""
+    """Draw a bar from 1x to the value, followed by the value."""
     axes.barh(y, value - 1, left=1, height=0.86 * step, color=ink, zorder=3)
     axes.annotate(
         f"{number(value)}x", (max(value, 1.0), y), (4, 0), textcoords="offset points", va="center",
@@ -88,7 +93,8 @@ def bar(axes: Axes, y: float, value: float, ink: str, step: float) -> None:
 
 
 def error_figure(square: list[Measured], results: Results) -> Figure:
-    """Error against time at one length, for the narrowest and the widest hidden."""
+    """A figure of error against time at one length, for the narrowest and the widest hidden layer."""
+    # The length measured at most hidden widths; in a tie 4096, where the bars are, else the longest.
     lengths = sorted({m.setting.len_q for m in square})
     most = max(lengths, key=lambda n: (sum(m.setting.len_q == n for m in square), n == 4096, n))
     shown = sorted((m for m in square if m.setting.len_q == most), key=lambda m: m.setting.hidden)
@@ -109,7 +115,7 @@ def error_figure(square: list[Measured], results: Results) -> Figure:
 
 
 def mark_legend(figure: Figure, names: dict[str, str]) -> None:
-    """What the marks are."""
+    """Add a legend of the marks."""
     entries = [
         Line2D(
             [], [], color=LOOKS[n][0], marker=LOOKS[n][1], ls="", ms=10 if n == "dot" else 7,
@@ -124,7 +130,7 @@ def mark_legend(figure: Figure, names: dict[str, str]) -> None:
 
 
 def error_panel(axes: Axes, m: Measured, which: str) -> None:
-    """One setting and pass."""
+    """Draw the errors and times of one setting and pass."""
     found = {name: p for name, p in drawn(m, which).items() if p.error}
     marks = {
         n: Point(p.times.median, p.error or 0, p.scaled_from is not None) for n, p in found.items()
@@ -148,7 +154,7 @@ def error_panel(axes: Axes, m: Measured, which: str) -> None:
 
 
 def limits(axes: Axes, points: list[Point]) -> None:
-    """Room around the marks, and no axis so short that it has no ticks."""
+    """Set limits with room around the marks, and wide enough for each axis to have ticks."""
     low, high = min(p.x for p in points), max(p.x for p in points)
     reach = max(high / low, 4.0)
     axes.set_xlim(low / reach**0.1, high * reach**0.1)

@@ -1,4 +1,4 @@
-"""The results for a person at a terminal, in plain text at 80 columns."""
+"""The results as plain text for a terminal of 80 columns."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ import textwrap
 from collections.abc import Iterable
 from typing import Any
 
-from regard.bench.bars import Outcome
+from regard.bench.bars import BarOutcome
 from regard.bench.candidate import BOTH, FORWARD, PASSES
-from regard.bench.results import Measured, Pass, Row
+from regard.bench.results import BenchRow, Measured, Pass
 from regard.measuring.words import number
 
 WIDTH = 80
 MIB = 2**20
 LEGEND = (
-    "Times are medians in ms, on a GPU of its own work; ~ is scaled by heads, * is an eager time, since "
-    "the call could not be captured in a CUDA graph. dot: times the time of plain dot product "
-    "attention (d=64, named above each table), which is another formula. txt: how many times faster "
-    "than the faster textbook. MiB: peak above the inputs, forward+backward. Errors are relative, "
-    "against fp64: of the output, and of the gradient of a."
+    "Times are medians in ms, on a GPU of the device's own work. ~: scaled up from fewer heads. *: an "
+    "eager time, because the call could not be captured in a CUDA graph. dot: time over that of plain "
+    "dot product attention (d=64, backend named above each table), which is another formula. txt: "
+    "speed-up over the faster textbook. MiB: peak memory above the inputs, forward+backward. Errors are "
+    "relative, against fp64: of the output (out) and of the gradient of a (da)."
 )
 GROUPS = f"{'':17}{'forward':^21} {'forward+backward':^21}{'peak':>8}{'error':^12}".rstrip()
 COLUMNS = f"{'':17}{'ms':>7}{'dot':>7}{'txt':>7} {'ms':>7}{'dot':>7}{'txt':>7}{'MiB':>8}{'out':>6}{'da':>6}"
 
 
 def table(m: Measured) -> str:
-    """One setting: a line for each candidate, then what has no time and why."""
+    """The table of one setting: a line for each candidate, then the reasons for missing times."""
     lines = textwrap.wrap(m.setting.title(), WIDTH)
     bases = {which: m.yardstick(which) for which in PASSES}
     names = sorted({row.name for row in bases.values() if row is not None})
@@ -43,8 +43,8 @@ def table(m: Measured) -> str:
     return "\n".join(lines)
 
 
-def eager_lines(rows: list[Row]) -> list[str]:
-    """The second time of a GPU: what a caller waits, forward and forward+backward."""
+def eager_lines(rows: list[BenchRow]) -> list[str]:
+    """Lines with the eager times of a GPU, forward and forward+backward; empty on the CPU."""
     found = []
     for row in rows:
         times = [row.passes[which].eager_ms() for which in PASSES]
@@ -61,7 +61,7 @@ def eager_lines(rows: list[Row]) -> list[str]:
 
 
 def left_out(settings: Iterable[Measured]) -> str:
-    """What was not available in some setting, each reason once."""
+    """A list of candidates that were unavailable in some setting, each reason once."""
     found: dict[tuple[str, str], int] = {}
     total = 0
     for m in settings:
@@ -77,14 +77,14 @@ def left_out(settings: Iterable[Measured]) -> str:
 
 
 def bullet(text: str) -> list[str]:
-    """Wrapped lines behind a mark."""
+    """The text as wrapped lines of a bullet point."""
     return textwrap.wrap(
         text, WIDTH, initial_indent="  - ", subsequent_indent="    ", break_on_hyphens=False
     )
 
 
-def line(m: Measured, row: Row) -> str:
-    """One candidate."""
+def line(m: Measured, row: BenchRow) -> str:
+    """One line of the table: times, ratios, memory and errors of a candidate."""
     cells = f"{row.name:<17}"
     for which in PASSES:
         over = m.over(row, which)
@@ -98,7 +98,7 @@ def line(m: Measured, row: Row) -> str:
 
 
 def time_cell(p: Pass) -> str:
-    """Milliseconds; never a time for what failed its check."""
+    """Milliseconds with their marks; `-` for a pass without a time or with a failed check."""
     if not p.timed():
         return "-"
     marks = f"{'~' if p.scaled_from else ''}{'*' if p.captured is False else ''}"
@@ -106,19 +106,19 @@ def time_cell(p: Pass) -> str:
 
 
 def ratio_cell(over: dict[str, Any] | None, inverse: bool = False) -> str:
-    """A factor, of time or of speed."""
+    """A ratio of times, or its inverse as a speed-up."""
     if over is None:
         return "-"
     return f"{number(1 / over['ratio'] if inverse else over['ratio'])}x"
 
 
 def error_cell(p: Pass) -> str:
-    """One digit: more would be noise."""
+    """The error with one digit; further digits would be noise."""
     return "-" if p.error is None else f"{p.error:.0e}"
 
 
-def bars_table(outcomes: list[Outcome]) -> str:
-    """The bars: measured, the same from eager times, bar, aim, met or missed."""
+def bars_table(outcomes: list[BarOutcome]) -> str:
+    """The table of bars: measured number, the same from eager times, bar, aim, met or missed."""
     lines = [f"{'':<34}{'measured':>9}{'eager':>9}{'bar':>12}{'aim':>9}"]
     for o in outcomes:
         word = "met" if o.met else "MISSED"
@@ -132,5 +132,5 @@ def bars_table(outcomes: list[Outcome]) -> str:
 
 
 def legend() -> str:
-    """What the columns mean."""
+    """The explanation of the columns, wrapped."""
     return textwrap.fill(LEGEND, WIDTH)

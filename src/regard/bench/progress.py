@@ -1,4 +1,4 @@
-"""How far a run is: a bar by rich where it is installed and there is a terminal, else lines."""
+"""Progress of a run: a bar of rich on a terminal where rich is installed, else plain lines."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from regard.measuring.words import duration
 
 
 class Progress(Protocol):
-    """Told of every setting and of every step in it."""
+    """Receives every setting and every step within it."""
 
     def setting(self, number: int, total: int, title: str) -> None:
         """A setting begins; `number` counts from 0."""
@@ -23,14 +23,15 @@ class Progress(Protocol):
 
 
 class Lines:
-    """One line for each setting, on stderr."""
+    """Progress as one line on stderr for each setting."""
 
     def __init__(self) -> None:
         self.began = time.monotonic()
         self.first: int | None = None
 
     def setting(self, number: int, total: int, title: str) -> None:
-        """Say what begins, and about how long the rest takes."""
+        """Print the setting that begins, and an estimate of the time left."""
+        # A resumed run skips settings that are done: they must not count as fast ones.
         self.first = number if self.first is None else self.first
         done = number - self.first
         left = ""
@@ -40,12 +41,12 @@ class Lines:
         print(f"[{number + 1}/{total}] {title}{left}", file=sys.stderr, flush=True)
 
     def step(self, text: str) -> None:
-        """Too much for lines."""
+        """Do nothing: a line for each step would be too many."""
 
 
 @contextmanager
 def progress() -> Iterator[Progress]:
-    """A way to say how far it is."""
+    """A progress display that suits stderr."""
     if not sys.stderr.isatty() or importlib.util.find_spec("rich") is None:
         yield Lines()
         return
@@ -61,11 +62,11 @@ def progress() -> Iterator[Progress]:
         TimeElapsedColumn(),
     )
     with RichProgress(*columns, console=Console(stderr=True), transient=True) as bar:
-        yield Bar(bar, bar.add_task("preparing", total=1))
+        yield ProgressBar(bar, bar.add_task("preparing", total=1))
 
 
-class Bar:
-    """The same on a bar of rich."""
+class ProgressBar:
+    """Progress on a bar of rich."""
 
     def __init__(self, bar: object, task: object) -> None:
         self.bar, self.task, self.name = bar, task, ""
@@ -76,9 +77,9 @@ class Bar:
         self.update(description=self.name, completed=number, total=total)
 
     def step(self, text: str) -> None:
-        """Say what is done at the moment."""
+        """Show the current step behind the setting's name."""
         self.update(description=f"{self.name}: {text}")
 
     def update(self, **fields: object) -> None:
-        """Hand on to rich, which is imported only where this class is used."""
+        """Update the bar. It is typed as `object`, since rich is imported only where there is a bar."""
         self.bar.update(self.task, **fields)  # type: ignore[attr-defined]

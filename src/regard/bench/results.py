@@ -1,4 +1,4 @@
-"""What was measured, as plain values, to and from JSON; and the ratios that follow from it."""
+"""Results of measurements as plain values, to and from JSON, and the ratios computed from them."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from regard.bench.candidate import BOTH, FORWARD, PASSES, Candidate
 from regard.bench.settings import Setting
 from regard.measuring.times import Times, finite
 
-# `pending` is left only where a setting was interrupted or broke as a whole.
+# `pending` remains only if a setting was interrupted or failed as a whole.
 Status = Literal["pending", "measured", "unavailable", "skipped", "failed"]
-# The yardstick: the first of these that there is, else the fastest dot.
+# The yardstick is the first of these that has a time, else the fastest dot.
 YARDSTICKS = ("dot cuDNN", "dot flash")
 
 
 @dataclass
 class Pass:
-    """One pass of one candidate.
+    """Results of one pass of one candidate.
 
     Attributes:
-        status: whether there is a time, and if not, `reason` says why.
-        times: seconds of a call in each round, scaled to all heads; on a GPU its own time.
-        eager: on a GPU, seconds that a caller waits, Python and launches included, likewise scaled.
-        captured: on a GPU, whether `times` are of replays of a recorded call; if not,
-            `capture_error` says why, and they are of the eager call.
-        bytes: at the peak above the inputs, gradients included, scaled to all heads.
-        scaled_from: the heads that were run, where it was not all of them.
-        error: of the output for a forward pass, of the gradient of a for a backward one;
-            `plain_error` is that of the textbook in the same dtype, `limit` what would pass.
-        others_error: the worst of the other gradients.
+        status: whether there is a time; if not, `reason` says why.
+        times: seconds per call in each round, scaled to all heads; on a GPU the device's time.
+        eager: on a GPU, seconds that a caller waits, including Python and launches, scaled likewise.
+        captured: on a GPU, whether `times` are of replays of a CUDA graph; if not, `capture_error` says
+            why, and `times` are of eager calls.
+        bytes: peak memory above the inputs, gradients included, scaled to all heads.
+        scaled_from: number of heads that were run, if not all of them.
+        error: of the output for a forward pass, of the gradient of a for a backward one.
+            `plain_error` is the textbook's error in the same dtype, `limit` the largest that passes.
+        others_error: the worst error of the other gradients.
     """
 
     status: Status = "pending"
@@ -46,15 +46,15 @@ class Pass:
     capture_error: str = ""
 
     def timed(self) -> bool:
-        """Whether there is a time to show: never for one whose check failed."""
+        """Whether there is a time to show; never for a pass whose error check failed."""
         return self.status == "measured" and bool(self.times.samples)
 
     def eager_ms(self) -> float | None:
-        """Milliseconds that a caller waits, where that was measured."""
+        """Median milliseconds that a caller waits; None if that was not measured."""
         return 1e3 * self.eager.median if self.timed() and self.eager.samples else None
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON; seconds and bytes."""
+        """Fields for JSON, in seconds and bytes."""
         return {
             "status": self.status,
             "reason": self.reason or None,
@@ -73,11 +73,12 @@ class Pass:
 
     @classmethod
     def from_dict(cls, found: dict[str, Any]) -> Pass:
-        """What `as_dict` gave."""
+        """The pass that `as_dict` wrote."""
         seconds = found["seconds"]
         return cls(
             found["status"],
             found["reason"] or "",
+            # Only the samples are read back: medians and quartiles are computed from them again.
             Times(list(seconds["samples"]) if seconds else []),
             found["peak_bytes"],
             found["scaled_from_heads"],
@@ -92,8 +93,8 @@ class Pass:
 
 
 @dataclass
-class Row:
-    """One candidate in one setting."""
+class BenchRow:
+    """Results of one candidate in one setting."""
 
     name: str
     family: str
@@ -101,14 +102,15 @@ class Row:
     passes: dict[str, Pass]
 
     @classmethod
-    def start(cls, candidate: Candidate) -> Row:
-        """Nothing measured yet."""
+    def start(cls, candidate: Candidate) -> BenchRow:
+        """A row with nothing measured yet."""
         passes = {which: Pass() for which in PASSES}
         return cls(candidate.name, candidate.family, candidate.what, passes)
 
     def reasons(self, *statuses: Status) -> list[str]:
-        """Why there is no time, for passes in these statuses; one that both share once."""
+        """Why passes with these statuses have no time; a reason that both passes share appears once."""
         found = {w: p.reason for w, p in self.passes.items() if p.reason and p.status in statuses}
+        # The same reason for both passes, such as "not installed", needs no pass in front of it.
         if len(found) == len(PASSES) and len(set(found.values())) == 1:
             return [found[FORWARD]]
         return [f"{which}: {reason}" for which, reason in found.items()]
@@ -116,37 +118,39 @@ class Row:
 
 @dataclass
 class Measured:
-    """One setting: every candidate in it."""
+    """Results of all candidates in one setting."""
 
     setting: Setting
-    rows: list[Row]
+    rows: list[BenchRow]
     rounds: int = 0
     seconds: float = 0.0
 
-    def find(self, name: str) -> Row | None:
-        """The row of a candidate."""
+    def find(self, name: str) -> BenchRow | None:
+        """The row of the named candidate, or None."""
         return next((row for row in self.rows if row.name == name), None)
 
-    def fastest(self, family: str, which: str) -> Row | None:
-        """The fastest of a family in a pass."""
+    def fastest(self, family: str, which: str) -> BenchRow | None:
+        """The fastest candidate of a family in a pass, or None."""
         rows = [row for row in self.rows if row.family == family and row.passes[which].timed()]
         return min(rows, key=lambda row: row.passes[which].times.median, default=None)
 
-    def yardstick(self, which: str) -> Row | None:
-        """The dot that ratios are taken over."""
+    def yardstick(self, which: str) -> BenchRow | None:
+        """The dot candidate that ratios are taken over, or None."""
+        # A fixed order rather than the fastest dot, so that ratios of different settings have the same
+        # baseline where possible.
         usual = [row for name in YARDSTICKS if (row := self.find(name)) is not None]
         timed = (row for row in usual if row.passes[which].timed())
         return next(timed, None) or self.fastest("dot", which)
 
-    def ratio(self, row: Row | None, over: Row | None, which: str) -> Times | None:
-        """Time of one over that of another, round by round; None where either has none."""
+    def ratio(self, row: BenchRow | None, over: BenchRow | None, which: str) -> Times | None:
+        """Ratios of the times of two rows, round by round; None if either has no time."""
         if row is None or over is None:
             return None
         mine, theirs = row.passes[which], over.passes[which]
         return mine.times.over(theirs.times) if mine.timed() and theirs.timed() else None
 
-    def over(self, row: Row, which: str) -> dict[str, Any]:
-        """Ratios over the yardstick and the faster textbook, each with what it is a ratio of."""
+    def over(self, row: BenchRow, which: str) -> dict[str, Any]:
+        """Ratios over the yardstick and over the faster textbook, each with the name of its baseline."""
         found = {}
         bases = {"dot": self.yardstick(which), "textbook": self.fastest("textbook", which)}
         for name, base in bases.items():
@@ -157,6 +161,7 @@ class Measured:
                     "ratio": ratio.median,
                     "q1": ratio.quartiles[0],
                     "q3": ratio.quartiles[1],
+                    # A ratio of an eager time and a device time must be recognisable as such.
                     "not_captured": [
                         x.name for x in (row, base) if x.passes[which].captured is False
                     ],
@@ -164,7 +169,7 @@ class Measured:
         return found
 
     def as_eager(self) -> Measured:
-        """The same with the times that a caller waits in place of the device's."""
+        """A copy with eager times in place of device times."""
         rows = [
             replace(row, passes={w: replace(p, times=p.eager) for w, p in row.passes.items()})
             for row in self.rows
@@ -172,7 +177,7 @@ class Measured:
         return replace(self, rows=rows)
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Fields for JSON, with the ratios."""
         rows = [
             {
                 "name": row.name,
@@ -195,11 +200,11 @@ class Measured:
 
     @classmethod
     def from_dict(cls, found: dict[str, Any]) -> Measured:
-        """What `as_dict` gave."""
+        """The results that `as_dict` wrote."""
         if not all(isinstance(row["name"], str) for row in found["rows"]):
-            raise TypeError("a name is no text")
+            raise TypeError("the name of a row is not a string")
         rows = [
-            Row(
+            BenchRow(
                 row["name"],
                 row["family"],
                 row["what"],

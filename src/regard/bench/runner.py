@@ -1,4 +1,4 @@
-"""Measures one setting: check and weigh every candidate, then time all of them in turns."""
+"""Measures one setting: checks the error and memory of every candidate, then times them in turns."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 import torch
 
 from regard.bench.candidate import BOTH, FORWARD, PASSES, Candidate, Held, Work
-from regard.bench.check import Errors, Truth, check
-from regard.bench.results import Measured, Pass, Row
+from regard.bench.check import PassErrors, Truth, check
+from regard.bench.results import BenchRow, Measured, Pass
 from regard.bench.settings import Setting
 from regard.bench.tensors import Tensors, make_tensors
 from regard.measuring import memory
@@ -25,24 +25,24 @@ from regard.measuring.stopwatch import Stopwatch
 from regard.measuring.turns import there_and_back
 
 Tell = Callable[[str], None]
-# From this many numbers of all pairs on (`Candidate.held`), a few heads are tried before all of them: on
-# the CPU; on a GPU for what builds or unrolls them; and for what does not, where it takes tens of
-# milliseconds.
+# From this many query-by-key elements on (`Candidate.held`), a few heads are tried before all of them.
+# The three limits are for the CPU, for a GPU candidate that builds or unrolls these elements, and for one
+# that does not; at the last limit such a call takes tens of milliseconds.
 LARGE, LARGE_HEAVY, LARGE_LIGHT = 2**27, 2**31, 2**37
-# Steps of a loop by which the memory of all of them is foreseen.
+# Steps of a loop that are run to estimate the memory of all its steps.
 FORESEEN = 4
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How much time to spend.
+    """How much time to spend on a setting.
 
     Args:
-        seconds: for the timing rounds of a setting.
-        longest: a call of all heads that would take more seconds is run with a few and scaled.
-        least, most: rounds, however long or short they are.
-        eager: on a GPU, rounds for the time that a caller waits.
-        heads: of one batch entry, run where all would be too much.
+        seconds: time for the timing rounds of a setting.
+        longest: a call that would take more seconds with all heads is run with a few and scaled.
+        least, most: bounds on the number of rounds.
+        eager: on a GPU, number of rounds that time eager calls.
+        heads: number of heads of one batch entry to run if all heads would be too much.
     """
 
     seconds: float
@@ -54,25 +54,25 @@ class Effort:
 
 
 class Skip(Exception):
-    """A pass is left out; the message says why."""
+    """A pass is skipped; the message says why."""
 
 
 class Wrong(Exception):
-    """A pass gets no time, since its error is too large; the message says by how much."""
+    """The error of a pass is too large, so it gets no time; the message says how large it is."""
 
 
 @dataclass(eq=False)
-class Entry:
-    """A pass that takes part in the rounds.
+class TimedPass:
+    """A checked pass that takes part in the timing rounds.
 
     Args:
-        run: the call, which takes about `cost` seconds.
-        factor: by which the time of the heads that are run is scaled to all.
-        replay: the call recorded as a graph, which takes about `replay_cost` seconds.
+        run: the eager call, which takes about `cost` seconds.
+        factor: scales the time of the heads that run to all heads.
+        replay: replays the call as a CUDA graph, in about `replay_cost` seconds.
     """
 
     which: str
-    row: Row
+    row: BenchRow
     run: Callable[[], object]
     factor: float
     cost: float
@@ -81,45 +81,51 @@ class Entry:
 
     @property
     def result(self) -> Pass:
-        """Where its times are kept."""
+        """The result that its times are added to."""
         return self.row.passes[self.which]
 
     @property
     def timed(self) -> tuple[Callable[[], object], float]:
-        """What the rounds call, and about how long that takes."""
+        """The function that the rounds call, and about how many seconds it takes."""
         return (self.run, self.cost) if self.replay is None else (self.replay, self.replay_cost)
 
 
 @dataclass
 class Runner:
-    """One setting at a time on one device."""
+    """Measures settings on one device, one at a time."""
 
     device: torch.device
     seed: int
     effort: Effort
     tell: Tell = lambda text: None
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[TimedPass] = field(default_factory=list)
 
     @property
     def on_gpu(self) -> bool:
-        """Whether there are two times to measure, the device's and the caller's."""
+        """Whether the device is a GPU, which has two times: the device's and the caller's."""
         return self.device.type == "cuda"
 
     def measure(self, setting: Setting, candidates: Sequence[Candidate]) -> Measured:
-        """All candidates of a setting."""
+        """The results of all candidates in a setting.
+
+        Raises:
+            Skip: the inputs alone do not fit into memory.
+        """
         began = time.perf_counter()
         if "torch._dynamo" in sys.modules:
-            torch.compiler.reset()  # a function may be compiled for a few sizes only
+            # Dynamo compiles a function for at most 8 sizes; with fullgraph=True the ninth raises.
+            torch.compiler.reset()
         self.entries = []
         if not self.on_gpu and setting.input_bytes > self.free():
             raise Skip(f"its inputs take {memory.show(setting.input_bytes)}, more than there is")
         self.tensors = make_tensors(setting, self.device, self.seed)
         self.watch = Stopwatch(self.device, setting.by_wall)
         self.truths: dict[int, Truth] = {}
-        rows = [Row.start(candidate) for candidate in candidates]
+        rows = [BenchRow.start(candidate) for candidate in candidates]
         for row, candidate in zip(rows, candidates, strict=True):
             self.tell(f"checking {candidate.name}")
             self.prepare(row, candidate)
+        # fp64 references are large: drop them before graphs need the memory.
         self.truths = {}
         self.record()
         rounds = self.rounds()
@@ -128,11 +134,11 @@ class Runner:
         self.release()
         return Measured(setting, rows, rounds, time.perf_counter() - began)
 
-    def prepare(self, row: Row, candidate: Candidate) -> None:
-        """Check both passes of a candidate; what breaks must not take the others with it."""
+    def prepare(self, row: BenchRow, candidate: Candidate) -> None:
+        """Check both passes of a candidate; an error in one candidate does not affect the others."""
         try:
             unavailable = candidate.available(self.tensors)
-        except Exception as error:  # whatever asking may raise
+        except Exception as error:  # a peer may raise anything, even when asked
             unavailable = brief(error)
         for which in PASSES:
             result, reason = row.passes[which], unavailable
@@ -140,13 +146,14 @@ class Runner:
                 reason = candidate.no_backward(self.tensors.setting)
             if reason is not None:
                 result.status, result.reason = "unavailable", reason
+            # A wrong forward pass makes its gradients meaningless: do not spend time on them.
             elif which == BOTH and row.passes[FORWARD].status == "failed":
                 result.status, result.reason = "failed", row.passes[FORWARD].reason
             else:
                 self.attempt(row, candidate, which)
 
-    def attempt(self, row: Row, candidate: Candidate, which: str) -> None:
-        """Let a pass take part in the rounds, or say why it does not."""
+    def attempt(self, row: BenchRow, candidate: Candidate, which: str) -> None:
+        """Add a pass to the timing rounds, or record why it takes no part."""
         result = row.passes[which]
         try:
             self.entries.append(self.entry(row, candidate, which))
@@ -155,13 +162,13 @@ class Runner:
             result.status, result.reason = "skipped", str(skip)
         except Wrong as wrong:
             result.status, result.reason = "failed", str(wrong)
-        except Exception as error:  # whatever a peer or a compiler may raise
+        except Exception as error:  # a peer or a compiler may raise anything
             result.status = "skipped" if out_of_memory(error) else "failed"
             result.reason = brief(error)
         self.release()
 
-    def entry(self, row: Row, candidate: Candidate, which: str) -> Entry:
-        """Find inputs that fit, check the error, take the peak of memory, warm up.
+    def entry(self, row: BenchRow, candidate: Candidate, which: str) -> TimedPass:
+        """The pass on inputs that fit, with its error and peak memory checked and its call warmed up.
 
         Raises:
             Skip: it does not fit even with one head.
@@ -175,17 +182,23 @@ class Runner:
             self.foresee(work)
         errors = check(work, self.truth(tensors), which)
         self.judge(result, errors, which)
+        # Memory comes before the clock: this run also warms up caches of the allocator.
         run = work.of(which)
         result.bytes = round(factor * memory.peak(run, self.device))
         result.scaled_from = tensors.setting.all_heads if factor > 1 else None
+        # A first estimate is rough for a short call: take the best of two more.
         cost = self.watch.first(run)
         if cost < self.effort.longest / 10:
             cost = min(self.watch.first(run) for _ in range(2))
         result.status = "measured"
-        return Entry(which, row, run, factor, cost)
+        return TimedPass(which, row, run, factor, cost)
 
-    def judge(self, result: Pass, errors: Errors, which: str) -> None:
-        """Keep the errors; raise where they are too large."""
+    def judge(self, result: Pass, errors: PassErrors, which: str) -> None:
+        """Record the errors of a pass.
+
+        Raises:
+            Wrong: one of them is too large.
+        """
         if which == FORWARD:
             result.error, result.plain_error = errors.output, errors.plain_output
             result.limit = errors.output_limit
@@ -205,7 +218,7 @@ class Runner:
             )
 
     def fit(self, candidate: Candidate, which: str) -> Tensors:
-        """All heads where they fit into memory and time, else a few."""
+        """The inputs with all heads if they fit into memory and time, else with a few heads."""
         whole = self.tensors
         setting = whole.setting
         if setting.all_heads == 1 or not self.large(candidate.held(setting), candidate.heavy):
@@ -218,10 +231,12 @@ class Runner:
         seconds = min(self.watch.first(run) for _ in range(3)) / heads
         bytes_needed = memory.peak(run, self.device) / heads
         self.release()
-        # The more heads, the closer a multiple of their time: all, or else those of one batch entry.
+        # The more heads run, the better their time scales to all: try all heads, then one batch entry.
         larger = [whole] if setting.batch == 1 else [whole, whole.with_heads(setting.heads)]
         for tensors in larger:
             heads = tensors.setting.all_heads
+            # Time and memory are assumed to grow in proportion to the heads; the call itself then
+            # confirms that the memory is enough.
             short = heads * seconds <= self.effort.longest
             short = short and heads * bytes_needed <= self.comfortable()
             if heads > few.setting.all_heads and short and self.runs(candidate, tensors, which):
@@ -229,16 +244,16 @@ class Runner:
         return few
 
     def large(self, held: Held, heavy: bool) -> bool:
-        """Whether a few heads are tried first."""
+        """Whether to try a few heads first."""
         if not self.on_gpu:
             return held.numbers >= LARGE
-        # By their bytes too: the counts were chosen on a GPU that is larger than most.
+        # The counts were chosen on an H200 with 141 GB; on a smaller GPU the bytes decide.
         return held.numbers >= (LARGE_HEAVY if heavy else LARGE_LIGHT) or (
             held.bytes > self.comfortable()
         )
 
     def runs(self, candidate: Candidate, tensors: Tensors, which: str) -> bool:
-        """Whether the memory is enough for these."""
+        """Whether a pass runs on these inputs without running out of memory."""
         try:
             Work(candidate, tensors).of(which)()
         except RuntimeError as error:
@@ -249,7 +264,7 @@ class Runner:
         return True
 
     def few_heads(self, candidate: Candidate) -> int:
-        """As many as the effort says where that fits by what the candidate holds, else one."""
+        """The number of heads of a first try: `effort.heads` if the candidate's tensors fit, else 1."""
         setting = self.tensors.setting
         if candidate.held(setting.with_heads(self.effort.heads)).bytes <= self.free():
             return self.effort.heads
@@ -257,7 +272,10 @@ class Runner:
         return 1
 
     def room(self, candidate: Candidate, setting: Setting) -> None:
-        """On the CPU memory that runs out ends the program, so that it is foreseen."""
+        """Raise `Skip` if the candidate's tensors would not fit into the CPU's memory.
+
+        On the CPU running out of memory ends the process, so memory is checked before a call.
+        """
         if self.on_gpu:
             return
         held = candidate.held(setting)
@@ -269,10 +287,13 @@ class Runner:
             )
 
     def foresee(self, work: Work) -> None:
-        """The same for a loop, whose backward keeps what each step has left, by its first steps."""
+        """Raise `Skip` if a loop would not fit, judged by its first steps.
+
+        The backward pass of a loop keeps the saved tensors of every step.
+        """
         steps = work.tensors.setting.len_q
         few = min(steps, FORESEEN)
-        work.first_steps(few)  # tables and caches, which stay
+        work.first_steps(few)  # builds tables and caches, which later steps share
         need = memory.peak(lambda: work.first_steps(few), self.device) / few * steps
         if need > self.free():
             free = memory.available(self.device)
@@ -282,29 +303,33 @@ class Runner:
             )
 
     def free(self) -> float:
-        """Bytes that a measurement may take."""
+        """Bytes of memory that a measurement may use."""
         return memory.SHARE * memory.available(self.device)
 
     def comfortable(self) -> float:
-        """Bytes that a call may hold and still be recorded.
+        """Bytes that a call may hold and still be captured in a CUDA graph.
 
-        On a GPU half: what was recorded before holds as much as a call, while the next one warms up.
+        On a GPU this is half of the free memory: an earlier graph keeps its memory while the next call
+        warms up.
         """
         return self.free() / 2 if self.on_gpu else self.free()
 
     def truth(self, tensors: Tensors) -> Truth:
-        """What is true of these inputs; made once."""
+        """The reference results for these inputs; cached by number of heads."""
         heads = tensors.setting.all_heads
         if heads not in self.truths:
             self.truths[heads] = Truth(tensors)
         return self.truths[heads]
 
     def record(self) -> None:
-        """On a GPU, record every pass as a graph. After all memory was measured: graphs hold theirs."""
+        """On a GPU, capture every pass as a CUDA graph.
+
+        This comes after all memory was measured, because graphs keep their memory.
+        """
         if not self.on_gpu or not self.entries:
             return
-        # A backward of the main stream that is not collected yet would tie its leaves to that stream,
-        # which must not depend on a recording.
+        # Autograd nodes of earlier backward passes may still be waiting for the garbage collector. They
+        # would tie the leaves to the main stream, which must not take part in a capture.
         gc.collect()
         recorder = Recorder(self.device)
         for entry in self.entries:
@@ -318,10 +343,12 @@ class Runner:
                 entry.replay, entry.replay_cost = replay, self.watch.first(replay)
 
     def rounds(self) -> int:
-        """Time all in turn, A B C ... C B A, so that they share the machine's moods.
+        """Time all passes in turns, A B C ... C B A; returns the number of rounds.
 
-        Forward and backward passes take turns of their own: a ratio compares neighbours.
+        Alternating exposes all candidates to the same drift of the machine's speed. Forward passes
+        and forward+backward passes have separate turns, so that a ratio compares calls close in time.
         """
+        # A sample of a short call repeats it for at least SAMPLE_SECONDS, and a round takes two samples.
         one = sum(2 * max(entry.timed[1], SAMPLE_SECONDS) for entry in self.entries)
         count = int(self.effort.seconds / max(one, 1e-6))
         count = min(max(count, self.effort.least), self.effort.most) if self.entries else 0
@@ -334,7 +361,7 @@ class Runner:
         return count
 
     def eager_rounds(self) -> None:
-        """The same for what a caller waits, in few rounds, when the graphs' memory is free again."""
+        """Time eager calls in a few rounds, after the graphs have released their memory."""
         for entry in self.entries:
             entry.replay = None
         self.release()
@@ -343,8 +370,8 @@ class Runner:
             for which in PASSES:
                 self.turn([entry for entry in self.entries if entry.which == which], eager=True)
 
-    def turn(self, entries: list[Entry], eager: bool = False) -> None:
-        """One round of one pass; who breaks leaves the rounds, and has no time of this kind."""
+    def turn(self, entries: list[TimedPass], eager: bool = False) -> None:
+        """One round of one pass. A candidate that raises leaves the rounds and loses these times."""
         samples: dict[int, list[float]] = {}
         for entry in there_and_back(entries):
             if entry not in self.entries:
@@ -354,20 +381,21 @@ class Runner:
                     seconds = self.watch.eager(entry.run, entry.cost)
                 else:
                     seconds = self.watch.sample(*entry.timed)
-            except Exception as error:  # memory may run out here that was there before
+            except Exception as error:  # memory may run out here although it sufficed before
                 self.entries.remove(entry)
                 self.drop(entry.result, error, eager)
             else:
                 samples.setdefault(id(entry), []).append(seconds)
         for entry in entries:
             if entry in self.entries:
+                # Each entry ran twice, once in each direction: the mean cancels a linear drift.
                 mean = entry.factor * sum(samples[id(entry)]) / 2
                 kept = entry.result.eager if eager else entry.result.times
-                # Six digits are more than a clock has, and keep the files short.
+                # Six digits exceed the clock's precision and keep the files short.
                 kept.samples.append(float(f"{mean:.6g}"))
 
     def drop(self, result: Pass, error: Exception, eager: bool) -> None:
-        """What broke in its rounds loses the times of this kind."""
+        """Record why a pass failed in its rounds, and delete its times of this kind."""
         result.reason = f"in its {'eager ' * eager}rounds: {brief(error)}"
         if eager:
             result.eager.samples.clear()
@@ -376,16 +404,16 @@ class Runner:
         result.times.samples.clear()
 
     def release(self) -> None:
-        """Give memory back that a failure may still hold."""
+        """Free memory that is still held after a failure."""
         gc.collect()
         if self.on_gpu:
-            with contextlib.suppress(RuntimeError):  # a device that is lost says so elsewhere
+            with contextlib.suppress(RuntimeError):  # a lost device is reported by the next call
                 torch.cuda.empty_cache()
 
 
 def broken(setting: Setting, candidates: Sequence[Candidate], error: Exception) -> Measured:
-    """A setting that could not be measured at all: nobody has a time, and everybody the reason."""
-    rows = [Row.start(candidate) for candidate in candidates]
+    """The results of a setting that could not be measured at all: every pass holds the reason."""
+    rows = [BenchRow.start(candidate) for candidate in candidates]
     for row in rows:
         for result in row.passes.values():
             if isinstance(error, Skip):

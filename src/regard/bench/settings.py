@@ -1,6 +1,6 @@
-"""What is measured: settings by their sizes, and suites of settings by name.
+"""Settings (the sizes of one comparison) and suites (named lists of settings).
 
-A setting is known by its sizes alone, so that suites which share one measure it once.
+A setting is identified by its sizes, so a setting that two suites share is measured once.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 DOT_DIM = 64
 LENGTHS = {"cuda": (512, 1024, 2048, 4096, 8192, 16384, 32768), "cpu": (256, 512, 1024, 2048)}
 QUICK_LENGTHS = {"cuda": (512, 2048), "cpu": (256, 512)}
-# The most asked for first: a budget may end a run early.
+# The most useful widths first: a budget may end a run early.
 HIDDEN = (16, 64, 32, 128)
 
 
@@ -24,8 +24,8 @@ class Setting:
     """Sizes of one comparison.
 
     Args:
-        name: what it is called; not part of what it is.
-        loop: one call for each query, as a recurrent decoder makes them, in place of one for all.
+        name: its title; not part of `key`.
+        loop: one call for each query, as in a recurrent decoder, instead of one call for all queries.
     """
 
     name: str
@@ -40,53 +40,53 @@ class Setting:
 
     @property
     def key(self) -> str:
-        """The sizes as one word."""
+        """The sizes as one word, which identifies the setting in results."""
         sizes = f"b{self.batch}-h{self.heads}-q{self.len_q}-k{self.len_k}-n{self.hidden}"
         return f"{sizes}-v{self.value_dim}-{self.dtype}{'-loop' * self.loop}"
 
     @property
     def torch_dtype(self) -> torch.dtype:
-        """The dtype by torch's own name."""
-        import torch  # late: options are read before it is loaded
+        """The torch dtype."""
+        import torch  # imported here: the options are parsed before torch is loaded
 
         return getattr(torch, self.dtype)
 
     @property
     def all_heads(self) -> int:
-        """Heads of all batch entries together."""
+        """Number of heads over all batch entries."""
         return self.batch * self.heads
 
     @property
     def pairs(self) -> int:
-        """Pairs of a query and a key of one call; in a loop there is one for each query."""
+        """Query-key pairs in one call; a loop makes one call for each query."""
         queries = 1 if self.loop else self.len_q
         return self.all_heads * queries * self.len_k
 
     @property
     def numbers(self) -> int:
-        """Numbers in the tensor that the textbook builds."""
+        """Elements of the [Q, L, hidden] tensor that the textbook builds, over all heads."""
         return self.pairs * self.hidden
 
     @property
     def by_wall(self) -> bool:
-        """Whether the clock on the wall counts for a caller.
+        """Whether wall-clock time is what matters to a caller.
 
-        A small call waits for the program that launches it, and that is what its user waits for.
+        In a small call the device waits for Python and kernel launches, and so does the caller.
         """
         return self.loop or self.all_heads * self.len_q * self.len_k < 2**20
 
     @property
     def input_bytes(self) -> int:
-        """Of the tensors that every candidate is given, as they are drawn in fp32."""
+        """Bytes of the inputs that all candidates share, as they are drawn in fp32."""
         columns = self.hidden + self.value_dim + DOT_DIM
         return 4 * self.all_heads * (self.len_q + self.len_k) * columns
 
     def with_heads(self, count: int) -> Setting:
-        """The same with at most that many heads of one batch entry."""
+        """The same setting with batch 1 and at most `count` heads."""
         return replace(self, batch=1, heads=min(count, self.heads))
 
     def title(self) -> str:
-        """The sizes for a person."""
+        """The name and sizes, for tables and progress."""
         heads = f"{self.heads} head{'s' * (self.heads > 1)}"
         loop = ", query by query" if self.loop else ""
         return (
@@ -95,17 +95,17 @@ class Setting:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Fields for JSON."""
         return asdict(self)
 
 
 def usual_dtype(device: str) -> str:
-    """Half precision where matrix units are fast at it."""
+    """The dtype of a device's suites: bf16 on a GPU, whose matrix units are fast at it, else fp32."""
     return "bfloat16" if device == "cuda" else "float32"
 
 
 def square(device: str, lengths: Sequence[int], hidden: Sequence[int]) -> list[Setting]:
-    """Self-attention, by length and hidden width."""
+    """Settings of self-attention, by length and hidden width."""
     batch, heads = (4, 16) if device == "cuda" else (1, 8)
     dtype = usual_dtype(device)
     return [
@@ -116,7 +116,7 @@ def square(device: str, lengths: Sequence[int], hidden: Sequence[int]) -> list[S
 
 
 def shapes(device: str) -> list[Setting]:
-    """The shapes that people run."""
+    """Settings with shapes of published models."""
     dtype = usual_dtype(device)
     return [
         Setting("NMT decoder 512", 64, 1, 1, 30, 512, 512, dtype),
@@ -128,7 +128,7 @@ def shapes(device: str) -> list[Setting]:
 
 
 def bars(device: str) -> list[Setting]:
-    """The settings that bars are set for (`bars.py`)."""
+    """The settings that the bars apply to (`bars.py`)."""
     if device == "cuda":
         return square(device, [4096], [16, 64])
     return square(device, [1024], [16])
@@ -151,7 +151,7 @@ def suite(
 ) -> list[Setting]:
     """The settings of a suite, the most important first.
 
-    `lengths` and `hidden` choose the sizes of `square`, whose usual ones depend on the device.
+    `lengths` and `hidden` set the sizes of `square`, whose defaults depend on the device.
     """
     if name == "bars":
         return bars(device)

@@ -1,4 +1,4 @@
-"""Results on disk: JSON after every setting, CSV beside it."""
+"""Results on disk: a JSON file written after every setting, and the same as CSV."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from regard.bench.results import Measured
 from regard.measuring.files import json_bytes, set_aside, write_atomic
 
 SCHEMA = "regard.bench/2"
-# What must be the same for a run to go on.
+# Facts about the machine that must be the same for a run to be resumed.
 SAME = ("device", "name", "torch", "threads")
 COLUMNS = (
     "setting", "batch", "heads", "queries", "keys", "hidden", "value_dim", "dtype", "candidate",
@@ -25,23 +25,23 @@ COLUMNS = (
 
 
 class StoreError(ValueError):
-    """The results on disk cannot be gone on with; the message says what to do."""
+    """A results file cannot be read or resumed; the message says why and what to do."""
 
 
 @dataclass
 class Results:
-    """All settings measured so far on one machine."""
+    """Results of all settings measured so far on one machine."""
 
     machine: dict[str, Any]
     seed: int
     measured: dict[str, Measured] = field(default_factory=dict)
 
     def add(self, result: Measured) -> None:
-        """Keep a setting; measured again, it is replaced."""
+        """Add a setting, replacing earlier results of the same setting."""
         self.measured[result.setting.key] = result
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Fields for JSON, with the outcomes of the bars."""
         found = list(self.measured.values())
         return {
             "schema": SCHEMA,
@@ -53,10 +53,10 @@ class Results:
 
     @classmethod
     def from_dict(cls, found: dict[str, Any]) -> Results:
-        """What `as_dict` gave.
+        """The results that `as_dict` wrote.
 
         Raises:
-            StoreError: it is something else.
+            StoreError: the dict has another schema or lacks a field.
         """
         try:
             if found["schema"] != SCHEMA:
@@ -69,20 +69,20 @@ class Results:
             raise StoreError(f"it lacks {error}") from None
 
 
-class Store:
-    """The files of one machine in a folder: NAME.json and NAME.csv."""
+class BenchStore:
+    """The result files of one machine in a folder: NAME.json and NAME.csv."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self.folder, self.name = folder, name
         self.json, self.csv = folder / f"{name}.json", folder / f"{name}.csv"
 
     def open(self, machine: dict[str, Any], seed: int, resume: bool) -> tuple[Results, str]:
-        """What there is to go on with, and a sentence about what was found (or nothing).
+        """The results to continue from, and a sentence about the files found (empty if none).
 
-        Results that are not gone on with are kept under another name, never overwritten.
+        Without `resume` existing results are renamed, never overwritten.
 
         Raises:
-            StoreError: `resume` was asked for and they are of another machine or seed.
+            StoreError: `resume` was given and the results are from another machine or seed.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         fresh = Results(machine, seed)
@@ -91,6 +91,7 @@ class Store:
         try:
             old = load(self.json)
         except StoreError as error:
+            # A damaged file must not stop a new run, but it may hold hours of measurements: keep it.
             aside = set_aside(self.json, "corrupt")
             return fresh, f"{self.json} cannot be read: {error}. Set aside as {aside.name}"
         if not resume:
@@ -104,15 +105,18 @@ class Store:
             if was != now:
                 raise StoreError(
                     f"--resume: {self.json} was measured with {field_name} {was!r}, this is {now!r}. "
-                    "Without --resume a new run begins"
+                    "Leave out --resume to begin a new run"
                 )
         if old.seed != seed:
-            raise StoreError(f"--resume: {self.json} has seed {old.seed}, asked for is {seed}")
+            raise StoreError(
+                f"--resume: {self.json} was measured with seed {old.seed}, this is {seed}. Give "
+                f"--seed {old.seed}, or leave out --resume to begin a new run"
+            )
         count = len(old.measured)
         return old, f"going on after {count} setting{'s' * (count != 1)} of {self.json.name}"
 
     def threads(self) -> int | None:
-        """How many the results were measured with, where there are any that can be read."""
+        """The thread count of the results on disk; None if there are none that can be read."""
         try:
             found = load(self.json).machine.get("threads")
         except (OSError, StoreError):
@@ -120,16 +124,16 @@ class Store:
         return found if isinstance(found, int) and found > 0 else None
 
     def save(self, results: Results) -> None:
-        """Write both files, each whole."""
+        """Write both files, each atomically."""
         write_atomic(self.json, json_bytes(results.as_dict()))
         write_atomic(self.csv, to_csv(results).encode())
 
 
 def load(path: Path) -> Results:
-    """Results from a JSON file.
+    """Read results from a JSON file.
 
     Raises:
-        StoreError: it is not what `Store.save` writes.
+        StoreError: the file is not one that `BenchStore.save` writes.
     """
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
@@ -139,7 +143,7 @@ def load(path: Path) -> Results:
         raise StoreError("it is not a JSON object")
     try:
         results = Results.from_dict(found)
-        # What was changed by hand may be of another type, which only shows where it is used.
+        # A file edited by hand may hold values of a wrong type, which only fail when they are used.
         json_bytes(results.as_dict())
         to_csv(results)
         return results
@@ -148,7 +152,7 @@ def load(path: Path) -> Results:
 
 
 def to_csv(results: Results) -> str:
-    """One line for each setting, candidate and pass."""
+    """The results as CSV text with one line for each setting, candidate and pass."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(COLUMNS)
@@ -157,6 +161,7 @@ def to_csv(results: Results) -> str:
         sizes = (s.name, s.batch, s.heads, s.len_q, s.len_k, s.hidden, s.value_dim, s.dtype)
         for row in m.rows:
             for which, p in row.passes.items():
+                # `None` becomes an empty cell.
                 times = (p.times.median, *p.times.quartiles) if p.timed() else (None,) * 3
                 over = m.over(row, which)
                 ratios = [

@@ -1,4 +1,4 @@
-"""Inputs of a setting.
+"""The input tensors of a setting.
 
 B batch, H heads, Q queries, L keys, N hidden, E value dim.
 """
@@ -13,24 +13,24 @@ from torch import Tensor
 from regard.bench.settings import DOT_DIM, Setting
 from regard.scores import Additive
 
-# |v|_1 of every head: bounds the scores, and with them how far softmax can be from a mean.
+# |v|_1 of every head. It bounds the scores (|tanh| <= 1), and so how sharp the softmax can be.
 V_NORM = 5.0
 
 
 @dataclass
 class Tensors:
-    """What every candidate of a setting is given; a, b, value and v want gradients.
+    """The inputs that all candidates of a setting share; a, b, value and v require gradients.
 
     Args:
         a: projected queries, (B, H, Q, N), standard normal.
         b: projected keys, (B, H, L, N), standard normal.
         value: (B, H, L, E), standard normal.
-        v: (H, N), normal, scaled to |v|_1 = 5 in each head. The same in all heads, since Keras
-            knows one head only.
-        grad: of the output, (B, H, Q, E), standard normal.
+        v: (H, N), normal, scaled to |v|_1 = 5 in each head. All heads have the same v, because the
+            Keras layer has only one.
+        grad: gradient of the output, (B, H, Q, E), standard normal.
         dot_query: (B, H, Q, 64), standard normal, for the yardstick.
         dot_key: (B, H, L, 64), likewise.
-        fewer: the same with fewer heads, made by `with_heads`.
+        fewer: cache of `with_heads`, by number of heads.
     """
 
     setting: Setting
@@ -45,11 +45,11 @@ class Tensors:
 
     @property
     def device(self) -> torch.device:
-        """Where they are."""
+        """The device of all tensors."""
         return self.a.device
 
     def with_heads(self, count: int) -> Tensors:
-        """The first heads of the first batch entry, as tensors of their own; made once."""
+        """Copies of the first `count` heads of the first batch entry; cached."""
 
         def first(x: Tensor) -> Tensor:
             return x.detach()[:1, :count].clone().requires_grad_(x.requires_grad)
@@ -69,13 +69,14 @@ class Tensors:
 
 
 def make_tensors(setting: Setting, device: torch.device, seed: int) -> Tensors:
-    """Draw all inputs; they depend on sizes, device and seed alone."""
+    """Draw all inputs; they depend only on sizes, device and seed."""
     s, generator = setting, torch.Generator(device).manual_seed(seed)
 
     def draw(*size: int, grad: bool = True) -> Tensor:
         x = torch.randn(*size, generator=generator, device=device)
         return x.to(s.torch_dtype).requires_grad_(grad)
 
+    # Drawn in fp32 whatever the dtype, so that all dtypes of a setting round the same numbers.
     v = torch.randn(s.hidden, generator=generator, device=device)
     v = (V_NORM * v / v.abs().sum()).expand(s.heads, -1).to(s.torch_dtype).contiguous()
     lead = (s.batch, s.heads)
@@ -92,7 +93,7 @@ def make_tensors(setting: Setting, device: torch.device, seed: int) -> Tensors:
 
 
 def additive_score(tensors: Tensors, series: str = "matched") -> Additive:
-    """An additive score with a copy of the v of the inputs."""
+    """An additive score whose v is a copy of the inputs' v."""
     setting = tensors.setting
     score = Additive(setting.hidden, setting.heads, series=series)
     score = score.to(tensors.device, setting.torch_dtype)

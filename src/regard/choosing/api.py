@@ -1,6 +1,7 @@
-"""`regard.choose`: which score for this model and this data.
+"""`regard.choose`: compares scores on a model and its data by training, and recommends one.
 
-Imports torch and the standard library alone; what it needs more (optuna, scipy) is loaded when called.
+This module imports only torch and the standard library. optuna and scipy are loaded when `choose` is
+called, since `import regard` must not need them.
 """
 
 from __future__ import annotations
@@ -57,52 +58,53 @@ def choose(
     vitals: bool = True,
     progress: Callable[[str, float, float], None] | bool = True,
 ) -> Verdict:
-    """Train your model with every candidate score under equal budget, and say which to use.
+    """Train your model with every candidate score under equal budgets, and recommend one.
 
-    Candidates are score x stabiliser x hidden width. First each is trained at every learning rate,
-    from one seed, by successive halving (Optuna's). Then the best few and scaled dot, each at its
-    own best rate, are trained from `seeds` other seeds; the verdict compares those, paired by seed,
-    on data that no rate was chosen by. Scaled dot is the null: an alternative has to beat it by more
-    than noise and by as much as `matters`.
+    A candidate is a score with a stabiliser and, for pairwise scores, a hidden width. First each
+    candidate is trained from one seed at every learning rate, by Optuna's successive halving. Then the
+    best few and scaled dot, each at its own best rate, are trained from `seeds` other seeds. The verdict
+    compares these final trainings, paired by seed, on data that was not used to choose the rates.
+    Scaled dot is the null: an alternative wins only if its lead exceeds noise and is at least `matters`.
 
     Args:
-        build_model: from a score to your model, an `nn.Module`; called anew for every training.
+        build_model: a function from a score to your model, an `nn.Module`; called for every training.
         data: (train, validation) or (train, validation, test), each a tuple of arrays
             (inputs ..., target) or a loader of such batches; or a function from a seed to that.
-            Without a test part half of the validation part is kept for the result.
-        dims: of query and key as the score gets them; one number where they are equal.
+            Without a test part, half of the validation part is held out for the result.
+        dims: dims of query and key as the score gets them; one number if they are equal.
         heads: query heads of the score; several numbers to compare them.
-        width: of projections, for each head; default the smaller of the dims, divided by the heads.
-        projected: put learned projections in front of the scores; by default where dims differ. Your
-            model projects where it is False.
-        scores: names, or a dict of functions that build scores of your own. Default scaled dot,
-            cosine, Gaussian, bilinear and additive.
-        stabilizers: names: none, layer_norm, clipped_keys, unit_keys, soft_cap, temperature. Each is
-            tried with the scores that it can change.
+        width: width of projections for each head; default the smaller of the dims, divided by the heads.
+        projected: put learned projections in front of the scores; default True if the dims differ. With
+            False your model does the projecting.
+        scores: names, or a dict of functions that build your own scores. Default scaled dot, cosine,
+            Gaussian, bilinear and additive.
+        stabilizers: names among none, layer_norm, clipped_keys, unit_keys, soft_cap, temperature. Each
+            is tried with the scores that it affects.
         hidden: hidden widths to try for pairwise scores.
-        metric: "accuracy", "r2", "ndcg" or a function (output, target) to a number, more is better.
-            Default by the target: accuracy for integers, r2 for floats.
-        loss: what training lowers, a function (output, target); default that of the metric.
-        minutes: when to stop; the verdict is then of what is finished.
-        seeds: for the final comparison.
-        steps: of one training; default as many as fit into the minutes.
-        batch: rows in a step, where data are arrays.
+        metric: "accuracy", "r2", "ndcg" or a function (output, target) to a number; higher is better.
+            By default accuracy for integer targets and r2 for float targets.
+        loss: the training loss, a function (output, target); default the loss of the metric.
+        minutes: time limit; the verdict then uses the trainings that are finished.
+        seeds: number of seeds of the final comparison.
+        steps: steps of one training; default as many as fit into the minutes.
+        batch: rows per step, if the data are arrays.
         rates: learning rates that every candidate tries.
         matters: the smallest difference that matters, in units of the metric.
-        finalists: how many alternatives get to the final.
-        storage: a file for Optuna's journal, or the URL of a database, shared by machines.
-        name: of the comparison in the storage.
-        resume: go on with the last comparison of that name, or join it from another machine. Without
-            it a new one begins; that an unfinished one of the same data waits is told.
-        jobs: processes.
+        finalists: number of alternatives in the final comparison.
+        storage: a file for Optuna's journal, or the URL of a database that several machines share.
+        name: name of the comparison in the storage.
+        resume: continue the last comparison of that name, or join it from another machine. By default a
+            new one begins, and a message tells you if an unfinished one of the same data exists.
+        jobs: number of processes.
         device: where to train.
-        vitals: let the doctor look at every finalist.
-        progress: True for a bar, False for none and no word, or a function that is told.
+        vitals: let the doctor examine every finalist.
+        progress: True for a progress bar, False for no output, or a function that is called with a
+            label, the fraction done and the seconds left.
 
     Returns:
-        The verdict: winner, runner-up, margin with its interval, the cheapest that is
-        not behind by as much as matters; it prints as text, and `verdict.save("report.html")` writes
-        the report.
+        The verdict: winner, runner-up, margin with its interval, and the cheapest candidate whose
+        deficit is below `matters`. It prints as text, and `verdict.save("report.html")` writes the
+        report.
 
     Raises:
         ChooseError: every candidate failed, or the data or storage cannot be used.
@@ -117,19 +119,25 @@ def choose(
     check_lists(scores=scores, stabilizers=stabilizers, hidden=hidden, rates=rates)
     pair = (dims, dims) if isinstance(dims, int) else dims
     if not isinstance(pair, (tuple, list)) or len(pair) != 2:
-        raise ValueError(f"dims must be a number, or two of query and key, got {describe(dims)}")
+        raise ValueError(
+            f"dims must be a number, or two numbers for query and key, got {describe(dims)}"
+        )
     counts = (heads,) if isinstance(heads, int) else tuple(heads)
     check_sizes(query_dim=pair[0], key_dim=pair[1], seeds=seeds, steps=steps, batch=batch)
     check_sizes(finalists=finalists, jobs=jobs, width=width)
     check_positive(minutes=minutes)
     for rate in rates:
         check_positive(rates=rate)
-    if not rates or not counts or not (matters >= 0 and math.isfinite(matters)):
-        raise ValueError("rates and heads must not be empty, and matters must be 0 or more")
+    if not rates or not counts:
+        raise ValueError(f"rates and heads must not be empty, got {rates!r} and {heads!r}")
+    if not (matters >= 0 and math.isfinite(matters)):
+        raise ValueError(f"matters must be a finite number of 0 or more, got {matters!r}")
+    # The same projection width for all head counts, so that only the number of heads differs.
     wide = width or max(min(pair) // max(counts), 1)
     sizes = ScoreSizes(*pair, wide, pair[0] != pair[1] if projected is None else projected)
     asked = candidates(sizes, scores, stabilizers, hidden, counts)
-    if progress and not callable(progress) and not resume:  # before there is a bar
+    # Printed before the progress bar starts, which would overwrite the message.
+    if progress and not callable(progress) and not resume:
         tell_unfinished(storage, name, data)
     with shown(progress) as tell:
         order = ChooseOrder(
@@ -140,7 +148,7 @@ def choose(
 
 
 def tell_unfinished(storage: str | Path, name: str, data: Data) -> None:
-    """Say that a run of the same data waits to be gone on with, as the command does."""
+    """Print a message if the storage holds an unfinished run on the same data."""
     from regard.choosing.training.series import left_behind
     from regard.choosing.training.show import UNFINISHED
 
@@ -149,21 +157,21 @@ def tell_unfinished(storage: str | Path, name: str, data: Data) -> None:
 
 
 def check_lists(**given: Any) -> None:
-    """Raise for one name or number where several are asked for."""
+    """Raise ValueError for an argument that is a single name or number instead of a list."""
     for name, value in given.items():
         if isinstance(value, (str, int, float)):
-            raise ValueError(f"{name} must be a list, as [{value!r}], got {describe(value)}")
+            raise ValueError(f"{name} must be a list such as [{value!r}], got {describe(value)}")
 
 
 def need() -> None:
-    """Say how to install what is missing."""
+    """Raise ImportError with the install command if a needed package is missing."""
     for package in NEEDS:
         if importlib.util.find_spec(package) is None:
             raise ImportError(f"regard.choose needs {package}: {INSTALL}")
 
 
 def __getattr__(name: str) -> object:
-    """`Verdict` and `ChooseError` by this module, without loading them before they are used."""
+    """Load `Verdict` and `ChooseError` on first access: the verdict's module imports scipy."""
     if name == "Verdict":
         from regard.choosing.training.verdict import Verdict
 

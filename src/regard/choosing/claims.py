@@ -1,7 +1,7 @@
-"""What `regard choose` says of claims: read from `claims.json`, not from the experiments.
+"""Summaries of the claims for `regard choose`, read from `claims.json`.
 
-`python -m regard.claims.report.summary RESULTS` writes the file from the registry and from a committed
-run, so that choosing loads no experiment. A test compares the file with both.
+`python -m regard.claims.report.summary RESULTS` writes the file from the registry of claims and the
+committed run, so that `choosing` imports no experiment. A test compares the file with both.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ FILE = "claims.json"
 
 @dataclass(frozen=True)
 class ClaimSummary:
-    """One claim in the words of a report.
+    """One claim as a report shows it.
 
     Attributes:
-        id: as in docs/claims.md.
+        id: its id, as in docs/claims.md.
         statement: what is claimed.
-        criterion: what decided, fixed before the run.
+        criterion: the criterion that decided, fixed before the run.
         meaning: what the outcome means for choosing a score.
-        verdict: of the committed run; None where it has none.
+        verdict: verdict of the committed run; None if it has none.
     """
 
     id: str
@@ -37,7 +37,7 @@ class ClaimSummary:
 
 @cache
 def claim_summaries() -> dict[str, ClaimSummary]:
-    """Every claim by its id, in the order of the ids."""
+    """All claims by id, in the order of their ids."""
     text = resources.files("regard.choosing").joinpath(FILE).read_text(encoding="utf-8")
     return {
         name: ClaimSummary(

@@ -1,4 +1,4 @@
-"""What `regard choose` found, for a person at a terminal."""
+"""The results of `regard choose` on a terminal."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from regard.choosing.cost import Report
+from regard.choosing.cost import CostReport
 from regard.choosing.cost.answer import busy, times
 from regard.choosing.cost.present import TITLE, bullet
 from regard.choosing.suite import SHAPE, Answer, Suite
@@ -20,8 +20,8 @@ from regard.measuring.words import duration, seconds
 LONGEST_NAME = 18
 
 
-def show_first_look(report: Report, console: Console) -> None:
-    """Textbook additive against ours: three lines."""
+def show_first_look(report: CostReport, console: Console) -> None:
+    """Print the cost of additive attention on this machine: the textbook's, ours, and scaled dot's."""
     theirs, ours = report.find("textbook_additive"), report.find("additive")
     console.print(Text("Additive attention on this machine", style=TITLE))
     console.print(Text(f"  {SHAPE}: forward and backward, peak memory, error", style="dim"))
@@ -47,7 +47,7 @@ def show_first_look(report: Report, console: Console) -> None:
 
 
 def show_suite(suite: Suite, console: Console) -> None:
-    """The table of answers, or for one task its own."""
+    """Print a table of all tasks, or the full verdict if there is only one task."""
     answers = suite.answers
     if len(answers) == 1 and answers[0].verdict is not None:
         console.print(Text(f"Which score for {answers[0].task.name}?", style=TITLE))
@@ -65,7 +65,7 @@ def show_suite(suite: Suite, console: Console) -> None:
 
 
 def answer_table(answers: list[Answer]) -> Table:
-    """Property of the data -> winner, margin with its interval, cost."""
+    """A table with one row for each task: property of the data, winner, margin, time of a step."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
     table.add_column("your data", ratio=3)
     table.add_column("use", ratio=2)
@@ -83,27 +83,33 @@ def answer_table(answers: list[Answer]) -> Table:
 
 
 def named(answer: Answer) -> str:
-    """The name of a task, and what it stands for."""
+    """The name of a task and the property of data that it represents."""
     return f"{answer.task.name}: {answer.task.prop.en}"
 
 
 def note(answers: list[Answer]) -> str:
-    """How the numbers were made, in one sentence or two."""
+    """A note on how the candidates were compared."""
     counts = sorted({len(one.verdict.seeds) for one in answers if one.verdict is not None})
     seeds = "no" if not counts else "-".join(str(x) for x in dict.fromkeys((counts[0], counts[-1])))
     matters = " or ".join(
         dict.fromkeys(enough(one.verdict).en for one in answers if one.verdict is not None)
     )
+    # The table of several tasks has ratios in brackets; that of one task has times only.
+    ratio = ", in brackets over that of scaled dot in the same model" if len(answers) > 1 else ""
     return (
         f"Differences are paired over {seeds} seed{plural(counts[-1] if counts else 0)}, with 95% "
-        "intervals that hold for all alternatives together; every candidate had the same data, "
-        "steps and learning rates to try. Scaled dot is the null: an alternative wins where it is "
-        f"ahead by more than noise and by as much as matters{f' ({matters})' if matters else ''}."
+        "intervals that hold for all alternatives together. Every candidate had the same data, steps "
+        "and learning rates to try. Scaled dot is the null: an alternative wins only if its lead "
+        f"exceeds noise and is large enough to matter{f' ({matters} or more)' if matters else ''}. A step "
+        "is the time of a training step of the whole model on this machine (forward, backward, "
+        f"optimiser){ratio}. What a score costs by itself, "
+        "the time of a forward and backward pass over that of scaled dot at the same length, heads and "
+        "width, is what `regard choose --shape` measures."
     )
 
 
 def line(answer: Answer) -> str:
-    """One finished task, while others run."""
+    """One line about a finished task, printed while other tasks run."""
     if answer.verdict is None:
         return f"{answer.task.name}: {answer.reason}"
     label = use(answer.verdict).en

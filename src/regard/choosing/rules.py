@@ -1,4 +1,4 @@
-"""The chooser's rules: what the field teaches, each with the claims that bear it out or do not."""
+"""Rules of thumb for choosing a score, each with the claims that support or contradict it."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from regard.text import Text
 
 
 class Rule(NamedTuple):
-    """A rule of thumb.
+    """A rule of thumb: under a condition, use a score.
 
     Attributes:
-        condition: of the data, the task or the machine.
-        score: what is said to be right then, a name of a score.
-        remedy: what stands around the score; empty for nothing.
-        borne: whether the claims bear it out.
-        because: what they found, in one sentence.
-        claims: ids; docs/claims.md has them all.
+        condition: a condition on the data, the task or the machine.
+        score: name of the score that the rule recommends.
+        remedy: what to add to the score; empty for nothing.
+        borne: whether the claims bear the rule out.
+        because: what the claims found, in one sentence.
+        claims: ids of the claims; docs/claims.md describes them.
     """
 
     condition: Text
@@ -31,11 +31,11 @@ PLAIN = Text("", "")
 RULES = (
     Rule(
         Text("nothing else is known: equal widths or projections in front, data enough",
-             "别无所知：宽度相同或前面有投影，数据够多"),
+             "没有其他信息：宽度相同或前面有投影，数据充足"),
         "scaled_dot", PLAIN, "yes",
         Text("it is the cheapest; an alternative has to beat it by more than noise and by as much as "
              "matters",
-             "它最便宜；替代者必须以超出噪声、且要紧的幅度胜过它"),
+             "它开销最小；替代者的领先幅度必须超出噪声，并达到实质差异"),
         ("E1", "C2", "C10"),
     ),
     Rule(
@@ -51,11 +51,11 @@ RULES = (
         "bilinear", Text("or projections, or additive", "或投影，或加性"), "yes",
         Text("dot refuses; the others reach 80% of what is possible down to keys an eighth as wide, and "
              "none is ahead for that alone",
-             "点积无法使用；键窄到八分之一时其余的仍达到可能值的 80%，没有谁仅凭这一点领先"),
+             "点积无法使用；键的宽度低至八分之一时，其余打分函数仍达到可能值的 80%，没有哪种仅凭这一点领先"),
         ("E3",),
     ),
     Rule(
-        Text("a small device, or a cache of shrunk keys", "小设备，或缓存缩短的键"),
+        Text("a small device, or a cache of shrunk keys", "小设备，或缓存降维后的键"),
         "low_rank", PLAIN, "in part",
         Text("it matches the full matrix while its rank reaches that of the relation, and loses 41 points "
              "where it does not",
@@ -65,7 +65,7 @@ RULES = (
     Rule(
         Text("data is scarce", "数据很少"), "additive", PLAIN, "no",
         Text("on 64 examples related by a matrix dot is 57 points ahead; what helps is fewer parameters",
-             "由矩阵联系的 64 个样本上点积领先 57 个百分点；有用的是参数少"),
+             "在由矩阵联系的 64 个样本上，点积领先 57 个百分点；真正有用的是减少参数"),
         ("E5", "E6"),
     ),
     Rule(
@@ -73,11 +73,11 @@ RULES = (
         "additive", Text("separate projections", "各自的投影"), "in part",
         Text("ahead of dot only where the volumes of one side swing and no LayerNorm stands in front; with "
              "LayerNorm nowhere",
-             "只有一边音量摇摆且前面没有 LayerNorm 时才胜过点积；有 LayerNorm 时从不"),
+             "只有一侧幅度起伏且前面没有 LayerNorm 时才胜过点积；有 LayerNorm 时从未胜过"),
         ("G3",),
     ),
     Rule(
-        Text("hostile norms: a few keys are far longer than the rest", "恶意的长度：少数键比其余的长得多"),
+        Text("hostile norms: a few keys are far longer than the rest", "范数失衡：少数键远长于其余的键"),
         "cosine", Text("or clipped keys, LayerNorm", "或截短的键、LayerNorm"), "yes",
         Text("a key 4 times as long takes a quarter of the queries of scaled dot; a soft cap keeps the "
              "order of the logits and does not help",
@@ -85,10 +85,10 @@ RULES = (
         ("G1", "G2", "C9"),
     ),
     Rule(
-        Text("hostile norms", "恶意的长度"), "additive", PLAIN, "in part",
+        Text("hostile norms", "范数失衡"), "additive", PLAIN, "in part",
         Text("it is ahead of dot at a moderate spread that it was trained on; LayerNorm before dot helps "
              "far more",
-             "在训练过的中等离散度上胜过点积；点积之前加 LayerNorm 有用得多"),
+             "在训练时见过的中等离散度上胜过点积；在点积之前加 LayerNorm 有用得多"),
         ("G2",),
     ),
     Rule(
@@ -126,12 +126,12 @@ RULES = (
         "gatv2", PLAIN, "in part",
         Text("tanh does stop hearing queries that grow; a learned temperature or LayerNorm repairs that "
              "too",
-             "查询变大时 tanh 确实听不见；可学习的温度或 LayerNorm 也能修好"),
+             "查询变大时 tanh 确实不再响应；可学习的温度或 LayerNorm 也能解决"),
         ("C5",),
     ),
 )  # fmt: skip
 
-# When each score is the right one, in one line.
+# When to use each score, in one line. The committed results of `regard choose --shape` hold these lines.
 IN_SHORT = {
     "scaled_dot": "The default. Equal widths or projections in front, data enough to learn them; "
     "the fastest kernels are made for it.",
@@ -151,11 +151,11 @@ IN_SHORT = {
 
 
 def in_short(score: str) -> str:
-    """The line of a score, with the claims of all its rules."""
+    """The line of a score in `IN_SHORT`, followed by the claims of all its rules."""
     ids = bearing(score)
     return f"{IN_SHORT[score]} (Claims {', '.join(ids)}.)" if ids else IN_SHORT[score]
 
 
 def bearing(score: str) -> tuple[str, ...]:
-    """The claims of all rules for a score."""
+    """Ids of the claims behind all rules for a score."""
     return tuple(dict.fromkeys(x for rule in RULES if rule.score == score for x in rule.claims))

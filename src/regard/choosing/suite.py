@@ -1,4 +1,4 @@
-"""Several tasks in one time: what `regard choose` runs, and what it found, as one value."""
+"""Runs `regard choose` on several tasks within one time limit, and holds all answers as one value."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from regard.choosing.cost import Report, measure, parse_shape
+from regard.choosing.cost import CostReport, measure, parse_shape
 from regard.choosing.rules import bearing
 from regard.choosing.tasks.task import Task
 from regard.choosing.training.errors import ChooseError
@@ -18,7 +18,7 @@ from regard.choosing.training.record import as_dict
 from regard.choosing.training.verdict import Verdict
 
 SCHEMA = "regard.choose/suite/1"
-# The first thing that is shown: additive as it is taught, and as the library runs it.
+# Shape and scores of the first table: additive attention as textbooks write it and as the library runs it.
 SHAPE = "d_q=64,len=512,heads=4"
 FIRST = ("scaled_dot", "additive", "textbook_additive")
 FIRST_SECONDS = 3.0
@@ -28,7 +28,7 @@ Tell = Callable[[str, float, float], None]
 
 @dataclass
 class Answer:
-    """One task with its verdict, or why there is none."""
+    """One task with its verdict, or the reason there is none."""
 
     task: Task
     verdict: Verdict | None = None
@@ -36,7 +36,7 @@ class Answer:
 
     @property
     def claims(self) -> tuple[str, ...]:
-        """Those that bear on the task; for a user's own, on the score that won."""
+        """Ids of the claims about the task; for a user's own data, about the winning score."""
         if self.task.claims or self.verdict is None:
             return self.task.claims
         return bearing(self.verdict.row(self.verdict.winner).candidate.score)
@@ -44,15 +44,15 @@ class Answer:
 
 @dataclass
 class Suite:
-    """What was found."""
+    """The answers for all tasks, and the first look at additive attention."""
 
     answers: list[Answer] = field(default_factory=list)
-    headline: Report | None = None
+    headline: CostReport | None = None
     seconds: float = 0.0
 
     @property
     def interrupted(self) -> bool:
-        """Somebody stopped it."""
+        """Whether the user interrupted a task."""
         return any(one.verdict is not None and one.verdict.interrupted for one in self.answers)
 
     @property
@@ -61,7 +61,7 @@ class Suite:
         return [one for one in self.answers if one.verdict is None]
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Fields for JSON."""
         return {
             "schema": SCHEMA,
             "seconds": round(self.seconds, 1),
@@ -80,8 +80,8 @@ class Suite:
         }
 
 
-def first_look(device: torch.device) -> Report:
-    """Textbook additive against ours on this machine: time, memory, error."""
+def first_look(device: torch.device) -> CostReport:
+    """The cost of textbook additive attention and of ours on this machine."""
     return measure(parse_shape(SHAPE), device=device, seconds=FIRST_SECONDS, only=FIRST)
 
 
@@ -94,19 +94,20 @@ def run_suite(
     on_answer: Callable[[Answer], None] = lambda answer: None,
     **options: Any,
 ) -> Suite:
-    """Every task in turn, each with its share of the time that is left.
+    """Run every task in turn, each with an equal share of the time left.
 
     Args:
-        tasks: to run.
-        minutes: for all of them.
+        tasks: the tasks to run.
+        minutes: time limit for all tasks together.
         storage: see `regard.choose`.
-        tell: told how far it is.
-        on_answer: told of each task that is done.
-        options: of `regard.choose`.
+        tell: called with a label, the fraction done and the seconds left.
+        on_answer: called with the answer of each finished task.
+        options: further arguments of `regard.choose`.
     """
     suite, began = Suite(), time.time()
     until = began + 60 * minutes
     for number, task in enumerate(tasks):
+        # A task that ends early leaves its time to the later ones; each gets at least 6 seconds.
         share = max(until - time.time(), 6.0) / (len(tasks) - number) / 60
 
         def told(label: str, part: float, left: float, number: int = number) -> None:

@@ -1,6 +1,8 @@
-"""Statements about attention that run and can fail.
+"""Claims: statements about attention, each with an experiment that can confirm or contradict it.
 
-`regard claims` lists them, `regard claims run` runs them. From Python:
+`regard claims` lists them and `regard claims run` runs them. `claim.py` defines a claim, `experiments/`
+has one file for each, `tools/` what they share, `running/` runs and stores them, `report/` presents results.
+From Python:
 
     from regard.claims import Run, find
     claim, = find(["C1"])

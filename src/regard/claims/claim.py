@@ -1,4 +1,4 @@
-"""What a claim is: a statement, a criterion written before the run, an experiment, a verdict."""
+"""`Claim`: a statement with a criterion written before the run, an experiment and a verdict."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from regard.figures.canvas import Canvas
 
 T = TypeVar("T")
-# What an experiment measured: plain JSON (numbers, lists, strings; no NaN, no infinity), keys in words.
+# What an experiment measured, as plain JSON with words as keys. NaN and infinity are not allowed.
 Numbers = dict[str, Any]
 
 
 class Verdict(StrEnum):
-    """What the numbers say of the statement."""
+    """What the numbers say about the statement."""
 
     HOLDS = "holds"
     CONDITIONS = "holds with conditions"
@@ -32,7 +32,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Fact:
-    """One of the few numbers that decide; `low` and `high` are its 95% interval where it has one."""
+    """One of the numbers that decide the verdict; `low` and `high` are its 95% interval, if it has one."""
 
     label: Text
     value: float
@@ -43,10 +43,10 @@ class Fact:
 
 @dataclass(frozen=True)
 class Judgement:
-    """A verdict, why, and the numbers it rests on.
+    """A verdict, the reason for it, and the numbers it rests on.
 
-    `because` names the condition where the statement holds with conditions, and what it would take
-    where the numbers do not decide.
+    For a statement that holds with conditions, `because` names the condition. For an undecided one it
+    says what a decision would take.
     """
 
     verdict: Verdict
@@ -56,16 +56,16 @@ class Judgement:
 
 @dataclass(frozen=True)
 class Run:
-    """What an experiment is told: how much to do, from which seed, where.
+    """Settings of one run of an experiment: its size, its seed, its device, and a progress callback.
 
-    In turn `tell` is told how far the experiment is, as a fraction of 1: by `steps` after each item
-    of a loop, by `within` where a loop is only a part of the whole.
+    An experiment reports progress through `steps`, which calls `tell` after each item of a loop. Where a
+    loop is only part of the experiment, `within` maps its progress to that part.
 
     Attributes:
-        full: at full size, not quick.
+        full: full size instead of quick.
         seed: of all random numbers.
         device: where tensors live.
-        tell: called with the fraction that is done.
+        tell: called with the finished fraction of the experiment, from 0 to 1.
     """
 
     full: bool = False
@@ -74,63 +74,67 @@ class Run:
     tell: Callable[[float], None] = lambda fraction: None
 
     def pick(self, quick: T, full: T) -> T:
-        """The first in a quick run, the second in a full one."""
+        """`quick` in a quick run, `full` in a full one."""
         return full if self.full else quick
 
     def generator(self, *names: object) -> torch.Generator:
-        """Random numbers of their own for each list of names: no experiment shifts another's."""
-        # 32 bits: torch's generator on the CPU leaves out what is above them.
+        """A generator seeded by the run's seed and these names.
+
+        Parts of an experiment that use different names draw independent numbers: changing how much one
+        part draws does not change another.
+        """
+        # crc32 gives 32 bits, which is all that torch's CPU generator uses of a seed.
         mixed = zlib.crc32(repr(names).encode(), self.seed)
         return torch.Generator(self.device).manual_seed(mixed)
 
     def seeds(self, count: int) -> list[int]:
-        """Seeds of repeated trainings."""
+        """Seeds for `count` repeated trainings, disjoint for different runs up to 1000 repetitions."""
         return [1000 * self.seed + number for number in range(count)]
 
     def steps(self, items: Iterable[T]) -> Iterator[T]:
-        """The items one by one, saying after each how far the whole is."""
+        """Iterate over the items and report progress after each."""
         known = list(items)
         for number, item in enumerate(known):
             yield item
             self.tell((number + 1) / len(known))
 
     def within(self, number: int, count: int) -> Run:
-        """For the part `number` of `count` equal parts: its steps move the whole by one part."""
+        """The run for part `number` of `count` equal parts: its progress counts as one part of the whole."""
         return replace(self, tell=lambda part: self.tell((number + part) / count))
 
 
 class Claim(ABC):
-    """A statement about attention that runs and can fail.
+    """A statement about attention with an experiment that can confirm or contradict it.
 
-    A subclass is one file in `experiments/`. It is a frozen dataclass whose fields, all with
-    defaults, are the ingredients of the experiment (a sampler, a score, a size): a test replaces
-    one and sees the verdict change. `judge` and `draw` are pure functions of the numbers, so that
-    results on disk can be judged and drawn again without running.
+    Each subclass is one file in `experiments/`. It is a frozen dataclass whose fields, all with
+    defaults, are the ingredients of the experiment: a sampler, a score, a size. Tests replace an
+    ingredient and check that the verdict changes. `judge` and `draw` are pure functions of the numbers,
+    so results on disk can be judged and drawn again without running the experiment.
     """
 
     id: ClassVar[str]
     statement: ClassVar[Text]
-    # Decided before the run, in words; `judge` is the same in code.
+    # The rule for the verdict, written before the first run; `judge` is the same rule in code.
     criterion: ClassVar[Text]
-    # For a person who chooses a score: what to do with the outcome.
+    # What the outcome means for choosing a score.
     meaning: ClassVar[Text]
     # What the figure shows and how to read it.
     caption: ClassVar[Text]
-    # What is held equal between competitors, or what the numbers are compared with.
+    # What is equal for all competitors, or what the numbers are compared with.
     control: ClassVar[Text]
-    # Seconds on one core, quick and full: for the time left.
+    # Expected seconds on one core, quick and full; progress bars estimate the remaining time from them.
     seconds: ClassVar[tuple[float, float]]
-    # Measures times: nothing else may run beside it, and it may use all cores.
+    # Whether it measures times: then no other claim runs beside it, and it may use all cores.
     alone: ClassVar[bool] = False
 
     @abstractmethod
     def measure(self, run: Run) -> Numbers:
-        """Run the experiment."""
+        """Run the experiment and return what it measured."""
 
     @abstractmethod
     def judge(self, numbers: Numbers) -> Judgement:
-        """The verdict, from the numbers alone."""
+        """Compute the verdict from the numbers alone."""
 
     @abstractmethod
     def draw(self, numbers: Numbers, canvas: Canvas) -> None:
-        """The figure, from the numbers alone."""
+        """Draw the figure from the numbers alone."""

@@ -1,4 +1,4 @@
-"""Every claim by its id. A new claim is one file in `experiments/`; nothing else names it."""
+"""Finding claims by id. A claim is registered by its file in `experiments/`; there is no list to extend."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ ID = r"([A-Z])(\d+)"
 
 
 class UnknownClaim(ValueError):
-    """An id that no claim has; the message suggests the nearest."""
+    """No claim has the given id; the message suggests similar ids."""
 
 
 class Survey(NamedTuple):
-    """What the folder of experiments has.
+    """The content of the folder of experiments.
 
     Attributes:
-        claims: by id, in the order of the ids.
-        broken: why a file could not be loaded, by the name of the file.
+        claims: every claim by id, in the order of ids.
+        broken: the error of each file that could not be imported, by file name.
     """
 
     claims: dict[str, Claim]
@@ -35,7 +35,7 @@ class Survey(NamedTuple):
 
 
 def survey() -> Survey:
-    """Every claim that can be loaded; one broken file does not take the others with it."""
+    """Import every experiment; a file that fails is reported in `broken` and the others still load."""
     found: dict[str, Claim] = {}
     broken: dict[str, Exception] = {}
     for module in pkgutil.iter_modules(experiments.__path__, f"{experiments.__name__}."):
@@ -60,21 +60,24 @@ def claims_in(module: ModuleType) -> list[Claim]:
         and not inspect.isabstract(thing)
     ]
     for claim in found:
-        order(claim.id)  # raises where the id is none
+        order(claim.id)  # raises ValueError for an id that is not a letter and a number
     return found
 
 
 @cache
 def registered(kind: type[Claim]) -> Claim:
-    """The claim with its ingredients as they are: one object, so that `is` tells it from altered ones."""
+    """The claim with its default ingredients.
+
+    It is one object for each class, so that `is` distinguishes it from copies with other ingredients.
+    """
     return kind()
 
 
 def all_claims() -> dict[str, Claim]:
-    """Every claim with its ingredients as they are, in the order of the ids.
+    """Every claim with its default ingredients, by id and in the order of ids.
 
     Raises:
-        Exception: what the first file raised that could not be loaded.
+        Exception: the error of the first file that could not be imported.
     """
     claims, broken = survey()
     for error in broken.values():
@@ -83,22 +86,28 @@ def all_claims() -> dict[str, Claim]:
 
 
 def order(name: str) -> tuple[str, int]:
-    """C10 comes after C9."""
+    """Sort key of an id: letter, then number, so that C10 comes after C9.
+
+    Raises:
+        ValueError: `name` is not a letter and a number.
+    """
     match = re.fullmatch(ID, name)
     if match is None:
-        raise ValueError(f"an id is a letter and a number, as C10 is, got {name!r}")
+        raise ValueError(
+            f"the id of a claim must be a letter and a number, such as C10; got {name!r}"
+        )
     return match[1], int(match[2])
 
 
 def find(names: Sequence[str], known: dict[str, Claim] | None = None) -> list[Claim]:
-    """The claims of these ids (`c1` will do) or groups (`C`); all of them where none is named.
+    """The claims with these ids or of these groups, in the order of ids.
 
     Args:
-        names: ids and groups.
-        known: to search in; by default all there are.
+        names: ids (`C1`) and groups (`C`), in upper or lower case; all claims if empty.
+        known: claims to search; all registered claims by default.
 
     Raises:
-        UnknownClaim: there is none of that id.
+        UnknownClaim: a name is neither an id nor a group.
     """
     known = all_claims() if known is None else known
     chosen: dict[str, Claim] = {}

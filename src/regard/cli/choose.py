@@ -31,7 +31,7 @@ from regard_command import load_library
 if TYPE_CHECKING:
     import torch
 
-    from regard.choosing.cost import Report
+    from regard.choosing.cost import CostReport
     from regard.choosing.suite import Answer, Suite
     from regard.choosing.tasks.task import Task
 
@@ -325,7 +325,7 @@ def by_cost(shape: Shape, where: torch.device, options: dict[str, Any]) -> None:
         raise SystemExit(1)
 
 
-def save(report: Report, out: Path, quiet: bool) -> bool:
+def save(report: CostReport, out: Path, quiet: bool) -> bool:
     """Write the files and say where; a folder that cannot be written loses only the files."""
     from regard.choosing.cost import files
 

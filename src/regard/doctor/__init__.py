@@ -1,7 +1,7 @@
-"""The doctor: whether the attention of a model is healthy, why not, and what helps.
+"""The doctor: tells whether the attention of a model is healthy, what is wrong, and what helps.
 
-This file is the public API and nothing else. Each part imports only those before it: `seen`, `vitals`,
-`facts`, `chart`, `capture`, `findings`, `running`, `signature`, `watch`, `remedies`, `report`,
+This file only exports the public API. Each part imports only those before it in this list: `seen`,
+`vitals`, `facts`, `chart`, `capture`, `findings`, `running`, `signature`, `watch`, `remedies`, `report`,
 `probing`, `patients`, `checkup`. `Doctor` in `watch.py` imports remedies and reports inside its methods.
 The command line (`regard doctor`) is in `regard.cli`.
 """

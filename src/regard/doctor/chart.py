@@ -1,4 +1,6 @@
-"""What was measured: a ring of the last steps for each site, on the device until it is read.
+"""`Chart`: the measurements of a model, a ring of the last steps for each site.
+
+A ring stays on the device until it is read, so that a step costs no host synchronisation.
 
 A site is one attention call of the model's forward pass: a module, and the index of the call among
 those it makes in a step. Its name is the module's path; the second call in one step gets #2, the
@@ -27,14 +29,14 @@ MOST_CALLS = 64
 
 
 class Vitals(NamedTuple):
-    """What to measure.
+    """The functions that measure a call, and the names of the numbers they give.
 
     Attributes:
-        names: of the columns.
+        names: one for each column.
         measure: `(seen, level, rows, turn) -> (H, V)`, NaN for what the level does not measure.
         gradient: `(gradient (B, K, T, D), heads) -> (H,)`.
         gradient_columns: the columns for gradients of "query", "key" and "value".
-        can_wait: whether kernels that measure the same are to be used where they fit (`Waiting`).
+        can_wait: whether `Waiting` may measure in place of `measure`, with the same results.
     """
 
     names: tuple[str, ...]
@@ -52,18 +54,19 @@ class History(NamedTuple):
 
 
 class Ring:
-    """The last W rows (H, V), on the device, allocated once and overwritten in place.
+    """The last W rows (H, V) on the device, allocated once and overwritten in place.
 
     Args:
         size: (W, H, V).
-        device: where.
-        finish: called before anything is read: rows may be written later than they are put.
+        device: the device of the model.
+        finish: called before anything is read, because `Waiting` fills rows later than `put`
+            reserves them.
     """
 
     def __init__(
         self, size: tuple[int, int, int], device: torch.device, finish: Callable[[], None]
     ) -> None:
-        # Born in inference mode it could not be written to outside of it.
+        # A tensor created in inference mode cannot be written to outside of it.
         with torch.inference_mode(False):
             self._values = torch.full(size, torch.nan, device=device)
         self.steps: list[int] = [0] * size[0]
@@ -72,12 +75,12 @@ class Ring:
 
     @property
     def values(self) -> Tensor:
-        """(W, H, V)."""
+        """(W, H, V), with all rows written."""
         self._finish()
         return self._values
 
     def put(self, step: int, device: torch.device) -> Tensor:
-        """Where to write the row (H, V) of a new step: over the oldest one."""
+        """A view (H, V) to write the row of a new step to; it replaces the oldest row."""
         if device != self._values.device:  # the model was moved
             self._values = self.values.to(device)
         place = self.count % len(self.steps)
@@ -86,7 +89,8 @@ class Ring:
         return self._values[place]
 
     def amend(self, step: int, column: int) -> Tensor | None:
-        """Where to write values (H,) of a step that was put before; None if it has left."""
+        """A view (H,) of one column of an earlier step; None if the ring has dropped that step."""
+        # Gradients nearly always belong to the newest row, so it is tried before the search.
         place = (self.count - 1) % len(self.steps)
         if self.steps[place] != step:
             if step not in self.steps:
@@ -95,7 +99,7 @@ class Ring:
         return self._values[place, :, column]
 
     def read(self, after: int = 0) -> History:
-        """A copy on the host of what came after a step, oldest first."""
+        """A copy on the host of the steps later than `after`, oldest first."""
         kept = min(self.count, len(self.steps))
         order = [place % len(self.steps) for place in range(self.count - kept, self.count)]
         order = [place for place in order if self.steps[place] > after]
@@ -109,9 +113,9 @@ class Site:
         name: the module's path, with #2 for its second call in a step.
         module: the path alone.
         route: how it was seen: "sdpa", "flex", "softmax" or "regard".
-        heads: query heads; 0 while nothing could be measured.
-        ring: its last steps; None while nothing could be measured.
-        facts: the sizes and options of its last call that was measured.
+        heads: number of query heads; 0 before the first measurement.
+        ring: its last steps; None before the first measurement.
+        facts: sizes and options of the last call that was measured.
     """
 
     def __init__(self, name: str, module: str, route: str, index: int) -> None:
@@ -126,7 +130,7 @@ class Site:
 
 
 class Ticket(NamedTuple):
-    """What a call gets back for its gradients: whose they are."""
+    """The site and step that the gradients of a call belong to."""
 
     site: Site
     step: int
@@ -136,12 +140,12 @@ class Chart:
     """The sites of a model and what was measured at them.
 
     Args:
-        vitals: what to measure, None to find the sites alone.
-        level: what is measured at every `every`-th step, the first one included; the steps between
-            get the cheap level.
+        vitals: what to measure; None only finds the sites.
+        level: the level of every `every`-th step, starting with the first; the steps between get the
+            cheap level.
         every: see level.
-        window: how many steps are kept.
-        rows: how many queries the sampled level reads.
+        window: number of steps kept.
+        rows: number of queries that the sampled level reads.
     """
 
     def __init__(
@@ -158,18 +162,18 @@ class Chart:
         self.sites: dict[str, Site] = {}
         self.order: list[Site] = []
         self.notes: dict[str, list[str]] = {}
-        # Called before each step, when all of the step before is measured, gradients included.
+        # Called before each step: by then the step before is measured completely, gradients included.
         self.listeners: list[Callable[[], None]] = []
         self._calls: dict[str, int] = {}
         self._waiting: dict[torch.device, Waiting] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """For copies: listeners stay with the original."""
+        """The state of a copy: without listeners and waiting calls, which belong to this object."""
         self.finish()
         return {**vars(self), "listeners": [], "_waiting": {}}
 
     def begin(self) -> None:
-        """A new step."""
+        """Start a new step."""
         self.finish()
         for tell in tuple(self.listeners):
             tell()
@@ -178,23 +182,23 @@ class Chart:
 
     @property
     def current_level(self) -> Level:
-        """What this step measures."""
+        """The level of the current step."""
         due = (self.step - 1) % self.every == 0
         return self.level if due else Level.CHEAP
 
     @property
     def _turn(self) -> int:
-        """Index of the sampled step, from 0: entries of a large batch take turns."""
+        """Index of the sampled step, from 0: it rotates which entries of a large batch are read."""
         return (self.step - 1) // self.every
 
     def note(self, sentence: str, where: str) -> None:
-        """Keep, once for each place, what a reader of the numbers should know."""
+        """Keep a sentence about the numbers of a place, once for each place."""
         places = self.notes.setdefault(sentence, [])
         if where not in places:
             places.append(where)
 
     def record(self, module: str, route: str, seen: Seen) -> Ticket | None:
-        """Measure one call; what it returns goes to `record_gradient`, None where nothing does."""
+        """Measure one call; returns the ticket for `record_gradient`, None if nothing was measured."""
         site = self.site_of(module, route)
         if site is None or self.vitals is None:
             return None
@@ -204,6 +208,8 @@ class Chart:
         level = self.current_level
         try:
             with torch.no_grad():
+                # At the cheap level one kernel reads the call and leaves sums; a second one turns the
+                # sums of many calls into rows: far fewer launches than a row for each call.
                 if self.vitals.can_wait and level is Level.CHEAP and kernels_fit(seen):
                     query = anchor(seen)
                     out = self._place(site, query.shape[1], query.device)
@@ -219,17 +225,21 @@ class Chart:
         return Ticket(site, self.step)
 
     def ticket_again(self, module: str) -> Ticket | None:
-        """The ticket of a call of this step that is computed again in backward."""
+        """The ticket of a call of this step that backward computes again, as checkpoints do."""
         calls = self._calls.get(module, 0)
         if calls > 1:
             self.note(
-                "no gradients: a compiled checkpoint calls attention several times, and backward does not tell which",
+                "no gradients: a compiled checkpoint calls attention several times, and backward does "
+                "not say which call it recomputes",
                 module,
             )
         return Ticket(self.sites[module], self.step) if calls == 1 else None
 
     def record_gradient(self, ticket: Ticket, side: str, gradient: Tensor) -> None:
-        """Measure a gradient (B, K, T, D) that reached a side; one with NaN in it reads inf."""
+        """Measure the gradient (B, K, T, D) of one side; a gradient that holds NaN is recorded as inf.
+
+        NaN in a ring means "not measured", so a broken gradient needs another value.
+        """
         site, step = ticket
         if self.vitals is None or site.ring is None or unmeasurable(Seen(query=gradient)):
             return
@@ -241,7 +251,8 @@ class Chart:
                 if self.vitals.can_wait and squares_fit(gradient, site.heads):
                     self._waiting_on(gradient.device).add_gradient(gradient, out)
                 else:
-                    self.finish()  # a row that is written later would write over it
+                    # A row that still waits would be written later and overwrite this column.
+                    self.finish()
                     out.copy_(
                         self.vitals.gradient(gradient, site.heads).nan_to_num(torch.inf, torch.inf)
                     )
@@ -249,7 +260,7 @@ class Chart:
             self.note(f"gradient not measured: {type(error).__name__}: {error}", site.name)
 
     def finish(self) -> None:
-        """Write what waits: to be called before anything is read."""
+        """Write all waiting rows; call it before anything is read."""
         for waiting in self._waiting.values():
             waiting.finish()
 
@@ -262,20 +273,20 @@ class Chart:
         self._place(site, row.shape[0], row.device).copy_(row)
 
     def _place(self, site: Site, heads: int, device: torch.device) -> Tensor:
-        """Where the row of this step is to be written."""
+        """The view (H, V) of the site's ring to write this step to."""
         assert self.vitals is not None
         if site.ring is None:
             size = (self.window, heads, len(self.vitals.names))
             site.heads, site.ring = heads, Ring(size, device, self.finish)
         if heads != site.heads:
-            raise ValueError(f"{heads} heads, where there were {site.heads} before")
+            raise ValueError(f"the call has {heads} heads, earlier calls had {site.heads}")
         return site.ring.put(self.step, device)
 
     def site_of(self, module: str, route: str) -> Site | None:
-        """Count a call of the module; its site, or None beyond `MOST_CALLS`."""
+        """The site of the module's next call, which is counted; None beyond `MOST_CALLS`."""
         call = self._calls[module] = self._calls.get(module, 0) + 1
         if call > MOST_CALLS:
-            self.note(f"only the first {MOST_CALLS} attention calls in a step are seen", module)
+            self.note(f"only the first {MOST_CALLS} attention calls in a step are measured", module)
             return None
         name = module if call == 1 else f"{module}#{call}"
         site = self.sites.get(name)
@@ -292,7 +303,7 @@ class Chart:
 
 
 def anchor(seen: Seen) -> Tensor:
-    """The tensor that carries the queries."""
+    """The tensor that has the queries in its second to last dim: (B, H, Q, ...)."""
     if seen.pairwise is not None:
         return seen.pairwise.a
     side = seen.query if seen.logits is None else seen.logits
@@ -301,7 +312,7 @@ def anchor(seen: Seen) -> Tensor:
 
 
 def unmeasurable(seen: Seen) -> str | None:
-    """Why nothing can be computed on these tensors here, or None."""
+    """Why these tensors cannot be measured, or None."""
     x = anchor(seen)
     if x.is_nested:
         return "nested tensors"
@@ -312,5 +323,5 @@ def unmeasurable(seen: Seen) -> str | None:
     if torch._C._functorch.peek_interpreter_stack() is not None:
         return "inside a torch.func transform"
     if x.is_cuda and torch.cuda.is_current_stream_capturing():
-        return "inside the capture of a CUDA graph, which replays kernels and no measurement"
+        return "inside the capture of a CUDA graph: replaying it would not record a step"
     return None

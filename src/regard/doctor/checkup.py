@@ -1,4 +1,4 @@
-"""Examine a patient from outside: run or train it while a doctor watches."""
+"""`regard doctor` on one patient: run or train the model while a doctor watches."""
 
 from __future__ import annotations
 
@@ -24,8 +24,10 @@ from regard.doctor.patients.patient import (
 from regard.doctor.running import call, undisturbed
 from regard.doctor.watch import Doctor, watch
 
-# In training the dear level comes at every tenth step, in short runs more often.
+# Training measures the expensive level at every tenth step. Short runs measure it more often, so that
+# rules over several steps get up to 20 of them.
 EVERY, LOOKS = 10, 20
+# Steps kept at most; the rings are allocated on the device.
 LONGEST_WINDOW = 4096
 
 
@@ -34,12 +36,12 @@ class Checkup:
     """One examination.
 
     Attributes:
-        doctor: with all that was measured.
-        patient: who it was.
-        trained: whether the model learned; else its weights stayed as they were.
-        losses: one for each step that had one.
-        stopped: why it ended early, "" where it did not.
-        interrupted: by Ctrl-C.
+        doctor: the doctor, with all measurements.
+        patient: the model and its data.
+        trained: whether the model was trained; otherwise its weights did not change.
+        losses: one for each step that had a loss.
+        stopped: why it ended early; "" if it ran to the end.
+        interrupted: whether Ctrl-C ended it.
     """
 
     doctor: Doctor
@@ -58,14 +60,15 @@ def prepare(
     level: str | None = None,
     device: torch.device | str = "cpu",
 ) -> tuple[Checkup, int]:
-    """A doctor for the patient, and how many steps there will be.
+    """A checkup that has not started yet, and its number of steps.
 
     Args:
-        patient: is run once on the side, to see that it runs and whether it has a loss.
-        steps: how many; None for the patient's own number.
-        train: None trains for more than one step, where there are a loss and real data.
-        level: what is measured; None for "sampled" in training and "exact" else.
-        device: where.
+        patient: the model and its data. The model is run once, without a trace, to check that it runs
+            and whether it has a loss.
+        steps: number of steps; None for the patient's own number.
+        train: whether to train; None trains if there are several steps, a loss and real data.
+        level: the level to measure; None for "sampled" in training and "exact" otherwise.
+        device: the device to run on.
     """
     place = torch.device(device)
     if any(x.is_meta for x in patient.model.parameters()):
@@ -75,16 +78,21 @@ def prepare(
     steps = patient.steps if steps is None else steps
     if train and not learns:
         raise Unusable(
-            f"{patient.name} has no loss to train by: the model returns none. Let the function "
-            "return (model, batch, loss) with loss(output, batch), or leave --train out"
+            f"--train: {patient.name} has no loss to train by, because the model returns none. Let the "
+            "function return (model, batch, loss) with loss(output, batch), or leave --train out"
         )
     frozen = not any(x.requires_grad for x in patient.model.parameters())
     if train and frozen:
-        raise Unusable(f"{patient.name} has nothing to train: all its weights are frozen")
+        raise Unusable(
+            f"--train: all weights of {patient.name} are frozen. Set requires_grad on some, or leave "
+            "--train out"
+        )
     learns = learns and not frozen
     trained = (learns and steps > 1 and not patient.made_up) if train is None else train
     if learns and steps > 1 and not trained and train is None:
-        patient.said.append("made-up data is nothing to learn from: not trained; --train does it")
+        patient.said.append(
+            "not trained: there is nothing to learn from made-up data; --train trains anyway"
+        )
     every = max(1, min(EVERY, steps // LOOKS)) if trained else 1
     doctor = watch(
         patient.model,
@@ -96,7 +104,7 @@ def prepare(
 
 
 def has_loss(patient: Patient, device: torch.device) -> bool:
-    """Run the model once, undisturbed: whether there is a loss with gradients."""
+    """Whether the patient has a loss with gradients, from one run that leaves the model as it was."""
     with undisturbed(patient.model):
         batch = batch_at(patient, 0, device)
         return loss_at(patient, run(patient, batch), batch) is not None
@@ -105,7 +113,14 @@ def has_loss(patient: Patient, device: torch.device) -> bool:
 def carry_out(
     checkup: Checkup, steps: int, device: torch.device | str, shown: AbstractContextManager | None
 ) -> None:
-    """Run all steps, or until the loss is no number, or Ctrl-C; `shown` shows them."""
+    """Run all steps; a loss that is not finite, or Ctrl-C, ends it early.
+
+    Args:
+        checkup: what `prepare` returned.
+        steps: number of steps.
+        device: the device to run on.
+        shown: a context that displays progress, such as `Doctor.live`; None for none.
+    """
     patient, doctor, place = checkup.patient, checkup.doctor, torch.device(device)
     model = patient.model.train(checkup.trained)
     optimizer = patient.optimizer(model, patient.rate) if checkup.trained else None
@@ -126,16 +141,17 @@ def carry_out(
 def one_step(
     checkup: Checkup, step: int, device: torch.device, optimizer: torch.optim.Optimizer | None
 ) -> float | None:
-    """A batch forward, backward where there is a loss, and a step where it learns."""
+    """The loss of one step: forward, backward if there is a loss, an update if there is an optimizer."""
     patient = checkup.patient
     batch = batch_at(patient, step, device)
     loss = loss_at(patient, run(patient, batch), batch)
     if loss is None:
         return None
+    # Backward runs without an optimizer too: gradients are among the vitals.
     try:
         loss.backward()
     except USERS as error:
-        raise Unusable(f"{patient.name} fails in backward: {with_kind(error)}") from None
+        raise Unusable(f"{patient.name} failed in backward: {with_kind(error)}") from None
     if optimizer is not None:
         optimizer.step()
     patient.model.zero_grad(set_to_none=True)
@@ -144,7 +160,7 @@ def one_step(
 
 
 def batch_at(patient: Patient, step: int, device: torch.device) -> Any:
-    """The batch of a step, checked and on the device."""
+    """The batch of a step, checked, on the device."""
     try:
         batch = patient.batch(step)
     except USERS as error:
@@ -154,23 +170,25 @@ def batch_at(patient: Patient, step: int, device: torch.device) -> Any:
 
 
 def run(patient: Patient, batch: Any) -> Any:
-    """The model on a batch; what it cannot digest is said in one sentence."""
+    """The output of the model on a batch; an error of the model becomes one sentence."""
     try:
         return call(patient.model, batch)
     except USERS as error:  # data may not fit the model
-        hint = ". The batch was made up: give --data, or return (model, batch)"
+        hint = ". The batch was made up: give --data, or let the function return (model, batch)"
         hint = hint if patient.made_up else ""
-        raise Unusable(f"{patient.name} fails on its batch: {with_kind(error)}{hint}") from None
+        raise Unusable(f"{patient.name} failed on its batch: {with_kind(error)}{hint}") from None
 
 
 def loss_at(patient: Patient, output: Any, batch: Any) -> Tensor | None:
-    """The loss of an output, None where there is none."""
+    """The loss of an output; None if there is no loss, or none that gradients flow from."""
     if patient.loss is None:
         return own_loss(output)
     try:
         loss = patient.loss(output, batch)
     except USERS as error:
-        raise Unusable(f"the loss of {patient.name} fails: {with_kind(error)}") from None
+        raise Unusable(f"the loss of {patient.name} failed: {with_kind(error)}") from None
     if not isinstance(loss, Tensor) or loss.numel() != 1:
-        raise Unusable(f"the loss of {patient.name} must be one number, got {describe(loss)}")
+        raise Unusable(
+            f"the loss of {patient.name} must be a tensor with one number, got {describe(loss)}"
+        )
     return loss.reshape(()) if loss.requires_grad else None

@@ -1,4 +1,4 @@
-"""What is known of an attention call without reading a number of its tensors."""
+"""`Facts`: what is known about an attention call without reading the contents of its tensors."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ class Facts(NamedTuple):
     """Sizes and options of one call.
 
     Attributes:
-        kind: what was seen of it.
+        kind: which tensors of the call were seen.
         batch, queries, keys: its sizes.
-        dims: of a query, or the hidden units of a pairwise score; of a value where only logits were
-            seen, None where not even that.
-        scale: of the inner product; None where there is none.
-        biased: whether numbers are added to the logits.
-        rescored: whether a function of the user's makes the logits of the inner products, of which
-            then neither the scale nor a bound is known.
+        dims: width of a query, or hidden units of a pairwise score. If only logits were seen, width of
+            a value; None if no value was seen either.
+        scale: factor of the inner product; None without one.
+        biased: whether a bias is added to the logits.
+        rescored: whether a function of the user computes logits from the inner products. Neither the
+            scale of the logits nor a bound on them is known then.
     """
 
     kind: SeenForm

@@ -1,4 +1,4 @@
-"""Runs a model once without a trace: weights, gradients, buffers and random state stay as they were."""
+"""Run a model once and leave no trace: modes, buffers and random state are restored."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 
 def call(model: nn.Module, batch: Any) -> Any:
-    """What the model makes of a batch: a tensor, or a tuple or dict of all arguments."""
+    """The output of the model on a batch: a tensor, or a tuple or dict of all arguments."""
     if isinstance(batch, Mapping):
         return model(**batch)
     if isinstance(batch, Sequence) and not isinstance(batch, str):
@@ -21,7 +21,7 @@ def call(model: nn.Module, batch: Any) -> Any:
 
 
 def mapped(batch: Any, change: Callable[[Any], Any]) -> Any:
-    """A batch with each argument changed."""
+    """The batch with `change` applied to each argument."""
     if isinstance(batch, Tensor):
         return change(batch)
     if isinstance(batch, Mapping):
@@ -31,7 +31,12 @@ def mapped(batch: Any, change: Callable[[Any], Any]) -> Any:
 
 @contextmanager
 def undisturbed(model: nn.Module) -> Iterator[None]:
-    """In evaluation mode and uncompiled; modes, buffers and random numbers are put back after it."""
+    """A context with the model in evaluation mode and uncompiled, which restores the model on exit.
+
+    Restored are the training mode of each module, buffers and random numbers.
+    """
+    # Buffers are cloned because a forward pass may write to them in place (running statistics, caches)
+    # in evaluation mode too. The tensor itself is kept beside its clone: a module may have replaced it.
     training = [(module, module.training) for module in model.modules()]
     buffers = [
         (module, name, x, x.detach().clone())
@@ -49,15 +54,17 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
                 module.training = before
             for module, name, x, before in buffers:
                 module._buffers[name] = x
-                # Written to only where it changed: a graph that waits for backward may hold it.
+                # Write only if it changed: a write counts as an in-place change, and a graph that
+                # still waits for backward may have saved this buffer.
                 if not x.is_meta and not torch.equal(x, before):
                     with torch.no_grad():
                         x.copy_(before)
 
 
 def uncompiled() -> ExitStack:
-    """Run compiled models as they were before."""
+    """A context in which compiled models run eagerly."""
     undo = ExitStack()
+    # Without the compiler loaded there is no compiled model, and loading it takes seconds.
     if "torch._dynamo" in sys.modules:
         undo.enter_context(torch.compiler.set_stance("force_eager"))
     return undo

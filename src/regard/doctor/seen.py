@@ -1,6 +1,7 @@
-"""What the doctor sees of one attention call, whichever way it was caught.
+"""`Seen`: the tensors and options of one attention call, in one shape for every route.
 
-B batch, H query heads, K key heads (H is a multiple), Q queries, L keys, D and Dv dims.
+Shape legend: B batch, H query heads, K key heads (H is a multiple of K), Q queries, L keys, D width of a
+query and key, Dv width of a value.
 """
 
 from __future__ import annotations
@@ -14,16 +15,18 @@ from regard.forms import Pairwise
 
 
 class SeenFlex(NamedTuple):
-    """What FlexAttention makes of the products: two functions, or what they gave for some queries.
+    """How FlexAttention computes logits: its two functions, or their results for some queries.
+
+    A compiled graph hands out tensors only, so there the results stand in for the functions.
 
     Attributes:
-        changes: whether logits are other than the products, apart from what is hidden.
-        score: `(product, batch, head, query, key) -> logit`, of scalars; None leaves them as they are.
+        changes: whether a visible logit may differ from its scaled inner product.
+        score: `(product, batch, head, query, key) -> logit`, of scalars; None for the product itself.
         mask: `(batch, head, query, key) -> True = attend`, of scalars; None hides nothing.
-        entry: the place in the batch of the first sequence here, where this is a part of a call.
-        head: the place of the first query head here.
-        key: (B, H), the place of the one key that there is of each sequence and head; None for all.
-        rows: (R,), out of a compiled graph, which no function leaves: the queries of `logits`.
+        entry: batch index of the first sequence, where this is a slice of a call.
+        head: index of the first query head, where this is a slice of a call.
+        key: (B, H), the index of the only key kept for each sequence and head; None for all keys.
+        rows: (R,), indices of the queries that `logits` holds; None outside compiled graphs.
         logits: (B, H, R, L) of these queries, -inf where hidden.
     """
 
@@ -38,23 +41,23 @@ class SeenFlex(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """One attention call in tensors: detached, never copied.
+    """The tensors of one attention call: detached, never copied.
 
     Attributes:
         query: (B, H, Q, D) as the kernel gets it, after rotary positions and norms.
         key: (B, K, L, D).
         value: (B, K, L, Dv).
-        scale: logits are `softcap(scale <query, key> + shift) + bias`; the last three may be None.
+        scale: logits are `softcap(scale <query, key> + shift) + bias`, without those that are None.
         bias: added to the logits, broadcasts to (B, H, Q, L); -inf hides.
         visible: True = attend, broadcasts to (B, H, Q, L).
-        causal: only keys up to the own place, from the top left as torch's `is_causal` has it.
-        logits: (B, H, Q, L), the input of an eager softmax where nothing else was seen of the call.
-        pairwise: the lowered form of a pairwise score of ours, in place of query and key.
-        shift: a term of the query alone, broadcasts to (B, H, Q): it moves a query's logits and
-            changes no weight.
+        causal: query i sees keys 0 to i, aligned at the top left like torch's `is_causal`.
+        logits: (B, H, Q, L), the input of an eager softmax, where query and key were not seen.
+        pairwise: the lowered form of a pairwise score, in place of query and key.
+        shift: a term of the query alone, broadcasts to (B, H, Q). It moves all logits of a query alike
+            and changes no weight.
         softcap: bounds the logits to `softcap * tanh(logits / softcap)`, before the bias.
-        sink: the logit of one more outcome, without a value; broadcasts to (B, H, Q).
-        flex: what becomes of `scale <query, key>`, in place of shift, soft cap, bias and mask.
+        sink: logit of an extra outcome that has no value; broadcasts to (B, H, Q).
+        flex: the functions applied to `scale <query, key>`, in place of shift, soft cap, bias and mask.
     """
 
     query: Tensor | None = None

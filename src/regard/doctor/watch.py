@@ -1,4 +1,4 @@
-"""Watch a model: what starts and stops the capture, and what gives its numbers out."""
+"""`watch`, `attach` and `Doctor`: start and stop the capture of a model, and read what it measured."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from regard.doctor.remedies.treat import Treatment
     from regard.doctor.report.live import Live
 
+# What `watch` measures unless it is given other vitals. `can_wait` allows the GPU kernels that measure
+# many calls at once (`vitals/waiting.py`); vitals of a user's own have no such kernels.
 OURS = Vitals(
     names=tuple(vital.name for vital in VITALS),
     measure=measure,
@@ -44,46 +46,48 @@ def watch(
     rows: int = DEFAULT_ROWS,
     vitals: Vitals | None = OURS,
 ) -> Doctor:
-    """Watch the attention of a model: `with regard.doctor.watch(model) as d: ...`.
+    """A `Doctor` that watches the attention of a model: `with regard.doctor.watch(model) as d: ...`.
 
-    Nothing of the model changes: not its outputs, gradients, state dict or random numbers. A step is
-    one call of the model, or of a module of it that is called by itself.
+    Watching leaves the model's outputs, gradients, state dict and random numbers as they are. A step
+    is one call of the model, or of one of its modules called directly.
 
-    It sees SDPA, FlexAttention, `nn.MultiheadAttention`, softmax attention written out
+    The doctor sees SDPA, FlexAttention, `nn.MultiheadAttention`, softmax attention written out
     (`capture/softmax.py` has the rule) and `regard.attention` with any score. It does not see kernels
-    of other packages, a softmax computed by hand, attention over edges of a graph, TorchScript, and
-    what other threads run (DataParallel). Gradients are not measured under reentrant checkpointing,
-    nor those of query and key that meet in an einsum.
+    of other packages, a softmax computed from `exp` and a sum, attention over the edges of a graph,
+    TorchScript, or calls in other threads (DataParallel). Gradients are not measured under reentrant
+    checkpointing, nor where query and key meet in an einsum.
 
-    Under `torch.compile` all that is seen too, whether compiled before or within; code that runs
-    under a watch is compiled once more for it. Of attention written out no gradients are measured
-    there. Its logits have to be stored, so that it may get other fused kernels, and outputs may
-    differ in their last bits. FlexAttention, whose functions stay in the graph, is measured on `rows`
-    queries at the exact level too, and without c50 where it has a `score_mod`. A model with compiled
-    checkpoints is to be compiled before it is watched. torch 2.6 breaks the graph at those, and shows
-    no FlexAttention in it.
+    The same calls are seen under `torch.compile`, whether the model was compiled before the watch or
+    inside it. The code is compiled once more for the watched run. In compiled code:
+
+    - Attention written out is measured without gradients. Its logits have to be stored, which may
+      change how kernels are fused, and outputs may differ in their last bits.
+    - FlexAttention is measured on `rows` queries at the exact level too, and without c50 where it has
+      a `score_mod`: its functions stay inside the graph.
+    - Compile a model with compiled checkpoints before watching it. torch 2.6 breaks the graph at
+      checkpoints, and FlexAttention inside them is not seen.
 
     Args:
-        model: any module; compiled or wrapped for parallel training too.
-        level: "cheap" for norms alone at every step; "sampled" or "exact" for that level at every
-            `every`-th step, from the first on.
+        model: any module, also a compiled one or one wrapped for parallel training.
+        level: "cheap" measures norms only, at every step; "sampled" and "exact" measure more at every
+            `every`-th step, starting with the first.
         every: see level.
-        window: how many steps are kept, on the device.
-        rows: how many queries the sampled level reads.
+        window: number of steps kept, on the device.
+        rows: number of queries that the sampled level reads.
         vitals: what is measured; None finds the attention calls and measures nothing.
     """
     return Doctor(model, level, every=every, window=window, rows=rows, vitals=vitals)
 
 
 def attach(model: nn.Module, level: str | Level = Level.SAMPLED, **options: Any) -> Doctor:
-    """`watch` without a block: until `d.detach()`, which is to be called in the same thread."""
+    """`watch` without a `with` block; call `d.detach()` in the same thread to stop."""
     return watch(model, level, **options).attach()
 
 
 class Doctor:
     """Watches a model between `attach` and `detach`, or in a `with` block; see `watch`.
 
-    What was measured stays when it is detached; attached again, it goes on.
+    Measurements stay readable after `detach`, and a second `attach` adds to them.
     """
 
     def __init__(
@@ -97,7 +101,7 @@ class Doctor:
         vitals: Vitals | None,
     ) -> None:
         if not isinstance(model, nn.Module):
-            raise TypeError(f"watch takes an nn.Module, got {describe(model)}")
+            raise TypeError(f"model must be an nn.Module, got {describe(model)}")
         for name, number in (("every", every), ("window", window), ("rows", rows)):
             if type(number) is not int or number < 1:
                 raise ValueError(f"{name} must be a whole number of 1 or more, got {number!r}")
@@ -107,6 +111,7 @@ class Doctor:
         self._prepare()
 
     def _prepare(self) -> None:
+        """Set what a copy or a pickle does not take along: capture, undo stack and `attached`."""
         self.capture = Capture(self.model, self.chart)
         self._undo = ExitStack()
         self.attached = False
@@ -114,19 +119,21 @@ class Doctor:
         weakref.finalize(self, self._undo.close)
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a copy or a pickle takes along: a copy that watched would share our hooks."""
+        """The state of a copy or pickle: without the capture, whose hooks belong to this object."""
         own = ("capture", "_undo", "attached")
         return {name: x for name, x in vars(self).items() if name not in own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """It has what was measured, and does not watch."""
+        """Restore the measurements; the copy is not attached."""
         vars(self).update(state)
         self._prepare()
 
     def attach(self) -> Self:
-        """Begin to watch."""
+        """Start watching."""
         if self.attached:
             raise RuntimeError("this doctor is watching already; watch(model) makes another one")
+        # Each line registers how it is undone at once, so an error further down leaves nothing behind
+        # that `detach` would miss. The stack undoes in reverse: the mode closes before hooks come off.
         self.capture.hook()
         self._undo.callback(self.capture.unhook)
         self.capture.active = Active(Mode(self.capture))
@@ -138,57 +145,58 @@ class Doctor:
         return self
 
     def detach(self) -> None:
-        """Stop; a second time it does nothing."""
+        """Stop watching; detaching twice is allowed."""
         self._undo.close()
         self.attached = False
 
     def __enter__(self) -> Self:
-        """Begin to watch, unless `attach` did."""
+        """Start watching, unless `attach` was called before."""
         return self if self.attached else self.attach()
 
     def __exit__(self, *error: object) -> None:
-        """Stop."""
+        """Stop watching."""
         self.detach()
 
     @property
     def steps(self) -> int:
-        """How many there were."""
+        """Number of steps seen so far."""
         return self.chart.step
 
     @property
     def sites(self) -> list[str]:
-        """The attention calls by name, in the order in which they were first seen."""
+        """Names of the attention calls, in the order in which they were first seen."""
         return list(self.chart.sites)
 
     @property
     def vitals(self) -> tuple[str, ...]:
-        """The names of the columns of all numbers."""
+        """Names of the vitals: the last dim of every table of numbers."""
         return () if self.chart.vitals is None else self.chart.vitals.names
 
     @property
     def notes(self) -> list[str]:
-        """What to know about the numbers: what was not measured, and what watching changes."""
+        """Sentences that qualify the numbers: what was not measured, and what watching changed."""
         return [f"{', '.join(places)}: {note}" for note, places in self.chart.notes.items()]
 
     def history(self, site: str) -> History:
         """The last steps of a site, copied to the host: steps, and values (steps, heads, vitals)."""
         if site not in self.chart.sites:
-            raise KeyError(f"no attention call {site!r} was seen; there are: {self.sites}")
+            raise KeyError(f"site {site!r} was not seen; sites seen are {self.sites}")
         ring = self.chart.sites[site].ring
         return History([], torch.empty(0, 0, len(self.vitals))) if ring is None else ring.read()
 
     def findings(self) -> list[Finding]:
-        """What is wrong, the worst first, from all steps that are kept; a healthy model has none.
+        """The diseases found in the steps that are kept, worst first; empty for a healthy model.
 
-        Most need the sampled or exact level; at "cheap" logits, gradients, NaN and Inf are judged.
+        Most rules need the sampled or exact level. The cheap level judges logit bounds, gradients, NaN
+        and Inf.
         """
         return diagnose(self)
 
     def examine(self, batch: Any) -> dict[str, Tensor]:
-        """Run the model once on a batch and measure everything exactly: (heads, vitals) by site.
+        """Exact vitals (heads, vitals) of every site, from one run of the model on a batch.
 
-        In evaluation mode, without gradients, uncompiled; random numbers, history and the model
-        are as before afterwards.
+        The model runs in evaluation mode, uncompiled and without gradients. Its state, the random
+        numbers and the history are the same afterwards.
 
         Args:
             batch: a tensor, or a tuple or dict of all arguments.
@@ -196,7 +204,8 @@ class Doctor:
         return self.run(batch)[0]
 
     def run(self, batch: Any) -> tuple[dict[str, Tensor], Any]:
-        """`examine`, and what the model made of the batch; the batch is kept as `examined`."""
+        """What `examine` returns, and the model's output; the batch is kept as `examined`."""
+        # A chart of its own, so that this run is no step of the history and resets no sampling turn.
         chart = Chart(self.chart.vitals, Level.EXACT, rows=self.chart.rows)
         was_attached = self.attached
         self.__enter__()
@@ -204,6 +213,8 @@ class Doctor:
             with self.capture.writing_in(chart), torch.no_grad(), undisturbed(self.model):
                 output = call(self.model, batch)
         finally:
+            # Notes are about the model, not about the run: they stay when the chart is dropped, also
+            # where the model raised, because a note may say why.
             for note, places in chart.notes.items():
                 for place in places:
                     self.chart.note(note, place)
@@ -223,15 +234,17 @@ class Doctor:
         """Apply a remedy to the model, and measure before and after on the same batch.
 
         Args:
-            finding: what to treat.
-            remedy: a name of `REMEDIES`; None takes the first one advised that fits here.
-            batch: as for `examine`; None takes the one that was examined last.
-            options: of the remedy, such as `cap=30.0` for "soft-cap".
+            finding: one of `findings()`.
+            remedy: a name in `REMEDIES`; None takes the first advised remedy that can be applied.
+            batch: as for `examine`; None takes the batch that was examined last.
+            options: options of the remedy, such as `cap=30.0` for "soft-cap".
 
         Returns:
-            What was done and what it did; print it to read it, `undo()` takes it back. One that
-            does not fit the disease, or cannot be applied to the call, raises `TreatmentRefused`
-            with the reason.
+            What was done and its effect: `print` shows it, `undo()` takes it back.
+
+        Raises:
+            TreatmentRefused: with the reason, where the remedy does not fit the disease or cannot be
+                applied to the call.
         """
         from regard.doctor.remedies.treat import treat
 
@@ -243,16 +256,16 @@ class Doctor:
         """Write a report: one HTML file, or JSON where the path ends in `.json`.
 
         Args:
-            path: where to.
-            name: of the model; its class's name unless given.
-            probe: what `regard.doctor.probe(model, batch)` gave, to be in it too.
+            path: the file to write.
+            name: name of the model; the name of its class unless given.
+            probe: result of `regard.doctor.probe(model, batch)`, to include in the report.
         """
         from regard.doctor.report import write_report
 
         return write_report(self, path, name=name, probe=probe)
 
     def table(self) -> None:
-        """Print what was found and a table of all attention calls."""
+        """Print the findings and a table of all attention calls."""
         from regard.doctor.report import record_of, show
 
         show(record_of(self))
@@ -261,8 +274,8 @@ class Doctor:
         """A table that updates while the model trains: `with d.live(total=1000): ...`.
 
         Args:
-            every_seconds: between two looks; the device is read only then.
-            total: how many steps there will be, for the time that is left.
+            every_seconds: seconds between two updates; the device is read only then.
+            total: number of steps there will be, to estimate the time left.
         """
         from regard.doctor.report import live
 
@@ -270,7 +283,7 @@ class Doctor:
 
 
 def as_level(level: str | Level) -> Level:
-    """A level by its name."""
+    """The `Level` of this name."""
     if isinstance(level, Level):
         return level
     names = [known.value for known in Level]
@@ -280,9 +293,10 @@ def as_level(level: str | Level) -> Level:
 
 
 class CheckpointSideEffects:
-    """Lets the compiler trace checkpoints in which our hooks and mode run, while a doctor watches.
+    """A context in which the compiler traces checkpoints although our hooks have side effects there.
 
-    Only where the compiler has been imported: loading it takes seconds.
+    It sets one option of `torch._dynamo` while at least one doctor watches, and only where that was
+    imported before: importing it takes seconds.
     """
 
     NAME = "skip_fwd_side_effects_in_bwd_under_checkpoint"
@@ -299,6 +313,7 @@ class CheckpointSideEffects:
             setattr(config, self.NAME, True)
 
     def __exit__(self, *error: object) -> None:
+        # Several doctors may watch at once and stop in any order: the last one puts the option back.
         self.watching -= 1
         if self.watching == 0 and self.before is not None:
             setattr(sys.modules["torch._dynamo"].config, self.NAME, self.before)

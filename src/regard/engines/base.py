@@ -1,4 +1,4 @@
-"""What an engine is, and what it gives back."""
+"""The protocol of an engine (`Engine`), its result (`Attended`), and small maths that engines share."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from torch import Tensor
 if TYPE_CHECKING:
     from regard.problem import Problem
 
-# The output of query, key, value and v, of calls like one that was made before.
+# Computes the output from query, key, value and v of a call that repeats an earlier one.
 RunAgain = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 STATISTICS = ("lse", "entropy", "max_logit", "max_weight", "jacobian", "weights")
 
 
 class Attended(NamedTuple):
-    """What `attend` returns; fields that were not asked for are None.
+    """The result of `attend`: the output and the requested statistics; all others are None.
 
     Logits are `softcap(score / temperature) + bias`; a sink counts as one more outcome.
 
@@ -44,7 +44,8 @@ class Attended(NamedTuple):
     weights: Tensor | None = None
 
     def with_changed(self, fields: dict[str, Tensor]) -> Attended:
-        """The same with some fields changed; unlike `_replace` older compilers can trace it."""
+        """A copy with some fields replaced."""
+        # Written out: torch.compile of older releases cannot trace `_replace`.
         return Attended(
             fields.get("output", self.output),
             fields.get("lse", self.lse),
@@ -59,16 +60,15 @@ class Attended(NamedTuple):
 class Engine(Protocol):
     """Runs a lowered problem on some hardware.
 
-    `refusals` is empty where the engine serves the problem and keeps all its promises; otherwise
-    each reason is one sentence for the user. An engine subclasses this and writes `name`, `refusals`,
-    `missing_promises` and `run`. The rest has defaults that suit an exact engine without short cuts,
-    so that `plan.py` asks every engine the same questions and knows none by name.
+    An engine subclasses this and writes `name`, `refusals`, `missing_promises` and `run`. The other
+    methods have defaults that suit an exact engine without short cuts. `plan.py` therefore asks every
+    engine the same questions and knows none by name.
 
     Attributes:
-        name: by which a caller asks for it.
-        approximate: the result has an error beyond rounding. It then runs only where the caller
-            allows one, by `error=` or by asking for the engine by name.
-        repeats_on: types of devices on which `repeated` may return something.
+        name: the value of `engine=` that requests this engine.
+        approximate: whether the result has an error beyond rounding. Such an engine runs only where the
+            caller allows one, with `error=` or by requesting the engine by name.
+        repeats_on: device types on which `repeated` may return a short cut.
     """
 
     name: str
@@ -77,38 +77,38 @@ class Engine(Protocol):
 
     @abstractmethod
     def refusals(self, problem: Problem) -> list[str]:
-        """Why this engine will not run the problem; empty if it will."""
+        """Reasons why this engine does not run the problem, one sentence each; empty if it does."""
 
     @abstractmethod
     def run(self, problem: Problem) -> Attended:
-        """Run it. Called only where `refusals` is empty."""
+        """The result. Called only where `refusals` is empty."""
 
     @abstractmethod
     def missing_promises(self, problem: Problem) -> list[str]:
-        """What this engine does not promise here although it serves the problem."""
+        """Promises of the specification that this engine does not keep for a problem it serves."""
 
     def refusals_of_call(self, problem: Problem) -> list[str]:
-        """`refusals` of a call that is really made, which an engine may count; `explain` makes none."""
+        """`refusals` for a call that is about to run, so that an engine may count it; `explain` counts none."""
         return self.refusals(problem)
 
     def comes_first(self, problem: Problem) -> bool:
-        """Whether to ask this engine before those that are preferred to it; must be cheap to answer."""
+        """Whether this engine is asked before the engines preferred to it. Every call asks: keep it cheap."""
         return False
 
     def added_error(self, problem: Problem) -> float:
-        """What an approximate engine adds to the error bound of rounding."""
+        """The error bound of an approximation, on top of that of rounding."""
         return 0.0
 
     def raw_scores(self, problem: Problem) -> Tensor | None:
-        """Raw logits (*, H, Q, L) in working precision; None where another engine has them leaner."""
+        """Raw logits (*, H, Q, L) in working precision, or None to leave them to a later engine."""
         return None
 
     def repeated(
         self, problem: Problem, given: Sequence[Tensor], output: Tensor
     ) -> RunAgain | None:
-        """What runs further calls like this one from their tensors alone; None for no such short cut.
+        """A function that runs further calls like this one from their tensors alone, or None.
 
-        `given` is query, key, value and v as the caller gave them, `output` what was returned.
+        `given` is query, key, value and v as the caller passed them, `output` what the call returned.
         """
         return None
 
@@ -122,15 +122,18 @@ def jacobian_norm(peak: Tensor, rest: Tensor, squares: Tensor, cubes: Tensor) ->
         squares: sum of the squares of the other weights.
         cubes: sum of their cubes.
     """
+    # The square of the norm is S2 - 2 S3 + S2^2 with Sn the sum of all p^n. Terms of p_1 are collected,
+    # so that 1 - p_1 never appears as a difference.
     other = squares - 2 * cubes + squares * squares
     return (peak * peak * (rest * rest + 2 * squares) + other).clamp(min=0).sqrt()
 
 
 def with_hard_rows(result: Attended, hard: Tensor, mass: Tensor) -> Attended:
-    """Put the statistics of hard rows (temperature 0) in place of the soft ones.
+    """`result` with the statistics of hard rows (temperature 0) in place of the soft ones.
 
-    The weights there are one-hot, with `mass` 1, or 0 where nothing is seen: entropy and Jacobian
-    are 0, and LSE and the largest logit, which grow without bound as the temperature falls, NaN.
+    Weights of a hard row are one-hot; their sum `mass` is 1, or 0 where the query sees nothing. Entropy
+    and Jacobian are 0. LSE and the largest logit are NaN: they grow without bound as the temperature
+    falls.
     """
     instead = {"lse": torch.nan, "max_logit": torch.nan, "entropy": 0.0, "jacobian": 0.0}
     changed = {
@@ -144,11 +147,11 @@ def with_hard_rows(result: Attended, hard: Tensor, mass: Tensor) -> Attended:
 
 
 def soft_capped(logits: Tensor, cap: float) -> Tensor:
-    """Logits bounded to `cap * tanh(logits / cap)`."""
+    """The soft cap `cap * tanh(logits / cap)`, within (-cap, cap)."""
     return cap * torch.tanh(logits / cap)
 
 
 def repeat_heads(x: Tensor, heads: int, dim: int = -3) -> Tensor:
-    """Repeat grouped heads so that every query head has its own."""
+    """`x` with grouped heads repeated, one for each query head."""
     group = heads // x.shape[dim]
     return x if group == 1 else x.repeat_interleave(group, dim)

@@ -1,4 +1,7 @@
-"""What this machine has for GPU engines, asked once or in a way that compilers take for a constant."""
+"""What this machine offers to GPU engines (Triton, cuDNN, compute capability), and limits of kernels.
+
+Facts are found once, at import or in a function that torch.compile treats as a constant.
+"""
 
 from __future__ import annotations
 
@@ -11,22 +14,22 @@ from typing import Any
 
 import torch
 
-# Older ones lack what the kernels are written with: arguments in named groups, among others.
+# Older releases lack features that the kernels use, such as named tuples as arguments.
 OLDEST_TRITON = (3, 6)
 
 
 def has_triton() -> bool:
-    """Whether a Triton that is new enough is installed; it is not imported, which takes a second."""
+    """Whether Triton 3.6 or newer is installed. It is not imported, which would take a second."""
     if importlib.util.find_spec("triton") is None:
         return False
     try:
         version = importlib.metadata.version("triton")
-    except importlib.metadata.PackageNotFoundError:  # a build of somebody's own
+    except importlib.metadata.PackageNotFoundError:  # built from source, without metadata
         return True
     return tuple(int(n) for n in version.split(".")[:2]) >= OLDEST_TRITON
 
 
-# At import: compilers cannot trace the question.
+# Found at import, because torch.compile cannot trace a look-up of installed packages.
 HAS_TRITON = has_triton()
 HAS_CUDNN = torch.backends.cudnn.is_available()
 
@@ -38,22 +41,22 @@ def generation(index: int | None) -> int:
 
 @functools.cache
 def _generation(index: int) -> int:
-    # Every call asks, and torch takes as long to answer as a launch.
+    # Cached: every call asks, and torch takes as long to answer as a kernel launch.
     return torch.cuda.get_device_properties(index).major
 
 
-# What torch.compiler.assume_constant_result says, which would import all of the compiler here.
+# The effect of torch.compiler.assume_constant_result, which would import the whole compiler here.
 generation._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
-# Kernels number rows in 32 bits, up to the end of a block.
-MOST_ROWS = 2**31 - 2**16
+# Kernels index rows with 32 bits, up to the end of the last block.
+MOST_KERNEL_ROWS = 2**31 - 2**16
 
 
 def too_large(rows: int, units: int) -> list[str]:
-    """Why kernels of a pairwise form cannot take heads of so many rows and hidden units, if so.
+    """Reasons why pairwise kernels cannot take heads of this many rows and hidden units; empty if they can.
 
-    They count places within a head in 32 bits, and pad rows to blocks of 64 and units to an even number.
+    They index elements of a head with 32 bits, and pad rows to blocks of 64 and units to an even number.
     """
     if (rows + 63) * (units + 1) < 2**31:
         return []
@@ -63,19 +66,19 @@ def too_large(rows: int, units: int) -> list[str]:
 
 
 def is_known(*sizes: int) -> bool:
-    """Whether sizes are numbers: under a compiler they may stand for many, and a question is a guard."""
+    """Whether sizes are plain numbers, not symbols of torch.compile, of which each comparison is a guard."""
     return not torch.compiler.is_compiling() and all(type(size) is int for size in sizes)
 
 
 def device_current(device: torch.device) -> AbstractContextManager:
-    """Triton launches on the current device, wherever the tensors are: in this, that is `device`."""
+    """A context in which `device` is current: Triton launches there, wherever the tensors are."""
     if device.type != "cuda" or device.index == torch.cuda.current_device():
         return nullcontext()
     return torch.cuda.device(device)
 
 
 def on_own_device(run: Callable) -> Callable:
-    """An operator's kernels, which are launched on the device of its first tensor."""
+    """`run` with the device of its first tensor made current."""
 
     @functools.wraps(run)
     def launch(first: torch.Tensor, *others: Any) -> Any:

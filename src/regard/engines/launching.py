@@ -5,9 +5,9 @@ holds one kernel, its grid, and every argument that follows from shapes, strides
 keeps it for calls that agree in those. The first launch goes through Triton, which compiles; later ones
 call the compiled kernel directly with new pointers.
 
-`Launch` is one kernel, `Steps` a sequence of them with shared memory, `Pieces` the layout of that
-memory, and `SecondUseCache` what keeps them. Triton is imported only where something is launched, so
-that `import regard` works without it.
+`Launch` is one kernel, `Steps` a sequence of launches with shared memory, `Pieces` the layout of that
+memory, and `SecondUseCache` the cache of bound launches. Triton is imported only where something is
+launched, so that `import regard` works without it.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ REMEMBERED = 256
 # Uses of a key at which `SecondUseCache` builds its value.
 SIGHTS = 2
 
-# Where a kernel reads or writes: an integer address on a GPU, which does not keep the memory alive, or
-# a tensor in Triton's interpreter, which has no addresses.
+# Where a kernel reads or writes: on a GPU an integer address, which does not keep the memory alive; in
+# Triton's interpreter, which has no addresses, a tensor.
 Address = int | Tensor
 
 
 def has_addresses(device: torch.device) -> bool:
-    """Whether kernels are compiled for this device, and not interpreted."""
+    """Whether kernels are compiled for this device rather than interpreted."""
     return device.type == "cuda" and not interpreted()
 
 
@@ -48,19 +48,19 @@ def interpreted() -> bool:
 
 
 def addresses(*tensors: Tensor) -> Sequence[Address]:
-    """Addresses of tensors on one device. The caller keeps the tensors alive until all is launched."""
+    """Addresses of tensors on one device. The caller keeps the tensors alive until the last launch."""
     if has_addresses(tensors[0].device):
         return [x.data_ptr() for x in tensors]
     return tensors
 
 
 class Pieces:
-    """Pieces of memory, one after another.
+    """The layout of several arrays, one after another, in one allocation.
 
     Args:
-        pieces: for each its words of 4 bytes, and the dtype of what they hold.
-        gaps: whether each begins where 16 bytes do. Memory that is returned has none, as nothing
-            would write to them.
+        pieces: the size of each array in words of 4 bytes, and its dtype.
+        gaps: whether each array starts at a multiple of 16 bytes. Memory that an operator returns has
+            no gaps, because no kernel would write to them.
     """
 
     def __init__(self, *pieces: tuple[int, torch.dtype], gaps: bool = True) -> None:
@@ -73,18 +73,18 @@ class Pieces:
         self.offsets = [WORD_BYTES * start for start in self.starts]
 
     def new(self, device: torch.device) -> Tensor:
-        """Memory that holds them all."""
+        """An uninitialised allocation for all arrays."""
         return torch.empty(self.words, dtype=torch.int32, device=device)
 
     def cut(self, memory: Tensor) -> list[Address]:
-        """Where the pieces of such a memory are."""
+        """The addresses of the arrays in such an allocation."""
         if not has_addresses(memory.device):
             return list(self.tensors(memory))
         base = memory.data_ptr()
         return [base + offset for offset in self.offsets]
 
     def tensors(self, memory: Tensor) -> list[Tensor]:
-        """The same as tensors of one dim."""
+        """The arrays in such an allocation as tensors of one dim."""
         return [
             memory[start : start + count].view(dtype)
             for start, (count, dtype) in zip(self.starts, self.pieces, strict=True)
@@ -94,8 +94,7 @@ class Pieces:
 def current_stream(device: torch.device) -> int | None:
     """The stream to launch on directly, or None where launches have to go through Triton.
 
-    They have to where a profiler or another user of Triton has set launch hooks, which only Triton calls,
-    and in the interpreter.
+    That is in the interpreter, and where a profiler has set launch hooks, which only Triton calls.
     """
     if not has_addresses(device):
         return None
@@ -116,28 +115,28 @@ def triton_settings() -> Any:
 
 
 class Pointer:
-    """An address as Triton takes it in place of a tensor."""
+    """An address in the form that Triton takes in place of a tensor."""
 
     def __init__(self, address: int, dtype: torch.dtype) -> None:
         self.address, self.dtype = address, dtype
 
     def data_ptr(self) -> int:
-        """The address, as tensors have one."""
+        """The address, by the name that tensors have for it."""
         return self.address
 
 
 class Launch:
     """One kernel, its grid, and all of its arguments but pointers and a few floats.
 
-    It is for one device, and keeps no operand.
+    It belongs to one device, and keeps no operand alive.
 
     Args:
         kernel: made by `triton.jit`.
-        programs: how many are launched.
-        dtypes: of what the pointers among the operands point to; they come first.
-        arguments: makes of the operands all arguments of the kernel but `constants`.
-        constants: the arguments that follow, which a kernel is compiled for.
-        options: how it is compiled: `num_warps` and the like.
+        programs: number of programs in the grid.
+        dtypes: what the pointers among the operands point to; pointers come first.
+        arguments: builds all arguments of the kernel but `constants` from the operands.
+        constants: the last arguments, which the kernel is compiled for.
+        options: options of the compiler, such as `num_warps`.
     """
 
     def __init__(
@@ -155,15 +154,16 @@ class Launch:
         self.bound: dict[tuple[bool, ...] | None, Callable] = {}
 
     def __call__(self, stream: int | None, pointers: Sequence[Address], *floats: float) -> Any:
-        """Launch it; `stream` is what `current_stream` says.
+        """Launch it on `stream`, which `current_stream` returned.
 
-        Where Triton was asked, what comes back is the compiled kernel.
+        Returns the compiled kernel where the launch went through Triton, else None.
         """
         if stream is None or self.kernel.pre_run_hooks:
             return self.ordinary(pointers, *floats)
+        # The bitwise or of all pointers is aligned if each of them is: one test for nearly every call.
         together = 0
         for pointer in pointers:
-            together |= pointer  # type: ignore[unsupported-operation] # a stream says: addresses
+            together |= pointer  # type: ignore[unsupported-operation] # integers where there is a stream
         aligned = None if together % ALIGNMENT == 0 else alignments(pointers)
         run = self.bound.get(aligned)
         if run is not None:
@@ -176,7 +176,7 @@ class Launch:
         return compiled
 
     def ordinary(self, pointers: Sequence[Address], *floats: float) -> Any:
-        """Launch it through Triton; what comes back is the compiled kernel."""
+        """Launch it through Triton, and return the compiled kernel."""
         given = [
             x if isinstance(x, Tensor) else Pointer(x, dtype)
             for x, dtype in zip(pointers, self.dtypes, strict=True)
@@ -186,12 +186,15 @@ class Launch:
 
 
 def alignments(pointers: Sequence) -> tuple[bool, ...]:
-    """Which pointers are aligned; each combination is a separately compiled kernel."""
+    """Which pointers are aligned; Triton compiles a kernel for each combination."""
     return tuple(pointer % ALIGNMENT == 0 for pointer in pointers)
 
 
 def direct(compiled: Any, programs: int) -> Callable | None:
-    """A function of the stream and all arguments, or None where this Triton is not one we know."""
+    """A function of the stream and all arguments that launches the kernel without Triton's Python.
+
+    None where the kernel, or this version of Triton, has no launcher of the known form.
+    """
     import triton
 
     if not triton.__version__.startswith(KNOWN_TRITON):
@@ -203,7 +206,7 @@ def direct(compiled: Any, programs: int) -> Callable | None:
         how = (launcher.launch_cooperative_grid, launcher.launch_pdl)
     except AttributeError:  # an asynchronous compiler has not finished, or it is not for CUDA
         return None
-    if scratch:  # memory that Triton allocates for each launch
+    if scratch:  # the kernel needs memory that Triton allocates for each launch
         return None
     grid = (programs, 1, 1)
     # No scratch memory, the kernel's metadata, and no launch hooks.
@@ -212,7 +215,7 @@ def direct(compiled: Any, programs: int) -> Callable | None:
 
 
 def sizes_between(pointers: int, *sizes: Any) -> Callable[..., tuple]:
-    """Arguments of a kernel that takes pointers, then these sizes, then floats."""
+    """A function that puts `sizes` between the first `pointers` operands and the floats after them."""
 
     def arguments(*operands: Any) -> tuple:
         return (*operands[:pointers], *sizes, *operands[pointers:])
@@ -222,6 +225,7 @@ def sizes_between(pointers: int, *sizes: Any) -> Callable[..., tuple]:
 
 def filling(template: Any, *names: str) -> Callable[..., Any]:
     """`template._replace(**dict(zip(names, values)))` of a named tuple, as a function of the values."""
+    # Positions are looked up once: `_replace` would look them up in every call.
     fields, make = list(template), type(template)._make
     at = [template._fields.index(name) for name in names]
 
@@ -237,9 +241,10 @@ def filling(template: Any, *names: str) -> Callable[..., Any]:
 def slotted(template: Sequence) -> tuple[list[Tensor], Callable[..., Sequence]]:
     """The tensors in the arguments of a kernel, and a function that puts addresses in their place.
 
-    Arguments are tensors, numbers, None, and named tuples of such. The function takes addresses in the
-    order in which tensors are named first.
+    Arguments are tensors, numbers, None, and named tuples of these. The function takes one address for
+    each tensor, in order of first appearance.
     """
+    # By id: a tensor that appears several times has one slot, and `==` would compare its elements.
     found: dict[int, int] = {}
     tensors: list[Tensor] = []
 
@@ -277,22 +282,22 @@ def slotted(template: Sequence) -> tuple[list[Tensor], Callable[..., Sequence]]:
 
 
 class Steps:
-    """Launches one after another, and the memory that they share.
+    """A sequence of launches that share memory.
 
-    What they are given is described by tensors without memory, on the device "meta"; a launch is added
-    with such tensors for arguments, and runs with the addresses of real ones.
+    Tensors without memory, on the device "meta", stand for the operands: a launch is added with them as
+    arguments, and runs with the addresses of real tensors.
 
     Args:
-        given: what a call brings along, in its order.
-        pieces: what is made for the call alone.
-        zeros: the same, cleared at first.
+        given: operands that a call passes to `run`, in this order.
+        pieces: scratch memory, allocated in each call.
+        zeros: the same, cleared before the first launch.
     """
 
     def __init__(
         self, given: Sequence[Tensor], pieces: Sequence[Tensor], zeros: Sequence[Tensor] = ()
     ) -> None:
         self.order = {id(x): i for i, x in enumerate((*given, *pieces, *zeros))}
-        self.described = (*given, *pieces, *zeros)  # an id is that of a tensor that is alive
+        self.described = (*given, *pieces, *zeros)  # kept alive, so that their ids stay unique
         self.layout = Pieces(*map(piece, pieces))
         self.cleared = Pieces(*map(piece, zeros))
         self.launches: list[tuple[Launch, Callable[[Sequence[Address]], Sequence[Address]]]] = []
@@ -300,7 +305,7 @@ class Steps:
     def add(
         self, kernel: Any, programs: int, template: Sequence, constants: Sequence, **options: Any
     ) -> None:
-        """One more launch; `template` is all arguments but constants."""
+        """Append a launch; `template` is all arguments but constants."""
         tensors, arguments = slotted(template)
         dtypes = [x.dtype for x in tensors]
         chosen = operator.itemgetter(*[self.order[id(x)] for x in tensors])
@@ -308,19 +313,19 @@ class Steps:
         self.launches.append((launch, chosen))
 
     def run(self, *given: Tensor) -> list:
-        """Launch all; what comes back is what each launch gave."""
+        """Launch all steps, and return the results of the launches."""
         device = given[0].device
         memory, stream = self.layout.new(device), current_stream(device)
         at = [*addresses(*given), *self.layout.cut(memory)]
         if self.cleared.words:
-            # Addresses do not keep memory alive: the names `memory` and `zeros` do, until all is launched.
+            # Addresses do not keep memory alive: the names `memory` and `zeros` do, until the last launch.
             zeros = torch.zeros(self.cleared.words, dtype=torch.int32, device=device)
             at += self.cleared.cut(zeros)
         return [launch(stream, chosen(at)) for launch, chosen in self.launches]
 
 
 def piece(x: Tensor) -> tuple[int, torch.dtype]:
-    """The words of memory that a tensor takes, and what they hold."""
+    """The size of a tensor in words of memory, and its dtype."""
     return -(-x.numel() * x.element_size() // WORD_BYTES), x.dtype
 
 
@@ -330,15 +335,15 @@ class SecondUseCache:
     Binding launches for a key used once does not pay: a decoder's keys have a new length in every step.
 
     Args:
-        make: takes the key's parts.
-        most: how many keys are remembered, made for or only seen.
+        make: builds the value from the parts of a key.
+        most: number of keys remembered, with a value or without.
     """
 
     def __init__(self, make: Callable[..., Any], most: int) -> None:
         self.make, self.entry = make, functools.lru_cache(maxsize=most)(lambda *key: SeenKey())
 
     def __call__(self, *key: Any) -> Any:
-        """What is made of this key."""
+        """The value of this key, or None at its first use."""
         entry = self.entry(*key)
         if entry.made is None:
             entry.seen += 1
@@ -348,14 +353,14 @@ class SecondUseCache:
         return entry.made
 
     def at_once(self, *key: Any) -> Any:
-        """The same for a key that is known to come again."""
+        """The value of a key that is known to be used again, built at its first use."""
         entry = self.entry(*key)
         if entry.made is None:
             entry.made = self.make(*key)
         return entry.made
 
     def clear(self) -> None:
-        """Forget all."""
+        """Forget all keys."""
         self.entry.cache_clear()
 
 

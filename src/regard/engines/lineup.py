@@ -1,7 +1,7 @@
 """The engines in order of preference: the one place that names them.
 
-Engines do not import one another. What one needs of another is handed to it here: `sine` builds features and
-has other engines run them, and on a GPU an exact kernel stands behind it for what leaves its range.
+Engines do not import one another. What one needs of another is handed to it here: `sine` builds features
+that other engines run, and on a GPU an exact kernel is its fallback outside the range of the series.
 """
 
 from __future__ import annotations
@@ -18,5 +18,5 @@ from regard.engines.triton import Behind, Triton
 SDPA, CPU, TRITON, PLAIN, REFERENCE = Sdpa(), Cpu(), Triton(), Plain(), Reference()
 SINE = Sine(through=(SDPA, CPU, TRITON, REFERENCE))
 PARTS.exact = Behind()
-# The first that does not refuse runs. The reference serves everything, and comes last.
+# The first engine that does not refuse a call runs it. The reference refuses nothing, so it comes last.
 ENGINES: tuple[Engine, ...] = (SDPA, SINE, CPU, TRITON, PLAIN, REFERENCE)

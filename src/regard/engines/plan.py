@@ -25,17 +25,17 @@ from regard.scores import Score
 from regard.sine.activation import row_of
 
 BY_NAME: dict[str, Engine] = {engine.name: engine for engine in ENGINES}
-# Those that may ask to come first. From the end: the simpler an engine is, the smaller the calls for which
-# it does.
+# Engines that override `comes_first`. In reverse order: simpler engines come later in `ENGINES`, and
+# come first for smaller calls.
 MAY_COME_FIRST = tuple(
     engine for engine in reversed(ENGINES) if type(engine).comes_first is not Engine.comes_first
 )
-# Types of devices on which some engine has a short cut for repeated calls.
+# Device types on which some engine has a short cut for repeated calls.
 REPEATED_ON = frozenset(device for engine in ENGINES for device in engine.repeats_on)
 
 
 class EngineRefused(ValueError):
-    """An engine asked for by name cannot serve the call; `reasons` says why."""
+    """An engine requested by name cannot serve the call; `reasons` says why."""
 
     def __init__(self, engine: str, reasons: list[str]) -> None:
         self.engine, self.reasons = engine, reasons
@@ -48,17 +48,17 @@ class EngineRefused(ValueError):
 
 @dataclass(frozen=True)
 class Plan:
-    """What `attention` would do with a call; print it to read it.
+    """How `attention` would run a call, as `explain` returns it; print it to read it.
 
     Attributes:
-        engine: the engine that runs, or None where the one asked for refuses.
-        form: what the score is lowered to.
+        engine: the engine that runs, or None where the requested one refuses.
+        form: the form that the score is lowered to.
         error_bound: an upper bound on the error of the output against exact arithmetic on the
             lowered features, in units of the largest |value|; inf where rounding can change the
             answer altogether, nan where the tensors hold no numbers (device "meta").
-        refused: why each engine that cannot serve the call refuses it.
-        also: engines that would serve it too, if asked for by name.
-        notes: what the engine does not promise, and what is missing on this machine.
+        refused: the reasons of each engine that refuses the call.
+        also: other engines that would serve it if requested by name.
+        notes: promises that the engine does not keep, and what is missing on this machine.
     """
 
     engine: str | None
@@ -90,7 +90,7 @@ class Plan:
 
 
 def preferred(p: Problem) -> tuple[Engine, ...]:
-    """All engines, the one to ask first in front."""
+    """The engines in the order to ask them: one that asks to come first, then all."""
     for engine in MAY_COME_FIRST:
         if engine.comes_first(p):
             return (engine, *ENGINES)
@@ -98,11 +98,12 @@ def preferred(p: Problem) -> tuple[Engine, ...]:
 
 
 def pick(problem: Problem, engine: str | None = None) -> Engine:
-    """The engine to run; one asked for by name never falls back to another."""
+    """The engine that runs the problem; one requested by name never falls back to another."""
     if engine is None:
         for candidate in preferred(problem):
             if not candidate.refusals_of_call(problem):
                 return candidate
+    # Reached only with a name: the reference refuses nothing, so that the loop above returns.
     chosen = named_engine(engine)
     reasons = chosen.refusals_of_call(problem)
     if reasons:
@@ -113,17 +114,17 @@ def pick(problem: Problem, engine: str | None = None) -> Engine:
 def repeated(
     problem: Problem, engine: str | None, given: Sequence[Tensor], output: Tensor
 ) -> RunAgain | None:
-    """What runs further calls like this one, of a pairwise form and without options; or None.
+    """A function that runs further calls like this one (pairwise, without options), or None.
 
-    See `Engine.repeated`. Only the engine that is asked first is asked for it: the others serve long
-    calls, which wait for kernels and not for Python.
+    See `Engine.repeated`. Only the first engine in order is asked: the others serve long calls, whose
+    time is spent in kernels and not in Python.
     """
     first = preferred(problem)[0] if engine is None else named_engine(engine)
     return first.repeated(problem, given, output)
 
 
 def allowed_error(error: float | None, engine: str | None) -> float | None:
-    """The error that a call allows: an approximate engine asked for by name runs with its own bound."""
+    """The error that a call allows; an approximate engine requested by name runs with its own bound."""
     if error is None and engine is not None and named_engine(engine).approximate:
         return math.inf
     return error
@@ -139,7 +140,7 @@ def named_engine(name: str | None) -> Engine:
 
 
 def scores(problem: Problem) -> Tensor:
-    """Raw logits (*, H, Q, L) in working precision, by the leanest route on this device."""
+    """Raw logits (*, H, Q, L) in working precision, from the engine that needs the least memory."""
     for engine in ENGINES:
         found = engine.raw_scores(problem)
         if found is not None:
@@ -149,6 +150,7 @@ def scores(problem: Problem) -> Tensor:
 
 def make_plan(problem: Problem, score: Score, engine: str | None = None) -> Plan:
     """The plan for a problem; see `Plan`."""
+    # Not `refusals_of_call`: explaining a call must not count as one.
     refusals = {candidate.name: candidate.refusals(problem) for candidate in ENGINES}
     if engine is None:
         chosen = next(x for x in preferred(problem) if not refusals[x.name])
@@ -167,7 +169,7 @@ def make_plan(problem: Problem, score: Score, engine: str | None = None) -> Plan
 
 
 def machine_notes(problem: Problem) -> list[str]:
-    """What this machine lacks that would matter."""
+    """Notes on hardware and packages that are missing here and would make a difference."""
     notes = []
     if problem.on_cpu and not torch.cuda.is_available():
         notes.append("no GPU is visible: everything runs on the CPU")
@@ -201,18 +203,19 @@ def error_bound(problem: Problem) -> float:
     coldest = p.temperature
     if isinstance(coldest, Tensor):
         coldest = float(coldest.detach().abs().min())
-    if coldest == 0:
+    if coldest == 0:  # a hard look-up: rounding may change which key is the best
         return math.inf
     size = size / coldest
     if p.bias is not None:
         size += float(torch.where(p.bias == -torch.inf, 0, p.bias).detach().abs().max())
     delta = working * terms * size
     rounding = 4 * torch.finfo(p.dtype).eps + 2 * working * p.keys**0.5
+    # Capped at 700, since expm1 overflows beyond 709.
     return math.expm1(min(2 * delta, 700.0)) + rounding
 
 
 def _reach(form: Pairwise) -> float:
-    """The largest |f(a + b)|; not known for an activation that is not ours."""
+    """A bound on |f(a + b)|, inf for an activation that is not one of ours."""
     if form.activation == "tanh":
         return 1.0
     largest = float(_peak(form.a) + _peak(form.b))

@@ -13,8 +13,9 @@ Everything other engines promise is defined by what this file computes:
     weights 0, output 0, LSE -inf and gradient 0.
 6.  output        = dropout(weights) @ value.
 
-Temperature 0 is the limit (`one_hot_best`): each query takes the visible key with the best score, the lowest index
-among equals; a finite bias and a soft cap no longer matter, and gradient reaches the values alone.
+Temperature 0 is the limit (`one_hot_best`): each query takes the visible key with the best score, and
+the lowest index among equals. A finite bias and a soft cap have no effect there, and only the values get
+a gradient.
 
 NaN in a visible query, key or value gives NaN in the rows that see it and in no other. Half
 precision is computed in fp32 and rounded once, at the end. Every step is differentiable by
@@ -61,12 +62,12 @@ class Reference(Engine):
         return []
 
     def raw_scores(self, problem: Problem) -> Tensor:
-        """By the specification; it builds the [Q, L, hidden] tensor of a pairwise score."""
+        """Raw logits of any form; builds the [Q, L, hidden] tensor of a pairwise score."""
         form = problem.form
         return raw_scores(form, working_dtype(form.query.dtype))
 
     def run(self, problem: Problem) -> Attended:
-        """Compute what the module's docstring says, step by step."""
+        """Steps 1 to 6 of the module's docstring."""
         dtype = working_dtype(problem.dtype)
         visible = problem.visible_pairs()
         scores = raw_scores(problem.form, dtype, visible)
@@ -77,11 +78,13 @@ class Reference(Engine):
             soft = soft_capped(soft, problem.softcap)
         if problem.bias is not None:
             bias = problem.bias.to(dtype)
+            # `visible` already hides what has a bias of -inf; added here it would make gradients NaN.
             soft = soft + torch.where(bias == -torch.inf, 0, bias)
         logits = hide(soft.expand(shape), visible)
         sink = None if problem.sink is None else problem.sink.to(dtype).view(-1, 1, 1)
         soft = softmax(logits, visible, sink)
         weights, readable = soft.weights, visible
+        # From raw scores: soft cap and finite bias do not matter in the limit of temperature 0.
         best = None if hard is None else one_hot_best(hide(scores.expand(shape), visible))
         if hard is not None and best is not None:
             weights = torch.where(hard, best, weights)
@@ -104,12 +107,12 @@ def hide(logits: Tensor, visible: Tensor | None) -> Tensor:
 
 
 def raw_scores(form: Form, dtype: torch.dtype, visible: Tensor | None = None) -> Tensor:
-    """The raw logits (*, H, Q, L); with a mask, those of hidden pairs mean nothing.
+    """The raw logits (*, H, Q, L); with a mask, those of hidden pairs are undefined.
 
-    0 * NaN is NaN, so that a plain product with a mask after it would still spread what a hidden
-    key holds through the backward. Hidden pairs are therefore taken out before the non-linearity
-    of a pairwise score, and entries that are not finite out of the product of an inner one, where
-    visible pairs get them back, without gradient.
+    A mask applied after a plain product would not keep NaN in a hidden key out of the backward, because
+    0 * NaN is NaN. A pairwise score therefore sets hidden pairs to 0 before its non-linearity. An inner
+    score multiplies with 0 in place of entries that are not finite; pairs that have such entries then
+    get their true logit, without gradient.
     """
     heads = form.query.shape[-3]
     q, k = form.query.to(dtype), repeat_heads(form.key, heads).to(dtype)
@@ -134,21 +137,22 @@ def raw_scores(form: Form, dtype: torch.dtype, visible: Tensor | None = None) ->
 
 
 def tempered(logits: Tensor, temperature: float | Tensor) -> tuple[Tensor | None, Tensor]:
-    """Divide by the temperature; also say which rows are hard look-ups, None if none can be."""
+    """Which rows are hard look-ups (None if none can be), and the logits over the temperature."""
     if not isinstance(temperature, Tensor):
         if temperature == 0:
             return torch.ones(1, 1, dtype=torch.bool, device=logits.device), logits
         return None, logits / temperature if temperature != 1 else logits
     temperature = temperature.to(logits.dtype).unsqueeze(-1)
     hard = temperature == 0
+    # Divided by 1 in hard rows: the caller replaces them, and inf here would make gradients NaN.
     return hard, logits / torch.where(hard, 1, temperature)
 
 
-class Softmax(NamedTuple):
-    """Weights of the keys and, last, of the sink if there is one; and what statistics need.
+class SoftmaxRows(NamedTuple):
+    """The softmax of each row: weights of the keys, weight of the sink if there is one, LSE, entropy.
 
-    With the largest logit subtracted, the total is 1 for it, plus the rest: log1p keeps the digits
-    of a small rest, which in a saturated row is all there is to know.
+    With the largest logit subtracted, the sum of exponentials is 1 plus the rest. `log1p` keeps the
+    digits of a small rest, which is all the information that a saturated row has.
     """
 
     weights: Tensor
@@ -157,7 +161,7 @@ class Softmax(NamedTuple):
     entropy: Tensor
 
 
-def softmax(logits: Tensor, visible: Tensor | None, sink: Tensor | None) -> Softmax:
+def softmax(logits: Tensor, visible: Tensor | None, sink: Tensor | None) -> SoftmaxRows:
     """Softmax over the visible keys and the sink; rows that see nothing are 0."""
     keys = logits.shape[-1]
     if sink is not None:
@@ -165,8 +169,9 @@ def softmax(logits: Tensor, visible: Tensor | None, sink: Tensor | None) -> Soft
         visible = None if visible is None else F.pad(visible, (0, 1), value=True)
     elif not keys:
         rows = logits.sum(-1)
-        return Softmax(logits, None, rows - torch.inf, rows)
+        return SoftmaxRows(logits, None, rows - torch.inf, rows)
     top, first = logits.detach().max(-1, keepdim=True)
+    # A row that sees nothing: -inf - -inf would be NaN.
     top = torch.where(top == -torch.inf, 0, top)
     below = logits - top
     exp = torch.exp(below)
@@ -176,43 +181,50 @@ def softmax(logits: Tensor, visible: Tensor | None, sink: Tensor | None) -> Soft
     empty = largest == 0
     weights = exp / torch.where(empty, 1, largest + rest)
     if visible is not None:
+        # Again: in a row with NaN the total is NaN, and hidden keys would get NaN too.
         weights = torch.where(visible, weights, 0)
-    # The largest is 1 in value, but not without gradient.
+    # `largest` is 1, but it has a gradient that the total needs.
     log_total = torch.log1p(torch.where(empty, 0, rest + (largest - 1)))
     lse = torch.where(empty, -torch.inf, top + log_total).squeeze(-1)
+    # A weight of 0 may stand beside -inf, and 0 * inf is NaN.
     expected = (weights * torch.where(weights > 0, below, 0)).sum(-1)
     entropy = log_total.squeeze(-1) - expected
     sink_weight = None if sink is None else weights[..., keys]
-    return Softmax(weights[..., :keys], sink_weight, lse, entropy)
+    return SoftmaxRows(weights[..., :keys], sink_weight, lse, entropy)
 
 
 def one_hot_best(logits: Tensor) -> Tensor:
-    """1 at the best visible logit, lowest index first; 0 rows where nothing is seen, NaN kept."""
+    """One-hot weights of the best visible logit, the lowest index among equals.
+
+    A row that sees nothing is 0; a row that sees NaN is NaN.
+    """
     if not logits.shape[-1]:
         return logits
     logits = logits.detach()
     best, index = logits.max(-1, keepdim=True)
+    # `max` may return any index among equals. NaN equals nothing, and takes the index of `max`.
     first = (logits == best).to(torch.uint8).argmax(-1, keepdim=True)
     one = torch.zeros_like(logits).scatter(-1, torch.where(best.isnan(), index, first), 1.0)
     return torch.where(best == -torch.inf, 0, torch.where(best.isnan(), torch.nan, one))
 
 
 def select_matmul(weights: Tensor, value: Tensor, visible: Tensor | None) -> Tensor:
-    """`weights @ value` where a hidden value is not read, whatever it holds."""
+    """`weights @ value` that does not read hidden values, whatever they hold."""
     if visible is None:
         return weights @ value
     good = value.isfinite()
     clean = weights @ torch.where(good, value, 0)
+    # Only rows that see a value which is not finite take the plain product.
     touched = visible.to(value.dtype) @ (~good).to(value.dtype) > 0
     output = torch.where(touched, weights @ value, clean)
-    # Selected once more, so that a gradient of NaN for a row that sees nothing is not read either.
+    # Drops the incoming gradient of a row that sees nothing, which may be NaN.
     return torch.where(visible.any(-1, keepdim=True), output, 0)
 
 
 def statistics(
-    want: frozenset[str], logits: Tensor, weights: Tensor, soft: Softmax
+    want: frozenset[str], logits: Tensor, weights: Tensor, soft: SoftmaxRows
 ) -> dict[str, Tensor]:
-    """What `want` asks for, as fields of `Attended`."""
+    """The statistics in `want`, by fields of `Attended`."""
     found = {"lse": soft.lse, "entropy": soft.entropy, "weights": weights}
     if "max_logit" in want:
         found["max_logit"] = _peak(logits.detach(), -torch.inf)

@@ -1,8 +1,8 @@
 """The inner form through `torch.nn.functional.scaled_dot_product_attention`.
 
-SDPA is fast only where it is asked the right way: on the CPU its fused kernel takes 4 dims and
-equal widths, and falls back to building the Q x L matrix otherwise. This engine brings every call
-it accepts into that shape, and refuses what SDPA would do slowly or wrongly.
+SDPA is fast only for some arguments: on the CPU its fused kernel needs 4 dims and equal widths, and
+SDPA builds the Q x L matrix otherwise. This engine brings every call it accepts into that shape, and
+refuses what SDPA would do slowly or wrongly.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from regard.forms import Inner
 from regard.mask import Mask
 from regard.problem import Problem
 
-# SDPA takes masks that differ by query only as a dense tensor, and on the CPU copies it to floats.
+# SDPA takes a mask that differs by query only as a dense tensor, which it copies to floats on the CPU.
 # Above 2**24 entries (64 MiB of floats, 4096 x 4096) that costs more than it saves.
 LARGEST_DENSE_MASK = 2**24
 
-# With fewer keys than fit a vector register, SDPA's CPU kernel takes a row of NaN logits for a
-# masked one and gives 0; adding x - x for the largest entry x of the query makes it NaN again.
+# With fewer keys than fit a vector register, SDPA's CPU kernel treats a row of NaN logits as masked and
+# returns 0. Adding x - x, with x the largest entry of the query, makes it NaN again.
 VECTOR = 16
 
-# cuDNN's backward gives NaN for some masked lengths (pytorch #196678), so that it is left out
-# where there is a mask.
+# cuDNN's backward gives NaN for some masked lengths (pytorch #196678), so it is excluded where there is
+# a mask.
 MASKED_BACKENDS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 
@@ -39,7 +39,7 @@ class Sdpa(Engine):
     name = "sdpa"
 
     def refusals(self, problem: Problem) -> list[str]:
-        """What SDPA cannot do, or would do by building the Q x L matrix."""
+        """Calls that SDPA cannot serve, or only by building the Q x L matrix."""
         p, on_cpu, reasons = problem, problem.on_cpu, []
         if not isinstance(p.form, Inner):
             reasons.append("SDPA computes inner products; this score is pairwise")
@@ -71,7 +71,7 @@ class Sdpa(Engine):
         return reasons
 
     def missing_promises(self, problem: Problem) -> list[str]:
-        """Second derivatives; and NaN that some queries see may reach those that do not."""
+        """Second derivatives; and that NaN does not reach queries that do not see it."""
         missing = ["SDPA's fused kernels have no second derivative (engine 'reference' has)"]
         if problem.bias is not None or not (problem.mask is None or padding_only(problem.mask)):
             missing.append(
@@ -89,7 +89,7 @@ class Sdpa(Engine):
         if on_cpu and width != value_width:
             query, key = widen(query, value_width), widen(key, value_width)
             value = widen(value, width)
-        # Not the comparison itself, which is a symbol under torch.compile.
+        # A literal: the comparison itself would be a symbol under torch.compile.
         grouped = True if key.shape[-3] != query.shape[-3] else False  # noqa: SIM210
         arguments = (query, key, value, keep, p.dropout, causal)
         if keep is not None and not on_cpu:
@@ -99,7 +99,7 @@ class Sdpa(Engine):
             out = scaled_dot_product_attention(*arguments, scale=scale, enable_gqa=grouped)
         if on_cpu and width > value_width:
             out = out[..., :value_width]
-        # A compiled graph serves any number of keys: a comparison would tie it to a few.
+        # Unconditional in a compiled graph: comparing the number of keys would specialise it.
         if on_cpu and (torch.compiler.is_compiling() or p.keys < VECTOR):
             largest = query.detach().amax(-1, keepdim=True)
             out = out + (largest - largest)
@@ -111,7 +111,8 @@ class Sdpa(Engine):
 def features(p: Problem) -> tuple[Tensor, Tensor, Tensor, float]:
     """Query, key and value as (B, heads, length, width), and the scale.
 
-    alpha cannot change the weights and is left out. beta becomes feature columns, or a mask.
+    alpha is the same for all keys of a query, so it cannot change the weights and is left out. beta
+    becomes feature columns, or a mask.
     """
     form = p.form
     assert isinstance(form, Inner)
@@ -133,9 +134,10 @@ def features(p: Problem) -> tuple[Tensor, Tensor, Tensor, float]:
 
 
 def beta_as_mask(p: Problem) -> bool:
-    """Whether SDPA may add beta as a float mask of one row, which spares the copies of columns.
+    """Whether beta is passed as a float mask of one row, which saves copying query and key.
 
-    Its fused CPU kernel has no gradient for a mask, and compiled graphs serve both cases.
+    Not where beta needs a gradient, which SDPA's fused CPU kernel does not have for masks. Not in
+    compiled graphs, which serve calls with and without a gradient.
     """
     form = p.form
     return (
@@ -159,7 +161,7 @@ def beta_mask(p: Problem) -> Tensor:
 
 
 def widen(x: Tensor, width: int) -> Tensor:
-    """Zero columns up to `width`."""
+    """`x` with zero columns appended up to `width`."""
     extra = width - x.shape[-1]
     if extra <= 0:
         return x
@@ -170,22 +172,22 @@ def widen(x: Tensor, width: int) -> Tensor:
 
 
 def beta_columns(query: Tensor, key: Tensor, beta: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-    """Write `scale * <query, key> + beta` as one inner product.
+    """Query and key with columns that make `scale * <query, key> + beta` one inner product.
 
-    In half precision one column is not enough: 8 to 11 bits of beta would shift whole weights. A
-    second column carries what the first one rounds away. In fp16 the first is divided by 2**15,
-    which the query side multiplies back: squares up to 1e8 fit, and the second has the rest.
+    In half precision one column of 8 to 11 bits would round beta visibly, so that a second column
+    carries what the first one rounds away. In fp16 the first column is divided by 2**15, which the
+    query side multiplies back: betas up to 1e8, such as squared norms, then fit its range.
     """
     column = (beta / scale).unsqueeze(-1)
     half = query.dtype in (torch.float16, torch.bfloat16)
     lifts = [2.0**15 if query.dtype == torch.float16 else 1.0, 1.0] if half else [1.0]
     columns = []
     for lift in lifts[:-1]:
-        # Without gradient: times 2**15 it would overflow. The last column carries all of it.
+        # Detached: the gradient times 2**15 would overflow. The last column carries all of it.
         columns.append((column.detach() / lift).to(query.dtype))
         column = column - lift * columns[-1].to(column.dtype)
     columns.append(column.to(query.dtype))
-    # On a GPU a width that is no multiple of 8 would leave the fused kernels.
+    # On a GPU the fused kernels need a width that is a multiple of 8.
     spare = 0 if query.device.type == "cpu" else -(key.shape[-1] + len(lifts)) % 8
     columns += [torch.zeros_like(columns[0])] * spare
     lifts += [0.0] * spare
@@ -196,20 +198,21 @@ def beta_columns(query: Tensor, key: Tensor, beta: Tensor, scale: float) -> tupl
 
 
 def padding_only(mask: Mask) -> bool:
-    """Whether the mask says the same of a key to every real query."""
+    """Whether each key is visible to all real queries or to none."""
     alike = len(mask.bands) == len(mask.packed) == 0
     return alike and all(x.shape[-2] == 1 for x in mask.allowed)
 
 
 def served_by_flag(p: Problem) -> bool:
-    """Whether SDPA's own `is_causal` says what the mask says."""
+    """Whether SDPA's own `is_causal` flag expresses the mask."""
+    # SDPA aligns its triangle with the first query and key; with Q = L that is every alignment.
     if p.mask is None or p.bias is not None or not p.mask.is_only_causal:
         return False
     return p.queries == p.keys or p.mask.bands[0].alignment == "top_left"
 
 
 def dense_entries(p: Problem) -> int:
-    """Entries of the mask tensor that SDPA would be given."""
+    """The number of entries of the mask tensor that SDPA would be given."""
     parts = [] if p.bias is None else [p.bias]
     queries = 1 if p.bias is None else p.queries
     batched = False
@@ -246,7 +249,7 @@ def attn_mask(p: Problem) -> tuple[Tensor | None, bool, Tensor | None]:
     rows = some_key if rows is None else rows & some_key
     keep = seen
     if p.bias is not None:
-        # On the CPU a bias may be wider than half precision inputs.
+        # On the CPU SDPA takes a bias in a wider dtype than half precision inputs.
         dtype = torch.promote_types(p.bias.dtype, p.dtype)
         dtype = torch.float32 if dtype == torch.float64 and p.dtype != dtype else dtype
         keep = p.bias.to(dtype).masked_fill(~seen, -torch.inf)
@@ -254,7 +257,7 @@ def attn_mask(p: Problem) -> tuple[Tensor | None, bool, Tensor | None]:
 
 
 def mask_dims(x: Tensor, p: Problem) -> Tensor:
-    """Give a mask-like tensor the 4 dims of the flattened call, still broadcasting."""
+    """A mask-like tensor with the 4 dims of the flattened call, still broadcasting."""
     lead = x.shape[:-3]
     x = x.view(*[1] * (3 - x.ndim), *x.shape) if x.ndim < 3 else x
     if math.prod(lead) == 1:

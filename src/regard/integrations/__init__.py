@@ -1,4 +1,4 @@
-"""Attention inside other people's models; each module here needs the package it is named after.
+"""Scores inside models of other packages; each folder needs the package it is named after.
 
-What a foreign package expects is translated here; the library itself never imports this folder.
+This folder translates what such a package expects. `import regard` never imports it.
 """

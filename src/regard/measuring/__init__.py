@@ -1,6 +1,10 @@
-"""One core for measuring: what `regard bench`, `regard choose` and claims time, count and compare with.
+"""Measuring functions shared by `regard bench`, `regard choose` and claims.
 
-`clock.py`, `graphs.py` and `times.py` time calls, `memory.py` counts bytes, `errors.py` compares with fp64,
-`statistics.py` has intervals, `textbook.py` every score as plain PyTorch, `machine.py` names the hardware,
-`files.py` writes results, `words.py` numbers for a reader. What is measured belongs to its own part.
+- Time: `clock.py` (wall clock), `graphs.py` (CUDA graphs), `stopwatch.py` (either), `turns.py` (candidates
+  in alternation), `times.py` (samples of one quantity).
+- Memory and errors: `memory.py` (bytes), `errors.py` (against fp64), `failures.py` (exceptions in one line).
+- Comparison: `statistics.py` (95% intervals), `textbook.py` (every score as plain PyTorch).
+- Output: `machine.py` (the hardware), `files.py` (atomic writes), `words.py` (numbers for a reader).
+
+The things measured (bench suites, choosing tasks, claims) stay in the packages that own them.
 """

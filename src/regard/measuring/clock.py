@@ -1,4 +1,4 @@
-"""Wall-clock time of a call, as its caller waits for it."""
+"""Wall-clock time of a call: what its caller waits for, Python overhead included."""
 
 from __future__ import annotations
 
@@ -10,19 +10,21 @@ from typing import Any
 
 import torch
 
-# A sample covers at least this many seconds, in several calls where one is shorter: the timer and
-# the scheduler of the system disturb shorter ones by more than a percent.
+# Shortest sample. Timer resolution and the operating system's scheduler disturb shorter samples by more
+# than 1%, so a call that is shorter is repeated until the sample is this long.
 SAMPLE_SECONDS = 0.005
+# Most calls in one sample, so that a very short call does not make a sample of 50,000 calls.
 MOST_CALLS = 200
 
 
 def calls_per_sample(expected: float, least: float = SAMPLE_SECONDS, most: int = MOST_CALLS) -> int:
-    """How many calls of `expected` seconds make a sample of at least `least` seconds."""
+    """Number of calls, each of `expected` seconds, that make a sample of at least `least` seconds."""
     return min(max(math.ceil(least / max(expected, 1e-7)), 1), most)
 
 
 def clock(run: Callable[[], Any], calls: int, device: torch.device) -> float:
-    """Seconds for one of `calls` calls."""
+    """Mean seconds of one call over `calls` calls in a row."""
+    # A garbage collection in the middle of a sample would be charged to the candidate that it hits.
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -38,6 +40,6 @@ def clock(run: Callable[[], Any], calls: int, device: torch.device) -> float:
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait for a device that runs beside the program."""
+    """Wait until a CUDA device has finished its queue; its calls return before their work is done."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)

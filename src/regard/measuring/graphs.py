@@ -1,4 +1,4 @@
-"""A call recorded as a CUDA graph: replayed, it costs the GPU's time and next to none of Python's."""
+"""Recording calls as CUDA graphs: a replay measures the GPU's own time, almost without Python overhead."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import torch
 
 from regard.measuring.failures import first_line
 
-# Compilers, libraries and caches must be past their first calls before a recording.
+# Calls before a recording. A first call may compile, load libraries or fill caches, none of which can be
+# recorded.
 WARM_UPS = 2
 
 
@@ -21,8 +22,8 @@ class CaptureError(RuntimeError):
 class Recorder:
     """Records calls on one GPU.
 
-    All recordings share one memory pool, so that it grows with the largest of them and not with
-    their sum: they are replayed one after the other, and the output of a replay is never read.
+    All recordings share one memory pool, which grows with the largest of them instead of their sum. That
+    is safe because they are replayed one after the other and the output of a replay is never read.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -32,10 +33,13 @@ class Recorder:
         self.broken = ""
 
     def record(self, run: Callable[[], object]) -> Callable[[], None]:
-        """A function that replays `run`; its memory is free again when the function is.
+        """Record `run` and return a function that replays it.
+
+        The recording's memory is released together with the returned function.
 
         Raises:
-            CaptureError: it cannot be recorded. Others still can.
+            CaptureError: the call cannot be recorded. The recorder stays usable for other calls unless
+                `recover` failed too; then every later call raises this error with the reason.
         """
         if self.broken:
             raise CaptureError(self.broken)
@@ -44,20 +48,20 @@ class Recorder:
             self.capture(graph, run)
             graph.replay()
             torch.cuda.synchronize(self.device)
-        except Exception as error:  # whatever a call, or the end of a recording, may raise
+        except Exception as error:  # the call or the end of the recording may raise anything
             self.recover()
             raise CaptureError(first_line(error)) from None
         return graph.replay
 
     def capture(self, graph: torch.cuda.CUDAGraph, run: Callable[[], object]) -> None:
-        """Warm up beside the main stream, as PyTorch asks, then record."""
+        """Warm up on a side stream, as PyTorch requires, then record there."""
         self.stream.wait_stream(torch.cuda.current_stream(self.device))
-        # The outer context gives the stream back also where the end of a recording raises.
+        # This outer context restores the current stream even when the end of the recording raises.
         with torch.cuda.stream(self.stream), no_collection():
             for _ in range(WARM_UPS):
                 run()
-            # A backward runs in a thread of its own, where libraries may allocate: "global" would take
-            # that for a mistake.
+            # Autograd runs a backward in its own thread, where libraries may allocate memory. The mode
+            # "global" would fail the recording for that; "thread_local" looks at this thread alone.
             failure = None
             try:
                 with torch.cuda.graph(
@@ -69,22 +73,22 @@ class Recorder:
                         failure = error
                         raise
             except Exception as error:
-                # The end of a recording says only that something failed before; the call says what.
+                # The end of the recording only reports that something failed; the call's error says what.
                 raise failure or error from None
         torch.cuda.current_stream(self.device).wait_stream(self.stream)
 
     def recover(self) -> None:
-        """After a failure: end what it left open, take a fresh pool, and see that recording works.
+        """Clean up after a failed recording: close it, take a fresh pool, and test that recording works.
 
-        Where the end of a recording raises, PyTorch's allocator goes on believing that it is under
-        way, and refuses to free memory.
+        When the end of a recording raises, PyTorch's allocator still takes the recording to be running
+        and refuses to free memory.
         """
         index = self.device.index or 0
         close = getattr(torch._C, "_cuda_endAllocateToPool", None)
         with contextlib.suppress(Exception):
-            if close is not None:  # raises where the failure came before or after the recording
+            if close is not None:  # raises when no recording was open at the time of the failure
                 close(index, self.pool)
-        with contextlib.suppress(Exception):  # tells of the failure once more
+        with contextlib.suppress(Exception):  # the first synchronize reports the old failure again
             torch.cuda.synchronize(self.device)
         try:
             torch.cuda.synchronize(self.device)
@@ -92,13 +96,13 @@ class Recorder:
             self.pool = torch.cuda.graph_pool_handle()
             probe = torch.zeros(1, device=self.device)
             self.capture(torch.cuda.CUDAGraph(), probe.zero_)
-        except Exception as error:  # the device is of no use for recordings any more
+        except Exception as error:  # this process cannot record on the device any more
             self.broken = f"an earlier failure left no way to record ({first_line(error)})"
 
 
 @contextlib.contextmanager
 def no_collection() -> Iterator[None]:
-    """Without garbage collection, which could destroy an older graph in the middle of a recording."""
+    """Disable garbage collection: destroying an older graph during a recording would break the recording."""
     collecting = gc.isenabled()
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""What the numbers are measured on, and how many of its threads to use."""
+"""A description of the machine that measures, and the number of threads to measure with."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import regard
 
 
 def machine(device: torch.device) -> dict[str, Any]:
-    """What the numbers were measured on."""
+    """Hardware, load and versions, as JSON values to store beside the numbers."""
     on_gpu = device.type == "cuda"
     return {
         "device": device.type,
@@ -30,7 +30,7 @@ def machine(device: torch.device) -> dict[str, Any]:
 
 
 def processor() -> str:
-    """The processor's name where the system tells it."""
+    """The processor's model name, or the architecture if the system does not report a model."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -40,11 +40,11 @@ def processor() -> str:
 
 
 def calm_threads() -> int:
-    """As many threads as run together well at this moment; at most torch's own number.
+    """The largest number of threads that runs well under the current load; at most torch's own number.
 
-    Threads wait for one another after every operation. Where other programs hold the cores, each
-    wait lasts a time slice, and two threads can be fifty times slower than one: such a number
-    would say nothing of the scores.
+    Threads wait for one another after every operation. When other programs occupy the cores, each wait
+    lasts a scheduler time slice, and two threads can be 50 times slower than one. A time measured that way
+    would describe the load, not the score.
     """
     most = torch.get_num_threads()
     counts = sorted({max(most >> shift, 1) for shift in range(most.bit_length())}, reverse=True)
@@ -52,17 +52,17 @@ def calm_threads() -> int:
         bursts = [(count, _probe(count)) for _ in range(2) for count in counts]
     finally:
         torch.set_num_threads(most)
-    # The slower of two bursts: others come and go. More threads need only be no worse, since they
-    # gain more on larger work.
+    # The slower of two bursts counts, because other programs come and go. A larger number of threads wins
+    # if it is at most 10% slower here: it gains more on larger work than this probe.
     taken = {count: max(x for n, x in bursts if n == count) for count in counts}
     return next(count for count in counts if taken[count] <= 1.1 * min(taken.values()))
 
 
 def _probe(count: int) -> float:
-    """Seconds for a burst of operations of the size that engines work in."""
+    """Seconds for 200 elementwise operations on 2**17 numbers, about the size engines work in."""
     torch.set_num_threads(count)
     x = torch.zeros(2**17)
-    x.exp()
+    x.exp()  # the first call starts the threads
     began = time.perf_counter()
     for _ in range(200):
         x.exp()

@@ -1,4 +1,4 @@
-"""Memory: how much there is, and how much a call took."""
+"""Memory: how much is free, and the peak that a call allocates."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-# Part of the free memory that one measurement may take: others use this machine too.
+# Fraction of the free memory that one measurement may use; the rest is left to other programs.
 SHARE = 0.8
-# Taken to be free where the system does not say.
+# Bytes assumed to be free when the system does not report any.
 UNKNOWN = 2 * 2**30
 CPU_NOTE = (
     "Peak memory on the CPU: every allocation and release as PyTorch's profiler records it, above "
@@ -25,9 +25,10 @@ CUDA_NOTE = (
 
 
 def available(device: torch.device) -> int:
-    """Bytes that can still be had on the device."""
+    """Bytes that can still be allocated on the device."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
+        # PyTorch keeps freed blocks; the driver counts them as used, but the next allocation can have them.
         cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return free + cached
     limits = [x for x in (_system(), _container()) if x is not None]
@@ -45,7 +46,7 @@ def _system() -> int | None:
 
 
 def _container() -> int | None:
-    """What a container's limit leaves; files that it has read can be dropped and count as free."""
+    """Bytes left below the container's memory limit; cached file pages count as free."""
     group = Path("/sys/fs/cgroup")
     with contextlib.suppress(OSError, ValueError):
         limit = int((group / "memory.max").read_text())
@@ -56,7 +57,7 @@ def _container() -> int | None:
 
 
 def peak(run: Callable[[], Any], device: torch.device) -> int:
-    """Bytes at the peak of `run`, above what is allocated before it."""
+    """Bytes allocated at the peak of `run`, above those allocated before it."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         torch.cuda.reset_peak_memory_stats(device)
@@ -64,6 +65,7 @@ def peak(run: Callable[[], Any], device: torch.device) -> int:
         run()
         torch.cuda.synchronize(device)
         return torch.cuda.max_memory_allocated(device) - before
+    # PyTorch has no counter of CPU allocations; its profiler records every allocation and release.
     profiler = torch.autograd.profiler.profile(profile_memory=True)
     with _quiet():
         profiler.__enter__()
@@ -93,13 +95,14 @@ def _peak_of_events(profiler: Any) -> int:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Drop what the profiler's C++ part prints when it starts and stops.
+    """Drop what the profiler's C++ part prints to stderr when it starts and stops.
 
-    It reads its log level when torch is loaded, which is long before this.
+    Setting its log level here would have no effect: it is read once, when torch is imported. The file
+    descriptor itself is redirected, because `redirect_stderr` only reaches Python code.
     """
     try:
         kept = os.dup(2)
-    except OSError:
+    except OSError:  # the process has no stderr, so nothing is printed either
         yield
         return
     try:
@@ -112,7 +115,7 @@ def _quiet() -> Iterator[None]:
 
 
 def show(count: float) -> str:
-    """Bytes for a person, in powers of 1024."""
+    """A number of bytes for a reader, in powers of 1024: `1.5 GiB`."""
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if count < 1024 or unit == "TiB":
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"

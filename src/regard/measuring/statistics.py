@@ -1,4 +1,4 @@
-"""Estimates with their uncertainty. Intervals are 95% ones throughout."""
+"""Estimates with 95% confidence intervals: means, paired differences and ratios, slopes."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ LEVEL = 0.95
 
 
 class Estimate(NamedTuple):
-    """A value between the ends of its 95% interval."""
+    """A value and the ends of its 95% confidence interval."""
 
     value: float
     low: float
     high: float
 
     def above(self, bar: float) -> bool:
-        """Surely above: the whole interval is."""
+        """Whether the whole interval lies above the bar."""
         return self.low > bar
 
     def below(self, bar: float) -> bool:
-        """Surely below: the whole interval is."""
+        """Whether the whole interval lies below the bar."""
         return self.high < bar
 
 
 def mean(samples: Sequence[float]) -> Estimate:
-    """The mean over seeds, by Student's t; of one sample nothing is known about its spread."""
+    """The mean over seeds with Student's t interval; the interval of a single sample is infinite."""
     count = len(samples)
     middle = math.fsum(samples) / count
     if count == 1:
@@ -39,26 +39,26 @@ def mean(samples: Sequence[float]) -> Estimate:
 
 
 def bands(samples: Sequence[Sequence[float]]) -> tuple[list[float], list[float], list[float]]:
-    """Means over seeds at every point of a line, and the lower and upper ends of their intervals."""
+    """For each point of a curve: the mean over seeds, and the lower and upper end of its interval."""
     found = [mean(own) for own in samples]
     return [x.value for x in found], [x.low for x in found], [x.high for x in found]
 
 
 def difference(first: Sequence[float], second: Sequence[float]) -> Estimate:
-    """How much larger the first is, paired by seed: both had the same data."""
+    """Mean of `first - second`, paired by seed: both saw the same data, so its randomness cancels."""
     return mean([x - y for x, y in zip(first, second, strict=True)])
 
 
 def ratio(first: Sequence[float], second: Sequence[float]) -> Estimate:
-    """How many times as large the first is, paired by seed: the geometric mean. Both are above 0."""
+    """Geometric mean of `first / second`, paired by seed. All samples must be positive."""
     logs = difference([math.log(x) for x in first], [math.log(x) for x in second])
     return Estimate(*map(math.exp, logs))
 
 
 def slope(x: Sequence[float], y: Sequence[float]) -> Estimate:
-    """The slope of a straight line through the points, by least squares."""
+    """The slope of the least-squares line through the points."""
     fit = stats.linregress(x, y)
-    # A level line has no error; scipy says NaN of it.
+    # An exactly horizontal line fits without error, for which scipy returns NaN.
     error = 0.0 if math.isnan(fit.stderr) else float(fit.stderr)
     half = float(stats.t.ppf((1 + LEVEL) / 2, len(x) - 2)) * error
     return Estimate(float(fit.slope), float(fit.slope) - half, float(fit.slope) + half)

@@ -1,7 +1,7 @@
-"""One sample of a time: from events on a GPU, from the wall clock on the CPU.
+"""Single samples of the time of a call: from CUDA events on a GPU, from the wall clock on the CPU.
 
-A GPU has two times: that of the GPU's own work (`sample`, of a recorded call that is replayed), and
-the time a caller waits, Python and launches included (`eager`).
+A call on a GPU has two times: that of the GPU's own work (`sample`, taken from a replayed recording), and
+the time its caller waits, including Python and kernel launches (`eager`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 
 from regard.measuring.clock import calls_per_sample, clock
 
-# Larger than the L2 cache of any GPU so far (50 MB on an H200), so that zeroing it evicts the inputs.
+# 256 MiB, more than the L2 cache of current GPUs (50 MB on an H200), so zeroing it evicts the inputs.
 FLUSH_BYTES = 2**28
 
 
@@ -21,8 +21,10 @@ class Stopwatch:
     """Times calls on a device.
 
     Args:
-        small: calls follow one another with warm caches, and the eager time is wall-clock time.
-            Otherwise the L2 cache is flushed before each call, and the eager time is from events.
+        device: where the calls run.
+        small: if true, calls follow one another with warm caches, and the eager time is wall-clock
+            time. If false, the L2 cache is flushed before each call, and the eager time comes from
+            events.
     """
 
     def __init__(self, device: torch.device, small: bool) -> None:
@@ -32,25 +34,29 @@ class Stopwatch:
         self.flush = torch.empty(size, dtype=torch.int8, device=device)
 
     def first(self, run: Callable[[], object]) -> float:
-        """Seconds of one call, to plan rounds by."""
+        """Seconds of one call: an estimate for choosing the number of calls and rounds."""
         return clock(run, 1, self.device)
 
     def sample(self, run: Callable[[], object], expected: float) -> float:
-        """Seconds of a call; on a GPU, of its own work."""
+        """Seconds of a call; on a GPU those of the GPU's work alone."""
         calls = calls_per_sample(expected)
         return self.by_events(run, calls) if self.on_gpu else clock(run, calls, self.device)
 
     def eager(self, run: Callable[[], object], expected: float) -> float:
-        """Seconds that a caller waits for a call."""
+        """Seconds that the caller waits for a call."""
         calls = calls_per_sample(expected)
         return clock(run, calls, self.device) if self.small else self.by_events(run, calls)
 
     def by_events(self, run: Callable[[], object], calls: int) -> float:
-        """Seconds of a call from CUDA events: the mean of calls in a row, or the median after flushes."""
+        """Seconds of a call from CUDA events.
+
+        For small calls the mean over calls in a row; otherwise the median over calls after a flush each.
+        """
         each = calls if self.small else 1
         pairs = []
         for _ in range(calls // each):
-            # Filling the cache also keeps the GPU busy until the call is launched.
+            # Zeroing the buffer also keeps the GPU busy until the call is launched, so that the time
+            # between the events does not include the launch.
             self.flush.zero_()
             start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             start.record()

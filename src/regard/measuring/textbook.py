@@ -1,9 +1,9 @@
-"""Every score as the textbook writes it, in plain PyTorch.
+"""Every score by its textbook formula, in plain PyTorch.
 
-These formulas are the other side of each comparison: in fp64 they are the truth that errors are
-measured against, in the dtype at hand they are what plain PyTorch would give, and the additive
-one, run eagerly at full size, is the [Q, L, hidden] tensor that everybody is taught to build.
-They read the parameters of the library's scores and share none of its code.
+Comparisons use these formulas in two ways. In fp64 they are the truth that errors are measured against. In
+the dtype of the inputs they are the plain PyTorch baseline for errors, time and memory; the additive one
+builds the whole [Q, L, hidden] tensor, as the usual implementation does. They read the parameters of the
+library's scores and share no code with them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from regard.scores import Additive, Bilinear, Cosine, GATv2, Gaussian, LowRank, 
 def attention(
     score: Score, query: Tensor, key: Tensor, value: Tensor, keep: Tensor | None = None
 ) -> Tensor:
-    """`softmax(scores) @ value`; `keep` is boolean (Q, L), True = attend."""
+    """`softmax(scores) @ value`. `keep` is boolean (Q, L), True = attend; grouped heads are repeated."""
     group = query.shape[-3] // key.shape[-3]
     if group > 1:
         key, value = (x.repeat_interleave(group, -3) for x in (key, value))
@@ -31,7 +31,7 @@ def attention(
 
 
 def raw(score: Score, q: Tensor, k: Tensor) -> Tensor:
-    """Scores (batch, heads, Q, L) of queries and keys that have as many heads."""
+    """Scores (batch, heads, Q, L) of queries and keys with the same number of heads."""
     if isinstance(score, Projected):
         heads, group = score.heads, score.heads // score.key_heads
         w_q = score.query_weight.unflatten(0, (heads, -1))
@@ -59,7 +59,7 @@ def cosine(score: Cosine, q: Tensor, k: Tensor) -> Tensor:
 
 
 def gaussian(score: Gaussian, q: Tensor, k: Tensor) -> Tensor:
-    """`-|q - k|^2 / 2 h^2`, the square written out."""
+    """`-|q - k|^2 / (2 h^2)`, the square expanded so that no [Q, L, d] tensor is built."""
     bandwidth = torch.full((1, 1, 1), q.shape[-1] ** 0.25, dtype=q.dtype, device=q.device)
     if score.log_factor is not None:
         factor = score.log_factor.exp()

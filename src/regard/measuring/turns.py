@@ -1,4 +1,4 @@
-"""Candidates timed in turns, so that changes in a machine's speed reach all of them alike."""
+"""Timing candidates in alternation, so that changes in the machine's speed affect all of them equally."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ WARM_UPS = 3
 def there_and_back(items: Sequence[Item]) -> list[Item]:
     """A B C ... C B A: one round, in which each item comes twice.
 
-    The mean place of every item in the round is the same. A drift of the clock rate cancels, and no
-    candidate always finds the caches and the heap as the same other one left them.
+    Every item has the same mean position in the round, so a linear drift of the clock rate cancels. And no
+    candidate always runs after the same other one, whose state of caches and heap it would inherit.
     """
     return [*items, *reversed(items)]
 
@@ -27,10 +27,10 @@ def there_and_back(items: Sequence[Item]) -> list[Item]:
 def compare(
     ours: Callable[[], object], other: Callable[[], object], rounds: int, calls: int = 1
 ) -> dict[str, float]:
-    """The median of ours / other over rounds A B B A, its quartiles, and the median of each.
+    """The median of `ours / other` over rounds A B B A with its quartiles, and the median time of each.
 
-    Wall-clock time on the CPU; a call that uses another device has to wait for it. A sample is of
-    `calls` calls.
+    Times are wall-clock times on the CPU; a call that uses another device has to synchronize with it
+    itself. Each sample is the mean of `calls` calls.
     """
     for _ in range(WARM_UPS):
         ours()

@@ -1,10 +1,10 @@
-"""Numbers and lists for a person."""
+"""Numbers, times and lists formatted for a reader."""
 
 from __future__ import annotations
 
 
 def seconds(x: float) -> str:
-    """A time with its unit, three digits."""
+    """A time with its unit and about three digits: `1.23 s`, `45.6 ms`, `789 µs`."""
     for unit, size in (("s", 1.0), ("ms", 1e-3)):
         if x >= size:
             return f"{number(x / size)} {unit}"
@@ -12,12 +12,12 @@ def seconds(x: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """How long somebody waits: minutes or seconds."""
+    """A waiting time in whole seconds, or in whole minutes from 90 seconds on."""
     return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
 
 
 def number(x: float) -> str:
-    """Three significant digits, without an exponent for anything from 0.001 up."""
+    """About three significant digits, without an exponent for anything from 0.001 up."""
     if x >= 99.95:
         return f"{x:.0f}"
     return f"{x:.1f}" if x >= 9.995 else f"{x:.2f}" if x >= 0.0995 else f"{x:.2g}"

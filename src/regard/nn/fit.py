@@ -1,4 +1,4 @@
-"""Whether a score takes the heads that a module projects: refused at construction, with the fix."""
+"""`check_score_fits`: refuse, when a module is built, a score that does not take its heads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from regard.scores import Gaussian, Projected, Score
 
 @torch.no_grad()
 def check_score_fits(score: Score, query: tuple[int, int], key: tuple[int, int]) -> None:
-    """Refuse a score that does not take (heads, width) queries and keys: it is tried on zeros."""
+    """Refuse a score that does not take queries and keys of these (heads, width).
+
+    The score is run on zeros: any score, a user's own too, then refuses with its own error.
+    """
     like = next(score.parameters(), torch.empty(0))
     q, k = (like.new_zeros(1, heads, 1, width) for heads, width in (query, key))
     try:
@@ -27,7 +30,7 @@ def check_score_fits(score: Score, query: tuple[int, int], key: tuple[int, int])
 
 
 def _fix(score: Score, query: tuple[int, int], key: tuple[int, int]) -> str:
-    """How to build the same score so that it fits, where its arguments say."""
+    """How to build the same score so that it fits; "" if its arguments do not decide it."""
     sizes: dict[str, object] = {
         "heads": query[0],
         "key_heads": key[0],
@@ -41,7 +44,7 @@ def _fix(score: Score, query: tuple[int, int], key: tuple[int, int]) -> str:
 
 
 def _written(score: Score, sizes: dict[str, object]) -> str:
-    """The call that builds the score, with other sizes; defaults are left out."""
+    """The Python call that builds the score with these sizes; defaults are left out."""
     if isinstance(score, Gaussian):
         sizes = {"heads": sizes.get("key_heads", score.key_heads)}
     known = inspect.signature(type(score)).parameters

@@ -1,4 +1,4 @@
-"""Padding around sequences: which tokens are real, and zeros in place of those that are not.
+"""Padding around sequences: find the real tokens, and zero the others.
 
 Shape legend: B batch, L tokens.
 """
@@ -16,14 +16,14 @@ def real_tokens(
     device: torch.device | None = None,
     before: int = 0,
 ) -> Tensor | None:
-    """Which of `length` tokens are real, (B, length) with True = real; None where all are.
+    """Which of `length` tokens are real: (B, length) with True = real; None if all are.
 
     Args:
-        length: how many tokens there are.
-        start: (B,) where the real tokens of each sequence begin, None for 0.
-        stop: (B,) where the real tokens of each sequence end, None for no end.
-        device: where to make it.
-        before: the place of the first token: so many came before, in earlier chunks.
+        length: number of tokens.
+        start: (B,) index of the first real token of each sequence; None for 0.
+        stop: (B,) index after the last real token of each sequence; None for no end.
+        device: device of the result.
+        before: index of the first of these tokens, if earlier chunks held others.
     """
     if start is None and stop is None:
         return None
@@ -36,7 +36,7 @@ def real_tokens(
 
 
 def zero_padding(x: Tensor, real: Tensor | None) -> Tensor:
-    """X (B, L, dim) with zeros where `real` (B, L) is False, whatever is there; None is all real.
+    """X (B, L, dim) with zeros where `real` (B, L) is False; None means that all are real.
 
     NaN in padding would otherwise reach the gradient of projections: 0 * NaN is NaN.
     """

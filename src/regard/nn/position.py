@@ -1,4 +1,4 @@
-"""Where a token stands: added to embeddings, turned into queries and keys, or added to scores.
+"""Positions of tokens: added to embeddings, rotated into queries and keys, or added to logits.
 
 | module | acts on | knows |
 |---|---|---|
@@ -7,9 +7,9 @@
 | `Rotary` | projected queries and keys | the distance, with inner-product scores |
 | `Alibi` | the logits, as `bias=` | the distance, with every score |
 
-Positions are whole numbers: a range from `offset` (how many tokens came before), or `positions`
-given for each token. Nothing here keeps a table: casting a model to half precision cannot spoil
-angles or slopes, and no length is the longest, except for what is learned.
+Positions are integers: a range from `offset` (the number of tokens before), or `positions` given for
+each token. Nothing here keeps a table. Casting a model to half precision therefore cannot round
+angles or slopes, and there is no maximum length, except for learned positions.
 
 Shape legend: `*` leading (batch) dims, H heads, Q queries, L tokens or keys, D width.
 """
@@ -29,7 +29,7 @@ from regard.precision import widened
 def _angles(positions: Tensor, count: int, dim: int, base: float) -> Tensor:
     """`positions * base^(-2i / dim)` for i below `count`, (*, L, count).
 
-    In fp64 where the device has it: in fp32 an angle at position 100,000 is off by 0.004.
+    In fp64 if the device has it: in fp32 an angle at position 100,000 has an error of 0.004.
     """
     precise = torch.float32 if positions.device.type == "mps" else torch.float64
     index = torch.arange(count, device=positions.device, dtype=precise)
@@ -57,7 +57,7 @@ def _places(x: Tensor, offset: int, positions: Tensor | None, lead: Sequence[int
     if positions.is_floating_point() or positions.is_complex():
         raise TypeError(f"positions must be integers, got {positions.dtype}")
     given = positions.shape[:-1]
-    # Compared one by one: sizes may be symbols.
+    # One by one, because sizes may be symbolic under a compiler.
     pairs = zip(reversed(given), reversed(lead), strict=False)
     fits = len(given) <= len(lead) and all(n == 1 or n == m for n, m in pairs)
     if positions.ndim < 1 or positions.shape[-1] != length or not fits:
@@ -79,9 +79,9 @@ class Sinusoidal(nn.Module):
 
     Args:
         dim: width of the embeddings; an odd one ends in a sine.
-        amplitude: the largest value added. Embeddings of variance 1 drown in an amplitude far
-            above 1, and drown one far below.
-        learned: learn the amplitude, from where it is given.
+        amplitude: the largest value added. Far above 1 it drowns embeddings of variance 1, and far
+            below 1 it is drowned by them.
+        learned: learn the amplitude, starting at the given one.
         base: the slowest wave is 2 pi base tokens long.
 
     Parameters: 1 if learned, else none.
@@ -99,12 +99,12 @@ class Sinusoidal(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Put a learned amplitude back to where it was given."""
+        """Reset a learned amplitude to its initial value."""
         if isinstance(self.amplitude, nn.Parameter):
             nn.init.constant_(self.amplitude, self.start)
 
     def encode(self, positions: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-        """The waves alone, amplitude included: positions (*, L) to (*, L, dim)."""
+        """What is added at positions (*, L), amplitude included: (*, L, dim)."""
         angle = _angles(positions, (self.dim + 1) // 2, self.dim, self.base)
         waves = torch.stack([angle.sin(), angle.cos()], -1).flatten(-2)
         # Narrowed, not sliced: a slice of symbolic length would not export.
@@ -128,11 +128,11 @@ class LearnedPosition(nn.Module):
     Formula: `y_p = x_p + weight[p]`
 
     Args:
-        length: how many positions there are; one beyond is refused.
+        length: number of positions; later ones are refused.
         dim: width of the embeddings.
 
-    Parameters: length * dim, which start normal with standard deviation 0.02: at first a token
-    counts far more than its place.
+    Parameters: length * dim, initialised normal with standard deviation 0.02, so that at first a
+    token counts far more than its position.
     """
 
     def __init__(self, length: int, dim: int) -> None:
@@ -143,7 +143,7 @@ class LearnedPosition(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the vectors anew."""
+        """Draw the vectors again."""
         nn.init.normal_(self.weight, std=0.02)
 
     def forward(self, x: Tensor, offset: int = 0, positions: Tensor | None = None) -> Tensor:
@@ -166,15 +166,15 @@ class LearnedPosition(nn.Module):
 
 
 class Rotary(nn.Module):
-    """Rotary embedding: turns pairs of features by an angle that grows with the position.
+    """Rotary embedding: rotates pairs of features by an angle proportional to the position.
 
-    Formula: pair i of the vector at position p is turned by `p * base^(-2i / rotated)`.
+    Formula: pair i of the vector at position p is rotated by `p * base^(-2i / rotated)`.
 
-    Queries and keys are turned alike, after their projection. With a score that is an inner
-    product (`Dot`, `ScaledDot`, `Cosine`, `Gaussian`) what is left depends on the *difference* of
-    the positions alone: a rotation keeps lengths and inner products. `Additive` and `GATv2` take
-    turned inputs as well, but look at each feature apart: their scores then depend on both
-    positions, not only on the difference. `Alibi` is relative for every score.
+    Queries and keys are rotated alike, after their projection. Rotations keep lengths and inner
+    products, so a score that is an inner product (`Dot`, `ScaledDot`, `Cosine`, `Gaussian`) depends
+    on the *difference* of the positions only. `Additive` and `GATv2` also work on rotated inputs, but
+    treat each feature separately, so their scores depend on both positions and not only on the
+    difference. `Alibi` is relative for every score.
 
     ```python
     SelfAttention(64, 4, position=Rotary(16))                  # 64 / 4: as wide as each head
@@ -184,11 +184,11 @@ class Rotary(nn.Module):
 
     Args:
         dim: width of each head's queries and keys.
-        base: the slowest pair turns once in about 2 pi base tokens.
+        base: the slowest pair makes a full turn in about 2 pi base tokens.
         interleaved: which features make a pair. False: i and i + rotated / 2, the halves (Llama,
             GPT-NeoX and Hugging Face checkpoints). True: 2i and 2i + 1, neighbours (the paper,
             GPT-J). Weights trained with one do not work with the other.
-        rotated: how many features, from the first on, are turned; the rest carries no position.
+        rotated: number of features, from the first, that are rotated; the rest carry no position.
             Default: all.
 
     Parameters: none.
@@ -215,7 +215,7 @@ class Rotary(nn.Module):
         self.base, self.interleaved = float(base), interleaved
 
     def forward(self, x: Tensor, offset: int = 0, positions: Tensor | None = None) -> Tensor:
-        """Turn x (*, H, L, dim); positions (L,), or (*, L) without heads."""
+        """X (*, H, L, dim), rotated; positions (L,), or (*, L) without heads."""
         _check_width(x, self.dim, self)
         where = _places(x, offset, positions, x.shape[:-3])
         if where.ndim > 1:
@@ -261,7 +261,7 @@ class Alibi(nn.Module):
         self.heads, self.causal = heads, causal
 
     def slopes(self, device: torch.device | None = None) -> Tensor:
-        """One for each head, (H,)."""
+        """The slope of each head, (H,)."""
         power = 1 << (self.heads.bit_length() - 1)
         head = torch.arange(self.heads, device=device, dtype=torch.float32)
         beyond = (2 * (head - power) + 1) * (4 / power)

@@ -1,7 +1,7 @@
-"""Weights of any module in a safetensors file: written whole or not at all, never unpickled.
+"""`save` and `load`: weights of any module in a safetensors file, never pickled.
 
-Beside the tensors the file holds which class and which release wrote it, and what `state_dict`
-knows of its modules: which score sits where. Loading the weights of another score is refused.
+Besides the tensors the file names the class and release that wrote it, and holds the metadata of
+`state_dict`, which names the score of each module. Loading the weights of another score is refused.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from torch.nn.parameter import is_lazy
 
 from regard.describe import describe
 
-# The one entry of ours in the file's metadata, which maps strings to strings.
+# Our entry in the file's metadata, which maps strings to strings.
 ENTRY = "regard"
 PICKLED = (b"\x80", b"PK\x03\x04")  # a bare pickle, and the zip archive that torch.save writes
 
 
 class Stored(NamedTuple):
-    """What a file holds: tensors by name, what wrote them, and metadata for each module."""
+    """The contents of a file: tensors by name, the class and release that wrote it, and metadata."""
 
     tensors: dict[str, Tensor]
     writer: str
@@ -43,9 +43,9 @@ def save(module: nn.Module, path: str | os.PathLike[str]) -> None:
     load(model, "model.safetensors")    # into a model that was built the same way
     ```
 
-    The file appears whole: it is written beside `path`, flushed to the disk and renamed, so that
-    a full disk or a crash leaves an older file as it was. Parameters that are shared are stored
-    once. Needs `pip install regard[weights]`.
+    The file is written beside `path`, flushed to the disk and then renamed, so that a full disk or a
+    crash leaves an older file unchanged. Shared parameters are stored once. Needs `pip install
+    regard[weights]`.
     """
     _check_module(module)
     safetensors = _safetensors()
@@ -58,9 +58,9 @@ def save(module: nn.Module, path: str | os.PathLike[str]) -> None:
         raise FileNotFoundError(f"the folder of path {str(path)!r} does not exist; make it first")
     tensors, same = _store_once(module.state_dict())
     entry = _entry(module, same)
-    # Without the name of the file, which may be as long as a name can be.
+    # A name of its own: the file's name plus a suffix could exceed the longest name allowed.
     beside = place.with_name(f".{uuid.uuid4().hex}.tmp")
-    beside.touch()  # with the permissions that any new file gets here
+    beside.touch()  # to read the permissions that a new file gets here
     mode = (place if place.exists() else beside).stat().st_mode & 0o777
     try:
         try:
@@ -80,10 +80,10 @@ def save(module: nn.Module, path: str | os.PathLike[str]) -> None:
 def load(
     module: nn.Module, path: str | os.PathLike[str], *, strict: bool = True
 ) -> tuple[list[str], list[str]]:
-    """Fill `module` with the weights in `path`; a file that does not fit changes nothing.
+    """Load the weights in `path` into `module`; a file that does not fit changes nothing.
 
-    Any safetensors file whose names and shapes fit will do; one that `save` wrote also knows its
-    scores. Needs `pip install regard[weights]`.
+    Any safetensors file with matching names and shapes works; one that `save` wrote also names its
+    scores, which are checked. Needs `pip install regard[weights]`.
 
     ```python
     model = EncoderBlock(64, 4, "additive")
@@ -104,7 +104,7 @@ def load(
     state = OrderedDict(stored.tensors)
     state._metadata = stored.modules  # type: ignore[attr-defined] # where torch itself keeps it
     try:
-        # A trial: torch has copied what does fit by the time that it raises.
+        # A trial on tensors without numbers: when torch raises, it has copied what fits already.
         with _hollow(module), warnings.catch_warnings():
             warnings.filterwarnings("ignore", ".*to a meta parameter.*", UserWarning)
             module.load_state_dict(state, strict=strict)
@@ -118,8 +118,8 @@ def load(
 
 @contextmanager
 def _hollow(module: nn.Module) -> Iterator[None]:
-    """The module with tensors that have shapes but no numbers; its own are back in the end."""
-    # Both kinds are kept in a dict that only its module writes otherwise.
+    """A context in which the tensors of the module are on the meta device; restores them on exit."""
+    # Swapped in the dicts that hold them, which only their modules write otherwise.
     kept: list[dict[str, Any]] = [
         tensors for part in module.modules() for tensors in (part._parameters, part._buffers)
     ]
@@ -142,7 +142,7 @@ def _hollow(module: nn.Module) -> Iterator[None]:
 
 
 def _read(path: str | os.PathLike[str]) -> Stored:
-    """Everything in the file, or one error that says what it is instead."""
+    """The contents of the file; an error says what it is if it is not a safetensors file."""
     safetensors = _safetensors()
     place = Path(path)
     if place.is_dir():
@@ -160,7 +160,7 @@ def _read(path: str | os.PathLike[str]) -> Stored:
             "looks like a pickle, as torch.save writes it: it is never unpickled here, since that "
             "runs code; load it where you trust it and save it with regard.nn.save"
             if pickled
-            else f"is no whole safetensors file, it may be cut short or of another format ({error})"
+            else f"is not a complete safetensors file: it may be truncated or of another format ({error})"
         )
         raise ValueError(f"{str(path)!r} {kind}") from None
     if entry is None:
@@ -179,7 +179,7 @@ def _read(path: str | os.PathLike[str]) -> Stored:
             "file was damaged or made by something else"
         ) from None
     for known in modules.values():
-        # How to load is for the caller to say: torch reads this from the same place.
+        # torch reads `assign=` of load_state_dict from the metadata: a file must not set it.
         known.pop("assign_to_params_buffers", None)
     return Stored(tensors, writer, modules)
 
@@ -200,13 +200,13 @@ def _store_once(state: dict[str, Any]) -> tuple[dict[str, Tensor], dict[str, str
                 f"state_dict entry {name!r} is on {given.device} with layout {given.layout}: only dense "
                 "tensors with numbers in them can be written"
             )
-        x = given.detach().resolve_conj().resolve_neg()  # such flags would not be written
+        x = given.detach().resolve_conj().resolve_neg()  # the file has no place for these flags
         view = (x.device, x.data_ptr(), x.shape, x.stride(), x.dtype)
         if x.numel() and view in first:
             same[name] = first[view]
             continue
         first[view] = name
-        # Different views of one memory, such as parts of one weight, are written apart.
+        # safetensors refuses tensors that share memory, so different views of one are cloned.
         memory = (x.device, x.untyped_storage().data_ptr())
         tensors[name] = (x.clone() if memory in seen else x).contiguous()
         seen.add(memory)
@@ -232,7 +232,7 @@ def _entry(module: nn.Module, same: dict[str, str]) -> str:
 
 
 def _flush(path: Path) -> None:
-    """Wait until the disk holds it; a folder, which Windows cannot open, only where it can."""
+    """Wait until a file or folder is on the disk; folders are skipped on Windows, which cannot open them."""
     if path.is_dir() and os.name == "nt":
         return
     handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)

@@ -1,8 +1,8 @@
-"""Every way to score a query against a key, one file each.
+"""The scores, one file each: every way to score a query against a key.
 
-Here belong the formulas as they are lowered to one of the two forms, and how a name becomes a score.
-What computes a form is an engine's (`regard.engines`); wrappers that keep logits in bounds are in
-`regard.stabilize`; projections, heads and masks around a score are modules (`regard.nn`).
+Formulas and their lowering to one of the two forms belong here, and the table that turns a name into a
+score. Computing a form is the task of the engines (`regard.engines`). Wrappers that keep logits in bounds are
+in `regard.stabilize`; modules with projections, heads and masks are in `regard.nn`.
 
 A new score is one file here and its lines in `exports.py`.
 """

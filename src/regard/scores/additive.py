@@ -1,4 +1,4 @@
-"""Additive attention, as Bahdanau wrote it."""
+"""The additive score of Bahdanau et al. (2015)."""
 
 from __future__ import annotations
 
@@ -14,37 +14,37 @@ from regard.sine.series import KINDS
 
 # E[tanh(x)^2] for x ~ N(0, 2), the sum of two unit-variance projections.
 TANH_POWER = 0.5200
-# What a subclass may lower in another way.
+# The methods that a subclass may override to lower in another way.
 LOWERING = ("direction", "join", "key", "lower", "query")
 
 
 class Additive(PairwiseScore):
-    """A small network that judges each pair (Bahdanau, Luong's *concat*).
+    """The additive score: a network with one hidden layer on each pair (Bahdanau, Luong's *concat*).
 
     Formula: `s(q, k) = sum_h v_h tanh(a_h + b_h + bias_h)`
 
-    It takes the projected `a = W_q q` and `b = W_k k`; `Projected(Additive(hidden, heads),
-    query_dim, key_dim)` holds the projections as well.
+    Its inputs are already projected, `a = W_q q` and `b = W_k k`. `Projected(Additive(hidden, heads),
+    query_dim, key_dim)` has the projections as well.
 
     Args:
         hidden: hidden units for each head.
         heads: query heads.
         bias: learn a bias inside tanh; without it the score is odd in (q, k).
-        weight_norm: write v as `gain * v / |v|`, length and direction learned apart.
-        activation: "tanh", or "sine", the sine series of tanh that engine "sine" runs: as a matrix
-            product, and exactly what it says.
-        reach: with "sine", how far the series follows tanh, 8 where it is not given; beyond it is
-            wrong, though bounded.
-        series: the kind of series that engine "sine" takes for tanh where it is asked for by name:
+        weight_norm: write v as `gain * v / |v|`, so that length and direction are learned separately.
+        activation: "tanh", or "sine": the sine series of tanh as the score itself, which engine "sine"
+            runs as a matrix product without further approximation.
+        reach: with "sine", the largest |a + b| up to which the series follows tanh; default 8. Beyond
+            that it deviates from tanh, but stays bounded.
+        series: the kind of series that replaces tanh if engine "sine" is requested by name:
             "matched" (values and gradients within twice the error of exact bf16), "fast" (values
-            alone, in half the time), "uniform" (least error anywhere) or "normal" (for standard
+            alone, in half the time), "uniform" (the smallest largest error) or "normal" (for standard
             normal a and b). See docs/sine.md.
 
     Parameters: heads * hidden for v, as many for the bias, heads for the gain.
     Dims: any pair, through `Projected`.
     Cost for each pair: hidden tanh and multiply-adds. |s| is at most the 1-norm of v.
 
-    v starts normal such that scores have variance 1 for unit-variance a and b.
+    v starts normal, scaled so that scores have variance 1 for unit-variance a and b.
     """
 
     name = "additive"
@@ -70,10 +70,12 @@ class Additive(PairwiseScore):
         self.series = series
         if activation == "sine":
             reach = 8.0 if reach is None else reach
-            row_of(reach)
+            row_of(reach)  # raises if there is no series for this reach
             self.activation, self.parameter = activation, reach
         elif reach is not None:
-            raise ValueError(f'reach={reach} is for activation="sine"; {activation} has no reach')
+            raise ValueError(
+                f'reach={reach} is for activation="sine"; leave it out for activation={activation!r}'
+            )
         self.hidden, self.heads, self.width = hidden, heads, hidden
         self.v = nn.Parameter(torch.empty(heads, hidden))
         self.bias = nn.Parameter(torch.empty(heads, hidden)) if bias else None
@@ -82,7 +84,7 @@ class Additive(PairwiseScore):
 
     @classmethod
     def for_width(cls, width: int, heads: int, key_heads: int) -> Additive:
-        """As many hidden units as the projections are wide."""
+        """A score with as many hidden units as the projections are wide."""
         return cls(width, heads)
 
     def arguments(self) -> dict[str, object]:
@@ -101,7 +103,7 @@ class Additive(PairwiseScore):
         }
 
     def reset_parameters(self) -> None:
-        """Draw v anew; the bias starts at 0, the gain at the length of v."""
+        """Draw a new v; the bias starts at 0, the gain at the length of v."""
         nn.init.normal_(self.v, std=(self.hidden * self.power) ** -0.5)
         if self.bias is not None:
             nn.init.zeros_(self.bias)
@@ -110,16 +112,16 @@ class Additive(PairwiseScore):
                 self.gain.copy_(self.v.norm(dim=-1))
 
     def direction(self) -> Tensor:
-        """The v that is used, (heads, hidden)."""
+        """The v of the formula, after weight norm: (heads, hidden)."""
         if self.gain is None:
             return self.v
         return unit(self.v) * self.gain.unsqueeze(-1)
 
     def bare(self) -> Tensor | None:
-        """As `PairwiseScore`: without a bias, and without a length apart from the direction."""
+        """The v, or None with a bias, weight norm or overridden lowering; see `PairwiseScore`."""
         if self.bias is not None or self.gain is not None or not is_as_written(self, AS_WRITTEN):
             return None
-        # Not one that a parametrization computes anew, at each look.
+        # None if v is parametrized: it is then no parameter, but computed at each access.
         return self._parameters.get("v")
 
     def query(self, q: Tensor) -> PairwiseQuery:
@@ -144,7 +146,7 @@ class Additive(PairwiseScore):
             self.v.mul_(factor.unsqueeze(-1))
 
 
-# How both sides are lowered here, whoever patches the class later.
+# Taken when the class is defined, so that a method patched later is noticed.
 AS_WRITTEN = {name: getattr(Additive, name) for name in LOWERING}
 
 

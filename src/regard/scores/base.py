@@ -1,4 +1,4 @@
-"""What every score has in common, and the checks that give a wrong call its one clear error."""
+"""`Score`, `InnerScore` and `PairwiseScore`, the base classes of every score, and the checks they share."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ UNEQUAL_DIMS_HINT = (
 
 
 NO_FORM = (
-    "{0} says nothing of its form: subclass InnerScore or PairwiseScore and give `query` and `key`; "
-    "a function of each pair alone could only run by building every pair"
+    "{0} has no form: subclass InnerScore or PairwiseScore and define `query` and `key`; engines "
+    "run these two forms, since any other function of a pair would have to be computed pair by pair"
 )
 
 
 class Score(nn.Module):
-    """How well a key answers a query.
+    """A function of a query and a key whose value, the logit, says how well they match.
 
-    Subclass `InnerScore` or `PairwiseScore`; both sides are lowered apart, so that keys can be
-    cached.
+    Subclass `InnerScore` or `PairwiseScore`. Queries and keys are lowered separately, so that lowered
+    keys can be cached.
 
     Attributes:
-        name: what the score is called in messages and files.
-        heads: query heads that the parameters are for, None where there are none for each head.
-        key_heads: key heads that the parameters are for, None as above.
+        name: of the score, in messages, files and as a string in calls.
+        heads: number of query heads that have parameters of their own; None if heads share them all.
+        key_heads: the same for key heads.
         query_dim: width of the queries it takes, None for any.
         key_dim: width of the keys it takes, None for any.
-        width: how wide projections in front of it must be, None for any; modules ask for it.
+        width: width of the projections that a module puts in front of it, None for any.
         softcap: a soft cap of its own, which `attention` applies, or None.
     """
 
@@ -60,68 +60,68 @@ class Score(nn.Module):
 
     @property
     def inner(self) -> Score:
-        """The score inside all stabilisers, itself where there are none."""
+        """The score inside all stabilisers; itself if it is not a stabiliser."""
         return self
 
     def arguments(self) -> dict[str, object]:
-        """What builds this score again, by name; wrappers leave out the score inside."""
+        """The keyword arguments that build this score again; wrappers leave out the score inside."""
         return {}
 
     @classmethod
     def without_parameters(cls) -> Score | None:
-        """What the name stands for in a call; None where the score has parameters to learn."""
+        """The score that its name stands for in a call; None if the score needs parameters."""
         return None
 
     @classmethod
     def for_width(cls, width: int, heads: int, key_heads: int) -> Score:
-        """What the name stands for in a module: a fresh score for projections of this width."""
+        """The score that its name stands for in a module, built for projections of this width."""
         return cls()
 
     @classmethod
     def how_to_build(cls) -> str:
-        """How to write the score out where its name is not enough, for messages."""
+        """The code that builds the score, for messages that say that its name is not enough."""
         return f"{cls.__name__}(...)"
 
     def extra_repr(self) -> str:
-        """The arguments, for printing."""
+        """The arguments, as `print` shows them."""
         return ", ".join(f"{name}={value!r}" for name, value in self.arguments().items())
 
     def query(self, q: Tensor) -> QuerySide:
-        """Lower the queries (*, H, Q, query dim)."""
+        """The lowered queries; q is (*, H, Q, query dim)."""
         raise NotImplementedError(NO_FORM.format(type(self).__name__))
 
     def key(self, k: Tensor) -> KeySide:
-        """Lower the keys (*, K, L, key dim)."""
+        """The lowered keys; k is (*, K, L, key dim)."""
         raise NotImplementedError(NO_FORM.format(type(self).__name__))
 
     def query_at(self, q: Tensor, origin: Tensor) -> QuerySide:
-        """Lower queries for keys whose `origin` was subtracted; see `Gaussian`."""
+        """The lowered queries for keys from which `origin` was subtracted; see `Gaussian`."""
         return self.query(q)
 
     def query_for(self, q: Tensor, side: KeySide) -> QuerySide:
-        """Lower queries to go with keys that were lowered before."""
+        """The lowered queries to go with keys that were lowered before."""
         origin = side.origin if isinstance(side, InnerKey) else None
         return self.query(q) if origin is None else self.query_at(q, origin)
 
     def key_at(self, k: Tensor, origin: Tensor | None) -> KeySide:
-        """Lower keys about an origin that is given."""
+        """The lowered keys with a given origin subtracted, for scores that use one."""
         return self.key(k)
 
     def extend(self, side: KeySide, k: Tensor) -> KeySide:
-        """The lowered keys of `side`, and then `k` lowered as they are: what a cache needs."""
+        """The lowered keys of `side` followed by `k`, lowered with the same origin: for caches."""
         later = self.key_at(k, side.origin if isinstance(side, InnerKey) else None)
         check_extends(side, later)
         return side.append(later)  # type: ignore[arg-type] # of one type, as just checked
 
     def join(self, query: QuerySide, key: KeySide) -> Form:
-        """Put two lowered sides together."""
+        """The form of two lowered sides."""
         raise NotImplementedError(NO_FORM.format(type(self).__name__))
 
     def lower(self, q: Tensor, k: Tensor, real: Tensor | None = None) -> Form:
-        """Lower both sides and put them together.
+        """The form of queries and keys.
 
-        `real` (*, 1, L) says which keys some query may see, None for all: for a score that looks
-        at all keys first, as `Gaussian` does.
+        `real` (*, heads or 1, L) says which keys some query may see, None for all. It is for scores that
+        compute something from all keys, such as the origin of `Gaussian`.
         """
         return self.join(self.query(q), self.key(k))
 
@@ -134,7 +134,7 @@ class Score(nn.Module):
         )
 
     def _save_to_state_dict(self, destination: dict, prefix: str, keep_vars: bool) -> None:
-        """Note the score's name in the metadata, beside the parameters."""
+        """Save the score's name in the metadata, beside the parameters."""
         super()._save_to_state_dict(destination, prefix, keep_vars)
         if hasattr(destination, "_metadata"):
             destination._metadata[prefix[:-1]]["score"] = self.name
@@ -166,15 +166,15 @@ class InnerScore(Score):
     """A score of the form `scale * <phi(q), psi(k)> + alpha(q) + beta(k)`."""
 
     def query(self, q: Tensor) -> InnerQuery:
-        """Lower the queries; the identity unless a subclass says otherwise."""
+        """The lowered queries: the queries themselves, unless a subclass overrides it."""
         return InnerQuery(q)
 
     def key(self, k: Tensor) -> InnerKey:
-        """Lower the keys; the identity unless a subclass says otherwise."""
+        """The lowered keys: the keys themselves, unless a subclass overrides it."""
         return InnerKey(k)
 
     def join(self, query: QuerySide, key: KeySide) -> Inner:
-        """Check that the feature widths agree and put the sides together."""
+        """The form of both sides, or an error if their feature widths differ."""
         check_side(query, InnerQuery, "query", self)
         check_side(key, InnerKey, "key", self)
         assert isinstance(query, InnerQuery) and isinstance(key, InnerKey)
@@ -191,7 +191,7 @@ class InnerScore(Score):
 class PairwiseScore(Score):
     """A score of the form `sum_h v_h f(a_h(q) + b_h(k))`.
 
-    A subclass names its `activation` (see `regard.activations`) and gives `query` and `key`.
+    A subclass names its `activation` (see `regard.activations`) and defines `query` and `key`.
     """
 
     activation: str
@@ -200,7 +200,7 @@ class PairwiseScore(Score):
 
     @classmethod
     def how_to_build(cls) -> str:
-        """With projections in front, or without."""
+        """The code that builds the score, with projections in front and without."""
         own = f"{cls.__name__}(hidden, heads)"
         return (
             f"Projected({own}, query_dim, key_dim), or {own} "
@@ -208,11 +208,14 @@ class PairwiseScore(Score):
         )
 
     def bare(self) -> Tensor | None:
-        """v, where queries and keys are a and b as they come; None where lowering changes them."""
+        """v, if lowering leaves queries and keys as they are (a = q, b = k); else None.
+
+        Calls of such scores qualify for the short way in `regard.repeats`.
+        """
         return None
 
     def join(self, query: QuerySide, key: KeySide) -> Pairwise:
-        """Check the hidden widths, give `a` the heads of `v`, and put the sides together."""
+        """The form of both sides, with the heads of `v`, or an error if their widths differ."""
         check_side(query, PairwiseQuery, "query", self)
         check_side(key, PairwiseKey, "key", self)
         assert isinstance(query, PairwiseQuery) and isinstance(key, PairwiseKey)
@@ -228,6 +231,7 @@ class PairwiseScore(Score):
                 f"{a.shape[-1]} and {b.shape[-1]}. "
                 + UNEQUAL_DIMS_HINT.format(q=a.shape[-1], k=b.shape[-1])
             )
+        # One query head that all heads share becomes a view with as many heads as v, without a copy.
         heads = v.shape[0]
         if heads > 1 and a.shape[-3] == 1:
             a = a.expand(*a.shape[:-3], heads, *a.shape[-2:])
@@ -235,7 +239,7 @@ class PairwiseScore(Score):
 
 
 def check_side(side: object, wanted: type, method: str, score: Score) -> None:
-    """Refuse what a score's own `query` or `key` returned, unless it is a lowered side."""
+    """Refuse a value that a score's `query` or `key` returned, unless it is of the type `wanted`."""
     if not isinstance(side, wanted):
         raise TypeError(
             f"{type(score).__name__}.{method} must return {wanted.__name__}(...), got "
@@ -247,19 +251,19 @@ def check_extends(side: KeySide, later: KeySide) -> None:
     """Refuse to append keys to those of another score, or of another layer."""
     if type(later) is not type(side):
         raise TypeError(
-            f"the keys so far are of the form {type(side).__name__}, but the new ones are "
-            f"{type(later).__name__}: they come from another score"
+            f"the keys so far are of type {type(side).__name__}, but the new ones are of type "
+            f"{type(later).__name__}; lower both with the same score"
         )
     own, new = side[0], later[0]
     if own.shape[-3:-2] != new.shape[-3:-2] or own.shape[-1] != new.shape[-1]:
         raise ValueError(
             f"the keys so far were lowered to shape {tuple(own.shape)}, the new ones to "
-            f"{tuple(new.shape)}: they differ in heads or width, and come from another layer"
+            f"{tuple(new.shape)}: they differ in heads or width; lower both with the same layer's score"
         )
 
 
 def check_heads(x: Tensor, heads: int, side: str, score: Score) -> None:
-    """Refuse `x` unless it has `heads` heads, or one that is shared by all."""
+    """Refuse `x` unless it has `heads` heads, or one head that all share."""
     given = x.shape[-3] if x.ndim >= 3 else 1
     if given != 1 and given != heads:
         raise ValueError(
@@ -279,7 +283,7 @@ def check_dim(x: Tensor, dim: int, side: str, score: Score, hint: str = "") -> N
 
 
 def is_as_written(module: nn.Module, written: dict[str, object]) -> bool:
-    """Whether these methods are those of `written`: neither overridden by a subclass nor patched."""
+    """Whether the module's methods are those in `written`, not overridden by a subclass or patched."""
     kind, own = type(module), module.__dict__
     for name, method in written.items():
         if getattr(kind, name) is not method or name in own:
@@ -288,15 +292,15 @@ def is_as_written(module: nn.Module, written: dict[str, object]) -> bool:
 
 
 def check_score(score: object) -> None:
-    """Refuse what is not a score to wrap."""
+    """Refuse to wrap an object that is not a `Score`."""
     if not isinstance(score, Score):
         raise TypeError(f"score must be a Score object, got {describe(score)}")
 
 
 def per_head(parameter: Tensor, heads: int, side: str, score: Score) -> Tensor:
-    """A (K,) parameter as (heads, 1, 1), each value shared by a group of heads.
+    """A parameter (K,) as (heads, 1, 1): each value serves a group of heads.
 
-    One given head is shared by all K values.
+    With heads == 1 it is (K, 1, 1): the one head broadcasts to all K values.
     """
     count = parameter.shape[0]
     if heads == 1 or heads == count:

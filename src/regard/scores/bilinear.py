@@ -11,7 +11,7 @@ from regard.scores.base import InnerScore, check_dim, check_heads
 
 
 class Bilinear(InnerScore):
-    """A learned matrix between query and key (Luong's *general*).
+    """The bilinear form of query and key with a learned matrix (Luong's *general*).
 
     Formula: `s(q, k) = q' W k`, a `W` for each query head.
 
@@ -35,17 +35,17 @@ class Bilinear(InnerScore):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw `W` anew."""
+        """Draw a new `W`."""
         nn.init.normal_(self.weight, std=(self.query_dim * self.key_dim) ** -0.5)
 
     @classmethod
     def for_width(cls, width: int, heads: int, key_heads: int) -> Bilinear:
-        """A square matrix for each query head."""
+        """A score with a square matrix for each query head."""
         return cls(width, width, heads)
 
     @classmethod
     def how_to_build(cls) -> str:
-        """Dims, sizes and heads."""
+        """The code that builds the score."""
         return "Bilinear(query_dim, key_dim, heads)"
 
     def arguments(self) -> dict[str, object]:
@@ -65,5 +65,5 @@ class Bilinear(InnerScore):
 
     @torch.no_grad()
     def rescale_(self, factor: Tensor) -> None:
-        """Logits are linear in `W`."""
+        """Scale `W`: logits are linear in it."""
         self.weight.mul_(factor.view(-1, 1, 1))

@@ -12,12 +12,11 @@ from regard.scores.base import InnerScore, per_head
 
 
 def unit(x: Tensor, eps: float = 0.0) -> Tensor:
-    """`x / max(|x|, eps)` along the last dim, exact in scale from 1e-38 to 1e38, 0 at 0.
+    """`x / max(|x|, eps)` along the last dim, correct for norms from 1e-38 to 1e38, and 0 at 0.
 
-    The norm is taken of `x` divided by its largest entry, so that squares neither overflow nor
-    vanish (`torch.nn.functional.normalize` gives 0 at 1e20 and 1e-18 at 1e-30). At the zero
-    vector the value and the gradient are 0; near it the gradient is 1 / |x|, unless `eps` bounds
-    it.
+    `x` is divided by its largest entry before its norm is taken, so that squares neither overflow nor
+    underflow (`torch.nn.functional.normalize` gives a norm of 0 at 1e20 and of 1e-18 at 1e-30). At the
+    zero vector value and gradient are 0. Near it the gradient grows as 1 / |x|, unless `eps` bounds it.
     """
     work = widened(x)
     peak = work.detach().abs().amax(-1, keepdim=True) if x.shape[-1] else work.new_ones(())
@@ -37,9 +36,9 @@ class Cosine(InnerScore):
     Formula: `s(q, k) = gain_h * scale * <q, k> / (|q| |k|)`
 
     Args:
-        heads: query heads that learn a gain each; None for no parameters.
+        heads: number of query heads, each of which learns a gain; None for no parameters.
         scale: default `sqrt(d)`, which gives scores of variance 1 for isotropic inputs.
-        eps: the smallest norm that is divided by; 0 keeps the score exactly free of norms.
+        eps: the smallest norm to divide by; with 0 the score does not depend on norms at all.
 
     Parameters: heads (the gains, starting at 1). Dims: query dim == key dim.
     Cost for each pair: d multiply-adds, as a matrix product.
@@ -58,13 +57,13 @@ class Cosine(InnerScore):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Gains of 1."""
+        """Set the gains to 1."""
         if self.gain is not None:
             nn.init.ones_(self.gain)
 
     @classmethod
     def without_parameters(cls) -> Cosine:
-        """Without gains."""
+        """The cosine without gains."""
         return cls(heads=None)
 
     @classmethod

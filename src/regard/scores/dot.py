@@ -13,12 +13,12 @@ class Dot(InnerScore):
     Parameters: none. Dims: query dim == key dim.
     Cost for each pair: d multiply-adds, as a matrix product.
 
-    Its variance grows with d for unit-variance inputs; use `ScaledDot` unless that is wanted.
+    For unit-variance inputs its variance is d; use `ScaledDot` unless you want that.
     """
 
     name = "dot"
 
     @classmethod
     def without_parameters(cls) -> Dot:
-        """It never has any."""
+        """The score itself, which has no parameters."""
         return cls()

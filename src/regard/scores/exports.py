@@ -1,6 +1,6 @@
-"""Every score, listed once: `regard` and `regard.scores` export what stands here.
+"""The list of scores, from which `regard` and `regard.scores` export them.
 
-A new score is its import, its name in `__all__`, and its class in `SCORES`.
+A new score needs three lines here: its import, its name in `__all__`, and its class in `SCORES`.
 """
 
 from regard.scores.additive import Additive

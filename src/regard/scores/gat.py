@@ -17,8 +17,8 @@ class GAT(PairwiseScore):
 
     Formula: `s(q, k) = LeakyReLU(<u, q> + <w, k>)`, the pairwise form with one hidden unit.
 
-    LeakyReLU grows, so that every query ranks the keys alike, by `<w, k>`: use `GATv2` unless an
-    old model is to be matched.
+    LeakyReLU is increasing, so every query ranks the keys in the same order, by `<w, k>`. Use `GATv2`
+    unless you have to match an old model.
 
     Args:
         hidden: width of the projected queries and keys for each head.
@@ -29,7 +29,7 @@ class GAT(PairwiseScore):
     Parameters: 2 * heads * hidden, half as many more with `edge`. Dims: query dim == key dim.
     Cost for each query and key: hidden multiply-adds once; for each pair: one comparison.
 
-    The vectors start normal such that scores have variance 1 for unit-variance inputs.
+    The vectors start normal, scaled so that scores have variance 1 for unit-variance inputs.
     """
 
     name = "gat"
@@ -63,7 +63,7 @@ class GAT(PairwiseScore):
         }
 
     def reset_parameters(self) -> None:
-        """Draw the vectors anew."""
+        """Draw new vectors."""
         # Var[f(x)] for x ~ N(0, 2): the second moment less the square of the mean.
         power = 1 + self.parameter**2 - (1 - self.parameter) ** 2 / math.pi
         for vector in self.parameters(recurse=False):
@@ -82,19 +82,19 @@ class GAT(PairwiseScore):
         return PairwiseKey(self._inner(k, self.key_vector, "key"))
 
     def edge(self, e: Tensor) -> Tensor:
-        """What projected edge features (*, H, edges, hidden) add to b, (*, H, edges, 1)."""
+        """The term (*, H, edges, 1) that projected edge features (*, H, edges, hidden) add to b."""
         assert self.edge_vector is not None
         return self._inner(e, self.edge_vector, "edge")
 
     def _inner(self, x: Tensor, vector: Tensor, side: str) -> Tensor:
         check_dim(x, self.hidden, side, self)
         check_heads(x, vector.shape[0], side, self)
-        # In fp32 at least: unlike a projection, the sum is a logit and may be large.
+        # At least fp32: unlike a projection, the sum is a logit and may be large.
         dtype = torch.promote_types(x.dtype, torch.float32)
         return (x.to(dtype) * vector.unsqueeze(-2).to(dtype)).sum(-1, keepdim=True)
 
     @torch.no_grad()
     def rescale_(self, factor: Tensor) -> None:
-        """LeakyReLU of a multiple is the multiple of LeakyReLU: every vector scales alike."""
+        """Scale every vector: LeakyReLU of a positive multiple is that multiple of LeakyReLU."""
         for vector in self.parameters(recurse=False):
             vector.mul_(factor.unsqueeze(-1))

@@ -10,20 +10,20 @@ from regard.forms import Form, InnerKey, InnerQuery
 from regard.precision import widened
 from regard.scores.base import InnerScore, check_dim, per_head
 
-# Keys looked at to find the origin. An odd number, so that the middle one is a key's own entry.
+# Number of keys whose median is the origin. It is odd, so that each median is an entry of a key.
 SAMPLE = 31
 
 
 def middle_key(k: Tensor, real: Tensor | None) -> Tensor:
-    """A point amid the keys, (*, K, 1, d), without gradient: the median of 31 of them.
+    """A point among the keys, (*, K, 1, d), without gradient: the median of 31 of them.
 
-    A median and not a mean: one distant key would carry a mean away from all the others.
+    One distant key would move a mean far away from all the others; it hardly moves a median.
     """
     k, step = k.detach(), torch.linspace(0, 1, SAMPLE, device=k.device)
     if real is None:
         sample = k.index_select(-2, (step * (k.shape[-2] - 1)).long())
     else:
-        # Evenly spaced among the real keys: the place of the n-th is where their count reaches n.
+        # Evenly spaced among the real keys. The n-th real key is where their running count reaches n.
         rank = real.long().cumsum(-1)
         wanted = 1 + (step * (rank[..., -1:] - 1).clamp(min=0)).long()
         index = torch.searchsorted(rank, wanted).clamp(max=k.shape[-2] - 1)
@@ -40,15 +40,16 @@ class Gaussian(InnerScore):
     lowered as `<q, k> / h^2 - |q|^2 / (2 h^2) - |k|^2 / (2 h^2)`.
 
     Args:
-        bandwidth: h; default `d ** 0.25`, at which unit vectors score as scaled dot does, up to a
+        bandwidth: h; default `d ** 0.25`, for which unit vectors get the scores of scaled dot plus a
             constant.
-        heads: key heads that learn a factor on h each; None for no parameters.
+        heads: number of key heads, each of which learns a factor on h; None for no parameters.
 
     Parameters: heads (factors, as logarithms starting at 0). Dims: query dim == key dim.
     Cost for each pair: d multiply-adds, as a matrix product.
 
-    The squares cancel badly far from the origin, so that a point amid the keys is subtracted from
-    both sides first: the score is of the difference alone. Keys that are lowered apart carry it.
+    Far from the origin the three terms cancel and lose precision. So a point among the keys is
+    subtracted from queries and keys first, which leaves `q - k` as it is. Keys that are lowered ahead of a
+    call carry this point as their `origin`.
     """
 
     name = "gaussian"
@@ -62,13 +63,13 @@ class Gaussian(InnerScore):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Factors of 1."""
+        """Set the factors to 1."""
         if self.log_factor is not None:
             nn.init.zeros_(self.log_factor)
 
     @classmethod
     def without_parameters(cls) -> Gaussian:
-        """Without learned factors."""
+        """The kernel without learned factors."""
         return cls(heads=None)
 
     @classmethod
@@ -81,7 +82,7 @@ class Gaussian(InnerScore):
         return {"bandwidth": self.bandwidth, "heads": self.key_heads}
 
     def precision(self, x: Tensor, side: str) -> Tensor | float:
-        """`1 / h^2`, for each head (heads, 1, 1) where it is learned."""
+        """`1 / h^2`: a number, or (heads, 1, 1) if it is learned."""
         width = self.bandwidth or max(x.shape[-1], 1) ** 0.25
         if self.log_factor is None:
             return width**-2
@@ -104,22 +105,24 @@ class Gaussian(InnerScore):
         """As `query`, with the origin subtracted."""
         groups = q.shape[-3] // max(origin.shape[-3], 1)
         if q.shape[-1] != origin.shape[-1] or groups * origin.shape[-3] != q.shape[-3]:
-            return self.query(q)  # `join` says what does not fit
+            return self.query(q)  # the shapes do not fit: `join` raises the error
         return self.query(q - origin.repeat_interleave(groups, -3))
 
     def key(self, k: Tensor) -> InnerKey:
-        """The key and its square, about a point amid the keys."""
+        """The key and its square, with a point among the keys subtracted."""
         return self.key_at(k, middle_key(k, None) if k.shape[-2] else None)
 
     def key_at(self, k: Tensor, origin: Tensor | None) -> InnerKey:
-        """The key and its square, about a given point."""
+        """The key and its square, with a given point subtracted."""
         if origin is not None:
-            check_dim(k, origin.shape[-1], "key", self, "the origin is of keys from another layer")
+            check_dim(
+                k, origin.shape[-1], "key", self, "the origin belongs to keys of another layer"
+            )
         k = k if origin is None else k - origin
         return InnerKey(k, self.half_square(k, self.precision(k, "key")), origin)
 
     def lower(self, q: Tensor, k: Tensor, real: Tensor | None = None) -> Form:
-        """Move the origin amid the visible keys, then lower."""
+        """The form, with a point among the visible keys subtracted from both sides."""
         if k.shape[-2] == 0 or k.shape[-3] == 0:
             return self.join(self.query(q), self.key_at(k, None))
         origin = middle_key(k, real)
@@ -127,7 +130,7 @@ class Gaussian(InnerScore):
 
     @torch.no_grad()
     def rescale_(self, factor: Tensor) -> None:
-        """Logits grow with `h^-2`."""
+        """Divide h by the square root of the factor: logits are proportional to `h^-2`."""
         if self.log_factor is None or self.log_factor.shape != factor.shape:
             super().rescale_(factor)
         else:

@@ -1,7 +1,7 @@
-"""Scores by name: what a string stands for in a call, and in a module.
+"""Scores by name: the score that a string stands for in a call, and in a module.
 
-Each score says itself how its name is built (`Score.without_parameters`, `Score.for_width`,
-`Score.how_to_build`), so that nothing here names one but the default.
+Each score says how it is built from its name (`Score.without_parameters`, `Score.for_width`,
+`Score.how_to_build`). So this file names no score but the default.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from regard.scores.exports import SCORES
 NAMED: dict[str, Score] = {
     score.name: made for score in SCORES if (made := score.without_parameters()) is not None
 }
-# A module has a place: each name, built for the width, heads and key heads it gets.
+# A module can keep parameters, so every name works there. Each function takes width, heads and key heads.
 SIZED: dict[str, Callable[[int, int, int], Score]] = {
     score.name: score.for_width for score in SCORES
 }
@@ -32,7 +32,7 @@ def make_score(
 ) -> Score:
     """The score itself, or a fresh one of that name for projections of this width.
 
-    For modules, which have a place for parameters: here every score can be named. None is scaled
+    This is for modules, which can keep parameters, so that every score has a name here. None is scaled
     dot.
     """
     if isinstance(score, Score):

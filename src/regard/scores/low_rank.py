@@ -49,18 +49,18 @@ class LowRank(InnerScore):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw both factors anew."""
+        """Draw new factors."""
         nn.init.normal_(self.query_factor, std=self.query_dim**-0.5)
         nn.init.normal_(self.key_factor, std=self.key_dim**-0.5)
 
     @classmethod
     def for_width(cls, width: int, heads: int, key_heads: int) -> LowRank:
-        """A quarter of the width as rank."""
+        """A score whose rank is a quarter of the width."""
         return cls(width, width, max(width // 4, 1), heads, key_heads)
 
     @classmethod
     def how_to_build(cls) -> str:
-        """Dims, sizes and heads."""
+        """The code that builds the score."""
         return "LowRank(query_dim, key_dim, rank, heads)"
 
     def arguments(self) -> dict[str, object]:
@@ -88,5 +88,5 @@ class LowRank(InnerScore):
 
     @torch.no_grad()
     def rescale_(self, factor: Tensor) -> None:
-        """Logits are linear in `P`."""
+        """Scale `P`: logits are linear in it."""
         self.query_factor.unflatten(0, (-1, self.rank)).mul_(factor.view(-1, 1, 1))

@@ -12,9 +12,9 @@ from regard.scores.base import Score, check_dim, check_heads, check_score
 
 
 def project(x: Tensor, weight: Tensor, bias: Tensor | None, heads: int) -> Tensor:
-    """Multiply (*, 1 or heads, length, dim) by a (heads * width, dim) weight: head by head.
+    """Project x (*, 1 or heads, length, dim) by (heads * width, dim): (*, heads, length, width).
 
-    One shared input head costs one matrix product for all heads.
+    An input head that all heads share takes one matrix product for all of them.
     """
     if heads == 1 or x.shape[-3] == 1:
         y = linear(x, weight, bias).unflatten(-1, (heads, -1))
@@ -30,16 +30,16 @@ class Projected(Score):
         score: the score that compares the projections.
         query_dim: width of the queries given.
         key_dim: width of the keys given; may differ from `query_dim`.
-        width: width of the projections for each head; taken from the score where it has one
-            (the hidden width of `Additive`).
-        heads: query heads to make; taken from the score where it has them.
+        width: width of the projections for each head; taken from the score if it has one (the
+            hidden width of `Additive`).
+        heads: query heads to make; taken from the score if it has them.
         key_heads: key heads to make, a divisor of `heads`; default `heads`.
         bias: add a learned bias to each projection.
 
-    Inputs have one head, shared, (*, 1, length, dim), or one for each projection head.
+    Inputs have one head that all projections share, (*, 1, length, dim), or one for each projection.
 
     Parameters: heads * width * query_dim + key_heads * width * key_dim, and the score's own.
-    Projections start normal with variance 1 / dim, so that unit variance stays unit variance.
+    Projections start normal with variance 1 / dim, which keeps unit variance.
     """
 
     heads: int  # type: ignore[override] # always known here
@@ -99,7 +99,7 @@ class Projected(Score):
         return self.score.softcap
 
     def reset_parameters(self) -> None:
-        """Draw the projections anew."""
+        """Draw new projections; biases start at 0."""
         nn.init.normal_(self.query_weight, std=self.query_dim**-0.5)
         nn.init.normal_(self.key_weight, std=self.key_dim**-0.5)
         for bias in (self.query_bias, self.key_bias):
@@ -155,18 +155,18 @@ class Projected(Score):
 
     @torch.no_grad()
     def rescale_(self, factor: Tensor) -> None:
-        """Scale the score inside where it can; else the projections, as QK-clip does.
+        """Scale the score inside if it has parameters, and else the projections, as QK-clip does.
 
-        With one key head for each query head the factor is shared evenly by both projections;
-        with grouped keys it goes to the queries alone, since a key head serves several factors.
+        With one key head for each query head both projections take the square root of the factor. With
+        grouped keys the query projection takes all of it: a key head would have to serve several factors.
         """
         if any(True for _ in self.score.parameters()):
             self.score.rescale_(factor)
             return
         if self.name not in ("dot", "scaled_dot"):
             raise ValueError(
-                f"the logits of {self.name!r} do not grow in proportion to its projections, "
-                "so that scaling the projections does not scale them"
+                f"the logits of {self.name!r} are not proportional to its projections, so scaling "
+                "the projections does not scale the logits; wrap the score in Tempered(score, heads=...)"
             )
         shared = self.key_heads == self.heads
         on_query = factor.sqrt() if shared else factor

@@ -21,9 +21,9 @@ class ScaledDot(InnerScore):
 
     @classmethod
     def without_parameters(cls) -> ScaledDot:
-        """It never has any."""
+        """The score itself, which has no parameters."""
         return cls()
 
     def query(self, q: Tensor) -> InnerQuery:
-        """The query itself; the scale is left to the engine."""
+        """The query itself; the engine applies the scale."""
         return InnerQuery(q, scale=max(q.shape[-1], 1) ** -0.5)

@@ -1,7 +1,7 @@
 """Additive attention as a matrix product: a sine series of tanh splits over query and key.
 
-`sin(w (a + b)) = sin(wa) cos(wb) + cos(wa) sin(wb)`, so that a short sine series of tanh turns
-`sum_h v_h tanh(a_h + b_h)` into an inner product of features, which any attention kernel runs.
+Because `sin(w (a + b)) = sin(wa) cos(wb) + cos(wa) sin(wb)`, a short sine series of tanh turns
+`sum_h v_h tanh(a_h + b_h)` into an inner product of features, which any attention kernel can run.
 
 - `fit.py`: fits the series and writes `tables.json`; run by hand, never at import.
 - `series.py`: reads the tables.
@@ -9,8 +9,7 @@
 - `activation.py`: the series itself as an activation.
 - `escapes.py`: counts calls that were out of range.
 
-This is the maths on plain tensors. The engine that runs it, kernels included, is
-`regard.engines.sine_features`.
+Here is the maths, on plain tensors. The engine and its kernels are in `regard.engines.sine_features`.
 """
 
 from regard.sine import escapes

@@ -1,7 +1,7 @@
-"""How often a call left the range of the series, so that exact attention answered in its place.
+"""Counts of calls that left the range of the series, so that exact attention ran in its place.
 
-The counts of a device stay on it as a tensor: counting waits for nothing, reading does. `note` is
-for eager code and for the inside of registered operators; a compiled graph must not trace it.
+The counts of a device are a tensor on it: counting does not wait for the device, reading does. `note`
+is for eager code and for the inside of registered operators; a compiled graph must not trace it.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-# For each device an int64 tensor of two: the calls, and those of them that the series held for.
+# For each device an int64 tensor of two: the number of calls, and of those for which the series held.
 _counts: dict[torch.device, Tensor] = {}
-# The same of calls on the CPU whose answer was a plain bool.
+# The same two numbers for calls on the CPU that were noted with a plain bool.
 _plain = [0, 0]
 
 
 class Escapes(NamedTuple):
-    """Calls that were offered to the series, and how many of them it did not hold for."""
+    """The number of calls offered to the series, and of those for which it did not hold."""
 
     calls: int
     escapes: int
@@ -27,28 +27,28 @@ class Escapes(NamedTuple):
 def note(held: Tensor | bool) -> None:
     """Count one call; `held` says whether the series held for it.
 
-    A tensor has one element, of any dtype, and is counted on its own device without being read.
+    `held` may be a tensor of one element of any dtype, which is counted on its device without reading it.
     """
     if isinstance(held, Tensor):
         if held.numel() != 1:
             raise ValueError(
-                f"held says of one call whether the series held, but has {held.numel()} elements; "
-                "use held.all()"
+                f"held says whether the series held for one call, but has {held.numel()} elements; "
+                "pass held.all()"
             )
         counts = counter(held.device)
         counts[1].add_(held.detach().reshape(()).to(torch.bool))
         counts[0].add_(1)
     else:
-        # Numbers and not a tensor: inside torch.func transforms none may be written to.
+        # Python numbers, because torch.func transforms do not allow writing to an outer tensor.
         _plain[0] += 1
         _plain[1] += bool(held)
 
 
 def count(device: torch.device | str | None = None) -> Escapes:
-    """What was counted since the last `reset`; waits for the device.
+    """The counts since the last `reset`; waits for the device.
 
     Args:
-        device: one device ("cuda:1"), all of a type ("cuda"), or None for all there are.
+        device: one device ("cuda:1"), all devices of a type ("cuda"), or None for all devices.
     """
     wanted = None if device is None else torch.device(device)
     calls = held = 0
@@ -62,18 +62,19 @@ def count(device: torch.device | str | None = None) -> Escapes:
 
 
 def reset() -> None:
-    """Count from 0 again. In place: a captured CUDA graph goes on counting into the same tensors."""
+    """Set all counts to 0."""
     _plain[:] = [0, 0]
+    # In place: a captured CUDA graph goes on counting into the same tensors.
     for counts in _counts.values():
         counts.zero_()
 
 
 def counter(device: torch.device) -> Tensor:
-    """The counts of a device, for kernels that count by themselves: calls, and those that held."""
+    """The tensor of the counts of a device (calls, calls that held), for kernels that count themselves."""
     if device not in _counts:
-        # Made in inference mode it could not be written to outside of it.
+        # A tensor made in inference mode could not be written to outside of it.
         with torch.inference_mode(False):
-            # From the CPU: a copy waits, so that every stream finds zeros.
+            # Copied from the CPU, which synchronises: every stream finds zeros.
             fresh = torch.zeros(2, dtype=torch.int64, device="cpu").to(device)
         _counts.setdefault(device, fresh)
     return _counts[device]

@@ -2,18 +2,18 @@
 
 `tanh(x) ~ linear * x + sum_r coefficient_r sin(frequency_r x)` for |x| <= reach
 
-Frequencies are free, not harmonics, which errs several times less at the same rank. The linear term
-is free too: it splits into a term of the query and one of the key without any feature.
+Frequencies are fitted rather than harmonics, which makes the error several times smaller at the same
+rank. The linear term costs no feature: it splits into a term of the query and one of the key.
 
-A fit is a minimax problem, solved as a row of least squares: Lawson's weights grow where the error
-is large, and Levenberg-Marquardt moves frequencies and coefficients together between updates.
+A fit is a minimax problem, solved as a sequence of least squares problems. Lawson's weights grow where
+the error is large, and between updates Levenberg-Marquardt moves frequencies and coefficients together.
 
-**The taper.** The reach of a hidden unit is max|a| + max|b| over a sequence, which hardly any pair
-comes near: for normal a and b and 4096 places it is five standard deviations of a + b. So an error
-near the reach may be larger than one in the bulk. A tapered fit makes the largest of
-`|error(x)| / tolerance(x)` least, where the tolerance is 1 up to `BULK` of the reach and grows
-exponentially to `taper` at the reach. The largest error over the whole range stays a proven bound,
-looser than the least one (ten times at a taper of 30), while typical errors fall to a half and less.
+**The taper.** The reach of a hidden unit is max|a| + max|b| over a sequence. Hardly any pair comes near
+it: for normal a and b and sequences of 4096 it is five standard deviations of a + b. The error may
+therefore be larger near the reach than in the bulk. A tapered fit minimises the largest
+`|error(x)| / tolerance(x)`, where the tolerance is 1 up to `BULK` of the reach and grows exponentially to
+`taper` at the reach. The largest error over the whole range remains a proven bound. It is looser than
+that of a fit without taper (ten times at a taper of 30), while typical errors are half as large or less.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from torch import Tensor
 
 
 class FitGoal(NamedTuple):
-    """What a fit makes least.
+    """What a fit minimises.
 
-    slope_weight: how much an error of the derivative counts beside one of the value.
-    taper: how many times the error at the reach may exceed the one in the bulk.
-    density: least mean square error for standard normal a and b instead; no bound that is of use.
+    slope_weight: weight of an error of the derivative relative to one of the value.
+    taper: ratio of the error allowed at the reach to the one allowed in the bulk.
+    density: minimise the mean square error for standard normal a and b instead; gives no useful bound.
     """
 
     slope_weight: float
@@ -41,21 +41,22 @@ class FitGoal(NamedTuple):
     density: bool = False
 
 
-# With normal a and b, 4096 places and |v|_1 = 5 (benchmarks/sine_errors.py): a taper of 30 brings the
-# output by rank 4 to 1.5 times the error of an exact bf16 kernel, without one it is 3 times. A taper
-# of 100 brings the gradients by rank 7 to 1.3 times (rank 6: 2.1, and without a taper 5). More would
-# harm inputs that do come near their reach, as uniform ones.
+# With normal a and b, length 4096 and |v|_1 = 5 (benchmarks/sine_errors.py): with a taper of 30 the output
+# at rank 4 has 1.5 times the error of an exact bf16 kernel, without a taper 3 times. With a taper of 100
+# the gradients at rank 7 have 1.3 times its error (rank 6: 2.1, without a taper 5). A larger taper would
+# harm inputs that do come near their reach, such as uniform ones.
 FIT_GOALS = {
     "fast": FitGoal(slope_weight=0.0, taper=30.0),
     "matched": FitGoal(slope_weight=0.25, taper=100.0),
-    # A tenth: the largest error of the value is 5% above the least, that of the slope 1/3 as large.
+    # A slope weight of 0.1 makes the largest error of the value 5% larger, and that of the slope 1/3 as large.
     "uniform": FitGoal(slope_weight=0.1, taper=1.0),
     "normal": FitGoal(slope_weight=0.0, taper=1.0, density=True),
 }
-# 3 is for the one unit that lends its last sine to the linear term, see engines/sine_features/widths.py.
+# Rank 3 is for the one unit that lends the columns of its last sine to beta, see
+# engines/sine_features/widths.py.
 RANKS = (3, 4, 5, 6, 7, 8, 10, 12)
-# Errors grow with about the fourth power of the reach and a hidden unit takes the next longer row,
-# so the steps are short where the error counts: below 5 it is small, beyond 10 too large anyway.
+# Errors grow with about the fourth power of the reach, and a hidden unit takes the next longer row. Steps
+# are therefore short where the error matters: below 5 it is small, beyond 10 it is too large anyway.
 FITTED_REACHES = (
     *(1.0, 1.5, 2.0, 3.0, 4.0, 4.5, 5.0, 5.5),
     *(6.0 + 0.25 * step for step in range(17)),
@@ -63,13 +64,13 @@ FITTED_REACHES = (
 )
 DENSITY_REACH = 8.0
 BULK = 0.2
-# Typical errors are for normal a + b with this many standard deviations in the reach.
+# Typical errors are those for normal a + b whose reach is this many standard deviations.
 TYPICAL_REACH = 5.0
 NODES = 500
 FIT_STEPS = 200
-# Sine number r = 0, 1, ... starts at (r + offset) pi / (stretch reach): (offset, stretch) for long
-# reaches, where good series are near harmonics of a shorter period, for short ones, and for the
-# first row, which has no other to start from.
+# Starting frequencies: sine number r = 0, 1, ... starts at (r + offset) pi / (stretch reach). Pairs of
+# (offset, stretch) for long reaches, where good series are near harmonics of a shorter period; for short
+# reaches; and for the first row, which has no fitted row to start from.
 LONG_STARTS, SHORT_STARTS, SHORT_REACH = ((1.0, 0.62),), ((0.75, 0.8), (0.75, 1.35)), 5.5
 FIRST_STARTS = (*LONG_STARTS, (1.0, 0.55), (1.0, 0.58), (0.75, 0.55), (0.75, 0.8))
 TABLES_FILE = Path(__file__).with_name("tables.json")
@@ -93,12 +94,12 @@ class SeriesRow(NamedTuple):
 
 
 def tolerance(x: Tensor, reach: float, taper: float) -> Tensor:
-    """How large an error may be at x in units of the one in the bulk: 1 there, taper at the end."""
+    """The error allowed at x relative to that in the bulk: 1 there, `taper` at the reach."""
     return taper ** ((x.abs() / reach - BULK) / (1 - BULK)).clamp(min=0)
 
 
 def columns(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
-    """Values and derivatives of x and the sines at the nodes, (nodes, 1 + rank) each."""
+    """Values and derivatives of the basis (x and the sines) at the nodes, (nodes, 1 + rank) each."""
     wx = x.unsqueeze(-1) * w
     values = torch.cat([x.unsqueeze(-1), wx.sin()], -1)
     slopes = torch.cat([torch.ones_like(x).unsqueeze(-1), wx.cos() * w], -1)
@@ -106,28 +107,28 @@ def columns(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def errors(x: Tensor, w: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
-    """Value and derivative of the series less those of tanh."""
+    """Errors of value and derivative: those of the series minus those of tanh."""
     values, slopes = columns(x, w)
     y = x.tanh()
     return values @ c - y, slopes @ c - (1 - y * y)
 
 
 class SeriesFit:
-    """One fit in progress: nodes, Lawson's weights, and the best series seen.
+    """One fit in progress: nodes, Lawson's weights, frequencies and coefficients.
 
-    Rows of the least squares problem are the values at the nodes, then (where they count) the
-    derivatives; `scale` turns their errors into what is to be least.
+    Rows of the least squares problem are the values at the nodes, then the derivatives if they have a
+    weight. `scale` turns their errors into the quantity to minimise.
     """
 
     def __init__(self, goal: FitGoal, reach: float, start: Tensor) -> None:
         self.goal = goal
-        # Denser towards the end of the range, where the error of a minimax fit turns fastest.
+        # Denser towards the end of the range, where the error of a minimax fit oscillates fastest.
         angle = torch.linspace(0, math.pi / 2, NODES + 1, dtype=torch.float64)[1:]
         self.x = reach * angle.sin()
         self.w = start
         scale = 1 / tolerance(self.x, reach, goal.taper)
         if goal.density:
-            # The root of the density of a + b, by spacing of the nodes.
+            # The root of the density of a + b (variance 2) times the spacing of the nodes.
             gaps = torch.diff(self.x, prepend=self.x.new_zeros(1))
             scale = (torch.exp(-self.x.square() / 4) * gaps).sqrt() + 1e-4
         self.scale = torch.cat([scale, goal.slope_weight * scale]) if goal.slope_weight else scale
@@ -157,6 +158,7 @@ class SeriesFit:
         hessian, gradient = jacobian.mT @ jacobian, jacobian.mT @ r
         diagonal = hessian.diagonal().clamp(min=1e-18).diag()
         count = self.c.shape[0]
+        # A step that does not reduce the error is retried with more damping, a shorter step.
         for _ in range(12):
             move = least_squares(hessian + self.damping * diagonal, -gradient)
             w, c = self.w + move[count:], self.c + move[:count]
@@ -175,6 +177,7 @@ class SeriesFit:
             found = float(r.norm() if self.goal.density else r.max())
             if found < best[0]:
                 best = (found, self.w, self.c)
+            # Lawson's update: larger weights where the error is large equalise it towards minimax.
             if step % 3 == 2 and not self.goal.density:
                 self.weight = self.weight * (r / r.max()).clamp(min=1e-3) ** 0.3
                 self.weight = self.weight / self.weight.norm()
@@ -203,7 +206,7 @@ def fit(goal: FitGoal, rank: int, reach: float, near: SeriesRow | None = None) -
 
 
 def measured(reach: float, w: Tensor, c: Tensor) -> SeriesRow:
-    """The row with its errors on a grid of its own, after rounding to the digits written."""
+    """The row with its errors, measured on a finer grid after rounding to the digits of the file."""
     w, c = (torch.tensor(digits(y), dtype=torch.float64) for y in (w, c))
     x = torch.linspace(0, reach, 20_001, dtype=torch.float64)
     found = errors(x, w, c)
@@ -211,7 +214,7 @@ def measured(reach: float, w: Tensor, c: Tensor) -> SeriesRow:
     density = density / density.sum()
     stated = [e.abs().max() for e in found] + [(density * e.square()).sum().sqrt() for e in found]
     linear, *coefficients = c.tolist()
-    # Rounded up, which also covers what a grid can miss.
+    # Rounded up by 0.1%, which also covers maxima between the points of the grid.
     return SeriesRow(
         reach,
         linear,
@@ -222,20 +225,21 @@ def measured(reach: float, w: Tensor, c: Tensor) -> SeriesRow:
 
 
 def digits(x: Tensor) -> list[float]:
-    """To the ten digits that the file holds."""
+    """The numbers rounded to the ten digits that the file holds."""
     return [float(f"{y:.10g}") for y in x.tolist()]
 
 
 def table(goal: FitGoal, rank: int) -> list[SeriesRow]:
-    """A row for every reach. From long to short: the long ones are the well-behaved starts."""
+    """The rows of a table, one for each reach."""
     rows: list[SeriesRow] = []
+    # From long to short: the row of a longer reach is a good start for the next shorter one.
     for reach in FITTED_REACHES[::-1]:
         rows.insert(0, fit(goal, rank, reach, rows[0] if rows else None))
     return rows
 
 
 def main() -> None:
-    """SeriesFit every table and write them."""
+    """Fit every table and write `tables.json`."""
     tables: dict[str, dict[int, list[SeriesRow]]] = {}
     for name, goal in FIT_GOALS.items():
         tables[name] = {}

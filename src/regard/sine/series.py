@@ -1,4 +1,4 @@
-"""The fitted series: rows of numbers, and the same as tensors that hidden units pick rows from."""
+"""The fitted series: rows of numbers (`rows`), and tensors to pick rows from (`load`)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from regard.sine.fit import FIT_GOALS, TABLES_FILE, SeriesRow
 
 
 class Series(NamedTuple):
-    """The rows of one kind and rank as tensors: (rows,), or (rows, rank) for the lists."""
+    """The rows of one kind and rank as tensors (rows,), frequencies and coefficients (rows, rank)."""
 
     reach: Tensor
     linear: Tensor
@@ -32,31 +32,31 @@ class Series(NamedTuple):
 # uniform: least error anywhere within the reach, for a proven bound.
 # normal: least mean square error for standard normal a and b; no bound, asked for by name alone.
 KINDS = tuple(FIT_GOALS)
-# Read at import, once: a compiled graph cannot open a file.
+# Read once, at import: a compiled graph cannot open a file.
 TABLES: dict[str, dict[int, list[SeriesRow]]] = {
     kind: {int(rank): [SeriesRow(**row) for row in rows] for rank, rows in ranks.items()}
     for kind, ranks in json.loads(TABLES_FILE.read_text()).items()
 }
-# The shortest series that errs at most twice as much as an exact kernel with bf16 inputs and outputs:
-# FAST_RANK in the output, MATCHED_RANK in the output and the gradients of a and b. With normal a and
-# b, |v|_1 = 5 and fp16 features (benchmarks/results/sine_errors.json) "fast" of rank 4 errs by 3.7e-3
-# (exact 2.5e-3), and by 2.6e-2 in the gradient of a; "matched" of rank 7 by 1.6e-3, and by 2.0e-3
-# (exact 1.6e-3) in the gradient of a, where rank 6 has 3.3e-3 and rank 5 8.1e-3.
+# The lowest ranks whose error is at most twice that of an exact kernel with bf16 inputs and outputs:
+# FAST_RANK in the output, MATCHED_RANK in the output and in the gradients of a and b. Errors with normal
+# a and b, |v|_1 = 5 and fp16 features (benchmarks/results/sine_errors.json): "fast" of rank 4 has 3.7e-3
+# in the output (exact 2.5e-3) and 2.6e-2 in the gradient of a. "matched" of rank 7 has 1.6e-3 in the
+# output and 2.0e-3 in the gradient of a (exact 1.6e-3); rank 6 has 3.3e-3 there, rank 5 8.1e-3.
 FAST_RANK, MATCHED_RANK = 4, 7
 _loaded: dict[tuple[str, int, str], Series] = {}
 
 
 def ranks(kind: str) -> tuple[int, ...]:
-    """The ranks that were fitted, in order."""
+    """The fitted ranks of a kind in increasing order."""
     return tuple(sorted(TABLES[kind]))
 
 
 def rows(kind: str, rank: int) -> list[SeriesRow]:
-    """The rows of a kind and rank in order of their reach, or an error that lists what there is."""
+    """The rows of a kind and rank in order of reach, or an error that lists the fitted ones."""
     if kind not in TABLES:
         near = difflib.get_close_matches(str(kind), TABLES, n=1)
         hint = f", did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"unknown kind of sine series {kind!r}{hint}; {', '.join(TABLES)}")
+        raise ValueError(f"unknown kind of sine series {kind!r}{hint}; kinds: {', '.join(TABLES)}")
     if rank not in TABLES[kind]:
         fitted = ", ".join(map(str, ranks(kind)))
         raise ValueError(f"no sine series of rank {rank!r} was fitted; ranks: {fitted}")
@@ -64,19 +64,19 @@ def rows(kind: str, rank: int) -> list[SeriesRow]:
 
 
 def can_lend(kind: str, rank: int) -> bool:
-    """Whether there is a series of this kind that is shorter by one, for the same reaches."""
+    """Whether this kind has a series of rank - 1 with the same reaches."""
     shorter = TABLES[kind].get(rank - 1)
     return shorter is not None and len(shorter) == len(TABLES[kind][rank])
 
 
 def load_lending(kind: str, rank: int, device: torch.device | str = "cpu") -> Series:
-    """Two tables in one: the rows of a rank, then those of one less, with a last sine of nothing.
+    """Two tables in one: the rows of a rank, then those of rank - 1 with a last sine of height 0.
 
-    `reach` is that of the first alone.
+    `reach` is that of the first table alone.
     """
     name = (f"{kind}, lending", rank, str(device))
     if name not in _loaded:
-        # Made on the CPU: a copy from there waits, and is ready for every stream.
+        # Made on the CPU: the copy to the device synchronises, so that it is ready for every stream.
         long, short = load(kind, rank, "cpu"), load(kind, rank - 1, "cpu")
         with to_be_kept():
             none = torch.zeros_like(short.linear).unsqueeze(-1)
@@ -94,7 +94,7 @@ def load_lending(kind: str, rank: int, device: torch.device | str = "cpu") -> Se
 
 
 def load(kind: str, rank: int, device: torch.device | str = "cpu") -> Series:
-    """The series of a kind and rank in fp32 on a device, kept there."""
+    """The series of a kind and rank in fp32 on a device, loaded once."""
     name = (kind, rank, str(device))
     if name not in _loaded:
         columns = zip(*rows(kind, rank), strict=True)
@@ -107,7 +107,7 @@ def load(kind: str, rank: int, device: torch.device | str = "cpu") -> Series:
 
 @contextlib.contextmanager
 def to_be_kept() -> Iterator[None]:
-    """For tensors that outlive the call that makes them.
+    """A context in which tensors can be made that outlive the call.
 
     A tensor made in inference mode cannot be saved for a later backward. One made under a dispatch mode,
     such as FakeTensorMode, holds no data once the mode has ended.

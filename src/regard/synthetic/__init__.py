@@ -1,4 +1,4 @@
-"""Synthetic tasks with a known best answer, one file each; claims and `regard choose` train on them.
+"""Synthetic tasks whose best answer is known, one file each. Claims and `regard choose` train on them.
 
-`task.py` is what they share. Real data and users' files belong to `choosing/tasks`.
+`task.py` has what they share. Real data and users' files belong in `choosing/tasks`.
 """

@@ -1,4 +1,4 @@
-"""Several criteria: the query asks for one key by each of its feature spaces, and for what each says.
+"""Several criteria: in each of several feature spaces the query names one key, and asks for its content.
 
 B batch, n keys, C criteria, D dims of one space.
 """
@@ -17,19 +17,23 @@ from regard.synthetic.task import WORLD_SEEDS
 
 @dataclass(frozen=True)
 class Criteria:
-    """Keys have an address in each of C orthogonal spaces, turned at random; say C contents.
+    """Look up one key's content by each of C addresses.
 
-    Inputs: query (B, C D), keys (B, n, C D), values (B, n, labels) one-hot. Target (B, C).
-    With `together` the query copies every address from one key, and every answer is its content.
+    Every key has a random address in each of C orthogonal spaces of D dims, which a random rotation hides
+    among the features. For each space the query holds a noisy copy of one key's address, of a different
+    key for each space, and the answer is that key's content. With `together` all addresses of the query
+    come from one key, and every answer is its content.
+
+    Inputs: query (B, C D), keys (B, n, C D), values (B, n, labels) one-hot. Target (B, C): contents.
 
     Attributes:
         spaces: C, the number of criteria.
         dim: D.
         keys: n.
-        labels: contents to tell apart.
-        noise: on the addresses of the query.
-        together: ask for one key by all criteria at once.
-        world: which rotation of the spaces.
+        labels: number of different contents.
+        noise: standard deviation of the noise on the addresses of the query.
+        together: whether all criteria ask for the same key.
+        world: seed of the rotation of the spaces.
     """
 
     spaces: int = 2
@@ -45,9 +49,9 @@ class Criteria:
         return rotation(self.spaces * self.dim, self.world).view(self.spaces, self.dim, -1)
 
     def sample(self, count: int, generator: torch.Generator) -> tuple[Tensor, ...]:
-        """See the class."""
+        """Draw examples as the class describes."""
         address = torch.randn(count, self.keys, self.spaces, self.dim, generator=generator)
-        # Longer or shorter addresses would be found more or less often.
+        # All addresses get the same length: a dot product would favour longer ones.
         address = address * (math.sqrt(self.dim) / address.norm(dim=-1, keepdim=True))
         right = torch.rand(count, self.keys, generator=generator).argsort(-1)[:, : self.spaces]
         if self.together:
@@ -63,16 +67,16 @@ class Criteria:
         return query, key, value, content.gather(1, right)
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
-        """Cross entropy, the mean over criteria; output (B, C, labels)."""
+        """Cross entropy, averaged over examples and criteria; output (B, C, labels)."""
         return nn.functional.cross_entropy(output.movedim(-1, 1), target)
 
     def quality(self, output: Tensor, target: Tensor) -> Tensor:
-        """Share of right answers."""
+        """Accuracy: the fraction of right answers."""
         return (output.argmax(-1) == target).double().mean()
 
 
 @functools.cache
 def rotation(width: int, world: int) -> Tensor:
-    """A random rotation."""
+    """A random orthogonal matrix (width, width), the same for each `world`."""
     generator = torch.Generator().manual_seed(WORLD_SEEDS + world)
     return torch.linalg.qr(torch.randn(width, width, generator=generator)).Q

@@ -1,4 +1,4 @@
-"""Largest product: the lengths of keys count as much as their directions."""
+"""Largest product: find the key with the largest inner product, where lengths count as much as directions."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from regard.synthetic.task import ClassificationTask
 
 @dataclass(frozen=True)
 class LargestProduct(ClassificationTask):
-    """Which key has the largest inner product with the query?
+    """Find the key that has the largest inner product with the query.
 
-    Directions are uniform; the logarithm of a key's length has standard deviation `spread`.
-    Inputs: query (B, dim), keys (B, keys, dim). Target (B,): which key.
+    Queries and keys are standard normal. Every key is then multiplied by a random factor whose logarithm
+    is normal with standard deviation `spread`.
+    Inputs: query (B, dim), keys (B, keys, dim). Target (B,): index of the key.
     """
 
     dim: int = 16
@@ -23,7 +24,7 @@ class LargestProduct(ClassificationTask):
     spread: float = 1.0
 
     def sample(self, count: int, generator: torch.Generator) -> tuple[Tensor, ...]:
-        """See the class."""
+        """Draw examples as the class describes."""
         query = torch.randn(count, self.dim, generator=generator)
         key = torch.randn(count, self.keys, self.dim, generator=generator)
         key = key * (self.spread * torch.randn(count, self.keys, 1, generator=generator)).exp()

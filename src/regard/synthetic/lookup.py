@@ -1,4 +1,4 @@
-"""Look-up: the query is a noisy copy of one key, whose content has nothing to do with its address."""
+"""Look-up: the query is a noisy copy of one key and asks for its content, which is independent of the key."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from regard.synthetic.task import ClassificationTask
 
 @dataclass(frozen=True)
 class Lookup(ClassificationTask):
-    """Keys are random directions, each with one of `labels` random contents; say the content.
+    """Keys are standard normal, each with one of `labels` random contents; find that of the copied key.
 
-    Inputs: query (B, dim), keys (B, keys, dim), values (B, keys, labels) one-hot. Target (B,).
+    `noise` is the standard deviation of what the query adds to its key.
+    Inputs: query (B, dim), keys (B, keys, dim), values (B, keys, labels) one-hot. Target (B,): content.
     """
 
     dim: int = 16
@@ -23,7 +24,7 @@ class Lookup(ClassificationTask):
     noise: float = 0.2
 
     def sample(self, count: int, generator: torch.Generator) -> tuple[Tensor, ...]:
-        """See the class."""
+        """Draw examples as the class describes."""
         key = torch.randn(count, self.keys, self.dim, generator=generator)
         right = torch.randint(self.keys, (count,), generator=generator)
         content = torch.randint(self.labels, (count, self.keys), generator=generator)

@@ -1,4 +1,4 @@
-"""Any task with its inputs louder or softer."""
+"""Any classification task with its inputs scaled up or down."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from regard.synthetic.task import ClassificationTask, SyntheticTask
 
 @dataclass(frozen=True)
 class Loud(ClassificationTask):
-    """A choosing task whose inputs are all multiplied by a factor. Target as the task's."""
+    """A classification task with all inputs of `task` multiplied by `factor`; the target is unchanged."""
 
     task: SyntheticTask
     factor: float
 
     def sample(self, count: int, generator: torch.Generator) -> tuple[Tensor, ...]:
-        """See the class."""
+        """Draw examples of `task` and scale their inputs."""
         *inputs, target = self.task.sample(count, generator)
         return *(x * self.factor for x in inputs), target

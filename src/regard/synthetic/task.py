@@ -1,4 +1,4 @@
-"""What every synthetic task has in common: its protocol, its losses, and the seeds it draws with.
+"""What synthetic tasks share: the protocol, losses and qualities, and the ranges of their seeds.
 
 B examples in a batch, n classes.
 """
@@ -10,36 +10,36 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-# Data is drawn with seeds from here on: with those of the parameters, which start at 0, the first
-# model would begin as the very numbers of its first examples.
+# Seeds of data start here. Seeds of parameters start at 0: with the same seed for both, a model's initial
+# parameters would be the same random numbers as its first examples.
 DATA_SEEDS = 5 * 10**8
-# Added to the seed of what a task draws once for its world, as random maps. Data and parameters
-# have smaller seeds, and would otherwise come from the very same numbers.
+# Seeds of what a task draws once for all examples, such as its random maps, start here: above those of
+# data and parameters, for the same reason.
 WORLD_SEEDS = 10**9
 
 
 class SyntheticTask(Protocol):
-    """Something to learn: what goes in, what should come out, how good an answer is."""
+    """Something to learn: a source of examples, a loss to train with, and a quality to report."""
 
     def sample(self, count: int, generator: torch.Generator) -> tuple[Tensor, ...]:
-        """`count` examples: the inputs of the model, and last the target."""
+        """`count` examples: the model's inputs, followed by the target."""
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
-        """What training lowers: one number."""
+        """The scalar that training minimises."""
 
     def quality(self, output: Tensor, target: Tensor) -> Tensor:
-        """What is reported, one number, more is better: an accuracy, or R^2."""
+        """The scalar that is reported, an accuracy or R^2; higher is better."""
 
 
 class ClassificationTask:
-    """Loss and quality of tasks whose answer is one of several: logits (B, n), target (B,)."""
+    """Loss and quality of tasks whose answer is one of n classes: logits (B, n), target (B,)."""
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
         """Cross entropy."""
         return nn.functional.cross_entropy(output, target)
 
     def quality(self, output: Tensor, target: Tensor) -> Tensor:
-        """Share of right answers."""
+        """Accuracy: the fraction of right answers."""
         return (output.argmax(-1) == target).double().mean()
 
 
@@ -51,6 +51,6 @@ class RegressionTask:
         return (output - target).square().mean()
 
     def quality(self, output: Tensor, target: Tensor) -> Tensor:
-        """R^2: the share of the variance that is explained."""
+        """R^2: the fraction of the target's variance that the output explains."""
         left = (output - target).double().square().mean()
         return 1 - left / (target - target.mean(0)).double().square().mean()

@@ -1,4 +1,4 @@
-"""Two views of one thing: the query shows it one way, one of the keys another way."""
+"""Matching two views: the query shows an object by one linear map, the keys show objects by another."""
 
 from __future__ import annotations
 
@@ -16,24 +16,25 @@ from regard.synthetic.task import WORLD_SEEDS, ClassificationTask
 
 @dataclass(frozen=True)
 class Views(ClassificationTask):
-    """Find the key that shows the same thing as the query.
+    """Find the key that shows the same object as the query.
 
-    A thing is a direction z, uniform on the unit sphere of `shared` dims. A key shows it as
+    An object is a direction z, uniform on the unit sphere of `shared` dims. A key shows it as
     `k = sqrt(key_dim) A z + noise`, a query as `q = sqrt(query_dim) B z + noise`, where A and B
-    have orthonormal columns: every feature has variance 1, and noise. So the relation of q and k
-    is a matrix B A' of rank `shared`, and the best answer is known exactly (`log_odds`).
+    have orthonormal columns. On average a feature therefore has variance 1 plus that of the noise.
+    Query and key are related by the matrix B A' of rank `shared`, and the best answer is known exactly
+    (`log_odds`).
 
-    Inputs: query (B, query_dim), keys (B, keys, key_dim). Target (B,): which key.
+    Inputs: query (B, query_dim), keys (B, keys, key_dim). Target (B,): index of the key.
 
     Attributes:
-        shared: dims of a thing, at most those of a query and of a key.
+        shared: dims of an object, at most those of a query and of a key.
         query_dim: dims of a query.
         key_dim: dims of a key.
-        keys: to choose from; one is right.
-        noise: standard deviation of what each view adds to each feature.
-        alike: both are the same view, A = B.
-        shown: how a query shows each feature x: "plain"; "bent", as x |x|, which loses nothing;
-            "folded", as |x| without its mean, so that query and key do not correlate and no matrix
+        keys: number of keys; one of them is right.
+        noise: standard deviation of the noise that each view adds to each feature.
+        alike: whether both views are the same, A = B.
+        shown: what the query shows of each feature x. "plain": x. "bent": x |x|, which is invertible.
+            "folded": |x| minus its mean, which leaves query and key uncorrelated, so that no matrix
             relates them.
         seed: of A and B.
     """
@@ -58,7 +59,7 @@ class Views(ClassificationTask):
         return (of_key if self.alike else of_query), of_key
 
     def sample(self, count: int, generator: torch.Generator) -> tuple[Tensor, ...]:
-        """See the class."""
+        """Draw examples as the class describes."""
         of_query, of_key = self.views
         things = torch.randn(count, self.keys, self.shared, generator=generator)
         things = things / things.norm(dim=-1, keepdim=True)
@@ -70,18 +71,20 @@ class Views(ClassificationTask):
         return self.show(query), key, right
 
     def show(self, query: Tensor) -> Tensor:
-        """As `shown` says."""
+        """The query's features transformed as `shown` says."""
         if self.shown == "bent":
             return query * query.abs()
         if self.shown == "folded":
+            # E|x| = sqrt(2 / pi) sigma for a normal x; here sigma^2 = 1 + noise^2.
             return query.abs() - (2 / math.pi * (1 + self.noise**2)) ** 0.5
         return query
 
     def log_odds(self, query: Tensor, key: Tensor) -> Tensor:
-        """Log p(q, k) / (p(q) p(k)) of each key, up to a term of q alone: nothing answers better.
+        """The optimal logits: log p(q, k) / (p(q) p(k)) of each key, up to a term in q alone.
 
-        Both are normal given z, so that p(q, k) is the integral of exp(<s, z>) over the sphere, with
-        s the sum of what query and key say of z; that integral is a Bessel function of |s|.
+        Given z, query and key are normal, so p(q, k) is proportional to the integral of exp(<s, z>) over
+        the sphere, where s is the sum of the evidence for z in q and in k. That integral is a Bessel
+        function of |s|.
         """
         if self.shown == "folded":
             raise ValueError("a folded query has lost its signs: its log odds have no closed form")
@@ -93,14 +96,15 @@ class Views(ClassificationTask):
         return self.log_integral(says_both) - self.log_integral(says_key)
 
     def log_integral(self, says: Tensor) -> Tensor:
-        """Log of the integral of exp(<s, z>) over the sphere, but for a constant."""
+        """Log of the integral of exp(<s, z>) over the unit sphere, up to a constant."""
         length = says.double().norm(dim=-1)
         order = self.shared / 2 - 1
+        # `ive` is I scaled by exp(-|s|), which keeps it finite for long s; the length is added back below.
         bessel = torch.from_numpy(special.ive(order, length.numpy()))
         return bessel.log() + length - order * length.log()
 
     def ceiling(self, count: int = 4096) -> float:
-        """The accuracy of the exact log odds: no score can have a better one."""
+        """Accuracy of the exact log odds, estimated on `count` examples: the best that any score can reach."""
         query, key, right = self.sample(
             count, torch.Generator().manual_seed(2 * WORLD_SEEDS + self.seed)
         )

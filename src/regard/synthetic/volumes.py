@@ -1,4 +1,4 @@
-"""Matching across volumes: every key is as loud as it likes, and only its direction counts."""
+"""Matching across volumes: keys have random lengths, and only their directions carry information."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ from regard.synthetic.task import WORLD_SEEDS, ClassificationTask
 
 @dataclass(frozen=True)
 class Volumes(ClassificationTask):
-    """A latent vector is seen twice, by a query and by one of n keys, each by its own linear map.
+    """Find the key that shows the same latent vector as the query; each side has its own linear map.
 
-    Inputs: query (B, query_dim), keys (B, n, key_dim). Target (B,): which key. Every key is
-    multiplied by its own volume, `scale * exp(spread * z)` with z standard normal.
+    Every key is multiplied by its own volume, `scale * exp(spread * z)` with z standard normal.
+    Inputs: query (B, query_dim), keys (B, n, key_dim). Target (B,): index of the key.
 
     Attributes:
-        latent: dim of what both see.
-        query_dim: of the query; equal to `latent` and `key_dim`, both see the latent itself.
-        key_dim: of a key.
-        keys: n.
-        noise: added to the latent of the query.
+        latent: dims of the latent vector.
+        query_dim: dims of the query. When it equals `latent` and `key_dim`, there are no maps: both
+            sides show the latent vector itself.
+        key_dim: dims of a key.
+        keys: n, the number of keys.
+        noise: standard deviation of the noise on the query's latent vector.
         spread: standard deviation of the log volume.
-        scale: of all keys against queries.
-        world: which two maps.
+        scale: common factor of all keys.
+        world: seed of the two maps.
     """
 
     latent: int = 8
@@ -39,7 +40,7 @@ class Volumes(ClassificationTask):
     world: int = 0
 
     def sample(self, count: int, generator: torch.Generator) -> tuple[Tensor, ...]:
-        """See the class."""
+        """Draw examples as the class describes."""
         latent = torch.randn(count, self.keys, self.latent, generator=generator)
         latent = nn.functional.normalize(latent, dim=-1) * self.latent**0.5
         right = torch.randint(self.keys, (count,), generator=generator)
@@ -55,7 +56,7 @@ class Volumes(ClassificationTask):
 
 @functools.cache
 def maps(latent: int, query_dim: int, key_dim: int, world: int) -> tuple[Tensor, Tensor]:
-    """How the two sides see the latent: random isometries, scaled to features of unit variance."""
+    """The maps of query and key: random isometries, scaled to features of unit variance on average."""
     generator = torch.Generator().manual_seed(WORLD_SEEDS + world)
 
     def isometry(dim: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""The contract suite, for authors of scores and engines: oracle, tolerances, cases, checks.
+"""The contract suite for authors of scores and engines: oracle, tolerances, cases and checks.
 
 ```python
 from regard.testing import check_score
@@ -6,10 +6,10 @@ from regard.testing import check_score
 check_score(lambda query_dim, key_dim, heads, key_heads: MyScore(heads), my_formula)
 ```
 
-It needs torch alone; the library's own tests run it under pytest.
+It needs torch alone. The library's own tests run it under pytest.
 
-`scores.py` and `wrappers.py` hold the scores under contract with their formulas, `support.py` what each
-engine refuses. Nothing here may derive what is expected from the code that is tested.
+`scores.py` and `wrappers.py` list the scores under contract with their formulas; `support.py` lists what each
+engine refuses. No expected value may be derived from the code under test.
 """
 
 from regard.testing.cases import DTYPES, SIZES, CaseSizes, ScoreRow
@@ -33,7 +33,7 @@ from regard.testing.run import Case
 from regard.testing.tolerance import Measure, compare
 from regard.testing.wrappers import SCORES
 
-Sizes, Call = CaseSizes, EngineCall  # the names they had; suites written before use them
+Sizes, Call = CaseSizes, EngineCall  # their former names, for suites that were written with them
 
 __all__ = [
     "DTYPES",

@@ -1,6 +1,6 @@
-"""A browser to look at HTML with: the system's, else one that can be installed.
+"""A browser for tests of HTML: the system's Chromium, or else one that it installs.
 
-`python -m regard.testing.browser` provides one and prints where it is. Needs playwright.
+`python -m regard.testing.browser` finds or installs one and prints its path. Needs playwright.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ import sys
 from pathlib import Path
 
 NAMES = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome", "chrome")
-# Two test processes may want it at once: the second waits for the first.
+# Two test processes may install it at once: with this timeout the second waits for the first.
 APT = ("apt-get", "-o", "DPkg::Lock::Timeout=300", "-qq")
 LONGEST_INSTALL, LONGEST_START = 600, 60  # seconds
 
 
 class NoBrowser(RuntimeError):
-    """None could be had; the message says what was tried."""
+    """No browser was found or installed; the message says what was tried."""
 
 
 def provide() -> Path:
-    """A Chromium that starts, installed where there was none and we may.
+    """The path of a Chromium that starts; it is installed if there is none and we may.
 
     Raises:
-        NoBrowser: with every reason why not.
+        NoBrowser: with the reason why each way failed.
     """
     reasons = []
     for way in (system, own, from_packages, from_playwright):
@@ -41,7 +41,7 @@ def provide() -> Path:
 
 
 def system() -> Path:
-    """What is on the path."""
+    """The Chromium or Chrome on the path."""
     for name in NAMES:
         if found := shutil.which(name):
             return Path(found)
@@ -49,7 +49,7 @@ def system() -> Path:
 
 
 def own() -> Path:
-    """The one that Playwright downloaded earlier."""
+    """The Chromium that Playwright downloaded earlier."""
     try:
         from playwright.sync_api import sync_playwright
     except ImportError:
@@ -62,7 +62,7 @@ def own() -> Path:
 
 
 def from_packages() -> Path:
-    """What Debian's package manager installs; only as root, since sudo could ask for a password."""
+    """The Chromium that apt-get installs; only as root, since sudo could ask for a password."""
     if shutil.which("apt-get") is None:
         raise NoBrowser("there is no apt-get to install one with")
     if os.geteuid() != 0:
@@ -73,13 +73,13 @@ def from_packages() -> Path:
 
 
 def from_playwright() -> Path:
-    """What Playwright downloads."""
+    """The Chromium that Playwright downloads."""
     run([sys.executable, "-m", "playwright", "install", "chromium"], LONGEST_INSTALL)
     return own()
 
 
 def run(command: list[str], seconds: float) -> None:
-    """Run it; a failure is a reason, with the line that names the error."""
+    """Run a command; if it fails, raise `NoBrowser` with the line that names the error."""
     quiet = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
     try:
         result = subprocess.run(  # noqa: S603 - our own commands

@@ -1,6 +1,6 @@
-"""What the contract is checked on: sizes, dtypes, and what a row of the table of scores holds.
+"""The sizes and dtypes of the contract's cases, and `ScoreRow`, a row in its table of scores.
 
-The scores themselves are in `scores`, masks and options in `options`.
+The rows are in `scores.py` and `wrappers.py`, masks and options in `options.py`.
 
 Shape legend: B batch, H query heads, Q query length, L key length.
 """
@@ -30,8 +30,8 @@ DTYPES = {
 class CaseSizes(NamedTuple):
     """The shapes of one case.
 
-    `dim` is the width of queries, and of keys unless a score differs. What is shared has a batch
-    of 1 and broadcasts.
+    `dim` is the width of queries, and of keys unless the score takes unequal widths. Shared tensors have
+    a batch of 1 and broadcast.
     """
 
     batch: int = 2
@@ -47,8 +47,8 @@ class CaseSizes(NamedTuple):
     shared_values: bool = False
 
 
-# Blocks of 16 keys are the smallest that a tiled engine uses here, so that lengths around 16 and
-# 32 are where the last block is empty, whole or cut.
+# Tiled engines use blocks of at least 16 keys here. So at lengths around 16 and 32 the last block is
+# partly filled, full, or holds a single key.
 SIZES = {
     "tiny": CaseSizes(),
     "one query": CaseSizes(queries=1),
@@ -72,17 +72,17 @@ class ScoreRow:
     """A score under contract.
 
     Args:
-        name: what the case is called.
+        name: of the row, in the names of cases.
         build: makes the score for (query_dim, key_dim, heads, key_heads).
         formula: `formula(score, q, k)` gives the raw logits (B, H, Q, L) in the dtype of `q` from
             the score's parameters, written as in a textbook and sharing no code with the library.
-        form: what the score is lowered to.
+        form: of the lowered score.
         unequal: query dim and key dim differ.
-        one_input_head: the score makes its heads itself, from inputs with one.
-        softcap: the score brings a soft cap of its own.
-        kinked: the score has a kink where a sum of query and key entries is 0. Rounding can
-            decide on which side a pair falls, so that inputs are drawn on a grid whose sums keep
-            away from 0 and are exact in every dtype.
+        one_input_head: the score makes its heads itself, from inputs with one head.
+        softcap: the soft cap that the score itself has, or None.
+        kinked: the score has a kink where a sum of query and key entries is 0. Rounding can decide on
+            which side a pair falls. So inputs are drawn on a grid whose sums are never 0, and are exact
+            in every dtype.
     """
 
     name: str
@@ -99,7 +99,7 @@ class ScoreRow:
         return sizes.dim, max(sizes.dim * 3 // 4, 1) if self.unequal else sizes.dim
 
     def make(self, sizes: CaseSizes, seed: int = 0) -> regard.Score:
-        """The score in fp64, its parameters moved off the special values they start at."""
+        """The score in fp64, with its parameters moved away from special initial values such as 0."""
         state = torch.random.get_rng_state()
         torch.default_generator.manual_seed(seed)
         score = self.build(*self.dims(sizes), sizes.heads, sizes.key_heads).double()
@@ -114,5 +114,5 @@ class ScoreRow:
 
 
 def on_grid(x: Tensor, shift: float = 0.0) -> Tensor:
-    """The nearest multiples of 1/8, moved by `shift`: exact in bf16 up to 16."""
+    """The entries of x rounded to multiples of 1/8, plus `shift`; exact in bf16 up to 16."""
     return torch.round(x * 8) / 8 + shift

@@ -1,9 +1,9 @@
-"""The contract: what every engine promises of every score, and whether support is expected.
+"""The contract suite: what every engine promises for every score.
 
-`check_score` runs the whole of it for a score of your own, `check_engine` for an engine of your
-own; `check_case` is one point. Whether an engine serves a case is written down in `support.py`, from
-what its documentation says. It is not asked of the engine: one that refuses in silence, or accepts in
-silence what it cannot do, fails.
+`check_score` runs the whole suite on a score of your own, `check_engine` on an engine of your own, and
+`check_case` runs one case. Which cases an engine serves is written in `support.py`, from its
+documentation. The engine itself is not asked. So an engine that refuses a case it should serve fails,
+and so does one that accepts a case it should refuse.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from regard.testing.wrappers import SCORES
 
 @dataclass
 class Report:
-    """What a check found: how much was run, how close it came, and what failed."""
+    """The result of a check: how many cases ran, how close errors came to the limit, what failed."""
 
     served: int = 0
     refused: int = 0
@@ -88,10 +88,10 @@ def check_case(
     device: str = "cpu",
     expected: Callable[[str, EngineCall], bool] = expected_support,
 ) -> Report:
-    """Run one case on one engine: refusals where they belong, errors within the rule.
+    """The report of one case on one engine: errors within the tolerance, refusals as documented.
 
-    The most demanding call goes first: all statistics, every gradient. Where it is documented to
-    be refused, the refusal is checked, and a lesser call follows.
+    The most demanding call comes first, with all statistics and every gradient. If the engine refuses it
+    as documented, a less demanding call follows.
     """
     report, inputs = Report(), expect(case).inputs
     wants = [inputs.statistics, ("weights",), ()] if inputs.statistics else [()]
@@ -117,17 +117,17 @@ def check_case(
     return report
 
 
-# Every kind of mask once. Who sees whom does not depend on the dtype, so that all masks are run in
-# fp32 and these in the others.
+# One mask of every kind. Visibility does not depend on the dtype, so all masks run in fp32 and only
+# these in the other dtypes.
 KINDS = ("none", "causal & lengths", "segments padded", "dense heads", "dense empty rows")
 
 
 def cases(row: ScoreRow, dtype: torch.dtype, thorough: bool = False) -> Iterator[Case]:
     """The cases of one score in one dtype at tiny sizes.
 
-    Every mask without options, and every option under a mask that leaves some queries nothing to
-    see; in fp32 also without a mask. `thorough` pairs every mask with every option in fp32 and
-    bf16, the two that an engine computes differently.
+    Every mask comes once without options. Every option comes under a mask that leaves some queries
+    without keys, and in fp32 also without a mask. `thorough` pairs every mask with every option in fp32
+    and bf16, which engines compute differently.
     """
     wide = dtype == torch.float32
     alone = MASKS if wide or thorough else KINDS
@@ -140,9 +140,9 @@ def cases(row: ScoreRow, dtype: torch.dtype, thorough: bool = False) -> Iterator
 
 
 def border_cases(row: ScoreRow, dtype: torch.dtype, thorough: bool = False) -> Iterator[Case]:
-    """One score at lengths around those of a tile, and with shared and grouped heads.
+    """The cases of one score at lengths around those of a tile, and with shared and grouped heads.
 
-    What differs there does not depend on the dtype, so that fp32 alone is run unless `thorough`.
+    Mistakes at tile borders do not depend on the dtype, so only fp32 runs unless `thorough`.
     """
     for sizes in SIZES.values() if thorough or dtype == torch.float32 else ():
         yield Case(row, dtype, "first blocks hidden", "plain", sizes)
@@ -161,10 +161,10 @@ def check_cases(
     device: str = "cpu",
     expected: Callable[[str, EngineCall], bool] = expected_support,
 ) -> Report:
-    """Run all cases of a score on an engine in a dtype."""
+    """The report of all cases of a score on an engine in a dtype."""
     report = Report()
     for case in cases(row, dtype, thorough):
-        expect(case)  # outside, so that only the engine meets the poison
+        expect(case)  # cached here, outside `poisoned`, so that only the engine runs inside it
         with poisoned():
             report.merge(check_case(case, engine, device=device, expected=expected))
     for case in border_cases(row, dtype, thorough):
@@ -175,7 +175,7 @@ def check_cases(
 
 
 def _described(row: ScoreRow, form: Literal["inner", "pairwise"] | None) -> ScoreRow:
-    """The row with what can be found out about its score: name, form and soft cap."""
+    """The row with the name, form and soft cap of the score that it builds."""
     score = row.make(TINY)
     if form is None:
         form = "inner" if activation_of(row) is None else "pairwise"
@@ -196,11 +196,11 @@ def check_score(
     thorough: bool = False,
     device: str = "cpu",
 ) -> Report:
-    """Run the whole contract on a score of your own.
+    """Run the whole contract on a score of your own, and return the report.
 
-    Every engine, mask, option and dtype, output, statistics and every gradient against fp64; the
-    two sides lowered apart; NaN in padding; fp64 derivatives, first and second. The first of
-    these that fails raises an AssertionError that lists what failed.
+    It checks output, statistics and every gradient against fp64 on every engine, mask, option and dtype;
+    the two sides lowered separately; NaN in padding; and first and second derivatives in fp64. The first
+    of these groups with a failure raises an AssertionError that lists its failures.
 
     ```python
     class Laplace(regard.PairwiseScore):
@@ -225,16 +225,16 @@ def check_score(
     Args:
         build: makes the score for (query_dim, key_dim, heads, key_heads); key heads divide heads.
         formula: `formula(score, q, k)`, the raw logits (B, heads, Q, L) from q (B, heads, Q,
-            query_dim) and k (B, key_heads, L, key_dim) in plain PyTorch: the formula as you would
-            explain it. Without one the score is compared with what it is lowered to, which finds
-            faults of dtype, gradient and activation, but no wrong formula.
-        form: what it is lowered to; found out where None.
+            query_dim) and k (B, key_heads, L, key_dim) in plain PyTorch, written as you would
+            explain it. Without it the score is compared with its own lowered form, which finds
+            mistakes in dtypes, gradients and the activation, but not a wrong formula.
+        form: of the lowered score; None to find it out.
         unequal: draw keys narrower than queries.
-        one_input_head: draw inputs with one head, for a score that makes its heads itself.
-        kinked: its derivative jumps where entries of q and k sum to 0: keep inputs away.
+        one_input_head: draw inputs with one head, for a score that makes its own heads.
+        kinked: the derivative jumps where entries of q and k sum to 0; inputs are drawn away from there.
         engines: which engines to run; "triton" takes hours unless other arguments narrow it down.
         dtypes: names of `DTYPES`.
-        thorough: every mask with every option: some minutes.
+        thorough: pair every mask with every option, which takes some minutes.
         device: where the engine runs.
     """
     row = ScoreRow("", build, formula or lowered, "inner", unequal, one_input_head, kinked=kinked)
@@ -266,15 +266,15 @@ def check_engine(
     thorough: bool = False,
     device: str = "cpu",
 ) -> Report:
-    """Run the whole contract on an engine of your own, or raise with what failed.
+    """Run the whole contract on an engine of your own; return the report, or raise with what failed.
 
     Args:
         engine: its name; the engine must be in `regard.engines.plan.BY_NAME`.
-        expected: `expected(engine, call)`, whether the engine should serve a call: its documented
-            refusals, as a function.
+        expected: `expected(engine, call)` says whether the engine should serve a call, according to
+            its documentation.
         scores: names of `SCORES`.
         dtypes: names of `DTYPES`.
-        thorough: every mask with every option.
+        thorough: pair every mask with every option.
         device: where it runs.
     """
     report = Report()

@@ -1,7 +1,7 @@
-"""What the contract is checked under: the tables of masks and options.
+"""The masks and options of the contract's cases.
 
-Masks are described by their parts, so that the oracle can work out from the definition who sees
-whom without asking `regard.Mask`.
+Masks are described by their parts. So the oracle can compute which keys a query sees from the
+definition, without `regard.Mask`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _coins(s: CaseSizes, *shape: int, share: float = 0.6) -> Tensor:
 
 
 def _ragged(length: int, batch: int, least: int = 1) -> list[int]:
-    """Lengths from `least` to all of it."""
+    """A length for each sequence: `least` for the first, all of it for the others."""
     return [min(least + b * length, length) for b in range(batch)]
 
 
@@ -49,7 +49,7 @@ def _empty_rows(s: CaseSizes) -> Tensor:
 
 
 def _late(s: CaseSizes) -> Tensor:
-    """Only the last keys, so that a lazy softmax meets whole blocks that are hidden first."""
+    """The last keys alone, so that an online softmax begins with blocks that are hidden altogether."""
     return (torch.arange(s.keys) >= s.keys - 1 - s.keys // 16).expand(s.queries, s.keys)
 
 

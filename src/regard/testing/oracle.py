@@ -1,9 +1,9 @@
-"""Attention as in a textbook, in whatever dtype it is given.
+"""Attention as a textbook writes it, in the dtype of its inputs.
 
-In fp64 this is the oracle that engines are measured against; in the dtype of a case it is what a
-user would write without the library, and its error is the yardstick. Nothing here calls an engine,
-a form or a `Mask`: masks are worked out pair by pair. The formulas of the scores stand beside their
-rows, in `scores.py` and `wrappers.py`.
+In fp64 it is the oracle that engines are measured against. In the dtype of a case it is what a user
+would write without the library, and its error is the yardstick. Nothing here uses an engine, a form
+or `Mask`: the visibility of each pair is computed from the definition. The formulas of the scores are in
+`scores.py` and `wrappers.py`.
 
 Shape legend: B batch, H query heads, K key heads (K divides H), Q query length, L key length.
 """
@@ -22,7 +22,7 @@ Formula = Callable[[Any, Tensor, Tensor], Tensor]
 
 
 def grouped(x: Tensor, heads: int, dim: int = -3) -> Tensor:
-    """Give every query head its own copy of the head it shares."""
+    """The tensor with a copy of its shared head for every query head."""
     return x.repeat_interleave(heads // x.shape[dim], dim)
 
 
@@ -32,16 +32,16 @@ def pairs(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def for_heads(parameter: Tensor, heads: int) -> Tensor:
-    """A number for each head, shared by a group where there are fewer, as (H, 1, 1)."""
+    """A parameter of each head as (H, 1, 1); if there are fewer, a group of heads shares each."""
     return grouped(parameter, heads, 0)[:, None, None]
 
 
 @dataclass(frozen=True)
 class MaskParts:
-    """A mask by its parts: a key is seen where every part allows it.
+    """A mask by its parts: a query sees a key if every part allows it.
 
-    Lengths are for each sequence; bands are (left, right, alignment); segments are ids of the
-    queries and of the keys, for each sequence; dense parts broadcast to (B, H, Q, L).
+    There is one length for each sequence. Bands are (left, right, alignment). Segments are the ids of
+    queries and of keys for each sequence. Dense parts broadcast to (B, H, Q, L).
     """
 
     key_lengths: list[int] | None = None
@@ -52,7 +52,7 @@ class MaskParts:
 
 
 def sees(parts: MaskParts, b: int, i: int, j: int, queries: int, keys: int) -> bool:
-    """Whether query i of sequence b may see its key j, the dense parts left aside."""
+    """Whether query i of sequence b may see key j, apart from the dense parts."""
     real_keys = keys if parts.key_lengths is None else parts.key_lengths[b]
     real_queries = queries if parts.query_lengths is None else parts.query_lengths[b]
     if j >= real_keys or i >= real_queries:
@@ -65,7 +65,7 @@ def sees(parts: MaskParts, b: int, i: int, j: int, queries: int, keys: int) -> b
 
 
 def visible(parts: MaskParts | None, batch: int, heads: int, queries: int, keys: int) -> Tensor:
-    """The whole mask, (B, H, Q, L) booleans."""
+    """The whole mask as booleans (B, H, Q, L), True = attend."""
     seen = torch.ones(batch, heads, queries, keys, dtype=torch.bool)
     if parts is None:
         return seen
@@ -80,11 +80,11 @@ def visible(parts: MaskParts | None, batch: int, heads: int, queries: int, keys:
 
 @dataclass
 class Textbook:
-    """Everything `attend` can return, and what it came from.
+    """Everything that `attend` can return, and the intermediate results.
 
-    `tempered` are the scores over the temperature; `outcomes` the final logits of the keys, -inf
-    where hidden, and of the sink; `chances` their softmax; `soft` (B, H, Q, 1) is False for hard
-    look-ups, which use none of these.
+    `tempered` are the scores divided by the temperature. `outcomes` are the final logits of the keys, -inf
+    if hidden, followed by that of the sink. `chances` are their softmax. `soft` (B, H, Q, 1) is False for
+    hard look-ups, which use none of these.
     """
 
     output: Tensor
@@ -125,7 +125,7 @@ def textbook(
         temperature: a number, or a tensor (H,) or (B, H, Q, 1); 0 is a hard look-up.
         softcap: bounds the logits.
         bias: added to the logits; -inf hides.
-        sink: (H,) or (1,), one more outcome.
+        sink: (H,) or (1,), the logit of one more outcome, whose value is 0.
         keep: dropout's factors for each weight, 0 or 1 / (1 - p).
     """
     scores = scores.expand(seen.shape)
@@ -140,7 +140,7 @@ def textbook(
         logits = logits + bias
     some = seen.any(-1, keepdim=True)
     extra = [] if sink is None else [sink.view(-1, 1, 1).expand(*scores.shape[:-1], 1)]
-    # A row that sees nothing is left unmasked and zeroed after: -inf - -inf would be NaN.
+    # A row that sees nothing stays unmasked here and is zeroed below: its softmax would be NaN.
     open_ = seen if extra else seen | ~some
     hidden = logits.masked_fill(~open_, -torch.inf)
     outcomes = torch.cat([hidden, *extra], -1)
@@ -173,7 +173,7 @@ def textbook(
 
 
 def _temperature(temperature: float | Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
-    """Which rows are hard look-ups, and the temperature of the others, (H, 1, 1) or alike."""
+    """Which rows are hard look-ups, and temperatures that broadcast to (B, H, Q, 1), 1 for those."""
     t = torch.as_tensor(temperature, dtype=scores.dtype, device=scores.device)
     t = t[:, None, None] if t.ndim == 1 else t
     hard = (t == 0).expand(*scores.shape[:-1], 1)
@@ -181,7 +181,7 @@ def _temperature(temperature: float | Tensor, scores: Tensor) -> tuple[Tensor, T
 
 
 def _best(scores: Tensor, seen: Tensor) -> Tensor:
-    """1 at the best visible key, the first among equals."""
+    """Weights that are 1 at the best visible key, the first if several are equal, and 0 elsewhere."""
     masked = scores.detach().masked_fill(~seen, -torch.inf)
     best = seen & (masked == masked.amax(-1, keepdim=True))
     return (best & (best.cumsum(-1) == 1)).to(scores.dtype)

@@ -1,4 +1,4 @@
-"""Two ways to make mistakes show: NaN in fresh memory, and tiles that small inputs fill."""
+"""Two contexts that expose mistakes: NaN in fresh memory, and tiles that small inputs fill."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def _filled(allocate: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 @contextmanager
 def poisoned() -> Iterator[None]:
-    """Fill what `empty`, `empty_like`, `empty_strided` and `new_empty` return with NaN.
+    """Within this context `empty`, `empty_like`, `empty_strided` and `new_empty` return NaN.
 
-    Memory that is read before it is written holds, as a rule, numbers that look right: an old
-    result of the same shape, or zeros. With NaN in it the mistake reaches the output. Integers get
-    their lowest value.
+    Fresh memory usually holds numbers that look right: zeros, or an old result of the same shape. So code
+    that reads it before writing goes unnoticed. NaN makes the mistake reach the output. Integers get their
+    lowest value.
     """
     places = [
         (torch, "empty"),
@@ -52,10 +52,10 @@ def poisoned() -> Iterator[None]:
 
 @contextmanager
 def small_tiles(elements: int = 512) -> Iterator[None]:
-    """Let the cpu engine cut its work into tiles of at most `elements` floats.
+    """Within this context the cpu engine uses tiles of at most `elements` floats.
 
-    Its tiles hold 2**19, so that an input small enough to test quickly is one tile: the online
-    softmax, the last cut tile and tiles that are hidden altogether would go untested.
+    Its usual tiles hold 2**19, so an input that is small enough to test quickly fits in one tile. Then
+    the online softmax, a partial last tile and fully hidden tiles would go untested.
     """
     saved = tiles.TILE_ELEMENTS
     tiles.TILE_ELEMENTS = elements

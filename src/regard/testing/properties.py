@@ -1,4 +1,4 @@
-"""What the contract asks besides: derivatives, the two sides apart, and hidden inputs unread."""
+"""Further checks of the contract: derivatives, sides lowered separately, NaN in hidden inputs."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from regard.testing.run import (
 from regard.testing.support import EngineCall, expected_support
 from regard.testing.tolerance import compare, yardstick_dtype
 
-# Difference quotients run the function twice for each input number.
+# Small, because difference quotients run the function twice for each input number.
 SMALL = CaseSizes(1, 2, 1, 1, queries=3, keys=4, dim=3, value_dim=2)
-# Options and the mask to run them under; the second leaves some queries nothing to see.
+# Options and the mask to run them under. The second mask leaves some queries without keys.
 TOGETHER = {"plain": "causal & lengths", "everything soft": "dense empty rows"}
 
 
 def form_logits(form: Form, dtype: torch.dtype) -> Tensor:
-    """Raw logits (B, H, Q, L) of a lowered score, straight from the definition of its form."""
+    """The raw logits (B, H, Q, L) of a lowered score, by the definition of its form."""
     q, k = form.query.to(dtype), grouped(form.key, form.query.shape[-3]).to(dtype)
     if isinstance(form, Inner):
         logits = form.scale * (q @ k.mT)
@@ -48,12 +48,12 @@ def form_logits(form: Form, dtype: torch.dtype) -> Tensor:
 
 
 def lowered(score: regard.Score, q: Tensor, k: Tensor) -> Tensor:
-    """The formula of a score that has none but what it is lowered to."""
+    """The logits of a score's own lowered form: the formula if the author gives none."""
     return form_logits(score.lower(q, k), q.dtype)
 
 
 class _With(nn.Module):
-    """A function of a score as a module, so that `functional_call` can put in parameters."""
+    """A function of a score as a module, so that `functional_call` can replace its parameters."""
 
     def __init__(self, score: regard.Score, run: Callable[[regard.Score], Any]) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class _With(nn.Module):
 
 
 def as_function(inputs: Inputs, engine: str) -> tuple[Callable[..., Any], list[Tensor]]:
-    """Output, LSE and entropy as a function of all that is learned, and where to take it."""
+    """Output, LSE and entropy as a function of all tensors and parameters, and these as its arguments."""
     leaves = dict(inputs.tensors)
     leaves |= {f"score.{name}": x.detach() for name, x in inputs.score.named_parameters()}
     mask = build_mask(inputs.parts)
@@ -78,7 +78,7 @@ def as_function(inputs: Inputs, engine: str) -> tuple[Callable[..., Any], list[T
             arguments: dict[str, Any] = tensors | inputs.numbers | {"score": score}
             result = regard.attend(**arguments, mask=mask, engine=engine, want=("lse", "entropy"))
             assert result.lse is not None and result.entropy is not None
-            # -inf, where a query sees nothing, has no difference quotient.
+            # A query that sees nothing has LSE -inf, which has no difference quotient.
             return result.output, result.lse.nan_to_num(neginf=0.0), result.entropy
 
         return torch.func.functional_call(_With(inputs.score, run), parameters, ())
@@ -87,7 +87,7 @@ def as_function(inputs: Inputs, engine: str) -> tuple[Callable[..., Any], list[T
 
 
 def check_derivatives(row: ScoreRow, engine: str, *, second: bool = False) -> list[str]:
-    """First derivatives of output, LSE and entropy by difference quotients, and second ones.
+    """Check derivatives of output, LSE and entropy by difference quotients, `second` ones too.
 
     Returns:
         What failed, in words.
@@ -101,7 +101,7 @@ def check_derivatives(row: ScoreRow, engine: str, *, second: bool = False) -> li
             gradcheck(function, leaves)
             if second:
                 gradgradcheck(function, leaves, fast_mode=True)
-        except RuntimeError as error:  # gradcheck's own is one
+        except RuntimeError as error:  # GradcheckError is one, and so are errors of the function
             failures.append(f"engine {engine}, {case}: {error}")
     return failures
 
@@ -109,10 +109,11 @@ def check_derivatives(row: ScoreRow, engine: str, *, second: bool = False) -> li
 def check_hidden(
     row: ScoreRow, engine: str, *, statistics: bool = True, device: str = "cpu"
 ) -> list[str]:
-    """NaN in padding changes nothing: no output, no statistic, no gradient of anything.
+    """Check that NaN in padding changes no output, no statistic and no gradient.
 
-    The promise is for keys, values and queries that are hidden or see nothing. A score keeps
-    it as well as an engine: the gradient of a projection is a sum over all keys, and 0 * NaN is NaN.
+    Padding is a key and value that no query sees, or a query that sees nothing. The score must keep this
+    promise as well as the engine: the gradient of a projection is a sum over all keys, and 0 * NaN is
+    NaN.
 
     Returns:
         What failed, in words.
@@ -140,9 +141,9 @@ def check_hidden(
 
 
 def check_sides(row: ScoreRow, dtype: torch.dtype) -> list[str]:
-    """The two sides lowered apart, and each key alone, give the logits of the formula.
+    """Check that sides lowered separately, and each key alone, give the logits of the formula.
 
-    That is what lets keys be cached and reordered.
+    Caching and reordering keys depends on this.
 
     Returns:
         What failed, in words.

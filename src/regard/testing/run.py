@@ -1,4 +1,4 @@
-"""Runs one case three times: on an engine, in plain PyTorch of the same dtype, and in fp64.
+"""Runs a case on an engine, in plain PyTorch of the same dtype, and in fp64, and compares them.
 
 Shape legend: B batch, H query heads, Q query length, L key length.
 """
@@ -22,9 +22,9 @@ from regard.testing.oracle import MaskParts, Textbook
 from regard.testing.tolerance import Measure, compare, yardstick_dtype
 
 STATISTICS = ("lse", "entropy", "max_logit", "max_weight", "jacobian", "weights")
-# At temperature 0 the others grow without bound, and asking for them is an error.
+# The other statistics are infinite at temperature 0, and asking for them is an error.
 HARD_STATISTICS = ("entropy", "max_weight", "jacobian", "weights")
-# Gradients are taken through each of these apart: a fault in one would hide behind the others.
+# Gradients are taken through each of these alone: summed, a large one would hide a mistake in another.
 LOSSES = {"output": ("output",), "lse, entropy": ("lse", "entropy"), "weights": ("weights",)}
 
 Found = dict[str, Tensor]
@@ -41,30 +41,30 @@ class Case:
     sizes: CaseSizes = TINY
 
     def __str__(self) -> str:
-        """What a failure report calls it."""
+        """The name of the case in a report."""
         dtype = str(self.dtype).removeprefix("torch.")
         shape = "" if self.sizes == TINY else f", {self.sizes}"
         return f"score {self.score.name}, {dtype}, mask {self.mask}, option {self.option}{shape}"
 
     @property
     def seed(self) -> int:
-        """The same numbers in every dtype, on every run, machine and device."""
+        """The seed of the inputs: the same for every dtype, run, machine and device."""
         return zlib.crc32(f"{self.score.name}|{self.mask}|{self.option}|{self.sizes}".encode())
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """A case with its numbers: tensors in fp64 that the dtype of the case holds exactly.
+    """The inputs of a case: tensors in fp64 whose values the dtype of the case holds exactly.
 
     Attributes:
-        case: what it is drawn for.
+        case: the case that they were drawn for.
         score: the score, in fp64.
-        tensors: query, key, value, and bias, sink and temperature where the option has them.
+        tensors: query, key, value, and those of bias, sink and temperature that the option has.
         numbers: options that are numbers.
         parts: the mask.
-        seen: who sees whom (B, H, Q, L), a bias of -inf counted.
-        clear: rows (B, H, Q, 1) where rounding cannot change which key is the best; None where no
-            row is a hard look-up.
+        seen: which queries see which keys (B, H, Q, L); a bias of -inf hides too.
+        clear: rows (B, H, Q, 1) in which rounding cannot change the best key; None if no row is a hard
+            look-up.
         upstream: the gradients that flow into the results.
     """
 
@@ -79,11 +79,11 @@ class Inputs:
 
     @property
     def statistics(self) -> tuple[str, ...]:
-        """All that may be asked for."""
+        """The statistics that may be asked for."""
         return HARD_STATISTICS if self.numbers.get("temperature") == 0 else STATISTICS
 
     def copy(self, dtype: torch.dtype, device: str) -> tuple[regard.Score, dict[str, Tensor]]:
-        """Score and tensors in another dtype, all of them ready for gradients."""
+        """Copies of the score and the tensors in another dtype, all of which require gradients."""
         score = copy.deepcopy(self.score).to(device=device, dtype=dtype)
         tensors = {
             name: x.to(device=device, dtype=dtype, copy=True).requires_grad_()
@@ -93,7 +93,7 @@ class Inputs:
 
 
 class Expected(NamedTuple):
-    """What the textbook says of a case: in fp64, in plain PyTorch, and the size of the terms."""
+    """The textbook's results for a case in fp64 and in plain PyTorch, and the sizes of their terms."""
 
     inputs: Inputs
     truth: Found
@@ -103,20 +103,20 @@ class Expected(NamedTuple):
 
 @functools.lru_cache(maxsize=512)
 def seen_pairs(mask: str, sizes: CaseSizes) -> tuple[MaskParts | None, Tensor]:
-    """The parts of a mask of the table, and who sees whom."""
+    """The parts of a mask in the table `MASKS`, and the booleans (B, H, Q, L) that they amount to."""
     parts, s = MASKS[mask](sizes), sizes
     return parts, oracle.visible(parts, s.batch, s.heads, s.queries, s.keys)
 
 
 def draw_inputs(case: Case) -> Inputs:
-    """Draw the numbers of a case."""
+    """The random inputs of a case."""
     s, row = case.sizes, case.score
     generator = torch.Generator().manual_seed(case.seed)
 
     def draw(*shape: int) -> Tensor:
         return torch.randn(shape, generator=generator, dtype=torch.float64)
 
-    # fp64 cases hold numbers of fp32, so that the yardstick sees the same ones.
+    # Inputs of fp64 cases are exact in fp32, so that the yardstick, which runs in fp32, gets the same.
     held = yardstick_dtype(case.dtype)
     query_dim, key_dim = row.dims(s)
     heads, key_heads = (1, 1) if row.one_input_head else (s.heads, s.key_heads)
@@ -140,6 +140,7 @@ def draw_inputs(case: Case) -> Inputs:
     upstream = {name: draw(*shape).to(held).double() for name, shape in shapes.items()}
     clear = None
     temperature = tensors.get("temperature", numbers.get("temperature", 1.0))
+    # In a hard look-up rounding may decide between nearly equal keys. No gradient flows into such rows.
     if bool((torch.as_tensor(temperature) == 0).any()):
         with torch.no_grad():
             scores = row.formula(score, tensors["query"], tensors["key"])
@@ -150,7 +151,7 @@ def draw_inputs(case: Case) -> Inputs:
 
 
 def clear_rows(scores: Tensor, seen: Tensor, dtype: torch.dtype) -> Tensor:
-    """Rows (B, H, Q, 1) whose best key leads the next by more than rounding can make up."""
+    """Rows (B, H, Q, 1) whose best key leads the next by more than rounding can change."""
     if scores.shape[-1] < 2:
         return torch.ones(*scores.shape[:-1], 1, dtype=torch.bool)
     margin = 8 * torch.finfo(dtype).eps * float(scores.abs().max())
@@ -159,7 +160,7 @@ def clear_rows(scores: Tensor, seen: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def build_mask(parts: MaskParts | None) -> regard.Mask | None:
-    """The `regard.Mask` with these parts, put together with `&` as a user would."""
+    """The `regard.Mask` with these parts, combined with `&` as a user would."""
     if parts is None:
         return None
     masks = []
@@ -175,9 +176,9 @@ def build_mask(parts: MaskParts | None) -> regard.Mask | None:
     return functools.reduce(lambda x, y: x & y, masks)
 
 
-@functools.lru_cache(maxsize=512)  # one score in one dtype, for all engines in turn
+@functools.lru_cache(maxsize=512)  # holds one score in one dtype while the engines take turns
 def expect(case: Case) -> Expected:
-    """Draw the inputs of a case and run the textbook on them, statistics and all."""
+    """The inputs of a case and the textbook's results for them, with all statistics."""
     inputs = draw_inputs(case)
     truth, sizes = run_textbook(inputs, torch.float64, inputs.statistics)
     plain, _ = run_textbook(inputs, yardstick_dtype(case.dtype), inputs.statistics)
@@ -187,7 +188,7 @@ def expect(case: Case) -> Expected:
 def run_textbook(
     inputs: Inputs, dtype: torch.dtype, want: tuple[str, ...] = ()
 ) -> tuple[Found, dict[str, float]]:
-    """Results and gradients of the textbook in `dtype`, always on the CPU; sizes in fp64 only."""
+    """Results and gradients of the textbook in `dtype`, always on the CPU; sizes if that is fp64."""
     case = inputs.case
     score, tensors = inputs.copy(dtype, "cpu")
     options: dict[str, Any] = {n: x for n, x in tensors.items() if n not in ("query", "key")}
@@ -221,7 +222,7 @@ def run_engine(
 
 
 def learned(score: regard.Score, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Everything that a gradient is taken of."""
+    """The parameters and tensors whose gradients are taken, by name."""
     leaves = {f"score.{name}": x for name, x in score.named_parameters()}
     return leaves | {name: x for name, x in tensors.items() if x.requires_grad}
 
@@ -229,7 +230,7 @@ def learned(score: regard.Score, tensors: dict[str, Tensor]) -> dict[str, Tensor
 def gradients(
     found: Found, score: regard.Score, tensors: dict[str, Tensor], upstream: dict[str, Tensor]
 ) -> Found:
-    """The gradient of every tensor and parameter through each of `LOSSES`; 0 for none."""
+    """The gradient of every tensor and parameter through each of `LOSSES`; zeros if there is none."""
     leaves, grads = learned(score, tensors), {}
     for through, names in LOSSES.items():
         ends = {name: found[name] for name in names if name in found}
@@ -251,17 +252,17 @@ def gradients(
 def term_sizes(
     result: Textbook, score: regard.Score, tensors: dict[str, Tensor], inputs: Inputs
 ) -> dict[str, float]:
-    """How large the terms are that cancel in each result.
+    """The size of the terms that cancel in each result.
 
-    LSE, entropy and the largest logit are sums and differences of logits, which are as large as
-    they were before a soft cap. The gradient of a logit is `p (x - mean of x)` with x what flows
-    into its weight: its terms are as large as `p max |x|`. For the output, x is `<gradient, value>`
-    and as large as the sum of its absolute terms; for the entropy it is -log p, a difference of
-    logits. A soft cap multiplies by `1 - tanh^2`, whose terms are as large as 1.
+    LSE, entropy and the largest logit are sums and differences of logits, whose size is that before a
+    soft cap. The gradient of a logit is `p (x - mean of x)`, where x is the gradient that arrives at its
+    weight: its terms are as large as `p max |x|`. For the output, x is `<gradient, value>`, as large as
+    the sum of its absolute terms. For the entropy it is -log p, a difference of logits. A soft cap
+    multiplies by `1 - tanh^2`, whose terms are as large as 1.
 
-    What these terms would give to a leaf is the size of the leaf's gradient. They are sent back
-    once as they are and once with the sign of the logit, since the derivative by a temperature or
-    a gain has that sign and would cancel over the pairs.
+    These terms are propagated back, and what arrives at a leaf is the size of its gradient. They are
+    propagated once as they are and once with the sign of the logit: the derivative by a temperature or a
+    gain has that sign, and would cancel over the pairs.
     """
     chances, outcomes = result.chances.detach(), result.outcomes.detach()
     bare = result.tempered.detach().masked_fill(~inputs.seen, 0)
@@ -290,13 +291,13 @@ def term_sizes(
 
 
 def _largest_gradients(end: Tensor, leaves: dict[str, Tensor], flow: Tensor) -> list[float]:
-    """The largest entry of the gradient of each leaf; 0 for none."""
+    """The largest entry of the gradient of each leaf; 0 if it has none."""
     given = torch.autograd.grad(end, list(leaves.values()), flow, None, True, allow_unused=True)
     return [0.0 if grad is None else float(grad.detach().abs().max()) for grad in given]
 
 
 def exact_places(inputs: Inputs) -> dict[str, Tensor]:
-    """Where a result must be exact: at queries that see nothing and at keys that no query sees."""
+    """Booleans, True where a result must be exact: queries that see nothing and keys no query sees."""
     seen = inputs.seen
     empty = ~seen.any(-1, keepdim=True)
     places = {"output": empty, "weights": ~seen}
@@ -312,7 +313,7 @@ def exact_places(inputs: Inputs) -> dict[str, Tensor]:
 
 
 def any_to(used: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Reduce (B, H, ...) booleans with `any` to a tensor of fewer heads or broadcast dims."""
+    """Booleans (B, H, ...) reduced by `any` to a shape with fewer heads or with broadcast dims."""
     shape = (1,) * (4 - len(shape)) + shape
     used = used.unflatten(1, (shape[1], -1)).any(2)
     for dim in (0, 2, 3):
@@ -322,13 +323,13 @@ def any_to(used: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 def measure(expected: Expected, got: Found) -> list[Measure]:
-    """Compare all that an engine gave with the textbook."""
+    """The errors of every result of an engine against the textbook."""
     inputs, truth, plain, sizes = expected
     exact, measures = exact_places(inputs), []
     for name in got:
         x, y, z = got[name].detach().cpu(), plain[name], truth[name]
         if inputs.clear is not None and name in ("output", "weights") and x.shape == z.shape:
-            # Which of two nearly equal keys is best is not for rounding to decide.
+            # Rounding may decide between two nearly equal keys, so such rows are not compared.
             x, y = (torch.where(inputs.clear, t.double(), z) for t in (x, y))
         measures.append(
             compare(

@@ -1,8 +1,8 @@
-"""The scores under contract: of each its formula as in a textbook, and then its rows.
+"""The scores under contract: the textbook formula of each, then its rows.
 
-A new score joins the whole suite by its formula and one `add(...)` here. Formulas read a score's
-parameters and share no code with the library: they are what it is measured against.
-`wrappers.py` adds the rows of scores around scores.
+A new score joins the whole suite with its formula and one `add(...)` here. Scores are measured against
+these formulas, so they read a score's parameters but share no code with the library. `wrappers.py` adds
+the rows of wrapped scores.
 
 Shape legend: B batch, H query heads, Q query length, L key length.
 """

@@ -1,4 +1,4 @@
-"""What every engine serves, as its documentation says; it is not asked of the engine."""
+"""Which calls each engine refuses, written from its documentation and not by asking the engine."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from regard.testing.options import MASKS, OPTIONS
 from regard.testing.run import Case
 
 ENGINES = ("sdpa", "cpu", "triton", "plain", "reference")
-# `triton` is run when asked for: every case would compile kernels of its own, or interpret them.
+# `triton` runs only when asked for: every case would compile its own kernels, or interpret them.
 QUICK_ENGINES = ("sdpa", "cpu", "plain", "reference")
 
 
 class EngineCall(NamedTuple):
-    """A case as an engine meets it."""
+    """A call of an engine: the case, the statistics wanted, gradients of the bias, and the device."""
 
     case: Case
     want: tuple[str, ...] = ()
@@ -55,7 +55,7 @@ def _mask_differs(call: EngineCall) -> bool:
 
 @functools.lru_cache(maxsize=256)
 def activation_of(row: ScoreRow) -> str | None:
-    """What a pairwise score applies to each sum; None for an inner one."""
+    """The activation of a pairwise score; None for an inner score."""
     score, (query_dim, key_dim) = row.make(TINY), row.dims(TINY)
     heads, key_heads = (1, 1) if row.one_input_head else (TINY.heads, TINY.key_heads)
     query, key = torch.ones(1, heads, 2, query_dim), torch.ones(1, key_heads, 2, key_dim)
@@ -63,7 +63,7 @@ def activation_of(row: ScoreRow) -> str | None:
     return None if isinstance(form, Inner) else form.activation
 
 
-# Every documented refusal that a case of the tables can meet: the reason, and when it holds.
+# Every documented refusal that a case of the tables can run into: the reason, and when it applies.
 REFUSALS: dict[str, list[tuple[str, Callable[[EngineCall], bool]]]] = {
     "reference": [],
     "cpu": [("another device", lambda call: call.device != "cpu")],
@@ -115,5 +115,8 @@ REFUSALS: dict[str, list[tuple[str, Callable[[EngineCall], bool]]]] = {
 
 
 def expected_support(engine: str, call: EngineCall) -> bool:
-    """Whether the engine's documentation says that it serves the call; one of your own serves all."""
+    """Whether the engine's documentation says that it serves the call.
+
+    An engine without a row in `REFUSALS` is expected to serve every call.
+    """
     return not any(holds(call) for _, holds in REFUSALS.get(engine, []))

@@ -1,6 +1,6 @@
-"""Scores around scores under contract: projections and stabilisers, their formulas and then their rows.
+"""Wrapped scores under contract: the formulas of projections and stabilisers, then their rows.
 
-A formula here takes the formula of the score inside. Loading this module completes `SCORES`.
+A formula here takes the formula of the score inside. Importing this module completes `SCORES`.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def tempered(formula: Formula) -> Formula:
 
 
 def rms_normalized(formula: Formula) -> Formula:
-    """A score of queries and keys over their root mean squares, times learned gains."""
+    """A score of queries and keys divided by their root mean square, times learned gains."""
 
     def norm(x: Tensor, part: Any) -> Tensor:
         return part.weight * x / (x.square().mean(-1, keepdim=True) + part.eps).sqrt()
@@ -68,7 +68,7 @@ def rms_normalized(formula: Formula) -> Formula:
 
 
 def layer_normalized(formula: Formula) -> Formula:
-    """A score of queries and keys without their mean, over their deviation; learned gains."""
+    """A score of queries and keys less their mean, divided by their deviation, times learned gains."""
 
     def norm(x: Tensor, part: Any) -> Tensor:
         centered = x - x.mean(-1, keepdim=True)
@@ -94,7 +94,7 @@ def clipped_keys(formula: Formula) -> Formula:
 
 
 def inside(formula: Formula) -> Formula:
-    """The score inside a wrapper that acts elsewhere."""
+    """The score inside a wrapper that does not change raw logits, such as a soft cap."""
     return lambda s, q, k: formula(s.score, q, k)
 
 

@@ -49,13 +49,13 @@ AMOUNTS = {
 # No honest remedy exists: part of what the refusal says.
 REFUSED = {
     "CutByData": (
-        r"look for \.data and inference_mode\(\), which cannot be passed over from outside",
+        r"look for \.data and inference_mode\(\), which cannot be disabled from outside",
         r"thaw: no parameter of blocks\.1\.attention is frozen",
-        r"gradient is to be done by hand",
+        r"gradient has to be done by hand",
     ),
     "BrokenWeights": (
         r"weights themselves hold NaN or Inf \(blocks\.1\.before\.weight\): load a checkpoint",
-        r"numbers is to be done by hand",
+        r"numbers has to be done by hand",
     ),
 }
 # Better, and beyond that it takes training or another remedy: clips bring one number to its limit,

@@ -175,7 +175,7 @@ def test_what_it_refuses():
         regard.attention(q * math.nan, k, v, score, engine="sine")
     with pytest.raises(ValueError, match=r"reaches: 1, 1\.5"):
         Additive(8, 4, activation="sine", reach=9.1)
-    with pytest.raises(ValueError, match="tanh has no reach"):
+    with pytest.raises(ValueError, match="leave it out for activation='tanh'"):
         Additive(8, 4, reach=9.0)
     with pytest.raises(ValueError, match="'tanh' or 'sine'"):
         Additive(8, 4, activation="relu")

@@ -56,7 +56,7 @@ def test_bf16_is_taken_where_its_own_error_is_met_and_nothing_else_unasked():
     assert SINE.refusals(problem()) == []
     call, _ = device.choice.on_device(problem())
     assert call is not None and call[:3] == ("uniform", 8, bounds.OWN_ERROR[BF16])
-    assert "likely to err" in SINE.refusals(problem(dtype=torch.float16))[0]
+    assert "expected to stay within" in SINE.refusals(problem(dtype=torch.float16))[0]
     assert "allow one by error=" in SINE.refusals(problem(dtype=torch.float32))[0]
     assert "cuDNN takes at most 256" in SINE.refusals(problem(hidden=32))[0]
 
@@ -86,7 +86,7 @@ def test_an_error_is_planned_with_the_shortest_rank():
         assert call is not None and call.allowed == error and call.kind == "uniform"
         ranks.append(call.rank)
     assert ranks == sorted(ranks) and len(set(ranks)) > 2
-    assert "likely to err by at most 1.0e-04" in SINE.refusals(problem(error=1e-4))[0]
+    assert "expected to stay within 1.0e-04" in SINE.refusals(problem(error=1e-4))[0]
     # fp32 inputs are rounded to fp16 as well, which counts.
     call, _ = device.choice.on_device(problem(error=0.02, dtype=torch.float32))
     assert call is not None and call.allowed == 0.02 - bounds.FULL_PRECISION
@@ -95,12 +95,12 @@ def test_an_error_is_planned_with_the_shortest_rank():
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"mask": Mask.window(left=3)}, "no mask but a causal one"),
+        ({"mask": Mask.window(left=3)}, "the only mask it has is a causal one"),
         (
             {"mask": Mask.causal("top_left") & Mask.lengths(keys=[9] * 8)},
-            "no mask but a causal one",
+            "the only mask it has is a causal one",
         ),
-        ({"mask": Mask.causal(), "keys": 5000}, "no mask but a causal one"),
+        ({"mask": Mask.causal(), "keys": 5000}, "the only mask it has is a causal one"),
         ({"softcap": 3.0}, "no softcap"),
         ({"dropout": 0.1}, "no dropout"),
         ({"sink": torch.zeros(2, dtype=BF16)}, "no sink"),

@@ -219,7 +219,7 @@ def test_a_second_derivative_is_refused_in_words():
 
 def test_nothing_behind_is_an_error(monkeypatch):
     monkeypatch.setattr(PARTS, "exact", None)
-    with pytest.raises(RuntimeError, match="no exact attention stands behind"):
+    with pytest.raises(RuntimeError, match="no exact attention is set"):
         operators.run(inputs())
     with pytest.raises(ValueError, match="do not fit into cuDNN"):
         operators.run(inputs(hidden=40))

@@ -1,4 +1,4 @@
-"""Measures the candidate scores on this machine and says which one to use.
+"""What every score costs at a given shape on this machine: time, memory and error. Nothing is trained.
 
 ```python
 from regard.choosing.cost import measure, parse_shape
@@ -15,19 +15,19 @@ from regard.choosing.cost.shape import Shape, ShapeError, parse_shape
 
 if TYPE_CHECKING:
     from regard.choosing.cost.measurement import measure
-    from regard.choosing.cost.results import Report, Row
+    from regard.choosing.cost.results import CostReport, CostRow
     from regard.measuring.times import Times
 
-__all__ = ["Report", "Row", "Shape", "ShapeError", "Times", "measure", "parse_shape"]
+__all__ = ["CostReport", "CostRow", "Shape", "ShapeError", "Times", "measure", "parse_shape"]
 
 
 def __getattr__(name: str) -> object:
-    """What needs torch is loaded when it is first asked for: completion reads shapes without it."""
+    """Load names that need torch on first use: completion reads shapes without torch."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from regard.choosing.cost.measurement import measure
-    from regard.choosing.cost.results import Report, Row
+    from regard.choosing.cost.results import CostReport, CostRow
     from regard.measuring.times import Times
 
-    globals().update(measure=measure, Report=Report, Row=Row, Times=Times)
+    globals().update(measure=measure, CostReport=CostReport, CostRow=CostRow, Times=Times)
     return globals()[name]

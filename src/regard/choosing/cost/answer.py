@@ -1,8 +1,8 @@
-"""The answer in plain words, from what was measured."""
+"""The answer of `regard choose --shape` in plain sentences, from the measured costs."""
 
 from __future__ import annotations
 
-from regard.choosing.cost.results import Report, Row
+from regard.choosing.cost.results import CostReport, CostRow
 from regard.measuring.memory import show
 from regard.measuring.words import listed, seconds
 
@@ -12,12 +12,13 @@ CAVEAT = (
     "question for your data."
 )
 
-# A machine is called busy above this load for each core, or this spread of the middle candidate.
+# A machine counts as busy above this load per core, or above this relative spread of the times of the
+# median candidate.
 BUSY_LOAD, BUSY_SPREAD = 1.25, 0.15
 
 
-def answer(report: Report) -> list[str]:
-    """A few sentences, one idea each; always at least one."""
+def answer(report: CostReport) -> list[str]:
+    """The answer as a list of sentences, at least one."""
     base = report.baseline
     if base is None or not base.timed():
         why = "" if base is None or not base.reason else f": {base.reason}"
@@ -27,8 +28,8 @@ def answer(report: Report) -> list[str]:
     return [sentence for sentence in found if sentence]
 
 
-def start(report: Report, base: Row) -> str:
-    """The default."""
+def start(report: CostReport, base: CostRow) -> str:
+    """The default score and its cost."""
     s = report.shape
     how = f"Start with {base.candidate.label}"
     if base.candidate.key.startswith("projected"):
@@ -36,10 +37,11 @@ def start(report: Report, base: Row) -> str:
     return f"{how}: {cost(base)} forward and backward."
 
 
-def cheaper(report: Report, base: Row) -> str:
-    """What beats the default by more than the noise, if anything does."""
+def cheaper(report: CostReport, base: CostRow) -> str:
+    """The scores that are faster than the default by more than noise."""
     rows = [row for row in report.rows if row is not base and row.timed()]
     ratios = {row.candidate.label: row.both.over(base.both) for row in rows}
+    # Clearly faster: in three quarters of the rounds the ratio is at most 0.98.
     beating = {name: r.median for name, r in ratios.items() if r.quartiles[1] < 0.98}
     if not beating:
         return "Nothing measured here is faster by more than the noise."
@@ -48,8 +50,8 @@ def cheaper(report: Report, base: Row) -> str:
     return f"Faster by more than the noise: {found}."
 
 
-def unlike_widths(report: Report) -> str:
-    """What cannot be used at all."""
+def unlike_widths(report: CostReport) -> str:
+    """The scores that cannot be used because query and key widths differ."""
     names = [row.candidate.label for row in report.of("refused")]
     if not names:
         return ""
@@ -60,8 +62,8 @@ def unlike_widths(report: Report) -> str:
     )
 
 
-def additive(report: Report, base: Row) -> str:
-    """The price of a learned judge."""
+def additive(report: CostReport, base: CostRow) -> str:
+    """The cost of the additive score, and when it is worth it."""
     row = report.find("additive")
     if row is None or not row.timed():
         return ""
@@ -72,8 +74,8 @@ def additive(report: Report, base: Row) -> str:
     )
 
 
-def textbook(report: Report) -> str:
-    """Ours beside the formula as it is taught."""
+def textbook(report: CostReport) -> str:
+    """Time and memory of textbook additive attention over ours."""
     ours, theirs = report.find("additive"), report.find("textbook_additive")
     if ours is None or theirs is None or not ours.timed():
         return ""
@@ -90,10 +92,11 @@ def textbook(report: Report) -> str:
     )
 
 
-def busy(report: Report) -> str:
-    """A warning where the times are not to be trusted."""
+def busy(report: CostReport) -> str:
+    """A warning if the machine was too busy for reliable times; empty otherwise."""
     load, cores = report.machine.get("load"), report.machine.get("cores") or 1
     spreads = sorted(r.both.spread for r in report.rows if r.timed() and r.both.spread is not None)
+    # The CPU's load says nothing about a GPU; there only the spread of the times counts.
     if report.machine["device"] == "cpu" and load is not None and load > BUSY_LOAD * cores:
         why = f"load {load:g} on {cores} cores when this began"
     elif spreads and spreads[len(spreads) // 2] > BUSY_SPREAD:
@@ -103,11 +106,11 @@ def busy(report: Report) -> str:
     return f"This machine was busy ({why}): take the times as rough, and repeat when it is idle."
 
 
-def cost(row: Row) -> str:
-    """Time and memory of a forward and backward pass."""
+def cost(row: CostRow) -> str:
+    """Time and peak memory of a forward and backward pass, as text."""
     return f"{seconds(row.both.median)}, {show(row.both_memory or 0)}"
 
 
 def times(ratio: float) -> str:
-    """A factor in words: `2.3 times`."""
+    """A ratio as text: `2.3 times`."""
     return f"{ratio:.0f} times" if ratio >= 10 else f"{ratio:.1f} times"

@@ -1,4 +1,4 @@
-"""The scores that are compared at a shape, each with its rule of thumb."""
+"""The scores whose costs are compared at a shape, each with its rule of thumb."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from regard.scores import (
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """One row of the comparison.
+class CostCandidate:
+    """A score built for a shape, as one row of the cost comparison.
 
     Attributes:
         key: its name in `--score` and in the JSON.
         label: its name in the table.
         shape: the shape that it is built for.
         make: builds the score in fp32 on the CPU.
-        parameters: how many numbers it learns.
-        depth: floats that the textbook's formula holds for each pair.
-        textbook: whether plain PyTorch runs it and not the library.
+        parameters: number of learned parameters.
+        depth: numbers that the textbook formula holds for each query-key pair.
+        textbook: plain PyTorch runs it instead of the library.
     """
 
     key: str
@@ -45,27 +45,27 @@ class Candidate:
 
     @property
     def rule(self) -> str:
-        """When it is the right one."""
+        """The rule of thumb for using this score."""
         return in_short(self.key.removeprefix("projected_"))
 
     @property
     def pairwise(self) -> bool:
-        """Whether it looks at each pair through hidden units."""
+        """Whether the score has hidden units for each query-key pair."""
         return self.depth > 1
 
 
-def plain(shape: Shape) -> list[Candidate]:
-    """The scores that compare query and key as they come: their widths must agree."""
+def plain(shape: Shape) -> list[CostCandidate]:
+    """The scores without projections, which need query and key of equal width."""
     s = shape
     return [
-        Candidate("scaled_dot", "scaled dot", s, ScaledDot, 0),
-        Candidate("dot", "dot", s, Dot, 0),
-        Candidate("cosine", "cosine", s, lambda: Cosine(s.heads), s.heads),
-        Candidate("gaussian", "gaussian", s, lambda: Gaussian(heads=s.key_heads), s.key_heads),
+        CostCandidate("scaled_dot", "scaled dot", s, ScaledDot, 0),
+        CostCandidate("dot", "dot", s, Dot, 0),
+        CostCandidate("cosine", "cosine", s, lambda: Cosine(s.heads), s.heads),
+        CostCandidate("gaussian", "gaussian", s, lambda: Gaussian(heads=s.key_heads), s.key_heads),
     ]
 
 
-def projected(inner: Candidate) -> Candidate:
+def projected(inner: CostCandidate) -> CostCandidate:
     """A plain score behind learned projections."""
     s = inner.shape
 
@@ -75,16 +75,16 @@ def projected(inner: Candidate) -> Candidate:
         )
 
     count = inner.parameters + projections(s, s.width)
-    return Candidate(f"projected_{inner.key}", f"projected {inner.label}", s, make, count)
+    return CostCandidate(f"projected_{inner.key}", f"projected {inner.label}", s, make, count)
 
 
 def projections(s: Shape, width: int) -> int:
-    """Parameters of a projection of queries and keys to `width` for each head."""
+    """Number of parameters that project queries and keys to `width` for each head."""
     return width * (s.heads * s.d_q + s.key_heads * s.d_k)
 
 
-def learned(shape: Shape) -> list[Candidate]:
-    """The scores that take any two widths by themselves."""
+def learned(shape: Shape) -> list[CostCandidate]:
+    """The scores that accept a query and key of any two widths."""
     s = shape
 
     def additive() -> Score:
@@ -99,19 +99,20 @@ def learned(shape: Shape) -> list[Candidate]:
     judge = projections(s, s.hidden) + s.heads * s.hidden
     full = s.heads * s.d_q * s.d_k
     return [
-        Candidate("bilinear", "bilinear", s, lambda: Bilinear(s.d_q, s.d_k, s.heads), full),
-        Candidate("low_rank", "low-rank bilinear", s, low_rank, projections(s, s.rank)),
-        Candidate("additive", "additive", s, additive, judge, s.hidden),
-        Candidate("textbook_additive", "textbook additive", s, additive, judge, s.hidden, True),
-        Candidate("gatv2", "GATv2", s, gatv2, judge, s.hidden),
+        CostCandidate("bilinear", "bilinear", s, lambda: Bilinear(s.d_q, s.d_k, s.heads), full),
+        CostCandidate("low_rank", "low-rank bilinear", s, low_rank, projections(s, s.rank)),
+        CostCandidate("additive", "additive", s, additive, judge, s.hidden),
+        CostCandidate("textbook_additive", "textbook additive", s, additive, judge, s.hidden, True),
+        CostCandidate("gatv2", "GATv2", s, gatv2, judge, s.hidden),
     ]
 
 
-def candidates(shape: Shape) -> list[Candidate]:
-    """All of them. Plain scores that will refuse are there too, to say why.
+def candidates(shape: Shape) -> list[CostCandidate]:
+    """All candidates at a shape.
 
-    Where the plain scores refuse, each stands behind projections as well. Where they do not, one
-    does, scaled dot, to show what projections cost.
+    Plain scores are included even if the widths differ and they will refuse: the report shows why. In
+    that case each also appears behind projections. Otherwise only scaled dot does, to show what
+    projections cost.
     """
     bare = plain(shape)
     wrapped = [projected(c) for c in (bare if shape.d_q != shape.d_k else bare[:1])]

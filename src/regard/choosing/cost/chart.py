@@ -1,4 +1,4 @@
-"""The comparison as a picture: time and memory of each score, ours beside the textbook."""
+"""The chart of a cost report: time and memory of each score, ours and the textbook's."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from regard.choosing.cost.results import Report, Row
+from regard.choosing.cost.results import CostReport, CostRow
 from regard.figures.render import FAINT, OURS, TEXTBOOK, brief, render, size, tick
 from regard.measuring.words import number, seconds
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-def draw(report: Report) -> dict[str, bytes]:
+def draw(report: CostReport) -> dict[str, bytes]:
     """The chart as PNG and SVG, by suffix."""
     return render(lambda: compose(report))
 
 
-def compose(report: Report) -> Figure:
-    """Two panels that share their rows, the fastest score on top."""
+def compose(report: CostReport) -> Figure:
+    """A figure with two panels that share their rows, the fastest score on top."""
     rows = sorted((r for r in report.rows if r.timed()), key=lambda r: r.both.median)
     height = 1.75 + 0.36 * len(rows)
     figure = Figure(figsize=(9.6, height))
@@ -43,8 +43,8 @@ def compose(report: Report) -> Figure:
     return figure
 
 
-def time_panel(axes: Axes, rows: list[Row], base: Row | None) -> None:
-    """Forward and forward+backward time, with the interquartile range."""
+def time_panel(axes: Axes, rows: list[CostRow], base: CostRow | None) -> None:
+    """Draw forward and forward+backward times with their interquartile ranges."""
     for y, row in enumerate(rows):
         ink, text = colour(row), seconds(row.both.median)
         if base is not None and base.timed() and row is not base:
@@ -64,8 +64,8 @@ def time_panel(axes: Axes, rows: list[Row], base: Row | None) -> None:
     axes.set_xlabel("time of one call (log scale)")
 
 
-def memory_panel(axes: Axes, rows: list[Row]) -> None:
-    """Peak memory of both passes."""
+def memory_panel(axes: Axes, rows: list[CostRow]) -> None:
+    """Draw the peak memory of both passes."""
     values = []
     for y, row in enumerate(rows):
         ink = colour(row)
@@ -80,7 +80,7 @@ def memory_panel(axes: Axes, rows: list[Row]) -> None:
 
 
 def dot(axes: Axes, x: float, y: float, ink: str, filled: bool) -> None:
-    """A mark: open for forward, filled for forward and backward."""
+    """Draw a mark: open for forward, filled for forward and backward."""
     axes.plot(
         x, y, marker="o" if filled else "D", ms=6 if filled else 5, mew=1.3, mec=ink,
         mfc=ink if filled else "white", zorder=4,
@@ -88,7 +88,7 @@ def dot(axes: Axes, x: float, y: float, ink: str, filled: bool) -> None:
 
 
 def beside(axes: Axes, x: float, y: float, text: str, ink: str) -> None:
-    """The value, right of its mark."""
+    """Write the value to the right of its mark."""
     axes.annotate(
         text, (x, y), (8, 0), textcoords="offset points", va="center", size=8, color=ink,
         bbox={"fc": "white", "ec": "none", "pad": 0.6},
@@ -98,10 +98,10 @@ def beside(axes: Axes, x: float, y: float, text: str, ink: str) -> None:
 def log_axis(
     axes: Axes, values: list[float], spell: Callable[[float], str], room: float, base: int = 10
 ) -> None:
-    """A logarithmic axis, ticks spelled with their units, with room for labels on the right."""
+    """Make the axis logarithmic, with units at the ticks and room for labels on the right."""
     low, high = min(values), max(values)
     axes.set_xscale("log", base=base)
-    # In proportion to the decades shown, since labels have a fixed width on paper.
+    # The room grows with the decades shown, because labels have a fixed width on paper.
     reach = max(high / low, 4.0)
     axes.set_xlim(low / reach**0.07, high * reach**room)
     if base == 10:
@@ -119,7 +119,7 @@ def log_axis(
 
 
 def legend(figure: Figure, height: float) -> None:
-    """What marks and colours mean."""
+    """Add a legend of marks and colours."""
     grey = {"color": "#555555", "ls": "", "mew": 1.3}
     entries = [
         Line2D([], [], marker="D", mfc="white", ms=5, label="forward", **grey),
@@ -135,8 +135,8 @@ def legend(figure: Figure, height: float) -> None:
     )  # fmt: skip
 
 
-def headline(report: Report) -> str:
-    """What the picture shows, in one line."""
+def headline(report: CostReport) -> str:
+    """The headline of the chart."""
     ours, theirs = report.find("additive"), report.find("textbook_additive")
     if not (ours and theirs and ours.timed() and theirs.timed() and ours.both_memory):
         return "What each attention score costs"
@@ -148,8 +148,8 @@ def headline(report: Report) -> str:
     )
 
 
-def subtitle(report: Report) -> str:
-    """Where and at what shape."""
+def subtitle(report: CostReport) -> str:
+    """The shape and the machine."""
     s, m = report.shape, report.machine
     place = (
         m["name"]
@@ -164,6 +164,6 @@ def subtitle(report: Report) -> str:
     )
 
 
-def colour(row: Row) -> str:
+def colour(row: CostRow) -> str:
     """Blue for the library, vermilion for the textbook."""
     return TEXTBOOK if row.candidate.textbook else OURS

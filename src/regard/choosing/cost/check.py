@@ -1,7 +1,7 @@
 """The error of a candidate against fp64, for the output and every gradient.
 
-Rows of queries do not know of one another, so that a sample of rows is checked: the candidate
-runs at full size, the fp64 formula on the sampled rows against all keys.
+Rows of queries are independent, so a sample of rows is checked. The candidate runs at full size; the
+fp64 formula runs on the sampled rows against all keys.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from regard.measuring import textbook
 from regard.measuring.errors import allowed, distance, spread_rows, worst
 from regard.measuring.memory import peak
 
-# Largest number of floats that the fp64 formula may hold at once, and of rows that it looks at.
+# The most numbers that the fp64 formula may hold at once, and the most rows that are checked.
 LARGEST, MOST_ROWS = 2**23, 64
-# An error passes up to this many times that of plain PyTorch in the same dtype: enough for luck and
-# for another order of sums, far from what a mistake would give. Exact bounds are the tests' work.
-# A gradient is held to the worst of plain PyTorch's, since terms that cancel in it make its relative
-# error a matter of chance.
+# An error passes up to this many times that of plain PyTorch in the same dtype. That leaves room for
+# chance and for another order of summation, and is far below the error of a wrong result. The tests
+# hold engines to tighter bounds. Every gradient is compared with the worst of plain PyTorch's, because
+# terms that cancel in a gradient make its relative error vary by chance.
 OUTPUT_FACTOR, GRADIENT_FACTOR = 4.0, 16.0
-# Or up to this many roundings: of the dtype, in which results are given, and of fp32, in which sums
-# are made.
+# Any error up to this many eps passes: of the dtype, to which results are rounded, or of fp32, in which
+# sums are accumulated, whichever is larger.
 OUTPUT_ROUNDINGS, GRADIENT_ROUNDINGS = (4, 16), (16, 256)
 
 
-class Errors(NamedTuple):
-    """Relative errors: the norm of the difference over the norm of the truth.
+class CheckResult(NamedTuple):
+    """Relative errors of a candidate, whether they passed, and the cost of the checked run.
 
-    `seconds` and `memory` are what the run at full size took: a first idea of the time, and the
-    peak in bytes.
+    An error is the norm of the difference over the norm of the fp64 result. `seconds` is a first
+    estimate of the time of a forward and backward pass, `memory` its peak in bytes.
     """
 
     output: float
@@ -47,15 +47,15 @@ class Errors(NamedTuple):
 
 
 def sample_rows(work: Workload) -> Tensor:
-    """Rows of queries, evenly spread, the first and the last among them."""
+    """Indices of the query rows to check: evenly spread, with the first and the last."""
     s = work.inputs.shape
     row = s.batch * s.heads * s.len_k * work.candidate.depth
     count = max(min(s.len_q, MOST_ROWS, LARGEST // row), 1)
     return spread_rows(count, s.len_q, work.inputs.query.device)
 
 
-def check(work: Workload) -> Errors:
-    """Run the candidate once, forward and backward, and compare."""
+def check(work: Workload) -> CheckResult:
+    """The result of running the candidate once, forward and backward, and comparing with fp64."""
     rows = sample_rows(work)
     began = time.perf_counter()
     found, memory = full_size(work, rows)
@@ -68,14 +68,16 @@ def check(work: Workload) -> Errors:
     bounds = [allowed(same[0], OUTPUT_FACTOR, dtype, OUTPUT_ROUNDINGS)]
     limit = allowed(worst_plain, GRADIENT_FACTOR, dtype, GRADIENT_ROUNDINGS)
     bounds += [limit] * len(same[1:])
-    # Written so that NaN fails.
+    # `<=` rather than `not >`, so that NaN fails.
     passed = all(error <= bound for error, bound in zip(errors, bounds, strict=True))
-    return Errors(errors[0], same[0], worst(errors[1:]), worst_plain, passed, seconds, memory)
+    return CheckResult(errors[0], same[0], worst(errors[1:]), worst_plain, passed, seconds, memory)
 
 
 def full_size(work: Workload, rows: Tensor) -> tuple[list[Tensor], int]:
     """Output and gradients on the sampled rows from a run at full size, and its peak in bytes."""
     x = work.inputs
+    # With a gradient of 0 on all other rows, the gradients of keys, values and parameters come from the
+    # sampled rows only and can be compared with the formula on these rows.
     grad = torch.zeros_like(x.grad).index_copy_(-2, rows, x.grad[..., rows, :])
     found: list[Tensor] = []
 
@@ -89,7 +91,7 @@ def full_size(work: Workload, rows: Tensor) -> tuple[list[Tensor], int]:
 
 
 def formula(work: Workload, rows: Tensor, dtype: torch.dtype) -> list[Tensor]:
-    """The same from the textbook's formula on those rows alone."""
+    """Output and gradients of the textbook formula on the sampled rows, in the given dtype."""
     x = work.inputs
     score = copy.deepcopy(work.score).to(dtype)
     given = (x.query[..., rows, :], x.key, x.value)

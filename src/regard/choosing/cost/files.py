@@ -1,20 +1,20 @@
-"""The report on disk."""
+"""Writes a cost report to disk."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
-from regard.choosing.cost.results import Report
+from regard.choosing.cost.results import CostReport
 from regard.measuring.files import write_atomic
 
 
-def to_json(report: Report) -> str:
+def to_json(report: CostReport) -> str:
     """The report as JSON text."""
     return json.dumps(report.as_dict(), indent=2, allow_nan=False, ensure_ascii=False) + "\n"
 
 
-def save(report: Report, folder: Path) -> list[Path]:
+def save(report: CostReport, folder: Path) -> list[Path]:
     """Write `choose.json`, and the chart as `choose.png` and `choose.svg`.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Measures every candidate at a shape: error, memory, then time in interleaved rounds."""
+"""Measures every candidate at a shape: error and memory first, then times in interleaved rounds."""
 
 from __future__ import annotations
 
@@ -11,20 +11,22 @@ import torch
 from regard.choosing.cost.candidates import candidates
 from regard.choosing.cost.check import GRADIENT_FACTOR, OUTPUT_FACTOR, check
 from regard.choosing.cost.need import candidate_need, inputs_need
-from regard.choosing.cost.results import Report, Row
+from regard.choosing.cost.results import CostReport, CostRow
 from regard.choosing.cost.shape import Shape, ShapeError
-from regard.choosing.cost.workload import Inputs, Workload, make_inputs
+from regard.choosing.cost.workload import Workload, WorkloadInputs, make_inputs
 from regard.measuring import memory
 from regard.measuring.clock import SAMPLE_SECONDS, calls_per_sample, clock
 from regard.measuring.failures import out_of_memory
 from regard.measuring.machine import machine
 
-# Rounds of timing that every candidate gets if time allows, and the most that any gets.
+# Timing rounds that every candidate gets if time allows, and the most that a candidate gets.
 ENOUGH, MOST = 5, 25
-# Checks and memory may take this many times the seconds of the timing rounds, and at least these.
+# Checking errors and memory may take this many times the seconds of the timing rounds, but at least this
+# many seconds.
 CHECKS, LEAST_CHECKS = 1.5, 45.0
-# A pass of at most so many seconds is measured however little time is given.
+# A pass that takes at most this many seconds is measured however small `seconds` is.
 SHORT = 5.0
+# The candidates that the answer's sentences are about; they are checked first, in case time runs out.
 FIRST = (
     "scaled_dot",
     "projected_scaled_dot",
@@ -35,7 +37,7 @@ FIRST = (
 )
 
 Step = Callable[[str, float, float], None]
-"""Called before each step with what it is, and the seconds of work done and expected in all."""
+"""Called before each step with its label, the seconds of work done and the total expected."""
 
 
 def measure(
@@ -46,20 +48,20 @@ def measure(
     seconds: float = 30.0,
     only: Sequence[str] | None = None,
     on_step: Step | None = None,
-) -> Report:
-    """Compare all scores at a shape on this machine. Nothing is trained.
+) -> CostReport:
+    """Measure the cost of all scores at a shape on this machine. Nothing is trained.
 
     Args:
         shape: sizes of the call.
         device: where to run.
         seed: of inputs and weights.
-        seconds: for the timing rounds together. A candidate of which one forward and backward
-            pass would take longer than half of it is skipped.
+        seconds: time for all timing rounds together. A candidate is skipped if one forward and
+            backward pass would take more than half of it.
         only: keys of the candidates to measure; default all.
-        on_step: told of progress.
+        on_step: called with the progress.
 
     Returns:
-        The report. After Ctrl-C it holds what was measured so far and says so.
+        The report. After Ctrl-C it holds the results so far and is marked as interrupted.
 
     Raises:
         ShapeError: the inputs alone do not fit into memory.
@@ -73,8 +75,8 @@ def measure(
             f"on {device.type}. Use a smaller len, batch, heads, d_q or d_k"
         )
     known = candidates(shape)
-    rows = [Row(candidate) for candidate in known if only is None or candidate.key in only]
-    report = Report(shape, machine(device), seed, rows, notes=notes(device, seconds))
+    rows = [CostRow(candidate) for candidate in known if only is None or candidate.key in only]
+    report = CostReport(shape, machine(device), seed, rows, notes=notes(device, seconds))
     try:
         Measurement(report, make_inputs(shape, device, seed), seconds, on_step).run()
     except KeyboardInterrupt:
@@ -87,7 +89,7 @@ class Measurement:
     """One run of `measure`, which fills the rows of its report."""
 
     def __init__(
-        self, report: Report, inputs: Inputs, seconds: float, on_step: Step | None
+        self, report: CostReport, inputs: WorkloadInputs, seconds: float, on_step: Step | None
     ) -> None:
         self.report, self.inputs, self.seconds = report, inputs, seconds
         self.device = inputs.query.device
@@ -97,7 +99,7 @@ class Measurement:
         self.done, self.total = 0.0, 2 * seconds
 
     def run(self) -> None:
-        """Check and weigh each candidate, then time all that passed."""
+        """Check the error and memory of each candidate, then time all that passed."""
         self.deadline = time.perf_counter() + max(CHECKS * self.seconds, LEAST_CHECKS)
         for row in sorted(self.report.rows, key=self.order):
             self.on_step(f"checking {row.candidate.label}", self.done, self.total)
@@ -108,13 +110,13 @@ class Measurement:
             self.done += time.perf_counter() - began
         self.rounds()
 
-    def order(self, row: Row) -> int:
-        """The question's own candidates first, in case time runs out."""
+    def order(self, row: CostRow) -> int:
+        """A sort key that puts the candidates in `FIRST` first."""
         key = row.candidate.key
         return FIRST.index(key) if key in FIRST else len(FIRST)
 
-    def guarded(self, row: Row, step: Callable[[Row], None]) -> None:
-        """Run a step; one candidate that breaks must not take the others with it."""
+    def guarded(self, row: CostRow, step: Callable[[CostRow], None]) -> None:
+        """Run a step for a candidate; record its failure without affecting other candidates."""
         try:
             step(row)
         except RuntimeError as error:
@@ -123,9 +125,10 @@ class Measurement:
             self.work.pop(row.candidate.key, None)
             self.cost.pop(row.candidate.key, None)
 
-    def prepare(self, row: Row) -> None:
-        """Build the score, ask the library for its plan, and see that it fits."""
+    def prepare(self, row: CostRow) -> None:
+        """Build the score, ask the library for its plan, and skip the row if it would not fit."""
         candidate, key = row.candidate, row.candidate.key
+        # Before the score is built: its parameters alone may not fit.
         if not self.fits(row, None):
             return
         work = Workload(candidate, self.inputs, self.report.seed)
@@ -141,7 +144,7 @@ class Measurement:
             row.status = "skipped"
             row.reason = f"left out to keep to the time: --seconds {4 * self.seconds:g} gives more"
             return
-        partial(work, 1)  # pays for what is loaded late
+        partial(work, 1)  # warm-up: kernels and libraries are loaded on the first call
         predicted = predict(work)
         if predicted > max(self.seconds / 2, SHORT):
             row.status = "skipped"
@@ -152,8 +155,8 @@ class Measurement:
             return
         self.work[key] = work
 
-    def fits(self, row: Row, engine: str | None) -> bool:
-        """Skip the row, with the arithmetic, where it would take too much memory."""
+    def fits(self, row: CostRow, engine: str | None) -> bool:
+        """Whether the candidate fits into memory; if not, mark the row as skipped with the arithmetic."""
         need = candidate_need(row.candidate, engine)
         free = memory.available(self.device)
         if need.bytes <= memory.SHARE * free:
@@ -162,8 +165,8 @@ class Measurement:
         row.reason = f"{need.arithmetic}; {memory.show(free)} are free on {self.device.type}"
         return False
 
-    def inspect(self, row: Row) -> None:
-        """Error, then peak memory. The runs are the warm-up for the clock."""
+    def inspect(self, row: CostRow) -> None:
+        """Check the error, then the peak memory. These runs also warm up for the timing rounds."""
         key = row.candidate.key
         work = self.work[key]
         errors = check(work)
@@ -179,13 +182,14 @@ class Measurement:
             return
         row.forward_memory = memory.peak(work.forward, self.device)
         row.both_memory = errors.memory
+        # A first guess: a forward pass takes about a third of forward and backward together.
         self.cost[key] = (errors.seconds / 3, errors.seconds)
-        if errors.seconds < 0.5:  # the profiler weighs on a short run
+        if errors.seconds < 0.5:  # the memory profiler slows down a short run: time it again
             self.cost[key] = (clock(work.forward, 1, self.device), clock(work.both, 1, self.device))
         row.status = "measured"
 
     def rounds(self) -> None:
-        """Time all candidates in turn, again and again, so that they share the machine's moods."""
+        """Time all candidates in turns, so that all see the same drift of the machine's speed."""
         rows = [row for row in self.report.rows if row.candidate.key in self.cost]
         deadline = time.perf_counter() + self.seconds
         for turn in range(MOST):
@@ -203,45 +207,49 @@ class Measurement:
                     self.done += time.perf_counter() - began
 
     def repeats(self) -> dict[str, int]:
-        """How many rounds each candidate takes part in, from what one has cost so far."""
+        """The number of rounds for each candidate, from the cost of its earlier rounds."""
         share = self.seconds / max(len(self.cost), 1)
         plans = {}
         for key, pair in self.cost.items():
+            # A sample lasts at least SAMPLE_SECONDS. A slow candidate gets at least 2 rounds, and up to
+            # ENOUGH as long as they take no more than half of the time.
             one = sum(max(x, SAMPLE_SECONDS) for x in pair)
             least = min(max(int(self.seconds / 2 / one), 2), ENOUGH)
             plans[key] = min(max(int(share / one), least), MOST)
         base = self.report.baseline
         if base is not None and base.candidate.key in plans:
-            plans[base.candidate.key] = max(plans.values())  # each round is compared with it
+            # Ratios are taken round by round, so the baseline takes part in every round.
+            plans[base.candidate.key] = max(plans.values())
         return plans
 
     def remaining(self, plans: dict[str, int]) -> float:
-        """Seconds that the rest of the plans will take."""
+        """Estimated seconds for the rounds that are left."""
         rows = (row for row in self.report.rows if row.candidate.key in plans)
         todo = ((row.candidate.key, len(row.both.samples)) for row in rows)
         left = (max(plans[key] - done, 0) * sum(self.cost.get(key, ())) for key, done in todo)
         return sum(left)
 
-    def time_once(self, row: Row) -> None:
-        """One sample of each time."""
+    def time_once(self, row: CostRow) -> None:
+        """Take one sample of the forward time and one of forward and backward."""
         key = row.candidate.key
         work = self.work[key]
         samples = []
         for run, cost in zip((work.forward, work.both), self.cost[key], strict=True):
             samples.append(clock(run, calls_per_sample(cost), self.device))
-        # Both or neither: an interrupt in between would leave the two out of step.
+        # Append both after both were taken: an interrupt in between would leave unequal lists.
         row.forward.samples.append(samples[0])
         row.both.samples.append(samples[1])
         self.cost[key] = (row.forward.median, row.both.median)
 
 
 def predict(work: Workload) -> float:
-    """About how long a forward and backward pass would take, from two on a few queries.
+    """Estimated seconds of a forward and backward pass, extrapolated from two runs on a few queries.
 
-    What does not depend on the number of queries (lowering the keys, say) is told apart from what
-    does by the difference of the two.
+    The difference of the two runs is the cost per query. It separates that from fixed costs, such as
+    lowering the keys. Returns 0 if the whole call is small.
     """
     s = work.inputs.shape
+    # About two million numbers: enough work to time, little enough to be quick on any machine.
     few = max(2**21 // (s.batch * s.heads * s.len_k * work.candidate.depth), 1)
     if 4 * few >= s.len_q:
         return 0.0
@@ -250,7 +258,7 @@ def predict(work: Workload) -> float:
 
 
 def partial(work: Workload, count: int) -> float:
-    """Seconds for the last `count` queries, the fastest of a few runs: others use the machine."""
+    """Seconds for a pass over the last `count` queries: the fastest of 3 runs, to ignore other load."""
     query, grad = (x[..., -count:, :] for x in (work.inputs.query, work.inputs.grad))
 
     def run() -> None:
@@ -260,7 +268,7 @@ def partial(work: Workload, count: int) -> float:
 
 
 def notes(device: torch.device, seconds: float) -> list[str]:
-    """How the numbers were made, for a person."""
+    """Sentences for the report on how the numbers were measured."""
     clock = (
         f"Time: medians of up to {MOST} rounds within {seconds:g} s. In each round every score runs "
         "once, in turn, after a warm-up; ± is half the interquartile range. Forward is without "
@@ -271,5 +279,8 @@ def notes(device: torch.device, seconds: float) -> list[str]:
         f"fp64. No time is shown where it is more than {OUTPUT_FACTOR:g} times the error of plain "
         f"PyTorch in the same dtype ({GRADIENT_FACTOR:g} times for a gradient)."
     )
-    ratio = "Ratio: fwd+bwd time over that of scaled dot, round by round."
+    ratio = (
+        "Ratio: what a score costs, the time of a forward and backward pass over that of scaled dot at "
+        "the same length, heads and width; the median of the ratios of the rounds."
+    )
     return [clock, ratio, memory.CUDA_NOTE if device.type == "cuda" else memory.CPU_NOTE, error]

@@ -1,4 +1,4 @@
-"""The report for a person at a terminal: the answer first, then the table, then the details."""
+"""A cost report on a terminal: the answer first, then the table, then the details."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from regard.choosing.cost.answer import QUESTION, answer
-from regard.choosing.cost.results import Report, Row
+from regard.choosing.cost.results import CostReport, CostRow
 from regard.measuring.times import Times
 from regard.measuring.words import listed, number
 
@@ -22,15 +22,15 @@ TITLE = "bold cyan"
 
 
 class Column(NamedTuple):
-    """One column: its heading and what it says of a row, given the baseline."""
+    """One column of the table: its heading, and a function from a row and the baseline to a cell."""
 
     heading: str
-    cell: Callable[[Row, Row | None], str]
+    cell: Callable[[CostRow, CostRow | None], str]
     right: bool = True
 
 
-def show_report(report: Report, console: Console) -> None:
-    """Print everything."""
+def show_report(report: CostReport, console: Console) -> None:
+    """Print the whole report."""
     console.print(Text.assemble(("regard choose", "bold"), f"  {heading(report)}"))
     console.print(Text(f"on {where(report)}", style="dim"))
     console.print()
@@ -51,8 +51,8 @@ def show_report(report: Report, console: Console) -> None:
         bullet(console, "-", note, style="dim")
 
 
-def heading(report: Report) -> str:
-    """The sizes that matter most, spelled as on the command line."""
+def heading(report: CostReport) -> str:
+    """The sizes of the shape, spelled as on the command line."""
     s = report.shape
     same = s.len_q == s.len_k
     parts = [f"d_q={s.d_q}", f"d_k={s.d_k}"]
@@ -64,29 +64,30 @@ def heading(report: Report) -> str:
     return " ".join(parts)
 
 
-def where(report: Report) -> str:
-    """What it was measured on, in one line."""
+def where(report: CostReport) -> str:
+    """The machine, versions and duration, in one line."""
     m = report.machine
     threads = f"{m['threads']} thread{'' if m['threads'] == 1 else 's'}"
     place = m["name"] if m["device"] == "cuda" else f"{m['name']}, {threads} on {m['cores']} cores"
     return f"{place}, torch {m['torch']}, regard {m['regard']}, {report.seconds:.0f} s"
 
 
-def interrupted(report: Report) -> str:
-    """How far it came."""
+def interrupted(report: CostReport) -> str:
+    """A sentence about how many scores were timed before the interrupt."""
     done = sum(row.timed() for row in report.rows)
     total = len(report.rows) - len(report.of("refused"))
     few = ", some from few rounds" if done else ""
     return f"Interrupted: {done} of {total} scores have times{few}."
 
 
-def by_time(row: Row) -> float:
-    """Fastest first."""
+def by_time(row: CostRow) -> float:
+    """A sort key that puts the fastest first and untimed rows last."""
     return row.both.median if row.timed() else float("inf")
 
 
-def table(report: Report, rows: list[Row], console: Console) -> Table:
-    """One line for each score, in as many columns as there is room for: none is ever cut."""
+def table(report: CostReport, rows: list[CostRow], console: Console) -> Table:
+    """The table with as many columns as fit into the console; no cell is truncated."""
+    # Measured without the console's limit: a table that has to shrink would report that it fits.
     unbounded = console.options.update(max_width=1000)
     for columns in (WIDE_COLUMNS, COLUMNS):
         for gap in (2, 1):
@@ -97,10 +98,10 @@ def table(report: Report, rows: list[Row], console: Console) -> Table:
 
 
 def build(
-    report: Report, rows: list[Row], columns: list[Column], gap: int, wrap: bool = False
+    report: CostReport, rows: list[CostRow], columns: list[Column], gap: int, wrap: bool = False
 ) -> Table:
-    """The table with these columns; `wrap` folds what is too wide."""
-    # The box has a space between columns of its own.
+    """The table with these columns; `wrap` folds cells that are too wide."""
+    # The box already puts one space between columns.
     padding = (0, gap - 1, 0, 0)
     grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=padding, show_edge=False)
     for column in columns:
@@ -116,20 +117,20 @@ def build(
     for row in rows:
         style = "bold" if row is base else "yellow" if row.candidate.textbook else ""
         style = "red" if row.status == "failed" else style
-        # Text, not markup: brackets in a cell are brackets.
+        # As `Text`, because rich would parse brackets in a string as markup.
         grid.add_row(*(Text(c.cell(row, base)) for c in columns), style=style)
     return grid
 
 
-def time_cell(times: Times, row: Row) -> str:
-    """Milliseconds and spread; never a time for a row that failed its check."""
+def time_cell(times: Times, row: CostRow) -> str:
+    """Milliseconds and spread; `-` for a row without a time or with a failed check."""
     if not row.timed():
         return "-"
     spread = "" if times.spread is None else f" ±{100 * times.spread:.0f}%"
     return f"{number(1e3 * times.median)}{spread}"
 
 
-def range_cell(times: Times, row: Row) -> str:
+def range_cell(times: Times, row: CostRow) -> str:
     """Milliseconds and quartiles."""
     if not row.timed():
         return "-"
@@ -137,25 +138,25 @@ def range_cell(times: Times, row: Row) -> str:
     return f"{number(1e3 * times.median)} [{low}, {high}]"
 
 
-def ratio_cell(row: Row, base: Row | None, part: str) -> str:
-    """Times the baseline."""
+def ratio_cell(row: CostRow, base: CostRow | None, part: str) -> str:
+    """The ratio of times over the baseline."""
     if base is None or not (row.timed() and base.timed()):
         return "-"
     return f"{number(getattr(row, part).over(getattr(base, part)).median)}x"
 
 
 def memory_cell(count: int | None) -> str:
-    """MiB."""
+    """Bytes as MiB."""
     return "-" if count is None else number(count / MIB)
 
 
 def error_cell(error: float | None) -> str:
-    """One digit: more would be noise."""
+    """The error with one digit; further digits would be noise."""
     return "-" if error is None else f"{error:.0e}"
 
 
 def count_cell(count: int | None) -> str:
-    """A count in thousands or millions."""
+    """A count abbreviated with k, M or G."""
     if count is None:
         return "-"
     for unit, size in (("G", 10**9), ("M", 10**6), ("k", 10**3)):
@@ -200,14 +201,14 @@ WIDE_COLUMNS = [
 ]
 
 
-def show_left_out(report: Report, console: Console) -> None:
-    """What refused, was skipped or failed, with the reason."""
+def show_left_out(report: CostReport, console: Console) -> None:
+    """Print the scores that refused, were skipped or failed, with their reasons."""
     groups = refusal_groups(report.of("refused"))
     if groups:
         console.print()
-        console.print(Text("What refuses, in the library's own words", style=TITLE))
+        console.print(Text("Scores that refuse this shape", style=TITLE))
     for names, reason in groups:
-        more = " (and so the others)" if len(names) > 1 else ""
+        more = " (the others likewise)" if len(names) > 1 else ""
         bullet(console, "x", f"{listed(names)}: {reason}{more}")
     for status, title in (("skipped", "What was skipped"), ("failed", "What failed its check")):
         rows = report.of(status)  # type: ignore[arg-type] # both are statuses
@@ -219,19 +220,20 @@ def show_left_out(report: Report, console: Console) -> None:
     console.print()
 
 
-def refusal_groups(rows: list[Row]) -> list[tuple[list[str], str]]:
-    """Rows with the same reason, names apart, together; the reason is that of the first."""
+def refusal_groups(rows: list[CostRow]) -> list[tuple[list[str], str]]:
+    """Labels of rows whose reasons differ only in the score's name, with the first row's reason."""
     groups: dict[str, tuple[list[str], str]] = {}
     for row in rows:
+        # The reasons name their own score, as in "score 'dot' needs ...".
         same = row.reason.replace(repr(row.candidate.key), "")
         groups.setdefault(same, ([], row.reason))[0].append(row.candidate.label)
     return list(groups.values())
 
 
-def show_rules(report: Report, console: Console) -> None:
-    """The rule of thumb of every score, once."""
+def show_rules(report: CostReport, console: Console) -> None:
+    """Print the rule of thumb of every score once."""
     console.print(Text("When each is the right one (rules of thumb and their claims)", style=TITLE))
-    rules: dict[str, str] = {}
+    rules: dict[str, str] = {}  # a projected score shares the rule of the plain one
     for row in report.rows:
         rules.setdefault(row.candidate.rule, row.candidate.label)
     margin = max(len(label) for label in rules.values()) + 4
@@ -241,14 +243,14 @@ def show_rules(report: Report, console: Console) -> None:
 
 
 def bullet(console: Console, mark: str, text: str, style: str = "") -> None:
-    """A paragraph behind a mark."""
+    """Print a bullet point."""
     paragraph(console, f" {mark} ", text, style=style)
 
 
 def paragraph(
     console: Console, mark: str, text: str, style: str = "", mark_style: str = ""
 ) -> None:
-    """Wrapped text that hangs beside its mark; rich's own would pad each line with spaces."""
+    """Print wrapped text with a hanging indent. rich's own padding would fill each line with spaces."""
     room = max(console.width - len(mark), 12)
     lines = textwrap.wrap(text, room, break_on_hyphens=False)
     for i, line in enumerate(lines):

@@ -1,34 +1,34 @@
-"""What was measured, as plain values; written to JSON as they are."""
+"""Measured costs as plain values, and their JSON form."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from regard.choosing.cost.candidates import Candidate
+from regard.choosing.cost.candidates import CostCandidate
 from regard.choosing.cost.shape import Shape
 from regard.measuring.times import Times, finite
 
 SCHEMA = "regard.choose/1"
-# `pending` is left only where a run was interrupted.
+# `pending` remains only if a run was interrupted.
 Status = Literal["pending", "measured", "refused", "skipped", "failed"]
 
 
 @dataclass
-class Row:
-    """All that is known of one candidate.
+class CostRow:
+    """Costs and errors of one candidate.
 
     Attributes:
-        status: whether it was measured, and if not, `reason` says why.
+        status: whether it was measured; if not, `reason` says why.
         engine: the engine that ran; "eager" for the textbook.
-        error: of the output against fp64, relative, and `plain_error` that of plain PyTorch in
+        error: relative error of the output against fp64; `plain_error` is that of plain PyTorch in
             the same dtype. `gradient_error` is the worst of all gradients.
         forward: seconds for a forward pass without gradients.
         both: seconds for a forward and a backward pass.
-        forward_memory: bytes at the peak above the inputs, and `both_memory` alike.
+        forward_memory: peak bytes above the inputs in a forward pass; `both_memory` for both passes.
     """
 
-    candidate: Candidate
+    candidate: CostCandidate
     status: Status = "pending"
     reason: str = ""
     engine: str | None = None
@@ -43,11 +43,11 @@ class Row:
     both_memory: int | None = None
 
     def timed(self) -> bool:
-        """Whether there is a time to show: never for a candidate whose check failed."""
+        """Whether there is a time to show; never for a candidate whose error check failed."""
         return self.status == "measured" and bool(self.forward.samples and self.both.samples)
 
-    def as_dict(self, baseline: Row | None) -> dict[str, Any]:
-        """For JSON; times in seconds, memory in bytes."""
+    def as_dict(self, baseline: CostRow | None) -> dict[str, Any]:
+        """Fields for JSON, with times in seconds and memory in bytes."""
         shown = self.timed()
         ratio = shown and baseline is not None and baseline.timed()
         return {
@@ -73,36 +73,36 @@ class Row:
 
 
 @dataclass
-class Report:
-    """One comparison."""
+class CostReport:
+    """The costs of all candidates at one shape."""
 
     shape: Shape
     machine: dict[str, Any]
     seed: int
-    rows: list[Row]
+    rows: list[CostRow]
     notes: list[str] = field(default_factory=list)
     interrupted: bool = False
     seconds: float = 0.0
 
     @property
-    def baseline(self) -> Row | None:
-        """Scaled dot, behind projections where it needs them: what a choice must beat."""
+    def baseline(self) -> CostRow | None:
+        """The row that ratios are over: scaled dot, or projected scaled dot if the plain one refuses."""
         for key in ("scaled_dot", "projected_scaled_dot"):
             row = self.find(key)
             if row is not None and row.status != "refused":
                 return row
         return None
 
-    def find(self, key: str) -> Row | None:
-        """The row of a candidate."""
+    def find(self, key: str) -> CostRow | None:
+        """The row of the candidate with that key, or None."""
         return next((row for row in self.rows if row.candidate.key == key), None)
 
-    def of(self, status: Status) -> list[Row]:
-        """The rows in a status."""
+    def of(self, status: Status) -> list[CostRow]:
+        """The rows with a status."""
         return [row for row in self.rows if row.status == status]
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Fields for JSON."""
         base = self.baseline
         return {
             "schema": SCHEMA,

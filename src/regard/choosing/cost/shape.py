@@ -1,4 +1,7 @@
-"""The shape that scores are compared at, and its one-line spelling `key=value,key=value`."""
+"""The shape at which scores are compared, and its spelling on the command line, `key=value,key=value`.
+
+Nothing here loads torch: the command line and its completion read shapes before torch is imported.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ EXAMPLE = "d_q=256,d_k=128,len=1024,heads=8"
 DTYPES = ("float32", "bfloat16", "float16")
 LARGEST = 2**40
 
-# Every key of the spelling, with what `--help` says of it.
+# Every key of the spelling, with its description in `--help`.
 KEYS = {
     "d_q": "width of a query vector (needed)",
     "d_k": "width of a key vector (default d_q)",
@@ -34,7 +37,7 @@ KEYS = {
 
 
 class ShapeError(ValueError):
-    """A shape that cannot be read; the message names the key, what was given and what works."""
+    """An invalid shape; the message names the key, what was given and what would work."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +45,8 @@ class Shape:
     """Sizes of one attention call.
 
     Query (batch, heads, len_q, d_q), key (batch, key_heads, len_k, d_k) and value (batch,
-    key_heads, len_k, d_v). Each head has vectors of its own, so that scores without parameters
-    can be compared too; a projection costs the same arithmetic on shared ones.
+    key_heads, len_k, d_v). Each head has its own vectors, so scores without parameters can be compared
+    too. A projection costs the same arithmetic as on vectors that heads share.
     """
 
     d_q: int
@@ -62,18 +65,18 @@ class Shape:
 
     @property
     def torch_dtype(self) -> torch.dtype:
-        """The dtype as torch names it."""
-        import torch  # late: the command line reads a shape before it loads torch
+        """The torch dtype."""
+        import torch  # imported here: the command line reads a shape before it loads torch
 
         return getattr(torch, self.dtype)
 
     @property
     def pairs(self) -> int:
-        """Query-key pairs over all heads and sequences."""
+        """Number of query-key pairs over all heads and sequences."""
         return self.batch * self.heads * self.len_q * self.len_k
 
     def __str__(self) -> str:
-        """The spelling that gives this shape, with the keys that a reader needs."""
+        """The spelling from which `parse_shape` reads this shape."""
         same = self.len_q == self.len_k
         lengths = f"len={self.len_q}" if same else f"len_q={self.len_q},len_k={self.len_k}"
         grouped = "" if self.key_heads == self.heads else f",key_heads={self.key_heads}"
@@ -89,10 +92,10 @@ class Shape:
 
 
 def parse_shape(text: str) -> Shape:
-    """Read `key=value,key=value`; see `KEYS`.
+    """The shape spelled `key=value,key=value`; see `KEYS`.
 
     Raises:
-        ShapeError: a key is unknown, twice there or missing, or its value is out of range.
+        ShapeError: a key is unknown, repeated or missing, or its value is out of range.
     """
     given = _split(text)
     sizes = {name: _size(name, value) for name, value in given.items() if name != "dtype"}
@@ -148,7 +151,7 @@ def _size(name: str, value: str) -> int:
             raise _error(f"causal must be 0 or 1, got {value!r}")
         return int(value)
     digits = value.replace("_", "")
-    # The length is bounded first: Python refuses to convert thousands of digits.
+    # Check the number of digits first: `int` raises ValueError for more than 4300.
     if not (digits.isascii() and digits.isdigit() and len(digits) < 20 and int(digits) > 0):
         raise _error(f"{name} must be a positive whole number, got {value!r}")
     if int(digits) > LARGEST:
@@ -167,8 +170,8 @@ def _check(shape: Shape) -> None:
         raise _error(f"key_heads={shape.key_heads} does not divide heads={shape.heads}")
     if shape.causal and shape.len_q > shape.len_k:
         raise _error(
-            f"causal=1 needs len_q <= len_k, got {shape.len_q} and {shape.len_k}: the last query "
-            "sits at the last key, so that the first queries would see nothing"
+            f"causal=1 needs len_q <= len_k, got {shape.len_q} and {shape.len_k}: the last query is "
+            "aligned with the last key, so the first queries would see no key"
         )
 
 

@@ -1,4 +1,4 @@
-"""Inputs of a shape, and a candidate as two functions that can be run and timed."""
+"""Inputs for a shape, and `Workload`: a candidate bound to inputs, with the passes to time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from regard.attention import attention, explain
-from regard.choosing.cost.candidates import Candidate
+from regard.choosing.cost.candidates import CostCandidate
 from regard.choosing.cost.shape import Shape
 from regard.engines.plan import Plan
 from regard.mask import Mask
@@ -18,8 +18,8 @@ from regard.scores import Score
 
 
 @dataclass
-class Inputs:
-    """Standard normal tensors of a shape, the same for every candidate and device."""
+class WorkloadInputs:
+    """Standard normal input tensors for a shape, the same for every candidate and device."""
 
     shape: Shape
     query: Tensor
@@ -29,7 +29,7 @@ class Inputs:
 
     @cached_property
     def keep(self) -> Tensor | None:
-        """The causal mask as booleans, which is how the textbook takes it."""
+        """The causal mask as a boolean tensor, for the textbook formula; None without a mask."""
         s = self.shape
         if not s.causal:
             return None
@@ -38,19 +38,19 @@ class Inputs:
 
     @property
     def mask(self) -> Mask | None:
-        """The causal mask as the library takes it."""
+        """The causal mask as a `Mask`, for the library; None without a mask."""
         return Mask.causal() if self.shape.causal else None
 
 
-def make_inputs(shape: Shape, device: torch.device, seed: int) -> Inputs:
-    """Draw the inputs on the CPU, so that every device gets the same numbers."""
+def make_inputs(shape: Shape, device: torch.device, seed: int) -> WorkloadInputs:
+    """The inputs, drawn on the CPU so that every device gets the same numbers."""
     s, generator = shape, torch.Generator().manual_seed(seed)
 
     def draw(*size: int, grad: bool = True) -> Tensor:
         x = torch.randn(s.batch, *size, generator=generator)
         return x.to(device, s.torch_dtype).requires_grad_(grad)
 
-    return Inputs(
+    return WorkloadInputs(
         shape,
         draw(s.heads, s.len_q, s.d_q),
         draw(s.key_heads, s.len_k, s.d_k),
@@ -59,30 +59,31 @@ def make_inputs(shape: Shape, device: torch.device, seed: int) -> Inputs:
     )
 
 
-def make_score(candidate: Candidate, device: torch.device, seed: int) -> Score:
-    """Build the score; its first weights depend on the seed alone."""
+def make_score(candidate: CostCandidate, device: torch.device, seed: int) -> Score:
+    """The candidate's score, whose initial weights depend only on the seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return candidate.make().to(device, candidate.shape.torch_dtype)
 
 
 class Workload:
-    """One candidate on one set of inputs."""
+    """One candidate bound to one set of inputs."""
 
-    def __init__(self, candidate: Candidate, inputs: Inputs, seed: int) -> None:
+    def __init__(self, candidate: CostCandidate, inputs: WorkloadInputs, seed: int) -> None:
         self.candidate, self.inputs = candidate, inputs
         self.score = make_score(candidate, inputs.query.device, seed)
         self.leaves = [inputs.query, inputs.key, inputs.value, *self.score.parameters()]
 
     def plan(self) -> Plan:
-        """What the library says it would do; raises ValueError where the score refuses."""
+        """The library's plan for this call; raises ValueError if the score refuses the inputs."""
         x = self.inputs
         return explain(x.query, x.key, x.value, self.score, mask=x.mask)
 
     def run(self, query: Tensor | None = None) -> Tensor:
-        """The output; `query` may be fewer rows, to see what the rest would cost."""
+        """The output; `query` may hold fewer rows, to estimate the cost of a full call."""
         x = self.inputs
         if self.candidate.textbook:
+            # Partial queries are the last rows, so they need the last rows of the mask.
             keep = x.keep if query is None or x.keep is None else x.keep[-query.shape[-2] :]
             q = x.query if query is None else query
             return textbook.attention(self.score, q, x.key, x.value, keep)
@@ -90,10 +91,10 @@ class Workload:
         return attention(q, x.key, x.value, self.score, mask=x.mask)
 
     def forward(self) -> None:
-        """A forward pass, as in inference."""
+        """Run a forward pass without gradients, as in inference."""
         with torch.no_grad():
             self.run()
 
     def both(self) -> None:
-        """A forward and a backward pass to the inputs and the parameters."""
+        """Run a forward and a backward pass to the inputs and the parameters."""
         torch.autograd.grad(self.run(), self.leaves, self.inputs.grad)

@@ -1,4 +1,4 @@
-"""The report of `regard choose`: one HTML file that needs nothing else. Needs jinja2 and matplotlib."""
+"""The report of `regard choose`: one self-contained HTML file. Needs jinja2 and matplotlib."""
 
 from __future__ import annotations
 
@@ -25,21 +25,22 @@ FOLDER = Path(__file__).parent
 
 
 def save_verdict(verdict: Verdict, path: str | Path) -> Path:
-    """The report of one comparison from Python."""
+    """Write the report of one verdict of `regard.choose`, and return its path."""
     what = Text("your model and data", "你的模型和数据")
     task = Task("your model", what, partial(Match), [], (1, 1), zh="你的模型")
     return write_report(Suite([Answer(task, verdict)]), Path(path))
 
 
 def write_report(suite: Suite, path: Path) -> Path:
-    """Write it, and return where."""
+    """Write the report of a suite, and return its path."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    # A user's label may hold lone surrogates, which UTF-8 cannot encode.
     write_atomic(path, compose(suite).encode("utf-8", "replace"))
     return path
 
 
 def compose(suite: Suite) -> str:
-    """The report as HTML; everything put into it is escaped."""
+    """The report as HTML; the template escapes everything inserted."""
     entries = [entry(answer, number) for number, answer in enumerate(suite.answers, start=1)]
     done = [(one.task.title, one.verdict) for one in suite.answers if one.verdict is not None]
     named = [claim.id for entry in entries for claim in entry.claims]
@@ -65,5 +66,5 @@ def compose(suite: Suite) -> str:
 
 
 def in_order(name: str) -> tuple[str, int]:
-    """C2 before C10."""
+    """A sort key for claim ids that puts C2 before C10."""
     return name[0], int(name[1:])

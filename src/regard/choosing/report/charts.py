@@ -1,4 +1,4 @@
-"""Quality against cost, and learning curves, as drawings to put into the page."""
+"""The report's drawings: quality against cost, learning curves, and the overview of all tasks."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ class Drawing:
     """A drawing for the page.
 
     Attributes:
-        id: of its caption, by which it is called.
+        id: id of its caption, which labels it for screen readers.
         markup: an `svg` element.
-        width: in its own units; its letters are about 9 high.
+        width: width in its own units, in which letters are about 9 high.
         caption: what it shows.
     """
 
@@ -54,7 +54,7 @@ class Drawing:
 def look(row: CandidateRow, beside: Sequence[CandidateRow] = ()) -> tuple[str, str]:
     """Colour and mark of a score, the same in every figure of the library.
 
-    Of the same score in several hidden widths, shown `beside` it, the narrower ones are paler.
+    If `beside` holds the same score with a wider hidden layer, the colour is paler.
     """
     name = row.candidate.score.replace("_", " ")
     ink, mark = LOOKS.get(name, (ORANGE, "h") if name == "gatv2" else (GREY, "*"))
@@ -70,16 +70,18 @@ def paler(ink: str) -> str:
 
 
 def cost_chart(verdict: Verdict, prefix: str) -> Drawing:
-    """Quality with its interval against the time of a step."""
+    """A drawing of quality, with its interval, against the time of a training step."""
     metric, rows = metric_of(verdict), [r for r in verdict.rows if r.quality and r.cost is not None]
 
     def compose() -> Figure:
         figure, axes = canvas()
         factor = scale(verdict)
+        # The best is drawn last, on top of the others.
         for row in sorted(rows, key=lambda row: row.mean().value):
             assert row.cost is not None
             ink, mark = look(row, rows)
             found = row.mean()
+            # The interval of a single seed is infinite: draw no error bar.
             half = factor * (found.high - found.value) if math.isfinite(found.high) else 0.0
             filled = row.candidate.stabilizer == "none"
             axes.errorbar(
@@ -99,20 +101,21 @@ def cost_chart(verdict: Verdict, prefix: str) -> Drawing:
             f"{heading(metric)} on the test part, with its 95% interval over seeds, against the "
             "time of one training step. Up and to the left is better; open marks have a stabiliser, pale "
             "ones fewer hidden units.",
-            f"测试部分上的{metric.zh}及其对种子的 95% 区间，与训练一步的时间。越靠左上越好；空心标记带有稳定措施，浅色标记的隐藏单元较少。",
+            f"测试部分上的{metric.zh}（及跨种子的 95% 区间）与训练一步的耗时。越靠左上越好；空心标记带有稳定措施，浅色标记的隐藏单元较少。",
         ),
         [STEP, unit(verdict), *(row.candidate.label for row in rows)],
     )
 
 
 def curve_chart(verdict: Verdict, prefix: str) -> Drawing:
-    """Quality on the validation part against steps, for all that were trained."""
+    """A drawing of quality on the validation part against steps, for every trained candidate."""
     metric = metric_of(verdict)
 
     def compose() -> Figure:
         figure, axes = canvas()
         factor = scale(verdict)
         for row in verdict.rows:
+            # A diverged point, at -1e30, would flatten all curves.
             points = [(step, factor * value) for step, value in row.curve if value > DIVERGED]
             if not points:
                 continue
@@ -131,16 +134,19 @@ def curve_chart(verdict: Verdict, prefix: str) -> Drawing:
         compose,
         f"{prefix}-curve",
         Text(
-            f"{heading(metric)} on the validation part while training: finalists as the mean over "
-            "seeds, the others, thin, as far as the search let them come.",
-            f"训练中验证部分上的{metric.zh}：决赛者为各种子的平均，其余（细线）画到搜索让它们停下为止。",
+            f"{heading(metric)} on the validation part during training. Finalists are means over seeds; "
+            "the others, drawn thin, end where the search dropped them.",
+            f"训练过程中验证部分上的{metric.zh}：决赛候选为各种子的平均，其余（细线）止于搜索淘汰它们之处。",
         ),
         [STEPS, unit(verdict), *(row.candidate.label for row in verdict.rows)],
     )
 
 
 def overview_chart(named: Sequence[tuple[Text, Verdict]]) -> Drawing | None:
-    """All tasks in one: what each alternative gains over scaled dot, beside what a step costs."""
+    """A drawing of all tasks: the lead of each alternative over scaled dot, and its step time.
+
+    None if fewer than two tasks have a metric in points.
+    """
     named = [(name, verdict) for name, verdict in named if verdict.metric in SHARES]
     marks = [
         Mark(y, verdict, row, found)
@@ -179,9 +185,9 @@ def overview_chart(named: Sequence[tuple[Text, Verdict]]) -> Drawing | None:
         compose,
         "overview",
         Text(
-            "What each finalist gains over scaled dot, with its 95% interval, and how many times the time "
-            "of a training step it takes; large marks win, open ones have a stabiliser.",
-            "各决赛者比缩放点积高多少（及 95% 区间），训练一步的时间是它的几倍；大标记为胜者，空心标记带有稳定措施。",
+            "The lead of each finalist over scaled dot, with its 95% interval, and the time of its training "
+            "step over scaled dot's. Large marks are winners, open ones have a stabiliser.",
+            "各决赛候选比缩放点积高多少（及 95% 区间），以及训练一步的耗时是缩放点积的几倍；大标记为胜者，空心标记带有稳定措施。",
         ),
         [OVER_NULL, TIMES_NULL, *(name for name, _ in named), *(mark.kind for mark in marks)],
     )
@@ -189,7 +195,7 @@ def overview_chart(named: Sequence[tuple[Text, Verdict]]) -> Drawing | None:
 
 @dataclass(frozen=True)
 class Mark:
-    """One finalist in the overview: in the row of its task, its lead over scaled dot."""
+    """One finalist in the overview: the row of its task and its lead over scaled dot."""
 
     y: int
     verdict: Verdict
@@ -198,16 +204,16 @@ class Mark:
 
     @property
     def wins(self) -> bool:
-        """It is surely better."""
+        """Whether it is the winner of a decided comparison."""
         return not undecided(self.verdict) and self.row.candidate.name == self.verdict.winner
 
     @property
     def kind(self) -> Text:
-        """Its score, without sizes."""
+        """The name of its score, without sizes."""
         return LABELS.get(self.row.candidate.score, self.row.candidate.label)
 
     def draw(self, gain: Axes, cost: Axes) -> None:
-        """In both panels."""
+        """Draw the mark in both panels."""
         ink, shape = look(self.row)
         size, alpha = (8, 1.0) if self.wins else (5, 0.6)
         filled = ink if self.row.candidate.stabilizer == "none" else "white"
@@ -220,13 +226,13 @@ class Mark:
                 axes.plot(x, self.y, marker=shape, color=ink, ms=size, mfc=filled, alpha=alpha)
 
     def handle(self) -> Line2D:
-        """For the legend."""
+        """The entry in the legend."""
         ink, shape = look(self.row)
         return Line2D([], [], color=ink, marker=shape, ls="", ms=6, label=safe(self.kind.en))
 
 
 def canvas() -> tuple[Figure, Axes]:
-    """A figure of one panel."""
+    """A figure with one panel."""
     figure = Figure(figsize=SIZE, layout="constrained")
     axes = figure.add_subplot()
     plain(axes)
@@ -234,14 +240,14 @@ def canvas() -> tuple[Figure, Axes]:
 
 
 def plain(axes: Axes) -> None:
-    """A light grid and no frame."""
+    """Style the axes with a light grid and no frame."""
     axes.grid(color=FAINT, lw=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
 
 
 def log_times(axes: Axes, times: list[float]) -> None:
-    """A logarithmic axis of times, with ticks where they lie in one decade too."""
+    """Make the axis of times logarithmic, with ticks even if all times lie in one decade."""
     axes.set_xscale("log")
     axes.set_xlim(min(times) / 1.4, max(times) * 1.4)
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: tick(seconds(x))))
@@ -251,29 +257,29 @@ def log_times(axes: Axes, times: list[float]) -> None:
 
 
 def legend(figure: Figure, axes: Axes) -> None:
-    """Below the drawing: no curve is hidden by it, and a narrow screen shows both."""
+    """Add a legend below the drawing, where it hides no curve and fits a narrow screen."""
     handles, labels = axes.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False, fontsize=7.5)
 
 
 def safe(text: str) -> str:
-    """A name of the user's as it is: a dollar begins no formula, an underscore hides nothing."""
+    """A user's name escaped for matplotlib: `$` starts a formula, a leading `_` hides the label."""
     text = text.replace("$", r"\$")
     return f"\N{ZERO WIDTH SPACE}{text}" if text.startswith("_") else text
 
 
 def scale(verdict: Verdict) -> float:
-    """To hundredths where the metric is a share."""
+    """The factor of the metric's axis: 100 for a share, shown as percent, else 1."""
     return 100.0 if verdict.metric in SHARES else 1.0
 
 
 def heading(metric: Text) -> str:
-    """With a large first letter; the others stay, as in NDCG."""
+    """The metric's name with a capital first letter; `capitalize` would lower the rest of NDCG."""
     return metric.en[:1].upper() + metric.en[1:]
 
 
 def unit(verdict: Verdict) -> Text:
-    """The name of the axis."""
+    """The label of the metric's axis."""
     metric = metric_of(verdict)
     if verdict.metric not in SHARES:
         return metric
@@ -283,7 +289,7 @@ def unit(verdict: Verdict) -> Text:
 def drawing(compose: Callable[[], Figure], name: str, caption: Text, labels: list[Text]) -> Drawing:
     """The drawing with its labels in both languages."""
     with warnings.catch_warnings():
-        # SVG has its letters as text: the reader's fonts draw them where ours cannot.
+        # SVG keeps letters as text, so the reader's fonts draw glyphs that ours lack.
         warnings.filterwarnings("ignore", "Glyph .* missing from font")
         svg = render(compose, suffixes=["svg"])["svg"].decode()
     svg = inline(svg, name, aria_labelledby=f"{name}-caption")

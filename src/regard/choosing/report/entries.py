@@ -1,4 +1,4 @@
-"""What the report says of each task, before it becomes HTML. Every text is English and Chinese."""
+"""The contents of the report for each task, in English and Chinese, before they become HTML."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ STABILIZERS = ("ClippedKeys", "Normalized", "SoftCapped", "Tempered", "UnitKeys"
 
 @dataclass(frozen=True)
 class Line:
-    """One candidate in the tables."""
+    """One candidate's line in the tables of candidates and vitals."""
 
     label: Text
     quality: str
@@ -55,13 +55,13 @@ class Line:
 
     @property
     def seen(self) -> bool:
-        """The doctor looked at it, or tried to."""
+        """Whether the doctor examined this candidate, or tried to."""
         return bool(self.notes) or any(value != "-" for value in self.vitals)
 
 
 @dataclass(frozen=True)
 class AnswerEntry:
-    """One task."""
+    """The report's section on one task."""
 
     id: str
     name: Text
@@ -81,7 +81,7 @@ class AnswerEntry:
 
 
 def entry(answer: Answer, place: int) -> AnswerEntry:
-    """What is said of a task."""
+    """The section on a task; `place` numbers the tasks from 1."""
     task, verdict = answer.task, answer.verdict
     name = f"task-{place}"
     if verdict is None:
@@ -111,7 +111,7 @@ def entry(answer: Answer, place: int) -> AnswerEntry:
 
 
 def how(verdict: Verdict) -> Text:
-    """How much was trained."""
+    """The numbers of seeds, steps and trainings, the rates and the duration."""
     settings, facts = verdict.facts["settings"], verdict.facts
     seeds, steps = len(verdict.seeds), settings["steps"]
     rates = ", ".join(f"{rate:g}" for rate in settings["rates"])
@@ -123,12 +123,12 @@ def how(verdict: Verdict) -> Text:
 
 
 def vitals(row: CandidateRow) -> dict[str, float]:
-    """The doctor's numbers, where it looked."""
+    """The doctor's numbers for a candidate; empty if it was not examined."""
     return row.vitals.get("vitals", {}) if row.vitals else {}
 
 
 def line(verdict: Verdict, row: CandidateRow, shown: list[str]) -> Line:
-    """One candidate."""
+    """The line of one candidate."""
     cost, own, seen = row.cost, vitals(row), row.vitals or {}
     found = [finding(one) for one in seen.get("findings", [])]
     return Line(
@@ -140,6 +140,7 @@ def line(verdict: Verdict, row: CandidateRow, shown: list[str]) -> Line:
         "-" if cost is None else f"{cost.parameters:,}",
         "-" if row.rate is None else f"{row.rate:g}",
         standing(verdict, row),
+        # Scaled dot is recommended for now if nothing was decided, but it has not won.
         row.candidate.name == verdict.winner and not undecided(verdict),
         [vital_number(own[vital]) if vital in own else "-" for vital in shown],
         list(dict.fromkeys(found)),
@@ -148,29 +149,29 @@ def line(verdict: Verdict, row: CandidateRow, shown: list[str]) -> Line:
 
 
 def finding(told: Mapping[str, str]) -> Text:
-    """Its title, in English where the Chinese one is not known."""
+    """The title of a finding; its Chinese text is English if no translation is known."""
     return Text(told["title"], FINDINGS.get(told.get("disease", ""), told["title"]))
 
 
 def vital_number(value: float) -> str:
-    """Three digits, signs kept."""
+    """A vital with three digits and its sign."""
     return f"−{number(-value)}" if value < 0 else number(value)
 
 
 def ahead(verdict: Verdict, row: CandidateRow) -> Text:
-    """Over scaled dot, with the interval."""
+    """The lead over scaled dot with its interval; a dash for candidates without one."""
     found = verdict.over(row)
     return NONE if found is None else spread(verdict, found)
 
 
 def claims(names: tuple[str, ...]) -> list[ClaimSummary]:
-    """What is known of these claims."""
+    """The summaries of these claims; unknown ids are left out."""
     known = claim_summaries()
     return [known[name] for name in names if name in known]
 
 
 def paste(code: str) -> str:
-    """Python that runs as it stands."""
+    """Python code that runs as it stands: imports, the score and how to call it."""
     if code.startswith("#"):
         return code
     names = [name for name in STABILIZERS if f"{name}(" in code]
@@ -180,9 +181,10 @@ def paste(code: str) -> str:
 
 
 def versions(suite: Suite) -> list[tuple[str, Any]]:
-    """What it was measured on."""
+    """The machine and versions, as name and value."""
     for answer in suite.answers:
         if answer.verdict is not None:
             known = answer.verdict.facts["machine"]
+            # The load at the start says little about a run of minutes.
             return [(key, value) for key, value in known.items() if key != "load"]
     return []

@@ -1,10 +1,10 @@
-"""The first screen: the recommendation for all tasks in two sentences, and additive on this machine."""
+"""The report's first screen: the recommendation for all tasks, and additive attention on this machine."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from regard.choosing.cost import Report
+from regard.choosing.cost import CostReport
 from regard.choosing.report.words import FIRST, WORDS
 from regard.choosing.suite import Answer, Suite
 from regard.choosing.training.candidates import LABELS, kind_of
@@ -16,7 +16,7 @@ from regard.text import Text
 
 
 def summary(suite: Suite) -> list[Text]:
-    """Two sentences for all tasks; of one task its own."""
+    """The recommendation for all tasks; with one task, the sentences of its verdict."""
     every = [(one, one.verdict) for one in suite.answers if one.verdict is not None]
     if len(suite.answers) == 1 and every:
         return recommendation(every[0][1])
@@ -33,17 +33,19 @@ def summary(suite: Suite) -> list[Text]:
 
 
 def nothing_learned(answers: Sequence[Answer]) -> Text:
-    """Where the best is no better than guessing."""
+    """A sentence about tasks on which the best candidate is no better than guessing."""
     names = titles(answers)
     return Text(
         f"No score learned anything for {names.en}: the best is no better than guessing. Check that "
         "target belongs to query and key.",
-        f"{names.zh}上没有任何打分学到东西：最好的也不比瞎猜好。请检查 target 是否与 query 和 key 对应。",
+        f"{names.zh}上没有任何打分函数学到东西：最好的也不比瞎猜好。请检查 target 是否与 query 和 key 对应。",
     )
 
 
 def changes(won: Sequence[tuple[Answer, Verdict]]) -> Text:
-    """Which score for which data, by how much."""
+    """A sentence that names the winning score for each task and its lead."""
+    # Tasks with the same winner are named together; sizes, such as hidden widths, do not tell winners
+    # apart here.
     kinds: dict[Text, list[tuple[Answer, Verdict]]] = {}
     for answer, verdict in won:
         winner = verdict.row(verdict.winner).candidate
@@ -57,12 +59,12 @@ def changes(won: Sequence[tuple[Answer, Verdict]]) -> Text:
     cost = costs([verdict for _, verdict in won])
     return Text(
         f"Change from scaled dot to {listed([text.en for text in told])}{cost.en}.",
-        f"这些情况换掉缩放点积：{'；'.join(text.zh for text in told)}{cost.zh}。",
+        f"以下情况不用缩放点积：{'；'.join(text.zh for text in told)}{cost.zh}。",
     )
 
 
 def gains(verdicts: Sequence[Verdict]) -> Text:
-    """From the smallest to the largest lead, where they can be compared."""
+    """The range of leads in points; empty if the metrics are not shares and cannot be compared."""
     leads = [100 * one.over_null.value for one in verdicts if one.over_null is not None]
     if not leads or any(one.metric not in SHARES for one in verdicts):
         return Text("", "")
@@ -71,17 +73,17 @@ def gains(verdicts: Sequence[Verdict]) -> Text:
 
 
 def stays(kept: Sequence[tuple[Answer, Verdict]]) -> Text:
-    """Where scaled dot stays."""
+    """A sentence about tasks for which scaled dot remains the choice."""
     names, matters = titles([answer for answer, _ in kept]), thresholds([v for _, v in kept])
     return Text(
-        f"Stay with scaled dot for {names.en}: no alternative beats it there by more than noise and "
-        f"by as much as matters ({matters.en}).",
-        f"{names.zh}仍用缩放点积：没有替代者胜过它的幅度既超出噪声又要紧（{matters.zh}）。",
+        f"Stay with scaled dot for {names.en}: no alternative has a lead there that exceeds noise and "
+        f"is large enough to matter ({matters.en}).",
+        f"{names.zh}仍用缩放点积：没有替代者的领先幅度既超出噪声、又达到实质差异（{matters.zh}）。",
     )
 
 
 def not_decided(pairs: Sequence[tuple[Answer, Verdict]]) -> Text:
-    """Where the intervals are too wide to say, and what to do."""
+    """A sentence about tasks whose intervals are too wide for a decision, and what to do."""
     names, matters = titles([answer for answer, _ in pairs]), thresholds([v for _, v in pairs])
     needs = [verdict.seeds_to_decide for _, verdict in pairs]
     known = [need for need in needs if need is not None]
@@ -92,32 +94,33 @@ def not_decided(pairs: Sequence[tuple[Answer, Verdict]]) -> Text:
         seeds = Text(f" (more than {MOST_SEEDS})", f"（超过 {MOST_SEEDS} 个）")
     return Text(
         f"Not decided for {names.en}: a difference that matters ({matters.en}) is neither shown nor "
-        f"ruled out. Use scaled dot meanwhile; more seeds{seeds.en} or longer trainings (--steps) tell.",
-        f"{names.zh}未能判定：要紧的差别（{matters.zh}）既未得到证实，也不能排除。暂用缩放点积；"
-        f"增加种子{seeds.zh}或加长训练（--steps）才能判定。",
+        f"ruled out. Use scaled dot for now; more seeds{seeds.en} or longer trainings (--steps) may "
+        "decide it.",
+        f"{names.zh}未能判定：实质差异（{matters.zh}）既未得到证实，也不能排除。暂用缩放点积；"
+        f"增加种子{seeds.zh}或加长训练（--steps）可能得出结论。",
     )
 
 
 def fair(suite: Suite) -> Text:
-    """What it takes to win."""
+    """How the comparison was made fair, and the smallest difference that matters."""
     verdicts = [one.verdict for one in suite.answers if one.verdict is not None]
     if not verdicts:
         return WORDS["fair"]
     matters = thresholds(verdicts)
     return Text(
-        f"{WORDS['fair'].en} What matters: {matters.en} or more.",
-        f"{WORDS['fair'].zh}要紧是指 {matters.zh}或更多。",
+        f"{WORDS['fair'].en} The smallest difference that matters is {matters.en}.",
+        f"{WORDS['fair'].zh}实质差异指不低于 {matters.zh}。",
     )
 
 
 def thresholds(verdicts: Sequence[Verdict]) -> Text:
-    """The differences that matter, each once."""
+    """The smallest differences that matter, each once."""
     found = list(dict.fromkeys(enough(verdict) for verdict in verdicts))
     return Text(" or ".join(text.en for text in found), "或 ".join(text.zh for text in found))
 
 
 def costs(verdicts: Sequence[Verdict]) -> Text:
-    """How many times the time of scaled dot a step of the winners takes."""
+    """The range of the winners' step times over scaled dot's; empty if they are unknown."""
     found = [one.times_null(one.row(one.winner)) for one in verdicts]
     ratios = [ratio for ratio in found if ratio is not None]
     if not ratios:
@@ -125,26 +128,26 @@ def costs(verdicts: Sequence[Verdict]) -> Text:
     ends = dict.fromkeys(number(x) for x in (min(ratios), max(ratios)))
     return Text(
         f"; a training step of these takes {' to '.join(ends)} times the time of scaled dot",
-        f"；它们训练一步的时间是缩放点积的 {' 到 '.join(ends)} 倍",
+        f"；它们训练一步的耗时是缩放点积的 {' 到 '.join(ends)} 倍",
     )
 
 
 def unanswered(failed: Sequence[Answer]) -> Text:
-    """Tasks without a verdict."""
+    """A sentence about tasks without a verdict."""
     names = titles(failed)
     return Text(f"There is no verdict for {names.en}.", f"{names.zh}没有结论。")
 
 
 def titles(answers: Sequence[Answer]) -> Text:
-    """The names of tasks."""
+    """The titles of tasks as a list in words."""
     if not answers:
         return Text("", "")
     found = [answer.task.title for answer in answers]
     return Text(listed([text.en for text in found]), "、".join(text.zh for text in found))
 
 
-def textbook_ratio(report: Report | None) -> Text | None:
-    """How many times the time of ours the textbook's takes, by rounds; None where it is not known."""
+def textbook_ratio(report: CostReport | None) -> Text | None:
+    """The textbook's time over ours, as the median of paired ratios; None if a time is missing."""
     theirs, ours = (
         report.find(name) if report else None for name in ("textbook_additive", "additive")
     )
@@ -152,14 +155,14 @@ def textbook_ratio(report: Report | None) -> Text | None:
         return None
     ratio = number(theirs.both.over(ours.both).median)
     return Text(
-        f"The textbook's takes {ratio} times the time of ours: the median of ratios, each of two calls "
-        "that were timed one after the other. Times in the table are medians of their own.",
-        f"教科书写法的时间是我们的 {ratio} 倍：逐对先后计时之比的中位数。表中的时间是各自的中位数。",
+        f"The textbook's takes {ratio} times the time of ours: the median of the ratios of calls timed one "
+        "after the other. Each time in the table is a median by itself.",
+        f"教科书写法的耗时是本库的 {ratio} 倍：逐轮先后计时之比的中位数。表中的耗时是各自的中位数。",
     )
 
 
-def first_rows(report: Report | None) -> list[tuple[Text, str, str, str]]:
-    """Textbook additive against ours: name, time, memory, error."""
+def first_rows(report: CostReport | None) -> list[tuple[Text, str, str, str]]:
+    """Rows of the first table: label, time, memory and error of textbook additive, ours, scaled dot."""
     if report is None:
         return []
     found = []

@@ -1,1 +1,4 @@
-"""What `regard choose` tries the scores on: made-up tasks with a known answer, real data, and yours."""
+"""The data on which `regard choose` compares scores.
+
+`embedded.py` holds synthetic tasks with a known answer, `real.py` real data, `files.py` the user's file.
+"""

@@ -1,6 +1,6 @@
-"""The tasks that come with the library: one for each property of data that decides about a score.
+"""The built-in tasks: one for each property of data that decides which score is best.
 
-All but the digits are made up, and their best answer is known.
+All but the digits are synthetic, and their best score is known.
 """
 
 from __future__ import annotations
@@ -23,31 +23,32 @@ from regard.synthetic.views import Views
 from regard.synthetic.volumes import Volumes
 from regard.text import Text
 
-# Every candidate gets these; tasks name the candidates that are worth the time of a first look.
+# Options that all tasks share. Each task lists only the candidates that are informative for it, so that
+# `regard choose` without a file takes about a minute.
 COMMON: dict[str, Any] = {
     "rates": (3e-3, 1e-2, 3e-2),
     "hidden": (16,),
     "finalists": 3,
     "matters": 0.02,
 }
-ROWS = (4096, 512, 1024)  # to learn from, to choose the rate by, to report
+ROWS = (4096, 512, 1024)  # rows to train on, to choose the rate by, to test on
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """Data of a task for each seed: a world of its own, so that intervals speak of all such worlds."""
+    """Draws new data for every seed, so that intervals cover the variation of the task itself too."""
 
     sampler: Any
     rows: tuple[int, int, int] = ROWS
 
     def __call__(self, seed: int) -> list[tuple[Tensor, ...]]:
-        """Three parts."""
+        """The train, validation and test parts of a seed."""
         generator = torch.Generator().manual_seed(DATA_SEEDS + seed)
         return [self.sampler.sample(count, generator) for count in self.rows]
 
 
 def lookup() -> Task:
-    """The query is a noisy copy of a key."""
+    """A task whose query is a noisy copy of a key."""
     task = Lookup(dim=16, keys=8, labels=8)
     return Task(
         "look-up", Text("query and key are alike", "查询与键同类"),
@@ -59,7 +60,7 @@ def lookup() -> Task:
 
 
 def nonlinear() -> Task:
-    """The query shows sizes without signs: no matrix relates it to the key."""
+    """A task whose query holds absolute values only, so no matrix relates it to the key."""
     task = Views(shared=4, query_dim=16, key_dim=16, noise=0.3, shown="folded")
     return Task(
         "non-linear match", Text("no matrix relates query and key", "没有矩阵能把查询与键联系起来"),
@@ -71,7 +72,7 @@ def nonlinear() -> Task:
 
 
 def unlike_dims() -> Task:
-    """Two views of one thing, 48 and 12 numbers wide."""
+    """A task with query and key as two views of one latent vector, 48 and 12 numbers wide."""
     task = Views(shared=4, query_dim=48, key_dim=12, noise=0.2)
     return Task(
         "unlike dims", Text("query and key differ in width, a matrix relates them", "查询与键宽度不同，由矩阵相联系"),
@@ -83,10 +84,10 @@ def unlike_dims() -> Task:
 
 
 def hijack() -> Task:
-    """Keys of wildly different lengths; only directions count."""
+    """A task with keys of very different norms, of which only the directions matter."""
     task = Volumes(latent=8, query_dim=16, key_dim=16, keys=8, spread=2.0)
     return Task(
-        "heavy-tailed norms", Text("a few keys are far longer than the others, which means nothing", "少数键比其余的长得多，而长度没有意义"),
+        "heavy-tailed norms", Text("a few keys are far longer than the others, which means nothing", "少数键远长于其余的键，而长度没有意义"),
         Match, Drawn(task), (16, 16), ("G1", "G2", "C6", "C9"),
         {**COMMON, "width": 16, "steps": 300,
          "scores": ("scaled_dot", "cosine", "additive")},
@@ -95,7 +96,7 @@ def hijack() -> Task:
 
 
 def long_range() -> Task:
-    """One key in hundreds is right."""
+    """A task in which one of 64 keys is right."""
     task = Lookup(dim=16, keys=64, labels=4, noise=0.1)
     return Task(
         "long range", Text("one key among 64 is right", "64 个键里只有一个是对的"),
@@ -108,7 +109,7 @@ def long_range() -> Task:
 
 
 def two_criteria() -> Task:
-    """The query asks for one key by each of two criteria."""
+    """A task whose query asks for two keys, one by each of two criteria."""
     task = Criteria(spaces=2, dim=4, keys=8, labels=4)
     return Task(
         "two criteria", Text("a query asks for two things at once", "一个查询同时问两件事"),
@@ -131,5 +132,5 @@ MADE: dict[str, Callable[[], Task]] = {
 
 
 def all_tasks() -> list[Task]:
-    """Those of this file, and those of the data folder that `REGARD_DATA` names."""
+    """The tasks of this file, and those of the data folder that `REGARD_DATA` names."""
     return [make() for make in MADE.values()] + folder_tasks()

@@ -1,12 +1,12 @@
-"""`--data FILE`: arrays query, key, (value) and target from .npz, .safetensors or .parquet.
+"""The task in a user's file (`--data FILE`): .npz, .safetensors or .parquet with these arrays.
 
-N rows, n keys of each row, D_q and D_k dims of a query and of a key, D_v of a value.
+N rows, n keys per row, D_q, D_k and D_v dims of a query, a key and a value.
 
     query (N, D_q)
-    key (N, n, D_k), or (n, D_k), the same keys for every row
-    value (N, n, D_v) or (n, D_v), where the answer is made of what keys carry
+    key (N, n, D_k), or (n, D_k) if all rows share the keys
+    value (N, n, D_v) or (n, D_v); optional, if the answer is computed from what keys carry
     target with a value: (N,) classes or numbers, or (N, m) numbers
-    target without one: (N,) which key is right, or (N, n) how relevant each key is
+    target without a value: (N,) index of the right key, or (N, n) relevance of each key
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ MOST_CLASSES = 1000
 
 
 def read_task(path: Path, kind: str = "auto") -> Task:
-    """The task that a file holds.
+    """The task in a file; `kind` is "auto" or a key of `KINDS_OF_DATA`.
 
     Raises:
-        ChooseError: the file cannot be read, or what it holds is no task; one sentence says why.
+        ChooseError: the file cannot be read, or its arrays do not form a task.
     """
     arrays = check_shapes(read_tensors(path), path)
     kind = check_kind(arrays, kind, path)
@@ -51,6 +51,7 @@ def read_task(path: Path, kind: str = "auto") -> Task:
     if value is not None:
         target, outputs = answers(target, kind)
         build = partial(ReadValue, value_dim=value.shape[-1], outputs=outputs, width=32)
+    # Projections as wide as the narrower side, but at most 64, to keep trainings short.
     wide = max(min(*dims, 64), 4)
     return Task(
         printable(path.name), KINDS_OF_DATA[kind], build, cut(inputs, target), dims,
@@ -59,20 +60,25 @@ def read_task(path: Path, kind: str = "auto") -> Task:
 
 
 def check_shapes(arrays: dict[str, Tensor], path: Path) -> dict[str, Tensor]:
-    """Sizes that go together; keys and values that all rows share are given to each."""
+    """The arrays with consistent shapes; keys and values that all rows share are expanded to each row.
+
+    Raises:
+        ChooseError: the shapes do not fit together.
+    """
     query, target = arrays["query"], arrays["target"]
     rows = len(query) if query.ndim else 0
     if query.ndim != 2:
         raise ChooseError(f"{shown(path)}: query must be (rows, dim), got {tuple(query.shape)}")
     if rows < FEWEST_ROWS:
         raise ChooseError(
-            f"{shown(path)}: {rows} rows are too few to learn and test on; {FEWEST_ROWS} do"
+            f"{shown(path)}: {rows} rows are too few to train and test on; give at least {FEWEST_ROWS}"
         )
     for name in ("key", "value"):
         x = arrays.get(name)
         if x is None:
             continue
         if x.ndim == 2:
+            # A view, but the parts of the data are copies: count the memory before they are made.
             x = arrays[name] = x.expand(rows, *x.shape)
             what = f" for {name}, {' x '.join(map(str, x.shape))} numbers when every row has it"
             check_size(x.numel() * x.element_size(), path, what)
@@ -97,7 +103,11 @@ def check_shapes(arrays: dict[str, Tensor], path: Path) -> dict[str, Tensor]:
 
 
 def check_kind(arrays: dict[str, Tensor], kind: str, path: Path) -> str:
-    """Which kind of task it is, and that the target suits it."""
+    """The kind of task, after checking that the target suits it.
+
+    Raises:
+        ChooseError: the target does not suit the requested kind, or holds nothing to learn.
+    """
     target, keys = arrays["target"], arrays["key"].shape[1]
     whole = not target.is_floating_point()
     if "value" not in arrays:
@@ -109,14 +119,14 @@ def check_kind(arrays: dict[str, Tensor], kind: str, path: Path) -> str:
     if kind not in allowed:
         raise ChooseError(
             f"{shown(path)}: {kind} does not go with its target of shape {tuple(target.shape)} "
-            f"{'and' if 'value' in arrays else 'without'} a value; that is {natural}"
+            f"{'and' if 'value' in arrays else 'without'} a value; that is a task of {natural}"
         )
     if kind == "classification":
         check_classes(target, None if "value" in arrays else keys, path)
     elif kind == "ranking" and (target.shape[1] != keys or bool((target < 0).any())):
         raise ChooseError(
-            f"{shown(path)}: a target for ranking is ({len(target)}, {keys}) relevances of 0 and up, got "
-            f"{tuple(target.shape)} from {float(target.min()):g}"
+            f"{shown(path)}: a target for ranking must be ({len(target)}, {keys}) relevances of 0 or more, "
+            f"got {tuple(target.shape)} with a smallest value of {float(target.min()):g}"
         )
     if float(target.float().std()) == 0:
         raise ChooseError(
@@ -126,7 +136,7 @@ def check_kind(arrays: dict[str, Tensor], kind: str, path: Path) -> str:
 
 
 def check_classes(target: Tensor, keys: int | None, path: Path) -> None:
-    """Whole numbers from 0, at least two of them."""
+    """Raise ChooseError unless the target holds at least two classes, whole numbers from 0."""
     if target.is_floating_point():
         raise ChooseError(
             f"{shown(path)}: classes are whole numbers, but target holds {target.dtype}"
@@ -149,7 +159,7 @@ def check_classes(target: Tensor, keys: int | None, path: Path) -> None:
 
 
 def answers(target: Tensor, kind: str) -> tuple[Tensor, int]:
-    """The target as the model gives it, and how many numbers one answer has."""
+    """The target in the shape of the model's output, and the number of outputs of one answer."""
     if kind == "classification":
         return target.long(), int(target.max()) + 1
     target = target.float().reshape(len(target), -1)
@@ -157,8 +167,9 @@ def answers(target: Tensor, kind: str) -> tuple[Tensor, int]:
 
 
 def cut(inputs: tuple[Tensor, ...], target: Tensor) -> list[tuple[Tensor, ...]]:
-    """Rows at random: 60 of a hundred to learn from, 20 to choose the rate by, 20 to report."""
+    """Random parts of the rows: 60% to train on, 20% to choose the rate by, 20% to test on."""
     rows = len(target)
+    # A fixed seed: a resumed run must see the same parts.
     order = torch.randperm(rows, generator=torch.Generator().manual_seed(0))
     ends = (order[: int(0.6 * rows)], order[int(0.6 * rows) : int(0.8 * rows)])
     parts = (*ends, order[int(0.8 * rows) :])

@@ -1,4 +1,4 @@
-"""The models that `regard choose` builds by itself: one query, n keys, a score between them.
+"""The models of the built-in tasks and of `--data`: one query, n keys, and a score between them.
 
 B batch, n keys, D_q and D_k dims of a query and of a key, D_v of a value, H heads.
 """
@@ -12,12 +12,12 @@ import regard
 from regard import Score
 from regard.engines.reference import raw_scores
 
-# Up to this many numbers between queries and keys plain PyTorch is faster than any kernel.
+# Up to this many numbers of keys over all heads, plain PyTorch is faster than a kernel.
 SMALL = 2**21
 
 
 class Match(nn.Module):
-    """Which key matches: the scores are the logits, the mean over heads."""
+    """Picks the matching key: the scores, averaged over heads, are the logits."""
 
     def __init__(self, score: Score) -> None:
         super().__init__()
@@ -25,18 +25,20 @@ class Match(nn.Module):
 
     def forward(self, query: Tensor, key: Tensor) -> Tensor:
         """Query (B, D_q), keys (B, n, D_k) to logits (B, n)."""
+        # The logits are the scores before softmax, so `raw_scores` is used instead of an attention call,
+        # and the soft cap is applied here.
         form = self.score.lower(query[:, None, None], key.unsqueeze(-3))
         logits = raw_scores(form, query.dtype).squeeze(-2).mean(-2)
         cap = self.score.softcap
         return logits if cap is None else cap * torch.tanh(logits / cap)
 
     def attending(self) -> nn.Module:
-        """The same score in an attention call, for the doctor to see."""
+        """A model that attends with the same score, for the doctor, which only sees attention calls."""
         return Attending(self.score)
 
 
 class Attending(nn.Module):
-    """Attention of a score over its own keys."""
+    """Attention with a score, in which the keys are also the values."""
 
     def __init__(self, score: Score) -> None:
         super().__init__()
@@ -50,14 +52,14 @@ class Attending(nn.Module):
 
 
 class ReadValue(nn.Module):
-    """What the matching keys say: attention over n keys, read out by one linear layer.
+    """Attention over n keys, whose output a linear layer turns into the answer.
 
     Args:
-        score: whose heads are the model's.
+        score: the score; its heads are the model's heads.
         value_dim: D_v.
         outputs: classes or numbers of one answer.
-        answers: how many answers there are; 1 leaves that dim out.
-        width: of the values of all heads together.
+        answers: number of answers; with 1 the output has no dim for them.
+        width: width of the projected values over all heads.
     """
 
     def __init__(

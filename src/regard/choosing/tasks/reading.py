@@ -1,4 +1,7 @@
-"""Arrays from .npz, .safetensors and .parquet as tensors of finite numbers. Files come from anybody."""
+"""Reads arrays from .npz, .safetensors and .parquet as tensors of finite numbers.
+
+Files are untrusted: no pickled object is loaded, and sizes are checked before memory is allocated.
+"""
 
 from __future__ import annotations
 
@@ -16,23 +19,27 @@ from regard.choosing.training.errors import ChooseError
 from regard.measuring import memory
 from regard.measuring.graphs import first_line
 
-# Arrays may take this part of the free memory: they are copied a few times.
+# Arrays may take this fraction of the free memory, because they are copied a few times.
 SHARE = 0.2
-WIDEST = 8  # bytes of a number
+WIDEST = 8  # bytes of the widest number
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Query, key, target and perhaps value; whole numbers stay whole in the target alone.
+    """The tensors query, key, target and perhaps value; only the target may stay integer.
 
     Raises:
-        ChooseError: they cannot be read, or are no numbers; one sentence says why.
+        ChooseError: the file cannot be read, or an array does not hold finite numbers.
     """
     found = {name: as_tensor(x, name, path) for name, x in read_arrays(path).items()}
     return {name: x if name == "target" else x.float() for name, x in found.items()}
 
 
 def read_arrays(path: Path) -> dict[str, Any]:
-    """The arrays by name, as the file has them."""
+    """The arrays by name, as they are in the file.
+
+    Raises:
+        ChooseError: the file cannot be read, or lacks an array.
+    """
     readers: dict[str, Callable[[Path], dict[str, Any]]] = {
         ".npz": read_npz, ".safetensors": read_safetensors, ".parquet": read_parquet,
     }  # fmt: skip
@@ -45,16 +52,22 @@ def read_arrays(path: Path) -> dict[str, Any]:
         raise ChooseError(f"{shown(path)}: cannot be read: {error.strerror or error}") from None
     except ImportError as error:
         raise ChooseError(f"{shown(path)}: to read it, pip install {error.name}") from None
-    except Exception as error:  # each format has errors of its own
+    except Exception as error:  # each format raises its own errors
         raise ChooseError(
-            f"{shown(path)}: is no good {path.suffix} file: {first_line(error)}"
+            f"{shown(path)}: is not a valid {path.suffix} file: {first_line(error)}"
         ) from None
     check_names(found, path)
     return {name: found[name] for name in NAMES if name in found}
 
 
 def check_size(size: int, path: Path, what: str = "") -> None:
-    """Refuse what would fill the memory; `size` in bytes when unpacked, `what` takes them if not all."""
+    """Raise ChooseError if arrays would take too much memory.
+
+    Args:
+        size: bytes when unpacked.
+        path: the file.
+        what: the part of the file that takes these bytes, if not all of it.
+    """
     free = memory.available(torch.device("cpu"))
     if size > SHARE * free:
         raise ChooseError(
@@ -64,26 +77,26 @@ def check_size(size: int, path: Path, what: str = "") -> None:
 
 
 def read_npz(path: Path) -> dict[str, Any]:
-    """NumPy's archive; objects, which could hold code, are refused by NumPy."""
-    if not zipfile.is_zipfile(path):  # NumPy would take it for a pickle
-        raise ValueError("it is no .npz archive")
+    """The arrays of a .npz archive. NumPy refuses arrays of objects, which could run code."""
+    if not zipfile.is_zipfile(path):  # NumPy would treat it as a pickle
+        raise ValueError("it is not an .npz archive")
     with zipfile.ZipFile(path) as archive:
         wanted = [x for x in archive.infolist() if x.filename.removesuffix(".npy") in NAMES]
         check_size(sum(x.file_size for x in wanted), path)
     with np.load(path, allow_pickle=False) as archive:
         for name in NAMES:
             if archive.files.count(name) > 1:
-                raise ChooseError(f"{shown(path)}: is no good .npz file: {name} is there twice")
+                raise ChooseError(f"{shown(path)}: is not a valid .npz file: {name} appears twice")
         found = {name: archive[name] if name in NAMES else None for name in archive.files}
     for name, x in found.items():
-        # Of a member that is no .npy file NumPy gives the bytes.
+        # For a member that is not a .npy file NumPy returns its bytes.
         if name in NAMES and not isinstance(x, np.ndarray):
-            raise ChooseError(f"{shown(path)}: is no good .npz file: {name} is no array")
+            raise ChooseError(f"{shown(path)}: is not a valid .npz file: {name} is not an array")
     return found
 
 
 def read_safetensors(path: Path) -> dict[str, Any]:
-    """By safetensors."""
+    """The tensors of a .safetensors file."""
     from safetensors.torch import load_file
 
     check_size(path.stat().st_size, path)
@@ -91,7 +104,7 @@ def read_safetensors(path: Path) -> dict[str, Any]:
 
 
 def read_parquet(path: Path) -> dict[str, Any]:
-    """Columns of numbers, lists, or lists of lists, by pyarrow."""
+    """The columns of a .parquet file: numbers, lists, or lists of lists. Needs pyarrow."""
     import pyarrow.parquet as parquet
 
     about = parquet.read_metadata(path)
@@ -116,17 +129,17 @@ def read_parquet(path: Path) -> dict[str, Any]:
 
 
 def numbers_in(about: Any) -> int:
-    """How many numbers the arrays of a .parquet file have; its bytes may be packed to next to none."""
+    """Number of values in the arrays of a .parquet file; compression makes its size a poor estimate."""
     groups = [about.row_group(i) for i in range(about.num_row_groups)]
     columns = [group.column(i) for group in groups for i in range(group.num_columns)]
     return sum(x.num_values for x in columns if x.path_in_schema.partition(".")[0] in NAMES)
 
 
 def rectangle(column: Any, name: str, path: Path) -> np.ndarray:
-    """Numbers, lists of them, or lists of lists, without an object of Python for each number.
+    """A column of numbers, lists or lists of lists as an array, without a Python object per number.
 
     Raises:
-        ChooseError: they are no numbers, or some are missing.
+        ChooseError: it does not hold numbers, or some are missing.
         ValueError: rows have different lengths, or are missing.
     """
     import pyarrow as arrow
@@ -141,7 +154,7 @@ def rectangle(column: Any, name: str, path: Path) -> np.ndarray:
         elif is_a.is_list(kind) or is_a.is_large_list(kind) or is_a.is_fixed_size_list(kind):
             lengths = column.value_lengths().unique()
             if column.null_count or len(lengths) > 1:
-                raise ValueError("no rectangle")
+                raise ValueError("rows differ in length")
             shape.append(lengths[0].as_py() if len(lengths) else 0)
             column = column.flatten()
         else:
@@ -156,7 +169,11 @@ def rectangle(column: Any, name: str, path: Path) -> np.ndarray:
 
 
 def as_tensor(given: Any, name: str, path: Path) -> Tensor:
-    """Finite numbers: fp32 or int64."""
+    """The array as a tensor of fp32 or int64.
+
+    Raises:
+        ChooseError: it holds complex, NaN or infinite numbers, or no numbers.
+    """
     if isinstance(given, np.ndarray):
         given = torch.from_numpy(plain(given, name, path))
     if given.is_complex():
@@ -173,12 +190,12 @@ def as_tensor(given: Any, name: str, path: Path) -> Tensor:
 
 
 def plain(given: np.ndarray, name: str, path: Path) -> np.ndarray:
-    """In a dtype that torch knows, whatever its width and the order of its bytes."""
+    """The array as fp32 or int64, whatever its width and byte order, of which torch supports few."""
     kind = given.dtype.kind
     if kind not in "fiub":
         why = " (are values missing?)" if kind == "O" else ""
         raise ChooseError(f"{shown(path)}: {name} must be numbers, got {given.dtype}{why}")
     if kind == "u" and given.size and int(given.max()) > np.iinfo(np.int64).max:
-        raise ChooseError(f"{shown(path)}: {name} holds whole numbers beyond 64 bits with a sign")
-    with np.errstate(over="ignore"):  # what becomes infinite is told of
+        raise ChooseError(f"{shown(path)}: {name} holds whole numbers too large for int64")
+    with np.errstate(over="ignore"):  # `as_tensor` reports numbers that become infinite
         return given.astype(np.float32 if kind == "f" else np.int64)

@@ -1,7 +1,7 @@
-"""Real data as set matching: which of these n examples is of the query's class?
+"""Tasks from real data, as set matching: which of n examples has the same class as the query?
 
-scikit-learn's own digits; and from the folder that `REGARD_DATA` names, MNIST and the drifting gas
-sensors. B rows, n keys.
+The data are scikit-learn's digits and, if the folder that `REGARD_DATA` names has them, MNIST and the
+gas sensor drift dataset. B rows, n keys.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ OPTIONS: dict[str, Any] = {
 
 @dataclass(frozen=True, eq=False)
 class Sets:
-    """Draws sets from examples (N, D) with classes (N,): one key is of the query's class.
+    """Draws sets from examples (N, D) with classes (N,); one key of a set has the query's class.
 
     Attributes:
-        parts: examples and classes to learn from, to choose by, to report: none is in two of them.
-        keys: n, of as many classes.
-        rows: how many sets of each part.
+        parts: examples and classes for training, validation and test, without overlap.
+        keys: n, the number of keys in a set, each of another class.
+        rows: number of sets in each part.
     """
 
     parts: list[tuple[Tensor, Tensor]]
@@ -45,7 +45,7 @@ class Sets:
     rows: tuple[int, int, int] = (4096, 512, 1024)
 
     def __call__(self, seed: int) -> list[tuple[Tensor, ...]]:
-        """Query (B, D), keys (B, n, D), which key (B,), for each part."""
+        """Query (B, D), keys (B, n, D) and the index of the right key (B,), for each part."""
         generator = torch.Generator().manual_seed(DATA_SEEDS + seed)
         return [
             draw(x, y, self.keys, rows, generator)
@@ -56,10 +56,11 @@ class Sets:
 def draw(
     x: Tensor, y: Tensor, keys: int, rows: int, generator: torch.Generator
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """`rows` sets: classes without repeats, an example of each, another of the right one."""
+    """`rows` sets: one example each of different classes, and as query another of the right class."""
     classes = y.unique()
     members = [torch.nonzero(y == c).flatten() for c in classes]
     sizes = torch.tensor([len(m) for m in members])
+    # Classes differ in size: pad the lists of members, and draw positions below each class's size.
     table = torch.nn.utils.rnn.pad_sequence(members, batch_first=True)
 
     def pick(which: Tensor) -> Tensor:
@@ -73,7 +74,7 @@ def draw(
 
 
 def split(x: Tensor, y: Tensor, seed: int = 0) -> list[tuple[Tensor, Tensor]]:
-    """Three parts, 60, 20 and 20 of a hundred."""
+    """Three random parts of the examples: 60%, 20% and 20%."""
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(DATA_SEEDS + seed))
     first, second = int(0.6 * len(x)), int(0.8 * len(x))
     parts = (order[:first], order[first:second], order[second:])
@@ -81,13 +82,15 @@ def split(x: Tensor, y: Tensor, seed: int = 0) -> list[tuple[Tensor, Tensor]]:
 
 
 def standardized(parts: list[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor]]:
-    """Each feature of mean 0 and variance 1 on the part to learn from."""
+    """The parts with features scaled to mean 0 and variance 1 on the training part."""
+    # Constant features (the corners of a picture) have no spread: 1e-3 keeps the quotient finite. The
+    # clamp at 8 below bounds features that vary little in training and much in the test part.
     middle, spread = parts[0][0].mean(0), parts[0][0].std(0).clamp(min=1e-3)
     return [(((x - middle) / spread).clamp(-8, 8), y) for x, y in parts]
 
 
 def digits() -> Task:
-    """1,797 pictures of 8 x 8 points."""
+    """The task on scikit-learn's digits: 1,797 pictures of 8 x 8 pixels."""
     from sklearn.datasets import load_digits
 
     pixels, shown = load_digits(return_X_y=True)
@@ -100,7 +103,7 @@ def digits() -> Task:
 
 
 def folder_tasks() -> list[Task]:
-    """Tasks of the data folder, as far as it has their files."""
+    """The tasks whose data are in the folder that `REGARD_DATA` names."""
     name = os.environ.get(FOLDER)
     if not name:
         return []
@@ -111,7 +114,7 @@ def folder_tasks() -> list[Task]:
 
 
 def mnist(folder: Path) -> Task:
-    """The 10,000 test pictures, made 14 x 14 points by averaging."""
+    """The task on MNIST's 10,000 test pictures, averaged down to 14 x 14 pixels."""
     pixels = idx(folder / "t10k-images-idx3-ubyte.gz").float().unsqueeze(1) / 255
     x = torch.nn.functional.avg_pool2d(pixels, 2).flatten(1)
     y = idx(folder / "t10k-labels-idx1-ubyte.gz").long()
@@ -123,7 +126,7 @@ def mnist(folder: Path) -> Task:
 
 
 def idx(path: Path) -> Tensor:
-    """An array in MNIST's own format."""
+    """An array in IDX, the file format of MNIST."""
     data = gzip.decompress(path.read_bytes())
     dims = data[3]
     shape = struct.unpack(f">{dims}I", data[4 : 4 + 4 * dims])
@@ -131,7 +134,7 @@ def idx(path: Path) -> Tensor:
 
 
 def gas_drift(folder: Path) -> Task:
-    """Gas sensors of 128 features; learned from the first months, reported on the last there are."""
+    """The task on gas sensors with 128 features: trained on the first months, tested on the last."""
     files = sorted(folder.glob("batch*.dat.gz"))
     early, late = [readings(path) for path in files[:2]], readings(files[-1])
     x, y = (torch.cat(both) for both in zip(*early, strict=True))
@@ -145,7 +148,7 @@ def gas_drift(folder: Path) -> Task:
 
 
 def readings(path: Path) -> tuple[Tensor, Tensor]:
-    """Features (N, 128) and gases (N,) of one batch: lines of "gas;concentration 1:x 2:x ..."."""
+    """Features (N, 128) and gases (N,) of a file with lines "gas;concentration 1:x 2:x ..."."""
     rows, gases = [], []
     for line in gzip.decompress(path.read_bytes()).decode().splitlines():
         head, *cells = line.split()

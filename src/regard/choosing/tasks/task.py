@@ -1,4 +1,4 @@
-"""What a task is: data, a model around a score, candidates to try, and what it stands for."""
+"""`Task`: data, a model that takes a score, options of the comparison, and the property it represents."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Task:
-    """Something to choose a score for.
+    """A task to choose a score for.
 
     Attributes:
-        name: short, for files and options.
-        prop: the property of the data that it stands for.
-        build: the model around a score.
-        data: of a seed, or the same for all.
-        dims: of query and key.
-        claims: that bear on it, by id.
-        options: of `regard.choose` for it: candidates, steps, rates.
+        name: short name, for files and options.
+        prop: the property of data that the task represents.
+        build: builds the model from a score.
+        data: a function from a seed to data, or the same data for all seeds.
+        dims: dims of query and key.
+        claims: ids of the claims about this property.
+        options: arguments of `regard.choose` for this task: candidates, steps, rates.
         zh: its name in Chinese.
     """
 
@@ -44,10 +44,10 @@ class Task:
 
     @property
     def title(self) -> Text:
-        """Its name for readers."""
+        """The name in both languages."""
         return Text(self.name, self.zh or self.name)
 
     def choose(self, *, storage: str | Path, **more: Any) -> Verdict:
-        """The verdict for this task."""
+        """Run `regard.choose` on this task; `more` overrides its options."""
         options: dict[str, Any] = {"projected": True, "name": self.name, **self.options, **more}
         return choose(self.build, self.data, dims=self.dims, storage=storage, **options)

@@ -1,4 +1,4 @@
-"""Candidates trained under equal budget by successive halving, and what follows from it.
+"""Trains candidates under equal budgets by successive halving, and judges the results.
 
-The search is Optuna's: its storages, queue of trials and pruner. Needs optuna and scipy.
+The search uses Optuna's storages, queue of trials and pruner. Needs optuna and scipy.
 """

@@ -31,7 +31,8 @@ LABELS = {
     "soft_cap": Text("soft cap", "软上限"),
     "temperature": Text("learned temperature", "可学习的温度"),
 }
-# What a stabiliser can change of a score: cosine has no norms left to keep in bounds.
+# The stabilisers that change each score. Cosine, for example, ignores norms, so bounding them would
+# train the same model again.
 NORMS = ("layer_norm", "clipped_keys", "unit_keys")
 STABILIZERS: dict[str, tuple[str, ...]] = {
     "scaled_dot": ("none", *NORMS, "soft_cap", "temperature"),
@@ -51,16 +52,16 @@ SOFT_CAP = 30.0
 
 @dataclass(frozen=True)
 class TrialCandidate:
-    """One thing to train.
+    """A score with a stabiliser and sizes, to be trained and compared.
 
     Attributes:
-        name: unique among the candidates, as "additive+layer_norm h=64".
-        label: for people.
+        name: unique among the candidates, such as "additive+layer_norm h=64".
+        label: the name in tables and sentences.
         make: builds a fresh score.
-        code: Python that builds it, to paste.
-        score: the family: a name of a score, or "own".
+        code: Python code that builds it, for the user to paste.
+        score: name of the score, or "own" for a user's.
         stabilizer: what keeps its logits in bounds.
-        hidden: hidden units for each head, of pairwise scores.
+        hidden: hidden units per head, for pairwise scores.
         heads: query heads.
     """
 
@@ -76,13 +77,13 @@ class TrialCandidate:
 
 @dataclass(frozen=True)
 class ScoreSizes:
-    """What the scores have to fit.
+    """The sizes that all scores are built for.
 
     Attributes:
-        query_dim: of a query as the score gets it.
-        key_dim: of a key.
-        width: of projections, for each head.
-        projected: the scores have learned projections in front of them; else the model has.
+        query_dim: dim of a query as the score gets it.
+        key_dim: dim of a key.
+        width: width of projections, per head.
+        projected: scores get learned projections; if False, the model projects.
     """
 
     query_dim: int
@@ -98,10 +99,10 @@ def candidates(
     hidden: Sequence[int] | None = None,
     heads: Sequence[int] = (1,),
 ) -> list[TrialCandidate]:
-    """All of them, the null first: scaled dot is there whatever is asked for.
+    """All candidates, the null first: scaled dot is included whatever is requested.
 
     Raises:
-        ValueError: an unknown name, or a size that is none.
+        ValueError: a name is unknown, or a size is not a positive integer.
     """
     if isinstance(scores, Mapping):
         own = [owned(name, make) for name, make in scores.items()]
@@ -119,18 +120,19 @@ def candidates(
             continue
         widths = hidden if score in PAIRWISE else [None]
         found += [built(sizes, score, stabilizer, width, count, several) for width in widths]
+    # The null appears twice if it was also requested: keep one candidate per name.
     return list({one.name: one for one in found}.values())
 
 
 def known(asked: Sequence[str], names: Mapping | Sequence, what: str) -> None:
-    """Raise for a name that there is not."""
+    """Raise ValueError for an unknown name."""
     for name in asked:
         if name not in names:
             raise ValueError(f"unknown {what} {name!r}: known are {', '.join(names)}")
 
 
 def owned(name: str, make: Callable[[], Score]) -> TrialCandidate:
-    """A candidate of the user's."""
+    """A candidate from the user's own function."""
     if not callable(make) or isinstance(make, Score):
         raise TypeError(
             f"scores[{name!r}] must be a function that builds a fresh score, got {describe(make)}"
@@ -141,7 +143,7 @@ def owned(name: str, make: Callable[[], Score]) -> TrialCandidate:
 def built(
     sizes: ScoreSizes, score: str, stabilizer: str, hidden: int | None, heads: int, several: bool
 ) -> TrialCandidate:
-    """One candidate, from its code: what is shown is what was trained."""
+    """A candidate built from its code, so that the code shown is what was trained."""
     inner = plain_code(sizes, score, hidden, heads)
     code = stabilized_code(sizes, inner, stabilizer, heads)
     name = score if stabilizer == "none" else f"{score}+{stabilizer}"
@@ -156,7 +158,7 @@ def built(
 
 
 def kind_of(score: str, stabilizer: str) -> Text:
-    """What a candidate is called without its sizes."""
+    """The name of a score with its stabiliser, without sizes."""
     plain, around = LABELS[score], LABELS[stabilizer]
     if stabilizer == "none":
         return plain
@@ -165,13 +167,13 @@ def kind_of(score: str, stabilizer: str) -> Text:
 
 @dataclass(frozen=True)
 class Recipe:
-    """Builds a score from the code that is shown for it; the code is ours, made of numbers alone."""
+    """Builds a score from its code. The code comes from this module; only numbers are inserted."""
 
     code: str
 
     def __call__(self) -> Score:
-        """A fresh score."""
-        return eval(self.code, {"__builtins__": {}}, NAMES)  # noqa: S307 - our own text
+        """Build a fresh score."""
+        return eval(self.code, {"__builtins__": {}}, NAMES)  # noqa: S307 - code from this module
 
 
 NAMES = {
@@ -181,10 +183,11 @@ NAMES = {
 
 
 def plain_code(sizes: ScoreSizes, score: str, hidden: int | None, heads: int) -> str:
-    """The score without a stabiliser."""
+    """The code of a score without a stabiliser."""
     dims = f"{sizes.query_dim}, {sizes.key_dim}"
     if score in PAIRWISE:
-        # Without a bias inside tanh it is odd in (q, k), and explains nothing of even relations (B5).
+        # Without a bias inside tanh the score is odd in (q, k) and cannot express even relations
+        # (claim B5).
         bias = ", bias=True" if score == "additive" else ""
         core = f"regard.{PAIRWISE[score]}({hidden}, {heads}{bias})"
         bare = not sizes.projected and hidden == sizes.query_dim == sizes.key_dim
@@ -205,7 +208,8 @@ def plain_code(sizes: ScoreSizes, score: str, hidden: int | None, heads: int) ->
 
 
 def stabilized_code(sizes: ScoreSizes, inner: str, stabilizer: str, heads: int) -> str:
-    """The score inside its stabiliser, which acts on queries and keys as they come."""
+    """The code of a score inside its stabiliser, which acts on the queries and keys given to it."""
+    # Keys with independent entries of variance 1 have norms near sqrt(dim); allow 1.5 times that.
     longest = round(1.5 * math.sqrt(sizes.key_dim), 2)
     return {
         "none": inner,

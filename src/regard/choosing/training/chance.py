@@ -1,4 +1,4 @@
-"""What guessing gives on the data that results are of: below it nothing was learned."""
+"""The quality of guessing on the test part: a candidate that is no better has learned nothing."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Chance(NamedTuple):
     """The quality of guessing.
 
     Attributes:
-        value: to be expected of it.
-        error: the standard error of that, on as many rows as were tested.
+        value: expected quality.
+        error: its standard error for the number of rows that were tested.
     """
 
     value: float
@@ -28,41 +28,47 @@ class Chance(NamedTuple):
 def chance_of(
     metric: str, build: Callable[..., Any], batches: list[Batch], draws: int
 ) -> Chance | None:
-    """Of a metric by its name; None for one of the user's own.
+    """The quality of guessing under a metric; None for a user's own metric.
 
     Args:
-        metric: its name.
-        build: the model around a score.
-        batches: that results are of.
-        draws: how many such sets of rows were tested: one, or one for each seed.
+        metric: name of the metric.
+        build: builds the model from a score.
+        batches: the test batches.
+        draws: number of independent test sets: one, or one for each seed.
     """
     target = torch.cat([batch[-1] for batch in batches])
+    # Guessing the mean explains none of the variance.
     if metric == "r2":
         return Chance(0.0, 0.0)
     if metric == "ndcg":
         return guessed_order(target, draws)
     if metric != "accuracy":
         return None
+    # Standard error of a share over the tested answers: sqrt(p (1 - p) / n).
     share = 1 / batches[0][1].shape[-2] if which_key(build) else largest_classes(target)
     return Chance(share, (share * (1 - share) / (target.numel() * draws)) ** 0.5)
 
 
 def which_key(build: Callable[..., Any]) -> bool:
-    """Whether the scores are the answer: no score knows the place of a key, however classes are spread."""
+    """Whether the model picks a key by its score alone.
+
+    A score does not see the position of a key, so it cannot learn that some positions are more often
+    right; guessing is then uniform over the keys.
+    """
     from regard.choosing.tasks.models import Match
 
     return (build.func if isinstance(build, partial) else build) is Match
 
 
 def largest_classes(target: Tensor) -> float:
-    """The share of the largest class, the mean over the answers of a row: target (B, *)."""
+    """The share of the most frequent class, averaged over the answers of a row: target (B, *)."""
     columns = (target.flatten(1) if target.ndim > 1 else target.unsqueeze(1)).long()
     largest = columns.mode(dim=0).values
     return float((columns == largest).double().mean())
 
 
 def guessed_order(target: Tensor, draws: int, orders: int = 64) -> Chance:
-    """NDCG of relevances (B, n) in an order at random, the mean of several such orders."""
+    """NDCG of relevances (B, n) in random order, averaged over several orders."""
     generator = torch.Generator().manual_seed(0)
     gains = target.cpu()
     found = torch.stack(

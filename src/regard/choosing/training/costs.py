@@ -1,4 +1,4 @@
-"""What one training step of each candidate costs on this machine: measured before anything is trained."""
+"""The cost of a training step of each candidate on this machine, measured before the search."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from regard.measuring import memory
 from regard.measuring.clock import clock
 from regard.measuring.graphs import first_line
 
-ROUNDS, LONGEST = 9, 1.0  # rounds of timing, and seconds for one candidate
+ROUNDS, LONGEST = 9, 1.0  # timing rounds, and the most seconds per candidate on average
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one candidate.
+    """The cost of a training step of one candidate.
 
     Attributes:
-        seconds: for a step: forward, backward and the optimiser; the fastest, since others use the
-            machine.
-        pace: the mean instead: what to reckon with.
-        memory: bytes at the peak of a step, above model and data.
-        parameters: of the whole model.
+        seconds: time of a step (forward, backward, optimiser): the fastest of several, which other
+            load on the machine affects least.
+        pace: mean time of a step, for planning.
+        memory: peak bytes of a step, above model and data.
+        parameters: number of parameters of the whole model.
     """
 
     seconds: float
@@ -37,20 +37,21 @@ class Cost:
 def measure_costs(
     job: TrainingJob, candidates: Sequence[TrialCandidate], parts: DataParts
 ) -> tuple[dict[str, Cost], dict[str, str]]:
-    """Costs by name, and why those that cannot be run cannot.
+    """The costs by name, and the errors of candidates that cannot run.
 
-    Candidates take turns, so that they share the machine's moods.
+    Candidates are timed in turns, so that all see the same drift of the machine's speed.
     """
     batch = next(parts.train.draw(job.batch, 0))
     runs, peaks, failed = {}, {}, {}
     for one in candidates:
         try:
             training = Training(job, one.make, parts, 0, 1e-4)
-            training.once(batch)  # pays for what is loaded late
-            training.optimiser.zero_grad(set_to_none=True)  # what it frees is no part of a step
+            training.once(batch)  # warm-up: kernels and libraries are loaded on the first step
+            # Old gradients would be freed within the measured step and lower its peak.
+            training.optimiser.zero_grad(set_to_none=True)
             peaks[one.name] = memory.peak(lambda t=training: t.once(batch), job.device)
             runs[one.name] = training
-        except Exception as error:  # whatever the user's model raises
+        except Exception as error:  # the user's model may raise anything
             failed[one.name] = first_line(error)
     times = {name: [] for name in runs}
     began = time.perf_counter()

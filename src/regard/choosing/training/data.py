@@ -1,7 +1,7 @@
 """The user's data: rows in tensors, or batches from a loader. B rows of a batch.
 
-Every batch is (inputs ..., target). A part to learn from is drawn from in random batches; the part
-that is held out is cut in two: one chooses the learning rate, the other is what results are of.
+Every batch is (inputs ..., target). Training draws random batches from the train part. Learning rates
+are chosen on the validation part, and results are reported on the test part.
 """
 
 from __future__ import annotations
@@ -17,22 +17,24 @@ from regard.describe import describe
 
 Batch = tuple[Tensor, ...]
 Data = Sequence[Any] | Callable[[int], Sequence[Any]]
-LARGEST_BATCH = 1024  # of an evaluation
+LARGEST_BATCH = 1024  # rows of a batch in an evaluation
 
 
 class RowData:
-    """All rows in tensors."""
+    """A part whose rows are all in tensors."""
 
     def __init__(self, tensors: Sequence[Any], what: str) -> None:
         try:
             self.tensors = tuple(torch.as_tensor(x) for x in tensors)
         except (TypeError, ValueError, RuntimeError) as error:
-            raise ChooseError(f"{what}: not all of it is numbers: {error}") from None
+            raise ChooseError(f"{what} must hold arrays of numbers: {error}") from None
         if len(self.tensors) < 2:
             raise ChooseError(f"{what} must be (inputs ..., target), got {len(self.tensors)} array")
         lengths = [len(x) if x.ndim else 0 for x in self.tensors]
         if len(set(lengths)) != 1 or lengths[0] == 0:
-            raise ChooseError(f"{what}: its arrays must have as many rows, and some, got {lengths}")
+            raise ChooseError(
+                f"{what}: its arrays must have the same number of rows, at least 1, got {lengths}"
+            )
         for place, x in enumerate(self.tensors):
             if x.is_floating_point() and not bool(x.isfinite().all()):
                 raise ChooseError(f"{what}[{place}] holds NaN or infinite numbers")
@@ -41,7 +43,7 @@ class RowData:
         self.count = lengths[0]
 
     def draw(self, batch: int, seed: int) -> Iterator[Batch]:
-        """Batches without end, every row once in each turn; the order is the seed's."""
+        """An endless stream of batches, each row once per epoch, in an order set by the seed."""
         generator = torch.Generator().manual_seed(seed)
         batch = min(batch, self.count)
         while True:
@@ -51,32 +53,35 @@ class RowData:
                 yield tuple(x[rows] for x in self.tensors)
 
     def batches(self) -> list[Batch]:
-        """All rows in order."""
+        """All rows in order, as batches."""
         return list(zip(*(x.split(LARGEST_BATCH) for x in self.tensors), strict=True))
 
 
 class Batches:
-    """What a loader gives; its own order, which follows torch's seed where it is shuffled."""
+    """A part that a loader yields in batches, in its own order; shuffling follows torch's seed."""
 
     def __init__(self, loader: Iterable[Any], what: str) -> None:
         self.loader, self.what = loader, what
 
     def draw(self, batch: int, seed: int) -> Iterator[Batch]:
-        """Batches without end, as the loader cuts them."""
+        """An endless stream of the loader's batches, whatever `batch` and `seed` are."""
         while True:
             empty = True
             for found in self.loader:
                 empty = False
                 yield self.checked(found)
             if empty:
-                raise ChooseError(f"{self.what}: the loader gave no batch (the second time round?)")
+                # A generator, for example, is exhausted after its first epoch.
+                raise ChooseError(
+                    f"{self.what}: the loader gave no batch; it must be iterable more than once"
+                )
 
     def batches(self) -> list[Batch]:
-        """One turn."""
+        """The batches of one epoch."""
         return [self.checked(found) for found in self.loader]
 
     def checked(self, found: Any) -> Batch:
-        """A batch as a tuple of tensors."""
+        """A batch of the loader as a tuple of tensors; raises ChooseError for anything else."""
         tensors = isinstance(found, (tuple, list)) and all(isinstance(x, Tensor) for x in found)
         if not tensors or len(found) < 2:
             raise ChooseError(
@@ -90,7 +95,7 @@ Part = RowData | Batches
 
 
 def as_part(given: Any, what: str) -> Part:
-    """Rows or batches, whichever it is."""
+    """A part of the data, from arrays, a TensorDataset or a loader; `what` names it in errors."""
     tensors = getattr(given, "tensors", None)  # a TensorDataset
     if tensors is not None:
         return RowData(tensors, what)
@@ -105,7 +110,7 @@ def as_part(given: Any, what: str) -> Part:
 
 
 class DataParts:
-    """Data of one seed: to train on, to choose by, to report."""
+    """The data of one seed: train, validation and test parts."""
 
     def __init__(self, given: Sequence[Any]) -> None:
         if not isinstance(given, (tuple, list)) or len(given) not in (2, 3):
@@ -122,14 +127,20 @@ class DataParts:
 
 
 def halves(batches: list[Batch]) -> tuple[list[Batch], list[Batch]]:
-    """Every other row, from each batch: whatever the order of the rows, both look alike."""
+    """Two halves of every batch, taken by alternating rows.
+
+    Sorted data would make a first and a second half differ; alternating rows do not.
+    """
     found = [[tuple(x[start::2] for x in batch) for batch in batches] for start in (0, 1)]
     first, second = ([b for b in part if len(b[0])] for part in found)
     if not first or not second:
-        raise ChooseError("validation must have two rows at least: one to choose by, one to report")
+        raise ChooseError(
+            "validation must have at least two rows: one half chooses the rate, the other is the test "
+            "part"
+        )
     return first, second
 
 
 def parts_of(data: Data, seed: int) -> DataParts:
-    """The data of a seed: the same for all, or drawn for it."""
+    """The data of a seed: drawn for it if `data` is a function, else the same for all seeds."""
     return DataParts(data(seed) if callable(data) else data)

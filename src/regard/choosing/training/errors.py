@@ -1,4 +1,4 @@
-"""What a user can put right."""
+"""Errors that the user can fix."""
 
 from __future__ import annotations
 
@@ -8,4 +8,4 @@ class ChooseError(ValueError):
 
 
 class StorageError(ChooseError):
-    """Trainings cannot be kept any more; those that are finished are."""
+    """The storage cannot be written any more; finished trainings are kept."""

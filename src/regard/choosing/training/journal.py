@@ -1,7 +1,8 @@
-"""Optuna's journal file, which outlives a full disk and a process that is killed while it writes.
+"""Optuna's journal file, made to survive a full disk and a process killed while it writes.
 
-A line is one record. Of one that was cut off nobody was told that it is written; but the next record
-would be put behind it into the same line, and from then on no reader gets past it. Needs optuna.
+Each line is one record. A write that is cut off leaves part of a record without its end of line. The
+record itself is no loss, because its writer never returned. But the next record would be appended to the
+same line, which then is not valid JSON, and Optuna's reader stops there. Needs optuna.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ RECORD = b'{"op_code":'
 
 
 class Journal(JournalFileBackend):
-    """A journal in a file; what is cut off in it is taken out when it is opened."""
+    """A journal in a file; opening it removes incomplete records."""
 
     def __init__(self, path: Path) -> None:
         lock = JournalFileSymlinkLock(str(path))
@@ -33,31 +34,32 @@ class Journal(JournalFileBackend):
             lock.release()
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
-        """Add records.
+        """Append records to the file.
 
         Raises:
-            StorageError: the disk is full, or the like.
+            StorageError: the file cannot be written, for example because the disk is full.
         """
         try:
             super().append_logs(logs)
         except OSError as error:
             raise StorageError(
-                f"storage {self.path}: cannot be written: {error.strerror or error}. What is finished "
-                "is kept: make room, and resume=True (--resume) goes on"
+                f"storage {self.path}: cannot be written: {error.strerror or error}. Finished trainings "
+                "are kept: free some space and continue with resume=True (--resume)"
             ) from None
 
 
 def mend(path: Path) -> None:
-    """Take out what was cut off; the record behind it in the same line stays.
+    """Remove incomplete records; a complete record after one in the same line is kept.
 
     Raises:
-        ValueError: it is no journal.
+        ValueError: the file is not a journal.
     """
     data = path.read_bytes()
     lines = data.splitlines(keepends=True)
     if lines and not lines[0].startswith(RECORD):
         raise ValueError("it is a file of something else")
     good = b"".join(whole(line) for line in lines)
+    # The usual damage is at the end: cut it off in place. Anything else needs a new file.
     if data.startswith(good):
         if good != data:
             os.truncate(path, len(good))
@@ -66,7 +68,7 @@ def mend(path: Path) -> None:
 
 
 def whole(line: bytes) -> bytes:
-    """The record of a line without what was cut off before it; nothing where there is no end."""
+    """The complete record at the end of a line; empty if the line has no end or no such record."""
     start = 0
     while line.endswith(b"\n") and start >= 0:
         try:

@@ -1,4 +1,4 @@
-"""What is lowered in training and what is reported: more is better."""
+"""Metrics, for which higher is better, and the loss that training minimises for each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Measure = Callable[[Tensor, Tensor], Tensor | float]
 
 
 class Goal(NamedTuple):
-    """A metric by name, with the loss that goes with it."""
+    """A metric with its name and its loss."""
 
     name: str
     metric: Measure
@@ -23,29 +23,33 @@ class Goal(NamedTuple):
 
 
 def accuracy(output: Tensor, target: Tensor) -> Tensor:
-    """Share of right answers: logits (B, *, n), target (B, *)."""
+    """The share of correct answers, from logits (B, *, n) and target (B, *)."""
     return (output.argmax(-1) == target).double().mean()
 
 
 def cross_entropy(output: Tensor, target: Tensor) -> Tensor:
-    """Of logits (B, *, n)."""
+    """The cross entropy of logits (B, *, n) with target classes (B, *)."""
     return F.cross_entropy(output.flatten(0, -2), target.flatten())
 
 
 def r2(output: Tensor, target: Tensor) -> Tensor:
-    """The share of the variance that is explained."""
+    """The coefficient of determination: the share of the target's variance that is explained."""
+    # In fp64: for a good fit the mean squared error is a small difference of large numbers.
     target = target.double().reshape(output.shape)
     left = (output.double() - target).square().mean()
     return 1 - left / (target - target.mean(0)).square().mean()
 
 
 def squared_error(output: Tensor, target: Tensor) -> Tensor:
-    """The mean of it."""
+    """The mean squared error."""
     return F.mse_loss(output, target.reshape(output.shape))
 
 
 def ndcg(output: Tensor, target: Tensor) -> Tensor:
-    """Normalised discounted gain of the order of the scores (B, n), for relevances (B, n) of 0 up."""
+    """NDCG of the ranking by scores (B, n), for relevances (B, n) of 0 or more.
+
+    Rows without any relevant key have no ideal order and are left out.
+    """
     ranks = torch.arange(2, output.shape[-1] + 2, device=output.device, dtype=torch.double).log2()
     gains = target.double()
     found = gains.gather(-1, output.argsort(-1, descending=True)) / ranks
@@ -55,7 +59,7 @@ def ndcg(output: Tensor, target: Tensor) -> Tensor:
 
 
 def listwise(output: Tensor, target: Tensor) -> Tensor:
-    """Cross entropy between the relevances, made to sum to 1, and the softmax of the scores."""
+    """The cross entropy between relevances normalised to sum 1 and the softmax of the scores."""
     share = target / target.sum(-1, keepdim=True).clamp(min=1e-12)
     return -(share * output.log_softmax(-1)).sum(-1).mean()
 
@@ -68,10 +72,10 @@ GOALS = {
 
 
 def goal(metric: str | Measure | None, loss: Measure | None, target: Tensor) -> Goal:
-    """The goal asked for; by default accuracy for classes and r2 for numbers.
+    """The requested metric with its loss; by default accuracy for integer targets, r2 for floats.
 
     Raises:
-        ValueError: an unknown name, or a metric of the user's without a loss.
+        ValueError: the name is unknown, or a user's own metric comes without a loss.
     """
     if metric is None:
         metric = "r2" if target.is_floating_point() else "accuracy"
@@ -83,5 +87,5 @@ def goal(metric: str | Measure | None, loss: Measure | None, target: Tensor) -> 
     if not callable(metric):
         raise TypeError(f"metric must be a name or a function, got {describe(metric)}")
     if loss is None:
-        raise ValueError("a metric of your own needs loss=, what training lowers")
+        raise ValueError("a metric of your own needs loss=, the function that training minimises")
     return Goal(getattr(metric, "__name__", "metric"), metric, loss)

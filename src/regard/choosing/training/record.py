@@ -1,4 +1,4 @@
-"""A verdict as JSON: everything, without NaN and infinities."""
+"""A verdict as JSON, complete and without NaN or infinities."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from regard.measuring.statistics import Estimate
 
 
 def as_dict(verdict: Verdict) -> dict[str, Any]:
-    """The verdict with all candidates."""
+    """The verdict with all candidates, as fields for JSON."""
     return {
         "schema": SCHEMA,
         "outcome": verdict.outcome.name.lower(),
@@ -36,7 +36,7 @@ def as_dict(verdict: Verdict) -> dict[str, Any]:
 
 
 def row_dict(row: CandidateRow) -> dict[str, Any]:
-    """One candidate."""
+    """One candidate, as fields for JSON."""
     cost = row.cost
     return {
         "name": row.candidate.name,
@@ -56,5 +56,5 @@ def row_dict(row: CandidateRow) -> dict[str, Any]:
 
 
 def interval(found: Estimate | None) -> list[float] | None:
-    """Value, low and high; the value alone where there is no interval."""
+    """Value, low and high; only the value if there is no interval."""
     return None if found is None else [x for x in found if math.isfinite(x)]

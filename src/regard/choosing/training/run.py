@@ -1,4 +1,4 @@
-"""One comparison from beginning to end: costs, search, final, verdict."""
+"""One comparison from start to end: cost of a step, search, final, verdict."""
 
 from __future__ import annotations
 
@@ -44,20 +44,22 @@ if TYPE_CHECKING:
     from optuna.storages import BaseStorage
     from optuna.trial import FrozenTrial
 
-# Part of the time that the search may take, and part of a training that it costs on the average.
+# Fraction of the time that the search may take, and fraction of a full training that a trial of the
+# search takes on average under halving.
 SEARCH_SHARE, SEARCHED = 0.5, 0.45
-# Steps of a training where the user leaves it to the time; evaluation takes time too.
+# Bounds on the steps of a training if the user gives none, and the factor by which evaluation slows a
+# training down.
 FEWEST, MOST, EVALUATION = 20, 2000, 1.25
-# How often a training is begun whose process dies.
+# How many times a training is started if its process dies.
 TRIES = 2
 
 ProgressCallback = Callable[[str, float, float], None]
-"""Called now and then with what is done, the part of 1 that is done, and the seconds left."""
+"""Called every so often with a label, the fraction done and the seconds left."""
 
 
 @dataclass(frozen=True)
 class ChooseOrder:
-    """What was asked for; see `regard.choose`."""
+    """The checked arguments of `regard.choose`."""
 
     build: Callable[..., Any]
     data: Data
@@ -81,14 +83,14 @@ class ChooseOrder:
 
 
 def run(order: ChooseOrder) -> Verdict:
-    """Do it all; see `regard.choose`."""
+    """Run a comparison and return its verdict; see `regard.choose`."""
     with quiet(), threads(order), opened(order.storage) as storage:
         return Comparison(order, storage).run()
 
 
 @contextmanager
 def threads(order: ChooseOrder) -> Iterator[None]:
-    """As many as are free, or one for each of several processes; afterwards as before."""
+    """Set torch's threads to the free cores, or to one with several processes; restore them after."""
     before = torch.get_num_threads()
     torch.set_num_threads(1 if order.jobs > 1 else calm_threads())
     try:
@@ -98,7 +100,7 @@ def threads(order: ChooseOrder) -> Iterator[None]:
 
 
 class Comparison:
-    """One run."""
+    """One run of `regard.choose`."""
 
     def __init__(self, order: ChooseOrder, storage: BaseStorage) -> None:
         self.order = order
@@ -112,7 +114,7 @@ class Comparison:
         self.interrupted = False
 
     def run(self) -> Verdict:
-        """Costs, search, final, verdict."""
+        """Measure costs, search, run the final, and return the verdict."""
         order = self.order
         job = TrainingJob(order.build, self.goal, 1, order.batch, order.device)
         order.progress("measuring the cost of a step", 0.0, 60 * order.minutes)
@@ -134,17 +136,22 @@ class Comparison:
         return self.verdict(settings, costs, failed, search, final)
 
     def check_failed(self, failed: dict[str, str]) -> None:
-        """One error where nothing can be compared."""
+        """Raise ChooseError if all candidates failed, or scaled dot did: nothing can be compared."""
         if len(failed) == len(self.order.candidates):
             name, why = next(iter(failed.items()))
             raise ChooseError(f"every candidate failed, {name} the first: {why}")
         null = self.order.candidates[0].name
         if null in failed:
-            raise ChooseError(f"{null}, which all others are compared with, failed: {failed[null]}")
+            raise ChooseError(f"{null}, the baseline of every comparison, failed: {failed[null]}")
 
     def agree(self, search: Study, costs: dict[str, Cost]) -> Settings:
-        """The settings of the study; those of a study that goes on must be the same."""
+        """The settings of the comparison.
+
+        Raises:
+            ChooseError: a resumed comparison had other settings.
+        """
         order = self.order
+        # A resumed run without steps= takes those of the first run: the time left is another one.
         known = search.user_attrs.get("settings")
         steps = order.steps
         if steps is None:
@@ -163,13 +170,13 @@ class Comparison:
             search.set_user_attr("settings", asked)
         elif differs := [key for key in asked if asked[key] != known.get(key)]:
             raise ChooseError(
-                f"the comparison {self.name!r} in the storage was another one: it differs in "
-                f"{', '.join(differs)}. Give another name= or storage=, or resume=False"
+                f"the comparison {self.name!r} in the storage has other settings: it differs in "
+                f"{', '.join(differs)}. Give the same settings, another name= or storage=, or resume=False"
             )
         return settings
 
     def affordable(self, costs: dict[str, Cost]) -> int:
-        """Steps of a training such that all of them fit into the time."""
+        """The number of steps per training with which all trainings fit into the time."""
         order = self.order
         step = EVALUATION * sum(one.pace for one in costs.values()) / len(costs)
         cells = SEARCHED * len(costs) * len(order.rates) + (order.finalists + 1) * order.seeds
@@ -177,7 +184,8 @@ class Comparison:
         return min(max(int(left / (step * cells)), FEWEST), MOST)
 
     def search(self, work: StageWork, study: Study) -> None:
-        """Every candidate at every rate, halved."""
+        """Train every candidate at every rate from one seed, with successive halving."""
+        # The search may use half of the time at most, so that the final always has some.
         cells = work.settings.search_cells()
         until = self.began + SEARCH_SHARE * (self.until - self.began)
         whole = SEARCHED * len(cells) * work.settings.steps
@@ -185,7 +193,7 @@ class Comparison:
         self.empty(work, study, cells, until, tick)
 
     def final(self, work: StageWork, search: Study, study: Study) -> None:
-        """The best of the search, from every seed."""
+        """Train the best candidates of the search from every seed."""
         best = best_rates(search.get_trials(deepcopy=False))
         chosen = finalists(best, work.settings)
         cells = work.settings.final_cells(chosen)
@@ -201,7 +209,7 @@ class Comparison:
         until: float,
         tick: Callable[[], None],
     ) -> None:
-        """Train the cells; those of a process that died are tried once more."""
+        """Train the cells; cells whose process died are tried once more."""
         for _ in range(TRIES):
             enqueue(study, cells)
             run_stage(work, self.order.jobs, until, tick)
@@ -211,17 +219,21 @@ class Comparison:
     def ticker(
         self, label: str, study: Study, whole: float, low: float, high: float
     ) -> Callable[[], None]:
-        """Tells how far a stage is, by the steps that are in the storage."""
+        """A function that reports the progress of a stage, by the steps in the storage.
+
+        The storage counts the steps of other processes and machines too.
+        """
         began = time.time()
 
         def tick() -> None:
             trials = study.get_trials(deepcopy=False)
             steps = sum(trial.last_step or 0 for trial in trials)
+            # `whole` is an estimate for the search, since halving decides how many steps there are.
             part = min(steps / max(whole, 1), 1.0)
             left = self.until - time.time()
             if part > 0.05:
                 pace = (time.time() - began) / part
-                rest = (1 - high) / (high - low)  # what the other stage takes
+                rest = (1 - high) / (high - low)  # the later stage, in units of this one
                 left = min(left, pace * (1 - part + rest))
             ended = sum(trial.state.is_finished() for trial in trials)
             said = f"{label}: {ended} trainings done"
@@ -237,7 +249,7 @@ class Comparison:
         search: Study,
         final: Study,
     ) -> Verdict:
-        """From what is in the storage, this run's or an earlier one's."""
+        """The verdict from the trainings in the storage, of this run and earlier ones."""
         rows = {one.name: CandidateRow(one, costs.get(one.name)) for one in self.order.candidates}
         for name, why in failed.items():
             rows[name].status, rows[name].reason = "failed", why
@@ -249,7 +261,8 @@ class Comparison:
         null = rows[self.order.candidates[0].name]
         if null not in complete:
             raise ChooseError(self.nothing(null, list(rows.values())))
-        # One that failed at most seeds, or was hardly reached, must not cost the others theirs.
+        # Only seeds that all finalists have finished count. A candidate with less than half of scaled
+        # dot's seeds is left out, so that it does not cost the others theirs.
         inside = [row for row in complete if 2 * len(row.quality) >= len(null.quality)]
         seeds = common_seeds(inside, settings.seeds)
         if not seeds:
@@ -270,7 +283,7 @@ class Comparison:
         )  # fmt: skip
 
     def chance(self, seeds: int) -> Chance | None:
-        """What guessing gives, where the metric is ours."""
+        """The quality of guessing; None for a user's own metric."""
         order = self.order
         if callable(order.metric):
             return None
@@ -278,26 +291,25 @@ class Comparison:
         return chance_of(self.goal.name, order.build, self.parts.test, draws)
 
     def nothing(self, null: CandidateRow, rows: list[CandidateRow]) -> str:
-        """Why there is no verdict."""
+        """The reason there is no verdict."""
         if self.interrupted:
-            return "interrupted before scaled dot was trained once; resume=True goes on"
+            return "interrupted before scaled dot was trained once; resume=True continues"
         reasons = [row for row in rows if row.reason]
         if len(reasons) == len(rows):
             return f"every candidate failed, {null.candidate.name} the first: {null.reason}"
         if null.reason:
-            return (
-                f"{null.candidate.name}, which all others are compared with, failed: {null.reason}"
-            )
+            return f"{null.candidate.name}, the baseline of every comparison, failed: {null.reason}"
         return (
-            f"{self.order.minutes:g} minutes were not enough to train scaled dot once to the end; "
-            "give more, or fewer steps=, and resume=True goes on"
+            f"{self.order.minutes:g} minutes were not enough to finish one training of scaled dot; "
+            "give more minutes, or fewer steps=; with the same settings resume=True continues"
         )
 
 
 def read_search(rows: dict[str, CandidateRow], trials: list[FrozenTrial]) -> None:
-    """Best rates, how far each came, and why those failed that did."""
+    """Fill in the best rate, the last step reached and the errors of the search."""
     for trial in trials:
         cell, why = cell_of(trial), trial.user_attrs.get("error")
+        # "stopped" is the end of the time or of a process, not a failure of the candidate.
         if cell is not None and why and not why.startswith("stopped") and cell["candidate"] in rows:
             row = rows[cell["candidate"]]
             row.status, row.reason = "failed", why
@@ -307,11 +319,12 @@ def read_search(rows: dict[str, CandidateRow], trials: list[FrozenTrial]) -> Non
             row = rows[name]
             row.rate, row.searched = cell["rate"], reached(trial)
             row.curve = curve(trial)
+            # One rate that worked is enough: errors at other rates do not fail the candidate.
             row.status, row.reason = "halved", ""
 
 
 def read_final(rows: dict[str, CandidateRow], trials: list[FrozenTrial]) -> None:
-    """Qualities by seed, mean curves and vitals."""
+    """Fill in qualities by seed, mean curves and vitals of the final."""
     curves: dict[str, list[list[tuple[int, float]]]] = {}
     for trial in trials:
         cell = cell_of(trial)
@@ -333,7 +346,7 @@ def read_final(rows: dict[str, CandidateRow], trials: list[FrozenTrial]) -> None
 
 
 def drop_diverged(row: CandidateRow) -> None:
-    """Fail a candidate whose metric was no number at some seed: there is no difference to pair."""
+    """Fail a candidate whose metric was not finite at some seed: there is no difference to pair."""
     lost = [seed for seed, value in sorted(row.quality.items()) if value <= DIVERGED]
     if lost:
         seeds = ", ".join(map(str, lost))
@@ -342,12 +355,12 @@ def drop_diverged(row: CandidateRow) -> None:
 
 
 def search_part(settings: Settings) -> float:
-    """Of all steps, about how many are the search's."""
+    """The estimated fraction of all steps that the search takes."""
     search = SEARCHED * len(settings.search_cells())
     finals = min(settings.finalists + 1, len(settings.candidates)) * len(settings.seeds)
     return search / (search + finals)
 
 
 def count_trials(study: Study) -> int:
-    """Trainings that were begun."""
+    """Number of trainings that were started."""
     return sum(trial.last_step is not None for trial in study.get_trials(deepcopy=False))

@@ -1,6 +1,6 @@
-"""Comparisons of one name in a storage: `x`, `x-2`, `x-3`. None is ever overwritten.
+"""Series of comparisons with one name in a storage: `x`, `x-2`, `x-3`. None is ever overwritten.
 
-A new run begins the next of them; see `pick_name` for one that goes on.
+A new run starts the next of the series; `pick_name` chooses the one that a resumed run continues.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ if TYPE_CHECKING:
 
 
 def pick_name(storage: BaseStorage, name: str, resume: bool) -> str:
-    """One to go on with, else a new one.
+    """The name of the comparison to run: a new one, or with `resume` one to continue.
 
-    That is the last of the series; but somebody who begins anew, is told of an unfinished run and
-    stops wants that one: of unfinished ones with the settings of the last, which nobody works on, it
-    is the one that came furthest.
+    A resumed run usually continues the last comparison of the series. But a user may start anew, read
+    that an unfinished run exists, stop, and resume: then the unfinished run is meant, not the one just
+    stopped. So if the last one is unfinished and no process works on it, the unfinished comparison with
+    the same settings and the most finished trainings is continued.
     """
     found = series(storage, name)
     if not resume or not found:
@@ -44,7 +45,8 @@ def pick_name(storage: BaseStorage, name: str, resume: bool) -> str:
 
 
 def series(storage: BaseStorage, name: str) -> list[str]:
-    """Those that there are, the oldest first."""
+    """The comparisons with that name in the storage, the oldest first."""
+    # Every comparison creates its search first, so that study shows that the comparison exists.
     taken, found, after = names_in(storage), [], name
     while f"{after}/search" in taken:
         found.append(after)
@@ -53,21 +55,21 @@ def series(storage: BaseStorage, name: str) -> list[str]:
 
 
 def trials_of(storage: BaseStorage, name: str, stage: str) -> list[FrozenTrial]:
-    """Of the search or the final; none where it was not begun."""
+    """The trials of a stage, "search" or "final"; empty if it was not started."""
     if f"{name}/{stage}" not in names_in(storage):
         return []
     return open_study(storage, f"{name}/{stage}").get_trials(deepcopy=False)
 
 
 def unfinished(storage: BaseStorage, name: str) -> bool:
-    """Something of it is still to be trained."""
+    """Whether a comparison has trainings left to do."""
     final = trials_of(storage, name, "final")
     every = [*trials_of(storage, name, "search"), *final]
     return not final or any(not trial.state.is_finished() for trial in every)
 
 
 def under_way(storage: BaseStorage, name: str) -> bool:
-    """Some process works on it."""
+    """Whether a process is working on a comparison."""
     from optuna.trial import TrialState
 
     every = [*trials_of(storage, name, "search"), *trials_of(storage, name, "final")]
@@ -75,20 +77,21 @@ def under_way(storage: BaseStorage, name: str) -> bool:
 
 
 def results(storage: BaseStorage, name: str) -> list[FrozenTrial]:
-    """Trainings that need not be done again."""
+    """The finished trainings of a comparison."""
     every = [*trials_of(storage, name, "search"), *trials_of(storage, name, "final")]
     return [trial for trial in every if finished(trial)]
 
 
 def settings_of(storage: BaseStorage, name: str) -> dict[str, Any]:
-    """What it compares, and on which data."""
+    """The settings of a comparison, with the fingerprint of its data."""
     return open_study(storage, f"{name}/search").user_attrs.get("settings", {})
 
 
 def left_behind(place: str | Path, name: str, data: Data) -> bool:
-    """Whether the last comparison of that name is of the same data, and unfinished."""
+    """Whether the last comparison of that name is unfinished and has the same data."""
     with quiet(), opened(place) as storage:
         found = series(storage, name)
+        # A run stopped before its first result has nothing worth continuing.
         if not found or not unfinished(storage, found[-1]) or not results(storage, found[-1]):
             return False
         known = settings_of(storage, found[-1]).get("data")
@@ -96,7 +99,7 @@ def left_behind(place: str | Path, name: str, data: Data) -> bool:
 
 
 def fingerprint(parts: DataParts) -> int:
-    """Tells one data set from another, by its held-out targets."""
+    """A checksum of the validation targets, which tells data sets apart."""
     found = 0
     for batch in parts.validation:
         found = zlib.crc32(batch[-1].cpu().contiguous().numpy().tobytes(), found)

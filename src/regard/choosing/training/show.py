@@ -1,4 +1,4 @@
-"""How far a comparison is, for a person: a bar by rich, or lines where there is no terminal."""
+"""Progress of a comparison: a bar of rich, or plain lines without a terminal."""
 
 from __future__ import annotations
 
@@ -12,27 +12,28 @@ from regard.measuring.words import duration
 
 Tell = Callable[[str, float, float], None]
 LINE = 10.0  # seconds between two lines of plain text
-# Nothing is said of the time left before this many seconds and this part are done.
+# The time left is shown only after this many seconds and this fraction of the work.
 SECONDS, PART = 5.0, 0.05
-FRESH = 0.2  # weight of a new estimate of the time left beside the earlier ones
-# Told before anything is trained; `resume` is what a user has to give, to a function or a command.
+FRESH = 0.2  # weight of a new estimate of the time left against the earlier ones
+# Printed before anything is trained; `resume` is the argument of the function or the command's option.
 UNFINISHED = (
-    "An unfinished run of this data is here: to go on with it, stop this one now and give {resume}. "
-    "This one begins anew and leaves it as it is."
+    "The storage has an unfinished run on this data: to continue it, stop this one now and give "
+    "{resume}. This new run leaves it as it is."
 )
 
 
 class TimeLeft:
-    """Says how long it takes yet, by the part that is done; smoothed, and nothing before it is known."""
+    """Estimates the time left from the fraction done, smoothed; silent until there is an estimate."""
 
     def __init__(self) -> None:
         self.began: float | None = None
         self.first = self.until = 0.0
-        self.end: float | None = None  # when it should be done
+        self.end: float | None = None  # the estimated end
 
     def __call__(self, part: float, left: float) -> str:
-        """Words, or none; `left` of the first call is the most that there is."""
+        """The time left in words, or an empty string; the first `left` is the time limit."""
         now = time.monotonic()
+        # A resumed run starts at a fraction above 0, which must not count as work of this run.
         if self.began is None:
             self.began, self.first, self.until = now, part, now + left
         done = part - self.first
@@ -45,7 +46,7 @@ class TimeLeft:
 
 @contextmanager
 def shown(progress: Tell | bool) -> Iterator[Tell]:
-    """The function to tell: the user's, a bar, lines, or nothing."""
+    """The function to report progress to: the user's, a bar, lines, or one that does nothing."""
     if callable(progress):
         yield progress
     elif not progress:
@@ -59,10 +60,10 @@ def shown(progress: Tell | bool) -> Iterator[Tell]:
 
 @contextmanager
 def bar() -> Iterator[Tell]:
-    """A bar with the time left.
+    """A progress bar with the time left.
 
-    It draws only when told to and leaves stdout alone: a thread that draws, or a stream that is
-    replaced, would be copied into forked processes together with its lock.
+    It draws only when called and does not redirect stdout: forked processes would inherit the lock of a
+    drawing thread or of a replaced stream, possibly locked.
     """
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn
@@ -82,7 +83,7 @@ def bar() -> Iterator[Tell]:
 
 
 def lines() -> Tell:
-    """A line of plain text now and then."""
+    """A function that prints a line of progress every 10 seconds."""
     last, time_left = [0.0], TimeLeft()
 
     def tell(label: str, part: float, left: float) -> None:

@@ -1,4 +1,8 @@
-"""The two stages. Search: every candidate at every rate, halved. Final: the best, from every seed."""
+"""The two stages of a comparison.
+
+The search trains every candidate at every rate from one seed, with successive halving. The final trains
+the best candidates, each at its best rate, from every seed.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,8 @@ if TYPE_CHECKING:
     from optuna.pruners import BasePruner
     from optuna.trial import FrozenTrial, Trial
 
-# Halving: the first look is at a quarter of the steps, and each keeps about the better half.
+# Successive halving: trials are first compared at a quarter of the steps, and each comparison keeps about
+# the better half.
 LOOKS, FACTOR = 4, 2
 POINTS = 8  # of a learning curve
 SEARCH_SEED = 0
@@ -26,16 +31,16 @@ SEARCH_SEED = 0
 
 @dataclass(frozen=True)
 class Settings:
-    """What makes two runs the same comparison: they share trials; all is plain JSON.
+    """The settings of a comparison, as plain JSON. Runs with equal settings share their trials.
 
     Attributes:
-        candidates: their names, the null first.
+        candidates: names of the candidates, the null first.
         rates: learning rates that every candidate tries.
-        seeds: of the final trainings; the search has one of its own.
-        steps: of one training.
-        batch: rows in a step.
-        metric: the name of what is reported.
-        finalists: how many candidates the final has, besides scaled dot.
+        seeds: seeds of the final; the search has its own.
+        steps: steps of one training.
+        batch: rows per step.
+        metric: name of the reported metric.
+        finalists: number of candidates in the final, besides scaled dot.
     """
 
     candidates: list[str]
@@ -48,18 +53,21 @@ class Settings:
 
     @property
     def null(self) -> str:
-        """What all others are compared with."""
+        """The candidate that all others are compared with."""
         return self.candidates[0]
 
     def search_cells(self) -> list[Cell]:
-        """Middle rates first: if time runs out, every candidate has had a fair one."""
+        """The trainings of the search, middle rates first.
+
+        If time runs out, every candidate has then been tried at a reasonable rate.
+        """
         order = sorted(range(len(self.rates)), key=lambda i: abs(i - (len(self.rates) - 1) / 2))
         return [
             {"candidate": name, "rate": self.rates[i]} for i in order for name in self.candidates
         ]
 
     def final_cells(self, chosen: dict[str, float]) -> list[Cell]:
-        """Seed by seed: if time runs out, the seeds that are done are done for all."""
+        """The trainings of the final, seed by seed: if time runs out, early seeds are complete."""
         return [
             {"candidate": name, "rate": rate, "seed": seed}
             for seed in self.seeds
@@ -68,7 +76,7 @@ class Settings:
 
 
 def halving(steps: int) -> BasePruner:
-    """Optuna's successive halving over the steps of a training."""
+    """Optuna's pruner for successive halving over the steps of a training."""
     import optuna
 
     return optuna.pruners.SuccessiveHalvingPruner(
@@ -78,11 +86,11 @@ def halving(steps: int) -> BasePruner:
 
 @dataclass
 class Stage:
-    """Trains cells of one study until its queue is empty.
+    """Trains the cells of one study until its queue is empty.
 
     Attributes:
-        final: nothing is halved; the result on the test part, a curve and vitals are kept.
-        watched: whether the doctor looks at the first seed's model.
+        final: train to the end without halving, and record test quality, curve and vitals.
+        watched: the doctor examines the model of the first seed.
     """
 
     study: Study
@@ -97,7 +105,7 @@ class Stage:
     known: dict[int, DataParts] = field(default_factory=dict)
 
     def work(self) -> None:
-        """Take trial after trial."""
+        """Train one trial of the queue after another."""
         while not self.job.stop():
             taken = take(self.study, self.until)
             if taken is None:
@@ -106,10 +114,11 @@ class Stage:
             self.on_trial()
 
     def guarded(self, trial: Trial, cell: Cell) -> None:
-        """One trial; what the user's model raises ends it and no other."""
+        """Train one trial; an error of the user's model fails this trial only."""
         from optuna import TrialPruned
         from optuna.trial import TrialState
 
+        # The values are fixed by the queue. Suggesting them records them as the trial's parameters.
         trial.suggest_categorical("candidate", self.settings.candidates)
         trial.suggest_categorical("rate", self.settings.rates)
         if self.final:
@@ -123,14 +132,14 @@ class Stage:
             self.study.tell(trial, state=TrialState.FAIL)
             if isinstance(error, KeyboardInterrupt):
                 raise
-        except Exception as error:  # whatever the user's model raises
+        except Exception as error:  # the user's model may raise anything
             trial.set_user_attr("error", first_line(error))
             self.study.tell(trial, state=TrialState.FAIL)
         else:
             self.study.tell(trial, value)
 
     def train(self, trial: Trial, cell: Cell) -> float:
-        """The quality by which rates are chosen, after all steps."""
+        """Train one cell and return its quality on the validation part."""
         from optuna import TrialPruned
 
         seed = cell.get("seed", SEARCH_SEED)
@@ -141,7 +150,7 @@ class Stage:
             training.advance(step)
             value = training.quality(parts.validation)
             trial.report(value, step)
-            # The null is what all others are compared with: it always gets to the end.
+            # The null is never pruned, because all others are compared with it.
             if not self.final and trial.should_prune() and candidate.name != self.settings.null:
                 raise TrialPruned
         if self.final:
@@ -151,21 +160,25 @@ class Stage:
         return value
 
     def parts(self, seed: int) -> DataParts:
-        """The data of a seed; data that is the same for all seeds is read once."""
+        """The data of a seed, cached; data that all seeds share is read once."""
         key = seed if callable(self.data) else 0
         if key not in self.known:
+            # Only the latest seed is kept: cells come seed by seed, and data may be large.
             self.known = {key: parts_of(self.data, seed)}
         return self.known[key]
 
 
 def reached(trial: FrozenTrial) -> tuple[int, float]:
-    """How far it came, and how good it was there: the order of halving."""
+    """The last step of a trial and its quality there; ordered as halving ranks trials."""
     step = trial.last_step
     return (0, DIVERGED) if step is None else (step, trial.intermediate_values[step])
 
 
 def best_rates(trials: list[FrozenTrial]) -> dict[str, FrozenTrial]:
-    """Of each candidate the trial that came farthest, and of those the best; best candidate first."""
+    """The best trial of each candidate, the best candidate first.
+
+    A trial that reached a later step ranks above one that was pruned earlier.
+    """
     found: dict[str, FrozenTrial] = {}
     for trial in trials:
         cell = cell_of(trial)
@@ -178,12 +191,12 @@ def best_rates(trials: list[FrozenTrial]) -> dict[str, FrozenTrial]:
 
 
 def finalists(best: dict[str, FrozenTrial], settings: Settings) -> dict[str, float]:
-    """The rate of each candidate in the final: the null, and the best of the others."""
+    """The finalists (the null and the best of the others) with their rates."""
     others = [name for name in best if name != settings.null][: settings.finalists]
     chosen = [name for name in best if name == settings.null or name in others]
     return {name: cell["rate"] for name in chosen if (cell := cell_of(best[name])) is not None}
 
 
 def curve(trial: FrozenTrial) -> list[tuple[int, float]]:
-    """Quality on the validation part against steps."""
+    """Steps and quality on the validation part."""
     return sorted((step, value) for step, value in trial.intermediate_values.items())

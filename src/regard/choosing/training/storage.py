@@ -1,7 +1,7 @@
-"""Where trials are kept: Optuna's storages, and which of its trials are still to be done.
+"""Optuna's storages, in which trials are kept, and the queue of trials that are still to be done.
 
-A cell is one training that is asked for, as {"candidate": ..., "rate": ...}. Cells are put into the
-study's own queue; whoever asks next, in this process, another or on another machine, gets the next.
+A cell is one training to do: {"candidate": ..., "rate": ...}, in the final with a "seed". Cells go into
+the queue of Optuna's study, from which every process, on this or another machine, takes the next one.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial, Trial
 
 Cell = dict[str, Any]
-# A trial on another machine is given up this many seconds after its run should have ended; one that
-# nobody put a name to within these was cut off while it began.
+# A trial on another machine counts as abandoned this many seconds after its run should have ended. A
+# trial without an owner after `NAMELESS_TIME` belongs to a process that was killed while it took it.
 GRACE = 60
 NAMELESS_TIME = datetime.timedelta(seconds=5)
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without Optuna's log, and its warnings that a feature may change."""
+    """Silence Optuna's log and its warnings about experimental features."""
     import optuna
 
     before = optuna.logging.get_verbosity()
@@ -49,11 +49,11 @@ def quiet() -> Iterator[None]:
 
 @contextmanager
 def opened(place: str | Path) -> Iterator[BaseStorage]:
-    """The storage; the connections of a database are closed afterwards.
+    """The storage; connections to a database are closed on exit.
 
     Raises:
-        ChooseError: it cannot be opened.
-        StorageError: it was lost on the way.
+        ChooseError: the storage cannot be opened.
+        StorageError: the storage failed during the run.
     """
     from optuna.exceptions import StorageInternalError
 
@@ -61,10 +61,10 @@ def opened(place: str | Path) -> Iterator[BaseStorage]:
     try:
         yield storage
     except StorageInternalError as error:
-        shown = str(place).rpartition("@")[2]
+        shown = str(place).rpartition("@")[2]  # without user and password
         raise StorageError(
-            f"storage {shown}: {first_line(error.__cause__ or error)}. What is finished is kept, and "
-            "resume=True (--resume) goes on"
+            f"storage {shown}: {first_line(error.__cause__ or error)}. Finished trainings are kept; "
+            "continue with resume=True (--resume)"
         ) from None
     finally:
         engine = getattr(storage, "engine", None)
@@ -74,7 +74,7 @@ def opened(place: str | Path) -> Iterator[BaseStorage]:
 
 
 def open_storage(place: str | Path) -> BaseStorage:
-    """A journal file, or the database that a URL names.
+    """The storage in a journal file, or in the database that a URL names.
 
     Raises:
         ChooseError: it cannot be opened.
@@ -89,13 +89,13 @@ def open_storage(place: str | Path) -> BaseStorage:
             Path(name).parent.mkdir(parents=True, exist_ok=True)
             return JournalStorage(Journal(Path(name)))
         return database(driven(name))
-    except Exception as error:  # each database has errors of its own
-        shown = name.rpartition("@")[2]  # no password in a message
+    except Exception as error:  # each database raises its own errors
+        shown = name.rpartition("@")[2]  # without user and password
         raise ChooseError(f"storage {shown}: cannot be opened: {first_line(error)}") from None
 
 
 def database(url: str) -> BaseStorage:
-    """The second time where the first fails: two processes may make the tables at once."""
+    """The storage in a database, tried twice: two processes may create its tables at the same time."""
     from optuna.storages import RDBStorage
     from sqlalchemy.exc import DBAPIError
 
@@ -107,7 +107,7 @@ def database(url: str) -> BaseStorage:
 
 
 def driven(url: str) -> str:
-    """PostgreSQL by the driver that is installed, where the URL leaves it open."""
+    """The URL with PostgreSQL's psycopg driver, if it names none and psycopg2 is not installed."""
     head, mark, rest = url.partition("://")
     if head in ("postgresql", "postgres") and importlib.util.find_spec("psycopg2") is None:
         head = "postgresql+psycopg"
@@ -115,7 +115,7 @@ def driven(url: str) -> str:
 
 
 def open_study(storage: BaseStorage, name: str, pruner: Any = None) -> Study:
-    """The study of that name, made where there is none."""
+    """The study of that name; created if it does not exist."""
     import optuna
 
     return optuna.create_study(
@@ -123,29 +123,29 @@ def open_study(storage: BaseStorage, name: str, pruner: Any = None) -> Study:
         study_name=name,
         direction="maximize",
         load_if_exists=True,
-        # Every trial comes from the queue: a sampler has nothing to sample.
+        # Every trial comes from the queue, so the sampler is never used.
         sampler=optuna.samplers.RandomSampler(seed=0),
         pruner=pruner or optuna.pruners.NopPruner(),
     )
 
 
 def names_in(storage: BaseStorage) -> set[str]:
-    """The studies that there are."""
+    """The names of all studies in the storage."""
     return {study.study_name for study in storage.get_all_studies()}
 
 
 def cell_of(trial: FrozenTrial | Trial) -> Cell | None:
-    """What it was asked for; None for one that came from nowhere."""
+    """The cell of a trial; None if the trial did not come from the queue."""
     return trial.user_attrs.get("cell")
 
 
 def same(first: Cell | None, second: Cell | None) -> bool:
-    """The same training."""
+    """Whether two trials have the same cell."""
     return first is not None and first == second
 
 
 def finished(trial: FrozenTrial) -> bool:
-    """It has a result, if only that it was halved away."""
+    """Whether a trial has a result; being pruned by halving is a result too."""
     from optuna.trial import TrialState
 
     if trial.state == TrialState.PRUNED:
@@ -154,7 +154,11 @@ def finished(trial: FrozenTrial) -> bool:
 
 
 def abandoned(trial: FrozenTrial) -> bool:
-    """Its process, on this machine, is gone, its time was over long ago, or nobody took it up."""
+    """Whether no process works on a running trial any more.
+
+    That is so if its process on this machine is gone, if its time limit has passed, or if no process
+    registered as its owner.
+    """
     owner = trial.user_attrs.get("owner")
     if owner is None:
         began = trial.datetime_start
@@ -165,20 +169,20 @@ def abandoned(trial: FrozenTrial) -> bool:
 
 
 def alive(process: int) -> bool:
-    """Whether there is such a process."""
+    """Whether a process with this id exists on this machine."""
     try:
-        os.kill(process, 0)
+        os.kill(process, 0)  # signal 0 only checks
     except ProcessLookupError:
         return False
-    except PermissionError:
+    except PermissionError:  # it exists and belongs to another user
         return True
     return True
 
 
 def enqueue(study: Study, cells: Iterable[Cell]) -> int:
-    """Put into the queue what is neither done nor under way; returns how many there are to do.
+    """Queue the cells that are neither finished nor under way; returns how many are unfinished.
 
-    Trials that a killed process left behind are closed first.
+    Abandoned trials are closed first, so their cells are queued again.
     """
     from optuna.trial import TrialState
 
@@ -198,25 +202,26 @@ def enqueue(study: Study, cells: Iterable[Cell]) -> int:
 
 
 def close(study: Study, trial: FrozenTrial, why: str) -> None:
-    """Fail a trial that nobody works on any more."""
+    """Mark an abandoned trial as failed."""
     from optuna.exceptions import UpdateFinishedTrialError
     from optuna.trial import TrialState
 
     try:
         study._storage.set_trial_user_attr(trial._trial_id, "error", why)
         study.tell(trial.number, state=TrialState.FAIL)
-    except (UpdateFinishedTrialError, ValueError, RuntimeError):  # somebody else was faster
+    except (UpdateFinishedTrialError, ValueError, RuntimeError):  # another process closed it first
         return
 
 
 def take(study: Study, until: float) -> tuple[Trial, Cell] | None:
-    """The next trial of the queue; None where it is empty."""
+    """The next trial of the queue with its cell; None if the queue is empty."""
     from optuna.trial import TrialState
 
     while study.get_trials(deepcopy=False, states=(TrialState.WAITING,)):
         trial = study.ask()
         cell = cell_of(trial)
-        if cell is None:  # another was faster, and Optuna made a new one up
+        if cell is None:
+            # Another process emptied the queue first, so Optuna made up a trial of its own.
             trial.set_user_attr("duplicate", True)
             study.tell(trial, state=TrialState.PRUNED)
             return None
@@ -230,7 +235,10 @@ def take(study: Study, until: float) -> tuple[Trial, Cell] | None:
 
 
 def earlier(study: Study, number: int, cell: Cell) -> bool:
-    """Whether an older trial has or does the same: two machines may have asked for it at once."""
+    """Whether an earlier trial has the same cell and is finished or running.
+
+    Two machines may queue the same cell at the same time; the trial with the lower number is kept.
+    """
     from optuna.trial import TrialState
 
     return any(

@@ -10,14 +10,14 @@ from regard.choosing.training.words import level, metric_of, recommendation, spr
 from regard.measuring.statistics import Estimate
 from regard.measuring.words import seconds
 
-WIDTH = 80  # of the table where nothing is known of a terminal
+WIDTH = 80  # columns of the table if the width of the terminal is unknown
 GAP = "  "
-INDENT = " " * 4  # of what is told of a candidate below its numbers
-NARROWEST = 12  # a column of labels
+INDENT = " " * 4  # indent of a remark below the numbers of its candidate
+NARROWEST = 12  # least width of the column of labels
 
 
 class Cells(NamedTuple):
-    """One line of the table; `told` stands behind the numbers, or instead of them."""
+    """One line of the table; `told` is a remark after the numbers, or instead of them."""
 
     label: str
     quality: str
@@ -27,16 +27,16 @@ class Cells(NamedTuple):
 
 
 def as_text(verdict: Verdict, width: int | None = None) -> str:
-    """The recommendation, a line for each candidate, and the code; sentences are wrapped at a width."""
+    """The recommendation, the table and the code as text; sentences are wrapped if a width is given."""
     told = [sentence.en for sentence in recommendation(verdict)]
     if width is not None:
         told = [line for text in told for line in wrapped(text, width)]
-    # The code is to be pasted: no line of it is broken.
+    # The code is never wrapped, since the user pastes it.
     return "\n".join([*told, "", *table(verdict, width or WIDTH), "", f"score = {verdict.code}"])
 
 
 def table(verdict: Verdict, width: int) -> list[str]:
-    """A header and the candidates."""
+    """The lines of the table: a header and all candidates."""
     head = Cells("candidate", metric_of(verdict).en, "over scaled dot", "a step")
     rows = [head, *(cells(verdict, row) for row in verdict.rows)]
     sizes = [max(len(row[place]) for row in rows) for place in range(4)]
@@ -46,7 +46,7 @@ def table(verdict: Verdict, width: int) -> list[str]:
 
 
 def cells(verdict: Verdict, row: CandidateRow) -> Cells:
-    """Of one candidate."""
+    """The cells of one candidate."""
     lead = verdict.over(row)
     ahead = "" if lead is None else signed(verdict, lead)
     time = "-" if row.cost is None else seconds(row.cost.seconds)
@@ -55,17 +55,18 @@ def cells(verdict: Verdict, row: CandidateRow) -> Cells:
 
 
 def signed(verdict: Verdict, lead: Estimate) -> str:
-    """A lead with its sign and interval; the unit is that of the column before."""
+    """A lead with its sign and interval, without its unit, which the quality column shows."""
     said = spread(verdict, lead).en.replace(" points", "").removesuffix(" (one seed: no interval)")
     return f"+{said}" if float(said.split()[0]) > 0 else said
 
 
 def lines(row: Cells, sizes: list[int], width: int) -> list[str]:
-    """The line of a candidate; what has no room on it stands below."""
+    """The line of a candidate; a remark that does not fit goes on lines below."""
     first, *more = textwrap.wrap(row.label, sizes[0], break_on_hyphens=False) or [""]
     middle = [row.quality.rjust(sizes[1]), row.ahead.rjust(sizes[2])]
     told = row.told
     room = sizes[1] + len(GAP) + sizes[2]
+    # A candidate without numbers has room for its remark in their columns.
     if told and not row.quality and len(told) <= room:
         middle, told = [told.rjust(room)], ""
     found = [GAP.join([first.ljust(sizes[0]), *middle, row.time.rjust(sizes[3])]), *more]
@@ -77,7 +78,7 @@ def lines(row: Cells, sizes: list[int], width: int) -> list[str]:
 
 
 def wrapped(text: str, width: int, indent: str = "") -> list[str]:
-    """Lines of words; options such as `--seeds 5` and names are not cut at a hyphen."""
+    """The text as wrapped lines; options such as `--seeds` and names are not split at a hyphen."""
     return textwrap.wrap(
         text,
         max(width, len(indent) + NARROWEST),

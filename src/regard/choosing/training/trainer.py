@@ -1,4 +1,4 @@
-"""Trains one candidate from one seed at one rate."""
+"""Trains one candidate from one seed at one learning rate."""
 
 from __future__ import annotations
 
@@ -14,25 +14,26 @@ from regard.choosing.training.data import Batch, DataParts
 from regard.choosing.training.metrics import Goal, Measure
 from regard.describe import describe
 
-# A training that diverged: worse than any number that a metric gives, and finite for all storages.
+# The quality of a training that diverged: worse than any metric, but finite, since some storages cannot
+# hold infinities.
 DIVERGED = -1e30
 
 
 class Stopped(Exception):
-    """There is no time left."""
+    """The time limit was reached."""
 
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """What to train and how: the same for all candidates.
+    """How to train: the settings that all candidates share.
 
     Attributes:
-        build: from a score to a model.
-        goal: what is lowered and reported.
-        steps: of Adam, the rate falling to 0 along a cosine.
-        batch: rows in a step.
-        device: where.
-        stop: says that there is no time left.
+        build: builds the model from a score.
+        goal: the loss and the metric.
+        steps: steps of Adam, during which the rate falls to 0 along a cosine.
+        batch: rows per step.
+        device: where to train.
+        stop: whether to stop, because the time limit was reached.
     """
 
     build: Callable[[Score], nn.Module]
@@ -44,7 +45,7 @@ class TrainingJob:
 
 
 class Training:
-    """One training; `advance` goes on to a step."""
+    """One training run, which `advance` continues up to a step."""
 
     def __init__(
         self, job: TrainingJob, make: Callable[[], Score], parts: DataParts, seed: int, rate: float
@@ -55,7 +56,7 @@ class Training:
         weights = [p for p in self.model.parameters() if p.requires_grad]
         if not weights:
             raise ValueError("build_model gave a model without parameters: nothing can be trained")
-        # One kernel for all weights: models here are small, and a step is mostly calls.
+        # Fused: one kernel for all weights. Models are small, so most of a step is call overhead.
         fused = job.device.type in ("cpu", "cuda")
         self.optimiser = torch.optim.Adam(weights, lr=rate, fused=fused)
         self.schedule = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimiser, job.steps)
@@ -66,7 +67,7 @@ class Training:
         """Train up to a step.
 
         Raises:
-            Stopped: there is no time left.
+            Stopped: the time limit was reached.
         """
         self.model.train()
         while self.step < until:
@@ -77,22 +78,22 @@ class Training:
             self.step += 1
 
     def once(self, batch: Batch) -> None:
-        """One step of the optimiser."""
+        """Do one step of training on a batch."""
         *inputs, target = (x.to(self.job.device) for x in batch)
         self.optimiser.zero_grad(set_to_none=True)
         loss = self.job.goal.loss(self.model(*inputs), target)
         if not isinstance(loss, Tensor) or loss.ndim != 0:
-            raise ValueError(f"the loss must be a tensor of one number, got {describe(loss)}")
+            raise ValueError(f"the loss must be a scalar tensor, got {describe(loss)}")
         loss.backward()
         self.optimiser.step()
 
     def quality(self, batches: list[Batch]) -> float:
-        """The metric on held-out batches, all of them at once."""
+        """The metric on held-out batches, computed over all of them together."""
         return measured(self.model, batches, self.job.goal.metric, self.job.device)
 
 
 def built(job: TrainingJob, make: Callable[[], Score]) -> nn.Module:
-    """The model around a fresh score."""
+    """A new model with a fresh score, on the job's device."""
     model = job.build(make())
     if not isinstance(model, nn.Module):
         raise TypeError(f"build_model must return an nn.Module, got {describe(model)}")
@@ -103,7 +104,7 @@ def built(job: TrainingJob, make: Callable[[], Score]) -> nn.Module:
 def measured(
     model: nn.Module, batches: list[Batch], metric: Measure, device: torch.device
 ) -> float:
-    """The metric of a model in evaluation mode; a number that is none counts as the worst."""
+    """The metric of a model in evaluation mode; `DIVERGED` if it is not finite."""
     training = model.training
     model.eval()
     outputs, targets = [], []
@@ -113,14 +114,13 @@ def measured(
         targets.append(target)
     model.train(training)
     output = torch.cat(outputs)
-    if bool(
-        output.isnan().any()
-    ):  # which some metrics do not notice: the largest of NaNs is the first
+    # Some metrics hide NaN: `argmax` of a row of NaNs is 0, which may be the right class.
+    if bool(output.isnan().any()):
         return DIVERGED
     found = float(metric(output, torch.cat(targets)))
     return found if math.isfinite(found) else DIVERGED
 
 
 def marks(steps: int, count: int) -> list[int]:
-    """Steps at which to look, evenly spread, the last one among them."""
+    """Steps at which to evaluate: evenly spread, including the last."""
     return sorted({max(round(steps * (i + 1) / count), 1) for i in range(count)})

@@ -1,8 +1,8 @@
-"""What the trials say: who won, by how much, and whether that is more than noise.
+"""The verdict of a comparison: which candidate won, by how much, and whether that exceeds noise.
 
-Differences are paired by seed: every candidate saw the same data in the same order. The alternatives
-are several, and the best of several looks better than it is: intervals are widened (Bonferroni) so
-that all of them hold together with 95%.
+Differences are paired by seed, because every candidate saw the same data in the same order. The best of
+several alternatives looks better than it is, so intervals are widened (Bonferroni): all of them together
+hold with a probability of 95%.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from regard.choosing.training.costs import Cost
 from regard.measuring.statistics import LEVEL, Estimate, difference, mean
 
 SCHEMA = "regard.choose/trained/2"
-# What is advised where it is not decided: fewer tell little of the noise, more nobody waits for.
+# Bounds on the number of seeds that is advised if nothing was decided: fewer say little about noise, and
+# more would take too long.
 FEW_SEEDS, MOST_SEEDS = 5, 50
 
 
 class Outcome(StrEnum):
-    """What kind of answer it is."""
+    """The kind of answer that a comparison gives."""
 
     ALTERNATIVE = "an alternative beats scaled dot, by more than noise and as much as matters"
     NULL = "scaled dot beats every alternative, by more than noise and as much as matters"
@@ -37,15 +38,15 @@ class Outcome(StrEnum):
 
 @dataclass
 class CandidateRow:
-    """One candidate.
+    """The results of one candidate.
 
     Attributes:
-        status: "final", "halved" (left behind by the search), "failed" or "not reached" in time.
-        reason: of a failure.
+        status: "final", "halved" (dropped by the search), "failed" or "not reached" in time.
+        reason: why it failed.
         rate: its best learning rate.
-        quality: by seed, on the test part; of one that was halved away there is none.
-        searched: the last look of the search: step and quality.
-        curve: quality on the validation part by step, the mean over seeds.
+        quality: quality on the test part by seed; empty for a candidate that is not in the final.
+        searched: last step of its best trial in the search, and the quality there.
+        curve: quality on the validation part by step, averaged over seeds.
         vitals: see `vitals_of`.
     """
 
@@ -60,7 +61,7 @@ class CandidateRow:
     vitals: dict[str, Any] = field(default_factory=dict)
 
     def mean(self) -> Estimate:
-        """Over seeds."""
+        """The mean quality over seeds, with its interval."""
         return mean(list(self.quality.values()))
 
 
@@ -69,20 +70,20 @@ class Verdict:
     """The answer of `regard.choose`.
 
     Attributes:
-        outcome: what kind of answer it is.
-        winner: what to use: scaled dot, unless an alternative beats it by more than noise and by as
-            much as matters. Where it is not decided that is scaled dot too, for now.
-        runner_up: the best of the others; None where there is none.
-        margin: by how much the winner is ahead of the runner-up, with its 95% interval.
-        over_null: by how much the winner, or where that is scaled dot itself the best alternative, is
-            ahead of scaled dot.
-        cheapest: the cheapest candidate that is not behind the winner by as much as matters.
+        outcome: the kind of answer.
+        winner: the candidate to use: scaled dot, unless the lead of an alternative exceeds noise and is
+            at least `matters`. If nothing was decided it is scaled dot too, for now.
+        runner_up: the best of the others; None if there is none.
+        margin: lead of the winner over the runner-up, with its 95% interval.
+        over_null: lead over scaled dot of the winner, or of the best alternative if scaled dot is the
+            winner.
+        cheapest: the cheapest candidate whose deficit to the winner is below `matters`.
         rows: every candidate, the best first.
-        metric: the name of what is compared; more is better.
+        metric: name of the metric that is compared; higher is better.
         matters: the smallest difference that matters.
-        seeds: that are finished for all finalists.
+        seeds: the seeds that all finalists have finished.
         facts: settings, machine and times, for the record.
-        chance: what guessing gives; None where that is not known.
+        chance: the quality of guessing; None if it is unknown.
     """
 
     outcome: Outcome
@@ -100,16 +101,16 @@ class Verdict:
     chance: Chance | None = None
 
     def row(self, name: str) -> CandidateRow:
-        """Of the candidate with that name."""
+        """The row of the candidate with that name."""
         return next(row for row in self.rows if row.candidate.name == name)
 
     def null_row(self) -> CandidateRow | None:
-        """Of scaled dot."""
+        """The row of scaled dot, the null; None if the verdict has no settings."""
         name = self.facts.get("settings", {}).get("candidates", [None])[0]
         return None if name is None else self.row(name)
 
     def over(self, row: CandidateRow) -> Estimate | None:
-        """By how much a finalist is ahead of scaled dot, paired by seed; None for any other.
+        """The lead of a finalist over scaled dot, paired by seed; None for any other candidate.
 
         The interval holds for all alternatives together.
         """
@@ -121,10 +122,11 @@ class Verdict:
 
     @property
     def learned(self) -> bool:
-        """Whether a finalist is better than guessing; True where guessing is not known.
+        """Whether a finalist is better than guessing; True if the quality of guessing is unknown.
 
-        Its interval has to be above, and its mean by more than the rows that were tested leave to
-        luck: seeds that are tested on the same rows are lucky together.
+        The finalist's interval must lie above guessing. Its mean must also exceed guessing by more than
+        the sampling error of the test rows: the interval over seeds does not include that error when all
+        seeds are tested on the same rows.
         """
         final = [row.mean() for row in self.rows if row.status == "final"]
         if self.chance is None or not final:
@@ -138,10 +140,10 @@ class Verdict:
 
     @property
     def seeds_to_decide(self) -> int | None:
-        """How many seeds would decide what is not, if leads and noise stay as they are.
+        """Number of seeds that would decide the comparison, if leads and noise stay as they are.
 
-        None where it is decided, where nothing was learned, where one seed tells nothing of the
-        noise, or where `MOST_SEEDS` would not do.
+        None if it is decided, if nothing was learned, if there is one seed (which says nothing about
+        noise), or if `MOST_SEEDS` seeds would not be enough.
         """
         if self.outcome is not Outcome.UNDECIDED or len(self.seeds) < 2 or not self.learned:
             return None
@@ -149,29 +151,29 @@ class Verdict:
         return seeds_to_decide(leads, len(self.seeds), self.matters) if leads else None
 
     def times_null(self, row: CandidateRow) -> float | None:
-        """The time of a step over that of scaled dot; None where one of them is not known."""
+        """The time of a step over that of scaled dot; None if one of them is unknown."""
         null = self.null_row()
         if null is None or null.cost is None or row.cost is None:
             return None
         return row.cost.seconds / null.cost.seconds
 
     def make(self) -> Score:
-        """A fresh score: the winner."""
+        """Build a fresh score of the winner."""
         return self.row(self.winner).candidate.make()
 
     @property
     def code(self) -> str:
-        """Python that builds the winner, to paste."""
+        """Python code that builds the winner, to paste."""
         return self.row(self.winner).candidate.code
 
     def __str__(self) -> str:
-        """The recommendation and the table, as text."""
+        """The recommendation, the table and the code, as text."""
         from regard.choosing.training.table import as_text
 
         return as_text(self)
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Fields for JSON."""
         from regard.choosing.training.record import as_dict
 
         return as_dict(self)
@@ -184,7 +186,7 @@ class Verdict:
 
 
 class Judged(NamedTuple):
-    """The part of a verdict that follows from the qualities; see `Verdict`."""
+    """The fields of a verdict that follow from the qualities; see `Verdict`."""
 
     outcome: Outcome
     winner: str
@@ -195,12 +197,12 @@ class Judged(NamedTuple):
 
 
 def judge(rows: Sequence[CandidateRow], null: str, seeds: Sequence[int], matters: float) -> Judged:
-    """Who won, by how much, and who is the cheapest that is not behind by as much as matters.
+    """The winner, its margins, and the cheapest candidate whose deficit is below `matters`.
 
     Args:
-        rows: of the finalists, the null among them.
-        null: the name of what an alternative has to beat.
-        seeds: that all of them have finished.
+        rows: the finalists' rows, including the null's.
+        null: name of the candidate that an alternative has to beat.
+        seeds: the seeds that all finalists have finished.
         matters: the smallest difference that matters.
     """
     found = {row.candidate.name: [row.quality[seed] for seed in seeds] for row in rows}
@@ -210,6 +212,7 @@ def judge(rows: Sequence[CandidateRow], null: str, seeds: Sequence[int], matters
         return Judged(Outcome.SAME, null, None, None, None, null)
     several = len(others)
     ahead = {name: compared(found[name], found[null], several) for name in others}
+    # Significant and relevant: the interval excludes 0, and the lead itself is at least `matters`.
     sure = [name for name in others if ahead[name].low > 0 and ahead[name].value >= matters]
     best = others[0]
     winner = sure[0] if sure else null
@@ -219,7 +222,8 @@ def judge(rows: Sequence[CandidateRow], null: str, seeds: Sequence[int], matters
         outcome = Outcome.ALTERNATIVE
     elif margin.low > 0 and margin.value >= matters:
         outcome = Outcome.NULL
-    # One that is behind, with a wide interval, leaves nothing open that anybody would bet on.
+    # Alternatives that are behind are not required to have a narrow interval, except the best of all:
+    # one that is behind is unlikely to turn out ahead by as much as matters.
     elif all(one.high < matters for one in ahead.values() if one.value > 0 or one is ahead[best]):
         outcome = Outcome.SAME
     else:
@@ -236,9 +240,10 @@ def judge(rows: Sequence[CandidateRow], null: str, seeds: Sequence[int], matters
 
 
 def as_good(behind: Estimate, matters: float) -> bool:
-    """Whether one is as good as another that is ahead by that: its interval rules out what matters.
+    """Whether a candidate's deficit `behind` is shown to be below `matters`.
 
-    Not to be surely behind would not do: the noisier a candidate, the easier that is.
+    The whole interval must be below. It would not be enough that the deficit is not significant: the
+    noisier a candidate, the easier that is.
     """
     return behind.below(matters)
 
@@ -249,6 +254,7 @@ def compared(first: Sequence[float], second: Sequence[float], several: int) -> E
     count = len(first)
     if count < 2:
         return found
+    # Bonferroni: the t quantile of the tail divided by the number of comparisons.
     half = (1 - LEVEL) / 2
     widen = stats.t.isf(half / several, count - 1) / stats.t.isf(half, count - 1)
     reach = float(widen) * (found.high - found.value)
@@ -256,11 +262,11 @@ def compared(first: Sequence[float], second: Sequence[float], several: int) -> E
 
 
 def seeds_to_decide(leads: Sequence[Estimate], count: int, matters: float) -> int | None:
-    """How many seeds would make the intervals of undecided leads narrow enough; None: too many.
+    """Number of seeds that would make the undecided intervals narrow enough; None if too many.
 
     Args:
-        leads: of all alternatives over the null, as `compared` gives them.
-        count: of the seeds they come from.
+        leads: leads of all alternatives over the null, from `compared`.
+        count: number of seeds that they come from.
         matters: the smallest difference that matters.
     """
     several = len(leads)
@@ -268,7 +274,8 @@ def seeds_to_decide(leads: Sequence[Estimate], count: int, matters: float) -> in
     unsettled = [
         lead for lead in leads if lead.high >= matters and (lead.value > 0 or lead is best)
     ]
-    # One that is ahead by enough has to come clear of 0; else all have to stay below what matters.
+    # If an alternative leads by at least `matters`, it is enough that its interval excludes 0. Otherwise
+    # the intervals of all must stay below `matters`.
     ahead = [(lead, lead.value) for lead in unsettled if lead.value >= matters]
     rooms = ahead or [(lead, matters - lead.value) for lead in unsettled]
     needs = [seeds_within(lead, room, count, several) for lead, room in rooms]
@@ -279,8 +286,9 @@ def seeds_to_decide(leads: Sequence[Estimate], count: int, matters: float) -> in
 
 
 def seeds_within(lead: Estimate, room: float, count: int, several: int) -> int | None:
-    """The fewest seeds at which the interval reaches less than `room` to a side."""
+    """The fewest seeds with which the half-width of the interval is below `room`; None if too many."""
     half = (1 - LEVEL) / 2 / several
+    # Undo the half-width t * noise / sqrt(count) to get the standard deviation of the differences.
     noise = (lead.high - lead.value) * count**0.5 / stats.t.isf(half, count - 1)
     tried = range(max(count + 1, FEW_SEEDS), MOST_SEEDS + 1)
     return next((n for n in tried if stats.t.isf(half, n - 1) * noise / n**0.5 < room), None)
@@ -292,7 +300,7 @@ def common_seeds(rows: Sequence[CandidateRow], seeds: Sequence[int]) -> list[int
 
 
 def ordered(rows: Mapping[str, CandidateRow]) -> list[CandidateRow]:
-    """Finalists by their mean, then the others by how far they came."""
+    """All rows: finalists by their mean, then the others by the last step and quality they reached."""
 
     def key(row: CandidateRow) -> tuple:
         if row.quality:

@@ -1,4 +1,4 @@
-"""How healthy the attention of a trained candidate is, by the doctor."""
+"""The doctor's numbers and findings on the attention of a trained candidate."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from torch import nn
 from regard.choosing.training.trainer import Training
 from regard.measuring.graphs import first_line
 
-# What is kept of the doctor's numbers: the worst head counts.
+# The vitals that are kept, each from the worst head: the highest or the lowest value.
 WORST_HIGH = ("logit_max", "max_weight", "sink_weight", "key_spread", "tanh_saturated")
 WORST_LOW = ("entropy", "jacobian", "c50")
 BATCHES = 4
-# Notes, for a reader.
+# Notes in the report.
 FAILED = "the doctor could not examine this model; its results hold all the same"
 UNSEEN = "no attention call was seen"
 
 
 def vitals_of(training: Training) -> dict[str, Any]:
-    """Vitals of the worst head, findings, and what could not be measured: plain JSON.
+    """Vitals of the worst head, findings and notes on what could not be measured, as plain JSON.
 
-    A few training batches run forward. An error of the doctor's costs the vitals, not the training.
+    A few training batches run forward. If the doctor raises, the vitals are lost but not the training.
     """
     try:
         return examined(training)
-    except Exception as error:  # the patient is well: its results stay
+    except Exception as error:  # an error of the doctor says nothing about the trained model
         return {"vitals": {}, "findings": [], "notes": [FAILED], "error": first_line(error)}
 
 
 def examined(training: Training) -> dict[str, Any]:
-    """See `vitals_of`."""
+    """Vitals, findings and notes; see `vitals_of`."""
     from regard.doctor.watch import watch
 
     model = attending(training.model)
@@ -59,13 +59,16 @@ def examined(training: Training) -> dict[str, Any]:
 
 
 def attending(model: nn.Module) -> nn.Module:
-    """A model whose output is the scores themselves may say what would attend with them."""
+    """The model that the doctor watches: the model's own `attending()` if it has one.
+
+    A model whose outputs are scores makes no attention call, so it offers one for the doctor.
+    """
     own = getattr(model, "attending", None)
     return own() if callable(own) else model
 
 
 def findings(doctor: Any) -> list[dict[str, Any]]:
-    """What the doctor finds, where it gives findings."""
+    """The doctor's findings as plain JSON."""
     found = getattr(doctor, "findings", None)
     listed = (found() if callable(found) else found) or []
     return [

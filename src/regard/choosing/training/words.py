@@ -1,4 +1,7 @@
-"""A verdict in words, English and Chinese."""
+"""A verdict as sentences in English and Chinese.
+
+Committed results hold the English sentences of `recommendation`.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from regard.measuring.statistics import Estimate
 from regard.measuring.words import number, seconds
 from regard.text import Text
 
-# Metrics that are shares of 1, told in points of a hundred. R² is none: it may be negative.
+# Metrics that are shares of 1 and shown in percentage points. R² is not one: it may be negative.
 SHARES = ("accuracy", "ndcg")
 METRICS = {
     "accuracy": Text("accuracy", "准确率"),
@@ -19,22 +22,20 @@ METRICS = {
 }
 
 WON = Text("winner", "胜者")
-# What scaled dot is where it did not win.
+# The remark on scaled dot if neither it nor an alternative won.
 KEPT = {
     Outcome.SAME: Text("null, not beaten: use it", "基准，未被超过：用它"),
     Outcome.UNDECIDED: Text("null, not decided: use it for now", "基准，未能判定：暂时用它"),
 }
-
-
-# Not behind by as much as matters; the sentence before the table has all these words.
-CHEAPEST = Text("cheapest that is as good", "同样好的里最便宜")
-DUST = 1e-9  # of a mean: an interval that reaches less far is rounding
+# "As good" is short for a deficit below `matters`, as the sentence before the table says in full.
+CHEAPEST = Text("cheapest that is as good", "同样好的候选中最便宜")
+DUST = 1e-9  # a half-width below this fraction of the mean is rounding and shown as 0
 
 
 def recommendation(verdict: Verdict) -> list[Text]:
-    """What to use and by how much; what it costs, or what is cheaper; if undecided, how to decide.
+    """The recommendation: the score to use and its lead, its cost, and if undecided how to decide.
 
-    That nothing was learned is said before all of it.
+    If nothing was learned, the first sentence says so.
     """
     told = [first_sentence(verdict), second_sentence(verdict)]
     if undecided(verdict):
@@ -43,12 +44,12 @@ def recommendation(verdict: Verdict) -> list[Text]:
 
 
 def nothing_learned(verdict: Verdict) -> Text:
-    """How good the best is beside guessing, and what to look at."""
+    """A sentence that compares the best candidate with guessing, and says what to check."""
     best, guess = best_and_guess(verdict)
     return Text(
         f"No score learned anything: the best has {best.en}, guessing gives {guess}. Check that target "
         "belongs to query and key.",
-        f"没有任何打分学到东西：最好的是 {best.zh}，瞎猜是 {guess}。请检查 target 是否与 query 和 key 对应。",
+        f"没有任何打分函数学到东西：最好的是 {best.zh}，瞎猜是 {guess}。请检查 target 是否与 query 和 key 对应。",
     )
 
 
@@ -65,7 +66,7 @@ def best_and_guess(verdict: Verdict) -> tuple[Text, str]:
 
 
 def first_sentence(verdict: Verdict) -> Text:
-    """What to use, and on what grounds."""
+    """The sentence that names the score to use and the evidence for it."""
     label, metric = verdict.row(verdict.winner).candidate.label, metric_of(verdict)
     count, matters = len(verdict.seeds), enough(verdict)
     if verdict.runner_up is None or verdict.margin is None or verdict.over_null is None:
@@ -80,7 +81,7 @@ def first_sentence(verdict: Verdict) -> Text:
             f"Use {label.en}: it is ahead of scaled dot by {ahead.en} of {metric.en} over {count} "
             f"seeds, more than noise and as much as matters ({matters.en}).",
             f"用{label.zh}：在 {count} 个种子上，{metric.zh}比缩放点积高 {ahead.zh}，"
-            f"超出噪声，也达到要紧的幅度（{matters.zh}）。",
+            f"超出噪声，并达到实质差异（{matters.zh}）。",
         )
     if verdict.outcome is Outcome.NULL:
         ahead = spread(verdict, verdict.margin)
@@ -97,17 +98,17 @@ def first_sentence(verdict: Verdict) -> Text:
     if verdict.outcome is Outcome.SAME:
         return Text(
             f"Use {label.en}: there is no difference that matters ({matters.en} would); {best.en}.",
-            f"用{label.zh}：没有要紧的差别（{matters.zh}才算）；{best.zh}。",
+            f"用{label.zh}：无实质差异（{matters.zh}以上才算）；{best.zh}。",
         )
     return Text(
         f"Not decided: {best.en} over {count} seed{plural(count)}, so a difference that matters "
         f"({matters.en}) is neither shown nor ruled out.",
-        f"未能判定：在 {count} 个种子上，{best.zh}；要紧的差别（{matters.zh}）既未得到证实，也不能排除。",
+        f"未能判定：在 {count} 个种子上，{best.zh}；实质差异（{matters.zh}）既未得到证实，也不能排除。",
     )
 
 
 def meanwhile(verdict: Verdict) -> Text:
-    """What to use as long as it is not decided, and how to decide it."""
+    """The sentence on what to use while nothing is decided, and on how to decide."""
     label, now = verdict.row(verdict.winner).candidate.label, len(verdict.seeds)
     steps = verdict.facts.get("settings", {}).get("steps")
     longer = Text("longer trainings", "更长的训练")
@@ -119,7 +120,7 @@ def meanwhile(verdict: Verdict) -> Text:
     if not verdict.learned:
         how = Text(
             f"more seeds do not decide between guesses; {longer.en} may help",
-            f"都在瞎猜时，增加种子无从判定；{longer.zh}可能有用",
+            f"各候选都在瞎猜，增加种子无法判定；{longer.zh}可能有用",
         )
     elif count is not None:
         how = Text(
@@ -130,7 +131,7 @@ def meanwhile(verdict: Verdict) -> Text:
     elif now < 2:
         how = Text(
             f"one seed does not tell the noise: --seeds {FEW_SEEDS} does",
-            f"一个种子看不出噪声：请用 --seeds {FEW_SEEDS}",
+            f"只有一个种子无法估计噪声：请用 --seeds {FEW_SEEDS}",
         )
     else:
         how = Text(
@@ -143,18 +144,18 @@ def meanwhile(verdict: Verdict) -> Text:
 
 
 def undecided(verdict: Verdict) -> bool:
-    """Whether the trials leave it open."""
+    """Whether the comparison did not decide."""
     return verdict.outcome is Outcome.UNDECIDED
 
 
 def use(verdict: Verdict) -> Text:
-    """The score to use, in a table."""
+    """The score to use, as a table shows it."""
     label = verdict.row(verdict.winner).candidate.label
     return Text(f"{label.en}, for now", f"暂用{label.zh}") if undecided(verdict) else label
 
 
 def enough(verdict: Verdict) -> Text:
-    """The smallest difference that matters, with its unit."""
+    """The smallest difference that matters, as text with its unit."""
     if verdict.metric not in SHARES:
         metric = metric_of(verdict)
         return Text(f"{verdict.matters:g} of {metric.en}", f"{metric.zh} {verdict.matters:g}")
@@ -163,7 +164,7 @@ def enough(verdict: Verdict) -> Text:
 
 
 def lead(verdict: Verdict, found: Estimate) -> Text:
-    """Ahead or behind, and by how much."""
+    """A lead in words: ahead or behind, and by how much."""
     if found.value >= 0:
         by = spread(verdict, found)
         return Text(f"ahead by {by.en}", f"领先 {by.zh}")
@@ -172,47 +173,48 @@ def lead(verdict: Verdict, found: Estimate) -> Text:
 
 
 def second_sentence(verdict: Verdict) -> Text:
-    """Its price, and who is cheaper and not behind by as much as matters."""
+    """The sentence on the winner's cost and the cheapest candidate that is as good."""
     winner, cheapest = verdict.row(verdict.winner), verdict.row(verdict.cheapest)
     cost = cost_words(winner)
     if cheapest is winner or winner.cost is None or cheapest.cost is None:
         return Text(
             f"Nothing cheaper is shown to be as good: a training step takes {cost.en}.",
-            f"没有更便宜而又确认同样好的：训练一步要 {cost.zh}。",
+            f"没有确认同样好而更便宜的候选：训练一步{cost.zh}。",
         )
     ratio = cheapest.cost.seconds / winner.cost.seconds
     if ratio > 0.95:
         return Text(
             "Nothing cheaper by more than 5% is shown to be as good: a training step takes "
             f"{cost.en}.",
-            f"没有便宜 5% 以上而又确认同样好的：训练一步要 {cost.zh}。",
+            f"没有确认同样好而便宜 5% 以上的候选：训练一步{cost.zh}。",
         )
     label = cheapest.candidate.label
     return Text(
         f"A training step takes {cost.en}; the cheapest that is not behind by as much as matters is "
         f"{label.en}, at {ratio:.2f} times that.",
-        f"训练一步要 {cost.zh}；落后不到要紧幅度的候选里最便宜的是{label.zh}，时间是它的 {ratio:.2f} 倍。",
+        f"训练一步{cost.zh}；落后幅度小于实质差异的候选中，最便宜的是{label.zh}，"
+        f"耗时是前者的 {ratio:.2f} 倍。",
     )
 
 
 def cost_words(row: CandidateRow) -> Text:
-    """Time, memory and parameters."""
+    """Time, memory and parameters of a training step, as text."""
     if row.cost is None:
-        return Text("an unknown time", "的时间未知")
+        return Text("an unknown time", "耗时未知")
     time, space, count = seconds(row.cost.seconds), show(row.cost.memory), row.cost.parameters
     return Text(
         f"{time} and {space}, with {count:,} parameters",
-        f"{time} 和 {space}，参数 {count:,} 个",
+        f"耗时 {time}，内存峰值 {space}，参数 {count:,} 个",
     )
 
 
 def metric_of(verdict: Verdict) -> Text:
-    """The name of what is compared."""
+    """The name of the metric in both languages."""
     return METRICS.get(verdict.metric, Text(verdict.metric, verdict.metric))
 
 
 def spread(verdict: Verdict, found: Estimate) -> Text:
-    """A difference with its interval, in points where the metric is a share."""
+    """A difference with its interval as text, in points if the metric is a share."""
     shares = verdict.metric in SHARES
     factor, units = (100, Text(" points", " 个百分点")) if shares else (1, Text("", ""))
     value = factor * found.value
@@ -227,19 +229,19 @@ def spread(verdict: Verdict, found: Estimate) -> Text:
 
 
 def fixed(value: float, digits: int) -> str:
-    """With so many digits behind the point; what rounds to zero has no sign."""
+    """The value with a fixed number of decimals; a value that rounds to zero has no sign."""
     return f"{value:z.{digits}f}"
 
 
 def digits_of(verdict: Verdict) -> int:
-    """Behind the point, for a metric that is no share."""
+    """Number of decimals for a metric that is not a share."""
     return 3 if verdict.metric == "r2" else 4
 
 
 def margin(verdict: Verdict) -> Text:
-    """How the winner stands to scaled dot."""
+    """The winner's lead over scaled dot, or the best alternative's, as a table shows it."""
     if verdict.over_null is None or verdict.margin is None or verdict.runner_up is None:
-        return Text("nothing to compare with", "没有可比的")
+        return Text("nothing to compare with", "没有可比较的候选")
     if not verdict.learned:
         best, guess = best_and_guess(verdict)
         return Text(
@@ -256,13 +258,13 @@ def margin(verdict: Verdict) -> Text:
     if verdict.outcome is Outcome.SAME:
         return Text(
             f"no difference that matters ({enough(verdict).en}): best other {ahead.en}",
-            f"没有要紧的差别（{enough(verdict).zh}）：最好的替代者 {ahead.zh}",
+            f"无实质差异（{enough(verdict).zh}）：最好的替代者 {ahead.zh}",
         )
     return Text(f"not decided: best other {ahead.en}", f"未能判定：最好的替代者 {ahead.zh}")
 
 
 def price(verdict: Verdict, row: CandidateRow) -> str:
-    """The time of a step, and times that of scaled dot."""
+    """The time of a step, followed by its ratio over that of scaled dot."""
     ratio = verdict.times_null(row)
     if row.cost is None or ratio is None:
         return "-"
@@ -271,7 +273,7 @@ def price(verdict: Verdict, row: CandidateRow) -> str:
 
 
 def level(verdict: Verdict, row: CandidateRow) -> str:
-    """The quality of a candidate."""
+    """The mean quality of a candidate and the half-width of its interval, as text."""
     if not row.quality:
         return ""
     found = row.mean()
@@ -288,7 +290,7 @@ def level(verdict: Verdict, row: CandidateRow) -> str:
 
 
 def standing(verdict: Verdict, row: CandidateRow) -> Text:
-    """What became of it."""
+    """The remark on a candidate: its place in the final, or why it is not in it."""
     if row.status == "halved" and row.searched is not None:
         step = row.searched[0]
         if step == verdict.facts.get("settings", {}).get("steps"):
@@ -312,5 +314,5 @@ def standing(verdict: Verdict, row: CandidateRow) -> Text:
 
 
 def plural(count: int) -> str:
-    """`s`, or nothing for one."""
+    """The plural ending: `s`, or empty for a count of 1."""
     return "" if count == 1 else "s"

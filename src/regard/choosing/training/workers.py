@@ -1,4 +1,4 @@
-"""A stage over processes: each takes trials from the same queue. All they share is the storage."""
+"""Runs a stage in one or several processes, which share only the storage and its queue of trials."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from optuna import Study
 
 DIED = "stopped: its process died"
-PAUSE = 0.2  # seconds between two looks at how far it is
+PAUSE = 0.2  # seconds between two reports of progress
 
 
 @dataclass(frozen=True)
 class StageWork:
-    """All that a process needs."""
+    """Everything that a process needs to work on a stage; pickled if processes are spawned."""
 
     place: str
     name: str
@@ -43,7 +43,7 @@ class StageWork:
 
 
 def carry_out(work: StageWork, until: float, stop: Callable[[], bool]) -> None:
-    """The stage in this process, with a storage of its own."""
+    """Work on the stage in this process, with its own connection to the storage."""
     pruner = None if work.final else halving(work.settings.steps)
     with opened(work.place) as storage:
         Stage(
@@ -59,17 +59,18 @@ def carry_out(work: StageWork, until: float, stop: Callable[[], bool]) -> None:
 
 
 def run_stage(work: StageWork, jobs: int, until: float, tick: Callable[[], None]) -> None:
-    """Empty the queue, or stop when the time is over; `tick` is called now and then.
+    """Train until the queue is empty or the time is over.
 
     Args:
         work: the stage.
-        jobs: processes; with 1 it runs in this one.
-        until: when to stop, as `time.time()` counts.
-        tick: told that time has passed.
+        jobs: number of processes; 1 runs the stage in this process.
+        until: when to stop, in seconds of `time.time()`.
+        tick: called every so often to report progress.
     """
     if jobs == 1:
         last = [0.0]
 
+        # `stop` is asked before every step of a training, which makes it the place to report progress.
         def stop() -> bool:
             now = time.time()
             if now - last[0] > PAUSE:
@@ -84,7 +85,8 @@ def run_stage(work: StageWork, jobs: int, until: float, tick: Callable[[], None]
 
 def spread(work: StageWork, jobs: int, until: float, tick: Callable[[], None]) -> None:
     """Start the processes and wait for them."""
-    # A forked process has the user's functions as they are, closures too; CUDA cannot be forked.
+    # A forked process inherits the user's functions, including closures, which cannot be pickled for a
+    # spawned one. CUDA does not work after a fork.
     forked = sys.platform == "linux" and not torch.cuda.is_available()
     context: Any = multiprocessing.get_context("fork" if forked else "spawn")
     halt, lost = context.Event(), context.SimpleQueue()
@@ -108,31 +110,33 @@ def spread(work: StageWork, jobs: int, until: float, tick: Callable[[], None]) -
 
 
 def start(processes: list[Any]) -> None:
-    """Start them all.
+    """Start all processes.
 
     Raises:
-        ChooseError: the user's functions cannot be handed to another process.
+        ChooseError: the user's functions cannot be pickled.
     """
     with warnings.catch_warnings():
-        # Python warns of forks beside threads; ours are torch's, which a child does not use.
+        # Python warns about forking a process with threads; these are torch's, which a child does not use.
         warnings.filterwarnings("ignore", ".*fork.*", DeprecationWarning)
         for process in processes:
             try:
                 process.start()
             except (AttributeError, TypeError, ValueError) as error:
                 raise ChooseError(
-                    "jobs: build_model, data, metric and loss must be functions of a module, so that "
-                    f"another process can import them, or use jobs=1 ({error})"
+                    "jobs: build_model, data, metric and loss must be module-level functions, so that "
+                    f"another process can import them; or use jobs=1 ({error})"
                 ) from None
 
 
 def serve(work: StageWork, until: float, halt: Any, lost: Any, parent: int) -> None:
-    """What a process does; where the storage is lost it says so in `lost`."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent tells it to halt
-    # Threads of the parent do not live on in a fork: one is all there is.
+    """The main function of a worker process; it reports a failed storage through `lost`."""
+    # Ctrl-C reaches all processes of the terminal; the parent handles it and sets `halt`.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # A fork has only the calling thread: torch's thread pool of the parent does not exist here.
     torch.set_num_threads(1)
 
     def stop() -> bool:
+        # Without its parent, which alone sets `halt`, the process would train until the time limit.
         orphan = os.getppid() != parent
         return orphan or halt.is_set() or time.time() > until
 
@@ -144,7 +148,7 @@ def serve(work: StageWork, until: float, halt: Any, lost: Any, parent: int) -> N
 
 
 def await_others(study: Study, until: float, tick: Callable[[], None]) -> int:
-    """Wait for what other machines still run; returns how many trials a dead process had left."""
+    """Wait for trials that other machines still run; returns how many abandoned trials were closed."""
     from optuna.trial import TrialState
 
     closed = 0

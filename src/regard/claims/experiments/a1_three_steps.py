@@ -16,7 +16,7 @@ from regard.claims.tools.untrained import BUILDS, untrained
 from regard.figures.canvas import BLUE, GREY, Canvas
 from regard.text import Text
 
-# (query, key, value, score) to weights and output.
+# (query, key, value, score) -> weights and output.
 Attend = Callable[[Tensor, Tensor, Tensor, Score | str], tuple[Tensor, Tensor]]
 TOLERANCE = 1e-6
 MAJORITY = 0.5
@@ -46,7 +46,7 @@ def deviation(found: Tensor, expected: Sequence[float]) -> float:
 
 @dataclass(frozen=True)
 class ThreeSteps(Claim):
-    """q = 2 against three keys, and every score on random problems, beside plain arithmetic."""
+    """Compares the library with plain arithmetic: on the example q = 2, and for every score on random problems."""
 
     id = "A1"
     statement = Text(
@@ -90,7 +90,7 @@ class ThreeSteps(Claim):
         return found | {"deviation by score": others}
 
     def example(self) -> Numbers:
-        """The three keys of the statement."""
+        """The example of the criterion: one query, three keys."""
         column = lambda row: torch.tensor(row, dtype=torch.float64).unsqueeze(-1)  # noqa: E731
         query, key, value = column([self.query]), column(self.keys), column(self.values)
         scores = regard.score(query, key, "dot").squeeze(0)
@@ -113,7 +113,7 @@ class ThreeSteps(Claim):
         }
 
     def deviation_of(self, name: str, run: Run) -> float:
-        """Largest difference to the hand computation for one score, from its own logits on."""
+        """Largest deviation of weights and output from a hand computation that starts at the score's logits."""
         generator = run.generator("A1", name)
         sizes = ((QUERIES, DIM), (KEYS, DIM), (KEYS, 1))
         query, key, value = (
@@ -129,7 +129,7 @@ class ThreeSteps(Claim):
         )
 
     def judge(self, numbers: Numbers) -> Judgement:
-        """See `criterion`."""
+        """Apply the rule of `criterion` to the numbers."""
         worst = max(numbers["deviation"], *numbers["deviation by score"].values())
         third = numbers["weights"][2]
         facts = (

@@ -23,7 +23,7 @@ NAMES = {
     "queries": Text("queries Q", "查询 Q"),
     "keys": Text("keys K", "键 K"),
 }
-EXACT = 1e-12  # of fp64 sums of a few terms
+EXACT = 1e-12  # largest relative defect that rounding explains: fp64 sums of a few terms
 CURVED = 0.01
 FACTORS = (0.7, -1.3)
 DIM, QUERIES, KEYS = 8, 4, 6
@@ -31,7 +31,7 @@ DIM, QUERIES, KEYS = 8, 4, 6
 
 @dataclass(frozen=True)
 class LinearInValues(Claim):
-    """f(a x + b y) against a f(x) + b f(y), for each of the three inputs in turn."""
+    """Compares f(a x + b y) with a f(x) + b f(y) for queries, keys and values in turn."""
 
     id = "A2"
     statement = Text(
@@ -65,7 +65,7 @@ class LinearInValues(Claim):
     scores: tuple[str, ...] = tuple(BUILDS)
 
     def measure(self, run: Run) -> Numbers:
-        """Defects of every score, and the way between two inputs."""
+        """Superposition defects of every score, and the path of the output between two inputs."""
         trials = run.pick(32, 256)
         defects: dict[str, dict[str, list[float]]] = {}
         for name in run.steps(self.scores):
@@ -77,7 +77,7 @@ class LinearInValues(Claim):
         return {"trials": trials, "defects": defects, "way": self.way(trials, run)}
 
     def output(self, problem: dict[str, Tensor], score: Score) -> Tensor:
-        """Attention of one batch of problems."""
+        """Output of attention for one batch of problems."""
         return self.attend(problem["queries"], problem["keys"], problem["values"], score)
 
     def defect(
@@ -91,7 +91,7 @@ class LinearInValues(Claim):
         return size(self.output(mixed, score) - one - two) / (size(one) + size(two))
 
     def way(self, trials: int, run: Run) -> Numbers:
-        """How far the output leaves the straight line while one input moves on one."""
+        """Distance of the output from a straight line while one input moves along a straight line."""
         first, second, score = problems("scaled dot", trials, run)
         times = torch.linspace(0, 1, 21, dtype=torch.float64)
         found: Numbers = {"time": times.tolist()}
@@ -108,7 +108,7 @@ class LinearInValues(Claim):
         return found
 
     def judge(self, numbers: Numbers) -> Judgement:
-        """See `criterion`."""
+        """Apply the rule of `criterion` to the numbers."""
         defects = numbers["defects"].values()
         values = max(defect["values"][1] for defect in defects)
         least = {part: min(defect[part][0] for defect in defects) for part in ("queries", "keys")}
@@ -138,14 +138,14 @@ class LinearInValues(Claim):
         return Judgement(Verdict.HOLDS, because, facts)
 
     def draw(self, numbers: Numbers, canvas: Canvas) -> None:
-        """Defects of every score, and the way between two inputs."""
+        """Superposition defects of every score, and the path of the output between two inputs."""
         left, right = canvas.panels(2, 4.4, 3.2)
         names = list(numbers["defects"])
         for number, part in enumerate(INPUTS):
             worst = 1 if part == "values" else 0
             ink, mark = LOOK[part]
             places = [place + 0.2 * (number - 1) for place in range(len(names))]
-            # An exact 0 has no place on a logarithmic axis: it is drawn at the foot.
+            # A logarithmic axis cannot show an exact 0, so it is drawn at the bottom.
             heights = [max(numbers["defects"][name][part][worst], 1e-17) for name in names]
             canvas.line(left, places, heights, label=NAMES[part], color=ink, marker=mark, lw=0)
         left.set_yscale("log")

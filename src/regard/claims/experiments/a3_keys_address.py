@@ -15,8 +15,8 @@ from regard.measuring.statistics import Estimate, difference, mean
 from regard.synthetic.lookup import Lookup
 from regard.text import Text
 
-GOOD = 0.9  # of the answers right, with values of their own
-SLACK = 0.05  # above chance that is still chance, and behind that is still level
+GOOD = 0.9  # accuracy that separate values have to exceed
+SLACK = 0.05  # accuracies this far above chance count as chance, and this far apart as equal
 LOOK = {
     "free": (BLUE, "o", Text("V of its own", "独立的 V")),
     "whole": (ORANGE, "D", Text("V = K of the whole item", "V = K，取自整个条目")),
@@ -25,12 +25,12 @@ LOOK = {
 
 
 class Store(nn.Module):
-    """Ask items that have an address and a content for the content at an address.
+    """Attention over items with an address and a content; it answers with the content at an address.
 
     Args:
         kind: "free": keys from addresses, values from contents. "address": V = K from addresses.
             "whole": V = K, one projection of address and content together.
-        task: says how wide addresses and contents are.
+        task: supplies the widths of addresses and contents.
         width: of the query, keys and values.
     """
 
@@ -54,10 +54,10 @@ class Store(nn.Module):
 
 @dataclass(frozen=True)
 class KeysAddress(Claim):
-    """Values of their own against V = K, made of the address or of the whole item.
+    """Compares separate values with V = K, made of the address or of the whole item.
 
-    Content is drawn apart from the addresses, so that nothing made of query and addresses alone
-    answers better than chance, 1 / labels: that is the analytic bound of V = K.
+    Contents are independent of addresses. Therefore no function of query and addresses alone can answer
+    better than chance, 1 / labels; that is the analytic bound for V = K made of addresses.
     """
 
     id = "A3"
@@ -95,7 +95,7 @@ class KeysAddress(Claim):
 
     task: Lookup = field(default_factory=Lookup)
     width: int = 20
-    budget: Budget | None = None  # None: by the size of the run
+    budget: Budget | None = None  # None: chosen by the size of the run
 
     def measure(self, run: Run) -> Numbers:
         """Train every kind, from several seeds."""
@@ -103,7 +103,8 @@ class KeysAddress(Claim):
         seeds = run.seeds(run.pick(3, 5))
         widths = sorted({*run.pick((8,), (4, 8, 12, 40)), self.width})
         dim, labels = self.task.dim, self.task.labels
-        # Parameters: free and whole 2 (dim + labels) each unit of width, address 2 dim + labels.
+        # Parameters for each unit of width: "free" and "whole" 2 (dim + labels), "address" 2 dim + labels.
+        # So "address" gets wider keys, to have as many parameters in all.
         wider = round(self.width * 2 * (dim + labels) / (2 * dim + labels))
         jobs = [("address", wider)]
         jobs += [(kind, width) for width in widths for kind in ("free", "whole")]
@@ -118,7 +119,7 @@ class KeysAddress(Claim):
         }  # fmt: skip
 
     def judge(self, numbers: Numbers) -> Judgement:
-        """See `criterion`."""
+        """Apply the rule of `criterion` to the numbers."""
         free = numbers["free"][str(numbers["width"])]["quality"]
         (address,) = (own["quality"] for own in numbers["address"].values())
         lead, right, blend = difference(free, address), mean(free), mean(address)
@@ -152,7 +153,7 @@ class KeysAddress(Claim):
     def judge_whole(
         self, behind: dict[str, Estimate], blend: Estimate, facts: tuple[Fact, ...]
     ) -> Judgement:
-        """V = K of addresses is at chance: does it still hold where V = K sees the content?"""
+        """The verdict when V = K of addresses is at chance: it depends on V = K of the whole item."""
         level = [width for width, lag in behind.items() if lag.below(SLACK)]
         if level:
             narrow, lag = next(iter(behind.items()))
@@ -200,14 +201,14 @@ MORE_SEEDS = Text(
 
 
 def told(trained: Trained) -> Numbers:
-    """What the verdict and the figure need of one training."""
+    """The numbers of one training that verdict and figure use."""
     return {
         "quality": trained.quality, "rate": trained.rate, "parameters": trained.parameters,
     }  # fmt: skip
 
 
 def lags(numbers: Numbers) -> dict[str, Estimate]:
-    """How far V = K of the whole item is behind V of its own, by width, narrow first."""
+    """Lag of V = K of the whole item behind separate values, by width in rising order."""
     return {
         str(width): difference(
             numbers["free"][str(width)]["quality"], numbers["whole"][str(width)]["quality"]

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 REACHED = 1e-6
 AGREED = 0.99
-EXCESS = 1e-9  # rounding, in the bound
-FLOOR = 1e-9  # where curves end on a logarithmic axis
-# Scores that compare two vectors as they are; an additive one has to learn what near means.
+EXCESS = 1e-9  # how far rounding may carry a distance above the bound
+FLOOR = 1e-9  # smallest distance drawn on the logarithmic axis
+# Scores that measure similarity without training; an additive score would have to learn it.
 SIMILARITIES = ("dot", "cosine", "gaussian")
 DIM, KEYS = 8, 16
 
@@ -52,16 +52,16 @@ class Bank(NamedTuple):
         return torch.cdist(self.query, self.key).squeeze(-2).argmin(-1)
 
     def at(self, place: Tensor) -> Tensor:
-        """The values of the keys named: (B, DIM)."""
+        """The values of the keys with these indices: (B, DIM)."""
         return self.value[torch.arange(len(place)), place]
 
 
 @dataclass(frozen=True)
 class SoftLookup(Claim):
-    """Distance of soft attention to the value of the best key, against temperature and query norm.
+    """Distance of soft attention from the value of the best key, against temperature and query norm.
 
-    With a gap g between the two best scores, the best key's weight is at least
-    `1 - (n - 1) exp(-g / T)`, and so the output is at most that share of the largest distance
+    With a gap g between the two best scores, the other keys have a weight of at most
+    `(n - 1) exp(-g / T)` together. The output is therefore at most that fraction of the largest distance
     between values away from the best key's value.
     """
 
@@ -103,10 +103,10 @@ class SoftLookup(Claim):
     keys: Callable[[int, torch.Generator], Tensor] = on_sphere
     temperatures: tuple[float, ...] = tuple(10 ** (0.5 - step / 2) for step in range(14))
     factors: tuple[float, ...] = tuple(10 ** (step / 2) for step in range(13))
-    spread: float = 0.5  # of the logarithm of key norms, where they are not all 1
+    spread: float = 0.5  # standard deviation of log key norms in the case of unequal norms
 
     def measure(self, run: Run) -> Numbers:
-        """Both ways to the hard look-up, and whether it finds the nearest key."""
+        """Distances on both paths to the hard look-up, and how often it finds the nearest key."""
         count = run.pick(200, 2000)
         found: Numbers = {
             "temperatures": list(self.temperatures), "factors": list(self.factors),
@@ -136,7 +136,7 @@ class SoftLookup(Claim):
         return Bank(query, key, value)
 
     def follow(self, bank: Bank, score: Score) -> Numbers:
-        """Distances to the hard look-up on both ways; median and largest over databases."""
+        """Distances from the hard look-up as T falls and as the query grows; median and largest."""
         target = bank.at(bank.best(score))
         width = (bank.value - target.unsqueeze(-2)).norm(dim=-1).amax(-1)
         logits = regard.score(bank.query, bank.key, score).squeeze(-2)
@@ -158,7 +158,7 @@ class SoftLookup(Claim):
         }  # fmt: skip
 
     def judge(self, numbers: Numbers) -> Judgement:
-        """See `criterion`."""
+        """Apply the rule of `criterion` to the numbers."""
         found = numbers["by score"]
         worst = max(own["cold"]["largest"][-1] for own in found.values())
         excess = max(own["excess"] for own in found.values())
@@ -235,7 +235,7 @@ class SoftLookup(Claim):
 
 
 def summary(x: Tensor) -> Numbers:
-    """Median and largest over databases, for each step of the way."""
+    """Median and largest over databases, for each step of the path."""
     return {"median": x.median(-1).values.tolist(), "largest": x.amax(-1).tolist()}
 
 
@@ -248,7 +248,7 @@ def slope_at_one(bank: Bank, score: Score) -> float:
 
 
 def conditions(deaf: list[str], misses: list[str], misses_unit: list[str]) -> Text:
-    """What the statement leaves out, in words."""
+    """The conditions under which the statement holds, in words."""
     english = ["As T goes to 0 every score returns the value of its best key."]
     chinese = ["T 趋于 0 时，每种打分都返回其最佳键的值。"]
     named = lambda names: "、".join(WORDS[name].zh for name in names)  # noqa: E731
@@ -268,7 +268,7 @@ def conditions(deaf: list[str], misses: list[str], misses_unit: list[str]) -> Te
 
 
 def draw_agreement(canvas: Canvas, axes: Axes, found: Numbers) -> None:
-    """Bars in pairs: keys of equal norms (full colour) and of unequal ones (pale)."""
+    """Pairs of bars: keys of equal norms (full colour) and of unequal norms (pale)."""
     from matplotlib.patches import Patch
 
     names = [name for name, own in found.items() if "nearest" in own]
@@ -286,7 +286,7 @@ def draw_agreement(canvas: Canvas, axes: Axes, found: Numbers) -> None:
         [number + 0.18 for number in range(len(names))], [canvas.say(WORDS[n]) for n in names]
     )
     axes.grid(False, axis="x")
-    # Room for the legend, without lines of the grid through it.
+    # Leaves room for the legend above the grid lines.
     axes.set_ylim(0, 1.28)
     axes.set_yticks([0, 0.2, 0.4, 0.6, 0.8, 1.0])
     canvas.label(
@@ -295,6 +295,6 @@ def draw_agreement(canvas: Canvas, axes: Axes, found: Numbers) -> None:
         Text("best key is nearest (share)", "最佳键即最近键（比例）"),
         Text("nearest?", "是最近的吗？"),
     )
-    # Colours tell scores apart; the legend tells full from pale.
+    # Colours stand for scores, so the legend explains only full and pale.
     handles = [Patch(color=GREY, alpha=alpha, lw=0) for alpha in (1, 0.45)]
     canvas.legend(axes, handles=handles, labels=labels, loc="upper center", ncols=2)

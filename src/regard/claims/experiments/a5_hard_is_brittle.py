@@ -13,19 +13,19 @@ from regard.figures.canvas import BLUE, GREEN, ORANGE, Canvas
 from regard.measuring.statistics import log_slope
 from regard.text import Text
 
-JUMP = 0.99  # of the distance between the values
-CLOSE = 0.01  # of the theory, for the Lipschitz constant
-STRAIGHT = 0.01  # of the exponent -1
+JUMP = 0.99  # fraction of the distance between the values that counts as a jump
+CLOSE = 0.01  # allowed relative deviation of the Lipschitz constant from the theory
+STRAIGHT = 0.01  # allowed deviation of the exponent from -1
 INKS = (ORANGE, GREEN, BLUE)
 DIM = 8
 
 
 @dataclass(frozen=True)
 class HardIsBrittle(Claim):
-    """Two keys whose scores differ by m: how far the output moves when m crosses a tie.
+    """Two keys whose scores differ by m: how far the output moves when m crosses 0.
 
-    Soft: the output lies at the share sigma(m / T) of the way from one value to the other, whose
-    steepest slope, at m = 0, is 1 / (4 T). Hard: it jumps the whole way, for any change.
+    Soft: the output lies at the fraction sigma(m / T) of the way from one value to the other; its
+    steepest slope, at m = 0, is 1 / (4 T). Hard: any change across 0, however small, moves it all the way.
     """
 
     id = "A5"
@@ -61,12 +61,12 @@ class HardIsBrittle(Claim):
     )
     seconds = (0.5, 0.5)
 
-    hard: float = 0.0  # the temperature that is called hard
+    hard: float = 0.0  # the temperature of the hard limit
     temperatures: tuple[float, ...] = (0.03, 0.3, 3.0)
     changes: tuple[float, ...] = tuple(10.0**-power for power in range(13))
 
     def measure(self, run: Run) -> Numbers:
-        """Where the output lies, how far it moves, how steep it gets."""
+        """Position of the output, its movement across a tie, and its steepest slope."""
         trials = run.pick(32, 256)
         generator = run.generator("A5")
         value = torch.randn(trials, 2, DIM, generator=generator, dtype=torch.float64)
@@ -75,7 +75,7 @@ class HardIsBrittle(Claim):
         moved: Numbers = {}
         for temperature in run.steps((self.hard, *self.temperatures)):
             name = f"{temperature:g}"
-            # A hard curve may jump at 0 alone: there either value is right.
+            # The hard curve is ambiguous at m = 0 alone, where either value is right.
             place[name] = shares(margins, value, temperature).mean(-1).tolist()
             halves = torch.tensor(self.changes, dtype=torch.float64) / 2
             way = shares(halves, value, temperature) - shares(-halves, value, temperature)
@@ -87,7 +87,7 @@ class HardIsBrittle(Claim):
         }  # fmt: skip
 
     def judge(self, numbers: Numbers) -> Judgement:
-        """See `criterion`."""
+        """Apply the rule of `criterion` to the numbers."""
         temperatures, slopes, changes = (
             numbers[key] for key in ("temperatures", "slopes", "changes")
         )
@@ -174,9 +174,9 @@ class HardIsBrittle(Claim):
 
 
 def shares(margins: Tensor, value: Tensor, temperature: float) -> Tensor:
-    """How far on the way from the second value to the first the output lies: (margins, trials).
+    """Position of the output between the second value (0) and the first (1): (margins, trials).
 
-    Query 1 and keys of one number: the dot scores are the keys, m / 2 and -m / 2.
+    The query is the number 1 and the keys are numbers, so the dot scores are the keys, m / 2 and -m / 2.
     """
     key = torch.stack([margins, -margins], -1).view(-1, 1, 2, 1) / 2
     key = key.expand(-1, len(value), -1, -1)
@@ -190,7 +190,7 @@ def shares(margins: Tensor, value: Tensor, temperature: float) -> Tensor:
 
 
 def steepest(value: Tensor, temperature: float) -> float:
-    """The largest slope of the output's place over the score difference, by autograd."""
+    """The largest slope of the output's position against the score difference, by autograd."""
     margins = (torch.linspace(-4, 4, 81, dtype=torch.float64) * temperature).requires_grad_()
     (slope,) = torch.autograd.grad(shares(margins, value[:1], temperature).sum(), margins)
     return float(slope.max())

@@ -14,40 +14,41 @@ from regard.figures.canvas import BLUE, GREEN, ORANGE, Canvas
 from regard.text import Text
 
 Softmax = Callable[[Tensor], Tensor]
-# Each format with the integer of its width: positive numbers have the order of their bits.
+# Each format with the integer type of its width. Positive floats sort like their bits read as integers,
+# so a bisection over integers visits neighbouring floats.
 FORMATS = {
     "fp16": (torch.float16, torch.int16),
     "bf16": (torch.bfloat16, torch.int16),
     "fp32": (torch.float32, torch.int32),
 }
 LOOK = {"fp16": (ORANGE, "o"), "bf16": (GREEN, "s"), "fp32": (BLUE, "x")}
-WHOLE = 0.1  # how far from 1 the weights may add up and still be weights
-STEPS = 2  # of the format, between the threshold and the theory
-ROUNDING = 2  # units of the format's precision that count as exact
+WHOLE = 0.1  # allowed deviation of the sum of weights from 1
+STEPS = 2  # allowed floats of the format between the measured threshold and the theory
+ROUNDING = 2  # error in machine epsilons of the format that counts as exact
 
 
 def naive(logits: Tensor) -> Tensor:
-    """Softmax as it is defined."""
+    """Softmax by its definition, without a shift."""
     power = logits.exp()
     return power / power.sum(-1, keepdim=True)
 
 
 def shifted(logits: Tensor) -> Tensor:
-    """Softmax of the logits less the largest of them, in their own format."""
+    """Softmax after subtracting the largest logit, all in the format of the logits."""
     return naive(logits - logits.amax(-1, keepdim=True))
 
 
 def wide(logits: Tensor) -> Tensor:
-    """Shifted, and summed in fp32 for half formats: torch's own."""
+    """PyTorch's softmax: shifted, and summed in fp32 for 16-bit formats."""
     return torch.softmax(logits, -1)
 
 
 @dataclass(frozen=True)
 class ShiftedSoftmax(Claim):
-    """Where exp leaves the format, and whether subtracting the largest logit cures it.
+    """Finds where exp leaves the range of a format, and whether subtracting the largest logit cures it.
 
-    n equal logits s: the sum n exp(s) overflows above log(largest / n). All logits at -s: exp is 0
-    below the logarithm of half the smallest number, subnormal ones included.
+    For n equal logits s the sum n exp(s) overflows above s = log(largest / n). For logits -s, exp rounds
+    to 0 below the logarithm of half the smallest positive number, subnormal ones included.
     """
 
     id = "A6"
@@ -85,8 +86,8 @@ class ShiftedSoftmax(Claim):
     naive: Softmax = naive
     shifted: Softmax = shifted
     sizes: tuple[int, ...] = (1, 16, 256, 4096, 16384)
-    many: int = 65536  # keys for the shifted sum; fp16 ends at 65504
-    offsets: tuple[int, ...] = tuple(range(-240, 241, 8))  # integers that bf16 holds exactly
+    many: int = 65536  # keys for the shifted sum: more than 65504, the largest fp16 number
+    offsets: tuple[int, ...] = tuple(range(-240, 241, 8))  # exact in bf16
 
     def measure(self, run: Run) -> Numbers:
         """Thresholds, errors and large sums in each format."""
@@ -103,7 +104,7 @@ class ShiftedSoftmax(Claim):
                 "over": [self.break_at(name, size, 1) for size in self.sizes],
                 "over theory": [math.log(info.max) - math.log(size) for size in self.sizes],
                 "under": [self.break_at(name, size, -1) for size in self.sizes],
-                # A machine that flushes subnormal numbers breaks at the smallest normal one.
+                # On hardware that flushes subnormal numbers to 0 it breaks at the smallest normal one.
                 "under theory": [-math.log(smallest / 2), -math.log(info.smallest_normal)],
                 "unit": info.eps,
                 "errors": {
@@ -119,9 +120,9 @@ class ShiftedSoftmax(Claim):
         return found
 
     def break_at(self, name: str, size: int, sign: int) -> Numbers:
-        """The size of `size` equal logits of this sign at which the naive softmax breaks, by bisection.
+        """The magnitude of `size` equal logits of this sign at which the naive softmax breaks, by bisection.
 
-        `last` and `first` are neighbours in the format; both 0 where nothing breaks.
+        `last` works and `first` breaks, and they are neighbouring floats; both are 0 if nothing breaks.
         """
         dtype, bits = FORMATS[name]
         number = lambda code: torch.tensor([code], dtype=bits).view(dtype)  # noqa: E731
@@ -136,7 +137,7 @@ class ShiftedSoftmax(Claim):
         return {"last": float(number(low)), "first": float(number(high))}
 
     def errors(self, function: Softmax, dtype: torch.dtype) -> list[float]:
-        """Largest error of the weights of 0, 1, ... 7 at each offset; 1 where there are no weights."""
+        """Largest error of the weights of logits 0, 1, ... 7 plus each offset; 1 if they are not finite."""
         logits = torch.arange(8, dtype=torch.float64)
         truth = torch.softmax(logits, -1)
         found = []
@@ -155,7 +156,7 @@ class ShiftedSoftmax(Claim):
         )
 
     def judge(self, numbers: Numbers) -> Judgement:
-        """See `criterion`."""
+        """Apply the rule of `criterion` to the numbers."""
         own = {name: numbers[name] for name in FORMATS}
         breaks = all(as_theory(found) for found in own.values())
         error = max(max(found["errors"]["shifted"]) / found["unit"] for found in own.values())
@@ -238,13 +239,13 @@ KINDS = {"naive": Text("unshifted", "不平移"), "shifted": Text("shifted", "�
 
 
 def works(function: Softmax, logits: Tensor) -> bool:
-    """Whether the weights of finite logits are numbers that add up to 1."""
+    """Whether the weights are finite and add up to about 1."""
     weights = function(logits)
     return bool(weights.isfinite().all()) and abs(float(weights.double().sum()) - 1) <= WHOLE
 
 
 def as_theory(found: Numbers) -> bool:
-    """Whether one format breaks, on both sides, within a few steps of where the theory says."""
+    """Whether both thresholds of a format are within `STEPS` floats of the theory."""
 
     def near(threshold: Numbers, theory: float) -> bool:
         step = threshold["first"] - threshold["last"]

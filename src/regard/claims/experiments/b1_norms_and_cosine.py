@@ -21,7 +21,7 @@ MARKS = ("v", "o", "s")
 
 @dataclass(frozen=True)
 class NormsAndCosine(Claim):
-    """Pairs built with known norms and a known angle; then one query made longer and longer."""
+    """Scores of pairs with known norms and angles; then scores of queries multiplied by growing factors."""
 
     id = "B1"
     statement = Text(
@@ -54,15 +54,15 @@ class NormsAndCosine(Claim):
     )
     seconds = (0.5, 0.5)
 
-    product: str = "dot"  # the score that should be norm x norm x cosine
-    other: str = "additive"  # the one that should not scale
+    product: str = "dot"  # the score that should equal norm x norm x cosine
+    other: str = "additive"  # the score that should not be proportional to the norm
     shown: tuple[str, ...] = ("scaled dot", "bilinear", "cosine")
     norms: tuple[tuple[float, float], ...] = ((1.0, 1.0), (2.0, 1.0), (2.0, 3.0))
     factors: tuple[float, ...] = (1.0, 2.0, 3.0, 10.0, 30.0, 100.0, 1000.0)
     dim: int = 16
 
     def measure(self, run: Run) -> Numbers:
-        """Identity over angles, then growth over factors."""
+        """Deviation from the identity over angles, then growth over factors."""
         generator = run.generator("B1")
         angles = torch.linspace(0, math.pi, 25, dtype=torch.float64)
         score = untrained(self.product, self.dim, generator)
@@ -87,7 +87,7 @@ class NormsAndCosine(Claim):
         return found
 
     def growth(self, query: Tensor, key: Tensor, score: Score) -> Numbers:
-        """How scores grow with the query, and how far that is from proportion."""
+        """How scores grow with the query, and how far the growth is from proportional."""
         start = pair_scores(query, key, score)
         factors = torch.tensor(self.factors, dtype=torch.float64).unsqueeze(-1)
         scores = torch.stack([pair_scores(c * query, key, score) for c in self.factors])
@@ -95,15 +95,15 @@ class NormsAndCosine(Claim):
         norms = query.norm(dim=-1) * key.norm(dim=-1)
         marks = torch.tensor([0.1, 0.5, 0.9], dtype=torch.float64)
         return {
-            # Signs may change for a score that does not scale: sizes are drawn.
+            # A score that does not scale may change its sign, so absolute values are drawn.
             "ratio": (scores / start).abs().quantile(marks, dim=-1).tolist(),
             "departs": departs.median(-1).values.tolist(),
-            # Relative to the norms: a score near 0 has few digits of its own.
+            # Relative to the norms, because a score near 0 has lost most of its digits.
             "departs at most": float((scores / factors - start).div(norms).abs().max()),
         }
 
     def judge(self, numbers: Numbers) -> Judgement:
-        """See `criterion`."""
+        """Apply the rule of `criterion` to the numbers."""
         identity = max(numbers["identity"])
         scaling = numbers["growth"][numbers["product"]]["departs at most"]
         departs = numbers["growth"][numbers["other"]]["departs"]
@@ -164,7 +164,7 @@ class NormsAndCosine(Claim):
 
 
 def at_angles(angles: Tensor, dim: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Unit vectors at these angles to one another, in planes that lie anywhere: both (angles, dim)."""
+    """Pairs of unit vectors at these angles to each other, in random planes: both (angles, dim)."""
     noise = torch.randn(len(angles), dim, 2, generator=generator, dtype=torch.float64)
     across, up = torch.linalg.qr(noise).Q.unbind(-1)
     return across, angles.cos().unsqueeze(-1) * across + angles.sin().unsqueeze(-1) * up

@@ -16,12 +16,12 @@ from regard.figures.canvas import GREY, ORANGE, PURPLE, Canvas
 from regard.measuring.statistics import Estimate, log_slope, mean
 from regard.text import Text
 
-NOTHING = 0.01  # of the variance explained that counts as none
-HALF = 0.5  # of the variance left at the largest width: less is agreement in the making
-HIDDEN = 16  # units of the additive target
+NOTHING = 0.01  # explained fraction of the variance that counts as none
+HALF = 0.5  # less unexplained variance than this at the largest width: the fits approach agreement
+HIDDEN = 16  # hidden units of the additive target
 EXACT = 1e-12
-FRESH = 4  # times as many pairs to judge by as to fit
-FARTHER = 4.0  # times larger inputs than those fitted on
+FRESH = 4  # test pairs for each fitted pair
+FARTHER = 4.0  # factor on the inputs for the test outside the fitted range
 KINDS = {"without": False, "with": True}
 NAMES = {
     "without": Text("no bias", "无偏置"),
@@ -31,12 +31,12 @@ MARKS = ("o", "s", "^")
 
 
 def bilinear(dim: int, generator: torch.Generator) -> Score:
-    """Q' W k with a random W: even under (q, k) -> (-q, -k)."""
+    """The score q' W k with a random W: even under (q, k) -> (-q, -k)."""
     return drawn(lambda: Bilinear(dim, dim), generator)
 
 
 def additive(dim: int, bias: bool, generator: torch.Generator) -> Score:
-    """v.tanh(W_q q + W_k k + b), all random: odd where b = 0."""
+    """The score v.tanh(W_q q + W_k k + b) with random parameters: odd if b = 0."""
 
     def build() -> Score:
         inner = Additive(HIDDEN, bias=bias)
@@ -49,10 +49,10 @@ def additive(dim: int, bias: bool, generator: torch.Generator) -> Score:
 
 @dataclass(frozen=True)
 class Parity(Claim):
-    """The best fit of an even score by an odd one, and the other way, is nothing at all.
+    """Fits an even score by an odd one and the other way round; the best such fit is 0.
 
-    Over inputs as likely as their mirror images, an even e and an odd o have E[e o] = 0, so that
-    `E[(e - o)^2] = E[e^2] + E[o^2]`: the best odd fit of e is 0, and leaves all its variance.
+    If inputs are as likely as their mirror images, an even e and an odd o have E[e o] = 0. Then
+    `E[(e - o)^2] = E[e^2] + E[o^2]`, so the best odd fit of e is 0 and leaves all of its variance.
     """
 
     id = "B2"
@@ -92,7 +92,7 @@ class Parity(Claim):
     target: Callable[[int, torch.Generator], Score] = bilinear
     dims: tuple[int, ...] = (2, 4)
     widths: tuple[int, ...] = (8, 32, 128, 256)
-    wider: tuple[int, ...] = (512,)  # besides, in a full run
+    wider: tuple[int, ...] = (512,)  # additional widths in a full run
     pairs: tuple[int, int] = (1000, 4000)  # quick and full
 
     def measure(self, run: Run) -> Numbers:
@@ -114,7 +114,7 @@ class Parity(Claim):
     def fit(
         self, dim: int, kind: str, widths: tuple[int, ...], count: int, seed: int, run: Run
     ) -> tuple[list[float], float, float]:
-        """One seed: what is left at each width, what the widest leaves farther out, and in reverse."""
+        """Unexplained variance of one seed: at each width, farther out, and for the reverse fit."""
         generator = run.generator("B2", dim, seed)
         target = self.target(dim, generator)
         fitted, held = (mirrored(target, dim, count, generator) for _ in range(2))
@@ -133,7 +133,7 @@ class Parity(Claim):
         )
 
     def parity(self, run: Run) -> float:
-        """How far the target is from even, or an additive score without a bias from odd, at most."""
+        """Largest deviation of the target from even, and of an additive score without bias from odd."""
         generator = run.generator("B2", "parity")
         dim = self.dims[-1]
         query, key = draw_pairs(dim, 200, generator)
@@ -143,7 +143,7 @@ class Parity(Claim):
         return float(torch.maximum(apart.abs(), total.abs()).max())
 
     def judge(self, numbers: Numbers) -> Judgement:
-        """See `criterion`."""
+        """Apply the rule of `criterion` to the numbers."""
         most, widest = explained(numbers), numbers["widths"][-1]
         last = {dim: mean(numbers["left"][f"with {dim}"][-1]) for dim in numbers["dims"]}
         easy = min(last, key=lambda dim: last[dim].value)
@@ -197,7 +197,7 @@ class Parity(Claim):
         return Judgement(Verdict.UNDECIDED, because, facts)
 
     def draw(self, numbers: Numbers, canvas: Canvas) -> None:
-        """What is left against width; what the other way leaves."""
+        """Unexplained variance against width, and that of the reverse fit."""
         left, right = canvas.panels(2, 4.4, 3.3)
         for name, rows in numbers["left"].items():
             kind, dim = name.split()
@@ -229,7 +229,7 @@ class Parity(Claim):
 
 
 def draw_pairs(dim: int, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Queries and keys, standard normal: as likely as their mirror images."""
+    """Standard normal queries and keys, which are as likely as their mirror images."""
     query, key = torch.randn(2, count, dim, generator=generator, dtype=torch.float64)
     return query, key
 
@@ -240,13 +240,13 @@ def scored(target: Score, query: Tensor, key: Tensor) -> Pairs:
 
 
 def mirrored(target: Score, dim: int, count: int, generator: torch.Generator) -> Pairs:
-    """Random pairs, each with its mirror image: the sample is as symmetric as the population."""
+    """Random pairs, each together with its mirror image, so that the sample is exactly symmetric."""
     query, key = draw_pairs(dim, count, generator)
     return scored(target, torch.cat([query, -query]), torch.cat([key, -key]))
 
 
 def explained(numbers: Numbers) -> Estimate:
-    """The largest share explained without a bias, over dims, widths and both directions."""
+    """The largest fraction explained without a bias, over dims, widths and both directions."""
     rows: list[list[float]] = []
     for dim in numbers["dims"]:
         rows += [*numbers["left"][f"without {dim}"], numbers["reverse"][f"without {dim}"]]
@@ -254,18 +254,18 @@ def explained(numbers: Numbers) -> Estimate:
 
 
 def falling(numbers: Numbers, dim: int) -> Estimate:
-    """The exponent of what is left, over the width, with a bias: its interval is over seeds."""
+    """Exponent of the unexplained variance against width, with a bias; the interval is over seeds."""
     rows = numbers["left"][f"with {dim}"]
     return mean([log_slope(numbers["widths"], seed).value for seed in zip(*rows, strict=True)])
 
 
 def percent(share: Estimate) -> Estimate:
-    """In per cent."""
+    """A fraction as a percentage."""
     return Estimate(*(100 * x for x in share))
 
 
 def condition(last: dict[int, Estimate], widest: int, far: Estimate) -> Text:
-    """What the statement leaves out, in words."""
+    """The condition under which the statement holds, in words."""
     english = ", ".join(f"{left.value:.1%} (d = {dim})" for dim, left in last.items())
     chinese = "、".join(f"{left.value:.1%}（d = {dim}）" for dim, left in last.items())
     return Text(

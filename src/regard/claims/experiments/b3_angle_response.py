@@ -1,4 +1,4 @@
-"""B3: an additive score can answer an angle with other curves than the cosine."""
+"""B3: an additive score can respond to an angle by curves other than the cosine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Curve = Callable[[Tensor], Tensor]
-# tanh(SHIFT + STEEP cos): what one hidden unit gives for a fixed query.
+# tanh(SHIFT + STEEP cos): the response of one hidden unit for a fixed query.
 SHIFT, STEEP = 1.0, 3.0
 RATIO = 0.1
 ROUNDING = 1e-12
@@ -34,17 +34,17 @@ def squashed(cosine: Tensor) -> Tensor:
 
 
 def narrow(cosine: Tensor) -> Tensor:
-    """High only where the angle is small."""
+    """High only at small angles."""
     return torch.exp((cosine - 1) / 0.2)
 
 
 def plateau(cosine: Tensor) -> Tensor:
-    """The same for every angle up to about 60 degrees."""
+    """Constant up to about 60 degrees."""
     return torch.sigmoid(8 * (cosine - 0.5))
 
 
 def two_peaks(cosine: Tensor) -> Tensor:
-    """cos(2 theta): an axis without a sign."""
+    """cos(2 theta): depends on the axis of the key but not on its sign."""
     return 2 * cosine.square() - 1
 
 
@@ -63,10 +63,10 @@ def on_circle(angle: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class AngleResponse(Claim):
-    """Dot answers with cos(theta) alone; additive fits other curves, if it has a bias inside tanh.
+    """Dot responds by cos(theta) alone; additive fits other curves if it has a bias inside tanh.
 
     Every target here is even: it is the same for (q, k) and (-q, -k). Without a bias an additive
-    score is odd, so that over all queries of the circle it can explain none of it.
+    score is odd, so it explains none of the target over all queries on the circle.
     """
 
     id = "B3"
@@ -113,17 +113,17 @@ class AngleResponse(Claim):
     hidden: int = 256
 
     def pairs(self, count: int, generator: torch.Generator) -> Pairs:
-        """Pairs at random angles, each with its mirror image (-q, -k): parity is exact here."""
+        """Pairs at random angles, each with its mirror image (-q, -k), so that parity is exact."""
         angles = 2 * math.pi * torch.rand(2, count, generator=generator, dtype=torch.float64)
         query, key = (torch.cat([half, -half]) for half in on_circle(angles))
         return Pairs(query, key, self.targets((query * key).sum(-1)))
 
     def targets(self, cosine: Tensor) -> Tensor:
-        """(N, curves)."""
+        """The value of every curve, (N, curves)."""
         return torch.stack([curve(cosine) for curve in self.curves.values()], -1)
 
     def measure(self, run: Run) -> Numbers:
-        """The share of variance left by each kind of fit, for each curve and draw."""
+        """Unexplained fraction of the variance for each kind of fit, curve and draw."""
         count, draws = run.pick(1000, 3000), run.pick(5, 12)
         grid = torch.linspace(-math.pi, math.pi, 121, dtype=torch.float64)
         facing = on_circle(torch.full_like(grid, 0.7))
@@ -153,7 +153,7 @@ class AngleResponse(Claim):
         }
 
     def judge(self, numbers: Numbers) -> Judgement:
-        """See `criterion`."""
+        """Apply the rule of `criterion` to the numbers."""
         names, left = numbers["curve names"], numbers["left"]
         with_bias, without = (worst_ratio(left[kind], left["bilinear"]) for kind in ("bias", "odd"))
         explained = max(0.0, *(1 - mean(left["odd"][name]).value for name in names))
@@ -195,7 +195,7 @@ class AngleResponse(Claim):
         return Judgement(Verdict.FAILS, because, facts)
 
     def draw(self, numbers: Numbers, canvas: Canvas) -> None:
-        """Responses to the angle, and what each fit leaves."""
+        """Responses to the angle, and the unexplained variance of each fit."""
         left, right = canvas.panels(2, wide=4.6, high=3.4)
         for number, name in enumerate(numbers["curve names"]):
             lift = 2.6 * number
@@ -218,7 +218,7 @@ class AngleResponse(Claim):
 
 
 def one_unit_error(grid: Tensor) -> float:
-    """How far tanh(w_q.q + w_k.k) with w_k = STEEP q and w_q = SHIFT q is from the curve."""
+    """Deviation of tanh(w_q.q + w_k.k) with w_k = STEEP q and w_q = SHIFT q from the curve."""
     query = on_circle(torch.tensor([0.7], dtype=torch.float64))
     unit = Additive(1)
     score = Projected(unit, 2, 2).double()
@@ -231,14 +231,14 @@ def one_unit_error(grid: Tensor) -> float:
 
 
 def worst_ratio(own: dict[str, list[float]], other: dict[str, list[float]]) -> Estimate:
-    """Of the curves, the largest ratio of what is left."""
-    # A rival that is exact may leave nothing at all, not even rounding.
+    """The largest ratio of unexplained variances over the curves."""
+    # An exact rival may leave exactly 0, whose logarithm the ratio could not take.
     ratios = [ratio(own[name], [max(left, 1e-30) for left in other[name]]) for name in own]
     return max(ratios, key=lambda one: one.high)
 
 
 def draw_left_over(numbers: Numbers, canvas: Canvas, axes: Axes) -> None:
-    """Shares of variance that are left, for each curve and kind of score."""
+    """Unexplained fractions of the variance for each curve and kind of score."""
     names = numbers["curve names"]
     rows = (
         ("bilinear", "bilinear", None, None),

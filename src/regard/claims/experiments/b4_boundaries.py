@@ -1,4 +1,4 @@
-"""B4: where a score says "this key": hyperplanes for multiplicative scores, curves for additive."""
+"""B4: decision boundaries between keys: hyperplanes for multiplicative scores, curves for additive."""
 
 from __future__ import annotations
 
@@ -24,9 +24,11 @@ if TYPE_CHECKING:
 
 HALF = 1.5  # half the side of the square of keys around a query
 FIXED = (0.5, -0.3)  # the query whose regions are drawn
-FLAT = 1e-10  # of the variance of a score over keys: affine up to rounding
-CURVED = 0.05  # of the same: surely not affine
-GAIN = 0.1  # accuracy
+# Fractions of a score's variance over keys that no affine function explains: affine up to rounding,
+# and certainly not affine.
+FLAT = 1e-10
+CURVED = 0.05
+GAIN = 0.1  # difference in accuracy that counts
 GRID = 41
 
 Region = Callable[[Tensor], Tensor]
@@ -39,7 +41,7 @@ def disc(offset: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """Which keys lie in a region about the query? Keys fill a square around it.
+    """Decide for each key whether it lies in a region around the query; keys fill a square around it.
 
     Inputs: query (B, 2), keys (B, keys, 2). Target (B, keys): 1 inside, 0 outside.
     """
@@ -48,22 +50,22 @@ class Surroundings:
     keys: int = 8
 
     def sample(self, count: int, generator: torch.Generator) -> tuple[Tensor, ...]:
-        """See the class."""
+        """Draw examples as the class describes."""
         query = 2 * torch.rand(count, 2, generator=generator) - 1
         offset = HALF * (2 * torch.rand(count, self.keys, 2, generator=generator) - 1)
         return query, query.unsqueeze(-2) + offset, self.inside(offset).float()
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
-        """Cross entropy of yes and no."""
+        """Binary cross entropy."""
         return nn.functional.binary_cross_entropy_with_logits(output, target)
 
     def quality(self, output: Tensor, target: Tensor) -> Tensor:
-        """Share of keys judged rightly."""
+        """Accuracy: the fraction of keys that are classified correctly."""
         return ((output > 0) == (target > 0)).double().mean()
 
 
 class Decider(Matcher):
-    """A key belongs where its score exceeds a learned threshold."""
+    """Accepts a key if its score exceeds a learned threshold."""
 
     def __init__(self, make: Callable[[], Score]) -> None:
         super().__init__(make())
@@ -93,7 +95,7 @@ LABELS = {
 
 @dataclass(frozen=True)
 class Boundaries(Claim):
-    """For a fixed query a multiplicative score is affine in the key: its level sets are hyperplanes."""
+    """For a fixed query a multiplicative score is affine in the key, so its level sets are hyperplanes."""
 
     id = "B4"
     statement = Text(
@@ -140,7 +142,7 @@ class Boundaries(Claim):
     budget: Budget = field(default_factory=lambda: Budget(steps=250, rates=(1e-2, 3e-2, 1e-1)))
 
     def measure(self, run: Run) -> Numbers:
-        """Train each score; then look at its accuracy, and at its shape for fixed queries."""
+        """Train each score; then measure its accuracy and its shape for fixed queries."""
         task = Surroundings(self.inside)
         builds: dict[str, Callable[[], nn.Module]] = {
             name: partial(Decider, make) for name, make in self.scores.items()
@@ -162,7 +164,7 @@ class Boundaries(Claim):
         }
 
     def judge(self, numbers: Numbers) -> Judgement:
-        """See `criterion`."""
+        """Apply the rule of `criterion` to the numbers."""
         accuracy, bent, plane = (numbers[name] for name in ("accuracy", "not affine", "half-plane"))
         straight = [name for name in accuracy if name != "additive"]
         gain = difference(accuracy["additive"], [plane] * len(accuracy["additive"]))
@@ -178,7 +180,7 @@ class Boundaries(Claim):
                       "加性得分关于键的非仿射比例（最小）"), 100 * flattest, unit="%"),
             Fact(Text("the same, multiplicative (most)", "同上，乘性（最大）"), 100 * steepest, unit="%"),
         )  # fmt: skip
-        # A half-plane that was found on a grid may be beaten by a hair on a random sample.
+        # The best half-plane was found on a grid; on a random sample a better one may exist by chance.
         beaten = best.low > plane + 0.02
         shapes = steepest < FLAT and flattest > CURVED
         if shapes and gain.above(GAIN) and not beaten:
@@ -228,9 +230,9 @@ class Boundaries(Claim):
 
 
 def not_affine(trained: Trained, offset: Tensor) -> list[float]:
-    """For each seed, the share of a score's variance over keys that no affine function explains.
+    """For each seed, the fraction of a score's variance over keys that no affine function explains.
 
-    The mean over four fixed queries.
+    It is the mean over four fixed queries.
     """
     ones = torch.ones(len(offset), 1, dtype=torch.float64)
     shares = []
@@ -259,26 +261,26 @@ def logits(trained: Trained, query: Tensor, key: Tensor) -> Tensor:
 
 
 def region(trained: Trained, offset: Tensor) -> list[list[float]]:
-    """The logits of the first seed around the query that is drawn, on a grid."""
+    """The logits of the first seed on a grid around the query `FIXED`."""
     query = torch.tensor(FIXED)
     found = logits(trained, query, (query + offset).double())[:, 0]
     return [[round(x, 4) for x in row] for row in found.view(GRID, GRID).tolist()]
 
 
 def smooth_truth(inside: Region, offset: Tensor) -> list[list[float]]:
-    """How much of each cell of the grid lies in the region: its contour has no steps."""
+    """The fraction of each grid cell inside the region, which gives a contour without steps."""
     fine = torch.linspace(-1, 1, 9) * HALF / (GRID - 1)
     within = inside(offset.unsqueeze(-2) + torch.cartesian_prod(fine, fine)).float().mean(-1)
     return [[round(x, 3) for x in row] for row in within.view(GRID, GRID).tolist()]
 
 
 def best_half_plane(offset: Tensor, truth: Tensor) -> float:
-    """The largest share of points that `n.k > c` judges rightly, over 180 directions and all c."""
+    """The best accuracy of any rule `n.k > c`, over 180 directions n and all c."""
     best = 0.0
     for angle in torch.linspace(0, 2 * math.pi, 181)[:-1]:
         along = offset @ torch.stack([angle.cos(), angle.sin()])
         inside = truth[along.argsort()].double()
-        # Cut after the first i points: the ones before are outside, the others inside.
+        # With a cut after the first i points, those before it are called outside, the others inside.
         before = torch.cat([torch.zeros(1, dtype=torch.float64), (1 - inside).cumsum(0)])
         after = inside.sum() - torch.cat([torch.zeros(1, dtype=torch.float64), inside.cumsum(0)])
         best = max(best, float((before + after).max()) / len(truth))
@@ -286,12 +288,12 @@ def best_half_plane(offset: Tensor, truth: Tensor) -> float:
 
 
 def draw_region(numbers: Numbers, name: str, canvas: Canvas, axes: Axes) -> None:
-    """Keys that a score accepts for the fixed query, and the right ones."""
+    """The keys that a score accepts for the fixed query, and the contour of the true region."""
     x, y = numbers["query"]
     side = torch.linspace(-HALF, HALF, GRID).tolist()
     across, up = [x + s for s in side], [y + s for s in side]
     ink = LOOKS[name][0]
-    # A grid from `cartesian_prod` has the first coordinate along the rows.
+    # `cartesian_prod` puts the first coordinate along the rows; matplotlib expects it along the columns.
     flipped = lambda rows: [list(row) for row in zip(*rows, strict=True)]  # noqa: E731
     found = flipped(numbers["regions"][name])
     axes.contourf(across, up, found, levels=[0, 1e9], colors=[ink], alpha=0.35)

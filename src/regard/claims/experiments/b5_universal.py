@@ -1,4 +1,4 @@
-"""B5: with a bias inside tanh, on a compact set, an additive score can be any continuous one."""
+"""B5: with a bias inside tanh an additive score approximates any continuous score on a compact set."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Target = Callable[[Tensor, Tensor], Tensor]
-SMALL = 0.1  # of the variance, at the largest width
+SMALL = 0.1  # unexplained fraction of the variance that is required at the largest width
 NOTHING = 0.01  # R^2 that counts as 0
-REACH = (1.0, 1.5, 2.0, 3.0, 4.0)  # sizes of the test box, in units of the training box
-FLOOR = 1e-12  # of the figure: what is exact is drawn here
+REACH = (1.0, 1.5, 2.0, 3.0, 4.0)  # sizes of the test box, relative to the training box
+FLOOR = 1e-12  # smallest error drawn; exact fits are drawn here
 KINDS = {"bias": True, "odd": False}
 
 
@@ -32,7 +32,7 @@ def product(query: Tensor, key: Tensor) -> Tensor:
 
 
 def bump(query: Tensor, key: Tensor) -> Tensor:
-    """A target that is not bilinear: high where query and key are close."""
+    """A target that is not bilinear: high when query and key are close."""
     return torch.exp(-2 * (query - key).square().sum(-1))
 
 
@@ -47,7 +47,7 @@ NAMES = {
 class Universal(Claim):
     """`sum v tanh(w_q.q + w_k.k + b)` is one hidden layer on (q, k): universal on a compact set.
 
-    Without b it is odd in (q, k): of a target that is even it can explain nothing, however wide.
+    Without b it is odd in (q, k), and explains nothing of an even target at any width.
     """
 
     id = "B5"
@@ -95,13 +95,13 @@ class Universal(Claim):
     widths_full: tuple[int, ...] = (4, 16, 64, 256, 1024)
 
     def pairs(self, count: int, generator: torch.Generator, reach: float = 1.0) -> Pairs:
-        """Pairs in a box, each with its mirror image (-q, -k): parity is exact in the sample."""
+        """Pairs in a box, each with its mirror image (-q, -k), so that parity is exact in the sample."""
         drawn = 2 * torch.rand(2, count, self.dim, generator=generator, dtype=torch.float64) - 1
         query, key = (torch.cat([half, -half]) for half in reach * drawn)
         return Pairs(query, key, torch.stack([f(query, key) for f in self.targets.values()], -1))
 
     def measure(self, run: Run) -> Numbers:
-        """The share of variance left: by width, with and without bias, and outside the box."""
+        """Unexplained fraction of the variance: by width, with and without bias, and outside the box."""
         count, draws = run.pick((1000, 4), (2000, 6))
         widths = run.pick(self.widths, self.widths_full)
         left = {kind: {name: [] for name in self.targets} for kind in (*KINDS, "bilinear")}
@@ -125,7 +125,7 @@ class Universal(Claim):
         return {"widths": list(widths), "left": left, "reach": list(REACH), "outside": outside}
 
     def judge(self, numbers: Numbers) -> Judgement:
-        """See `criterion`."""
+        """Apply the rule of `criterion` to the numbers."""
         left, names = numbers["left"], list(numbers["outside"])
         explained = max(1 - share for name in names for row in left["odd"][name] for share in row)
         twice = numbers["reach"].index(2.0)
@@ -178,26 +178,26 @@ class Universal(Claim):
 
 
 def record(rows: dict[str, list], fits: list[Fit], fresh: Pairs) -> None:
-    """Add what each fit leaves on fresh pairs to the row of its target."""
+    """Append the unexplained variance of each fit on fresh pairs to the row of its target."""
     for number, row in enumerate(rows.values()):
         row.append(fits[number].unexplained(fresh, number))
 
 
 def column(rows: list[list[float]], place: int) -> Estimate:
-    """The mean over draws at one place of each row."""
+    """The mean over draws of the item at `place` of each row."""
     return mean([row[place] for row in rows])
 
 
 def approximated(numbers: Numbers, kind: str, name: str) -> bool:
-    """The error falls with width, surely, and ends below the bar, surely."""
+    """Whether, by their intervals, the error falls with width and ends below the bar."""
     rows = numbers["left"][kind][name]
     slope = mean([log_slope(numbers["widths"], row).value for row in rows])
     return slope.below(0) and column(rows, -1).below(SMALL)
 
 
 def conditions(left: Numbers, names: list[str], even: bool, outside: float) -> Text:
-    """What the folklore leaves out."""
-    # "Below the best bilinear score" is an advantage only where that one has an error.
+    """The conditions under which the statement holds, in words."""
+    # Being below the best bilinear score is an advantage only if that score has an error.
     beaten = [
         name
         for name in names
@@ -225,7 +225,7 @@ def band(
     label: Text | str,
     dashes: str,
 ) -> None:
-    """A line of additive scores with the band of its intervals, on a logarithmic axis."""
+    """A line for additive scores with the band of their intervals, on a logarithmic axis."""
     low = [max(one.low, one.value / 10) for one in found]
     high = [one.high for one in found]
     fill = None if dashes == "-" else "white"
@@ -236,7 +236,7 @@ def band(
 
 
 def draw_widths(numbers: Numbers, name: str, canvas: Canvas, axes: Axes) -> None:
-    """What is left of one target, against width."""
+    """Unexplained variance of one target against width."""
     left, widths = numbers["left"], numbers["widths"]
     labels = {
         "bias": Text("additive with bias", "加性，有偏置"),

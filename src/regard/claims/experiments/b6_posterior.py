@@ -15,7 +15,7 @@ from regard.claims.claim import Claim, Fact, Judgement, Numbers, Run, Verdict
 from regard.figures.canvas import BLUE, ORANGE, Canvas
 from regard.text import Text
 
-# Queries (Q, D), keys (n, D), a score and the log prior of the keys (n,) to weights (Q, n).
+# (queries (Q, D), keys (n, D), score, log prior of the keys (n,)) -> weights (Q, n).
 Weigh = Callable[[Tensor, Tensor, Score | str, Tensor], Tensor]
 ROUNDING = 1e-10
 
@@ -24,7 +24,7 @@ def attended(query: Tensor, key: Tensor, score: Score | str, log_prior: Tensor) 
     """Attention weights, with the log prior as a bias."""
     bias = log_prior.expand(len(query), len(key))
     found = regard.attend(query, key, key, score, bias=bias, want={"weights"}, engine="reference")
-    assert found.weights is not None  # asked for
+    assert found.weights is not None  # requested by `want`
     return found.weights
 
 
@@ -32,7 +32,7 @@ def attended(query: Tensor, key: Tensor, score: Score | str, log_prior: Tensor) 
 class Posterior(Claim):
     """softmax(q' W k_i + log prior_i) is P(item i | q) of a factor graph with log-linear factors.
 
-    One factor exp(q_a W_ab k_b) stands between each component of the query and each of the chosen
+    One factor exp(q_a W_ab k_b) connects each component of the query with each component of the chosen
     key. It is an exponential family over the items, with features k and natural parameter W' q:
     d log p_i / d(W' q) = k_i - E[k], d log p_i / dq = W (k_i - E[k]), d E[k] / d(W' q) = Cov[k].
     """
@@ -91,7 +91,7 @@ class Posterior(Claim):
         }
         return {
             "error": {name: float((a - b).abs().max()) for name, (a, b) in both.items()},
-            # As many points as one can see.
+            # The figure shows 200 points; more would only overlap.
             "points": {name: [x[:200].tolist() for x in pair] for name, pair in both.items()},
             "states": 2 ** (self.query_dim + self.items),
         }
@@ -99,7 +99,7 @@ class Posterior(Claim):
     def compare(
         self, key: Tensor, matrix: Tensor, prior: Tensor
     ) -> dict[str, tuple[Tensor, Tensor]]:
-        """What attention gives beside what the model says, for every query there is."""
+        """Attention weights and gradients beside those of the model, for every possible query."""
         query, posterior = enumerated(key, matrix, prior)
         score = Bilinear(*matrix.shape).double()
         with torch.no_grad():
@@ -128,7 +128,7 @@ class Posterior(Claim):
         }
 
     def judge(self, numbers: Numbers) -> Judgement:
-        """See `criterion`."""
+        """Apply the rule of `criterion` to the numbers."""
         error = numbers["error"]
         facts = (
             Fact(Text("weights against posterior, largest difference", "权重与后验的最大差"),
@@ -174,11 +174,11 @@ class Posterior(Claim):
 
 
 def enumerated(key: Tensor, matrix: Tensor, prior: Tensor) -> tuple[Tensor, Tensor]:
-    """Every query of signs (2^D_q, D_q), and the posterior of each item given it (2^D_q, n).
+    """All queries of signs (2^D_q, D_q), and the posterior of each item given each query (2^D_q, n).
 
-    The graph has a variable of value -1 or 1 for each component of the query and one of 0 or 1 for
-    each item. Its factors: exactly one item is on; the prior of that item; exp(q_a W_ab k_b). The
-    joint distribution is the table of all states, the posterior a sum over it.
+    The graph has a variable with values -1 and 1 for each component of the query, and one with values 0
+    and 1 for each item. Its factors: exactly one item is on; the prior of that item; exp(q_a W_ab k_b).
+    The joint distribution is a table over all states, and the posterior is summed from it.
     """
     states = lambda values, count: torch.tensor(  # noqa: E731
         list(itertools.product(values, repeat=count)), dtype=torch.float64

@@ -18,9 +18,9 @@ from regard.measuring.statistics import Estimate, bands
 from regard.synthetic.lookup import Lookup
 from regard.text import Text
 
-LARGE = 64  # the usual width of a head: from here on d counts as large
-STUCK = 95.0  # percent; every other score is above 99 by then
-MARGIN = 1.0  # points of accuracy that count as worse, and within which a score has caught up
+LARGE = 64  # the usual width of a head; d counts as large from here on
+STUCK = 95.0  # percent accuracy below which training counts as stuck; the other scores exceed 99
+MARGIN = 1.0  # a lead of more points of accuracy counts as better, a smaller one as caught up
 
 
 def scores() -> dict[str, Callable[[int], Score]]:
@@ -70,7 +70,7 @@ class UnscaledAtLargeD(Claim):
     scores: dict[str, Callable[[int], Score]] = field(default_factory=scores)
     tasks: tuple[Lookup, Lookup] = (Lookup(dim=8, keys=4, labels=4), Lookup())  # quick and full
     dims: tuple[int, ...] = (64, 256)
-    more_dims: tuple[int, ...] = (8, 16, 32, 128, 512)  # in a full run
+    more_dims: tuple[int, ...] = (8, 16, 32, 128, 512)  # additional dims in a full run
     steps: int = 300
 
     def measure(self, run: Run) -> Numbers:
@@ -99,11 +99,11 @@ class UnscaledAtLargeD(Claim):
         return model
 
     def judge(self, numbers: Numbers) -> Judgement:
-        """See `criterion`."""
+        """Apply the rule of `criterion` to the numbers."""
         dims, scores = numbers["dims"], numbers["scores"]
         over = {name: leads(scores, name) for name in ("dot", "scaled dot")}
         worse = {d: surely(x, MARGIN) for d, x in zip(dims, over["dot"], strict=True)}
-        # Caught up: additive's lead over scaled dot is surely below the margin.
+        # `surely` is False where the whole interval of additive's lead is below the margin: caught up.
         caught = {d: surely(x, MARGIN) for d, x in zip(dims, over["scaled dot"], strict=True)}
         caught = {d: None if x is None else not x for d, x in caught.items()}
         most, last = dims[-1], percent(scores["dot"][-1]["quality"])
@@ -169,11 +169,11 @@ class UnscaledAtLargeD(Claim):
 
 
 def leads(scores: dict[str, list[Numbers]], name: str) -> list[Estimate]:
-    """How far additive is ahead of the score `name` at every width."""
+    """The lead of additive over the score `name` at every width."""
     return [ahead(x, y) for x, y in zip(scores["additive"], scores[name], strict=True)]
 
 
 def enough(found: Estimate, count: int) -> int:
-    """How many seeds in place of `count` would put the whole interval on one side of MARGIN."""
+    """The number of seeds, instead of `count`, that would put the whole interval on one side of MARGIN."""
     half, room = found.value - found.low, max(abs(found.value - MARGIN), 0.1)
     return math.ceil(count * (half / room) ** 2)

@@ -1,4 +1,4 @@
-"""C11: attention is a bridge for gradients, whichever the score."""
+"""C11: attention is a bridge for gradients, whatever the score."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from regard.text import Text
 
 LENGTHS = (32, 64, 128, 256)
 NEAR = 16  # nearer tokens also reach the output through the recurrence and the query
-FACTOR = math.log(2)  # gradients within a factor of 2 count as flat, and as alike
-SOLVED = 95.0  # percent
-DILUTED = -0.25  # an exponent of the gradient against length below this is not flat
+FACTOR = math.log(2)  # gradients within a factor of 2 count as flat, and as equal
+SOLVED = 95.0  # percent accuracy from which recall counts as solved
+DILUTED = -0.25  # the gradient is not flat if its exponent against length is below this
 BRIDGES = ("dot", "additive")
 LABELS = {"control": Text("recurrent only", "仅循环网络")}
 DASHED = {"color": "#444444", "marker": "", "ls": (0, (4, 3)), "lw": 1.1, "zorder": 5}
 
 
 def scores() -> dict[str, Callable[[int], Score]]:
-    """The scores of the bridge, for a width of the states."""
+    """The scores that bridge the states, as functions of the width of a state."""
     return {
         "dot": lambda dim: Projected(Dot(), dim, dim, width=dim),
         "additive": lambda dim: Projected(Additive(dim, bias=True), dim, dim),
@@ -79,9 +79,9 @@ class Bridge(Claim):
     scores: dict[str, Callable[[int], Score]] = field(default_factory=scores)
     fading: bool = True
     hidden: int = 16
-    wider: int = 28  # states without a bridge: more parameters than with one
-    lengths: tuple[int, ...] = (4, 64)  # of recall
-    more_lengths: tuple[int, ...] = (8, 16, 32, 128)  # in a full run
+    wider: int = 28  # width of states without a bridge; gives them more parameters than the others
+    lengths: tuple[int, ...] = (4, 64)  # sequence lengths of the recall task
+    more_lengths: tuple[int, ...] = (8, 16, 32, 128)  # additional lengths in a full run
 
     def measure(self, run: Run) -> Numbers:
         """Gradients before training, then recall."""
@@ -101,7 +101,7 @@ class Bridge(Claim):
         return {**gradients, "lengths": lengths, "recall": found}
 
     def build(self, name: str, width: int) -> Recaller:
-        """With the bridge of this name; `control` has none."""
+        """The network with the bridge of this name; `control` has none."""
         score = None if name == "control" else self.scores[name](width)
         return Recaller(Recall().classes + 1, width, Recall().classes, score, self.fading)
 
@@ -124,7 +124,7 @@ class Bridge(Claim):
         return {"by_distance": by_distance, "by_length": by_length, "theory": theory}
 
     def judge(self, numbers: Numbers) -> Judgement:
-        """See `criterion`."""
+        """Apply the rule of `criterion` to the numbers."""
         far, away = numbers["by_distance"], range(len(numbers["by_distance"]["control"][0]))
         falls = mean([slope(away, own).value for own in far["control"]])
         straight = min(straightness(away, own) for own in far["control"])
@@ -134,7 +134,7 @@ class Bridge(Claim):
             math.fsum(x - y for x, y in zip(a[NEAR:], b[NEAR:], strict=True)) / len(a[NEAR:])
             for a, b in zip(*(far[name] for name in BRIDGES), strict=True)
         ])  # fmt: skip
-        # One number a seed: both scores of a seed have the same encoder.
+        # One number for each seed, because both scores of a seed have the same encoder.
         pairs = zip(*(numbers["by_length"][name] for name in BRIDGES), strict=True)
         thin = mean([
             math.fsum(log_slope(LENGTHS, [math.exp(x) for x in own]).value for own in both) / len(both)
@@ -167,7 +167,7 @@ class Bridge(Claim):
         far = numbers["by_distance"]
         picked = [*range(0, NEAR, 4), *range(NEAR, len(far["control"][0]), 16)]
         for name in far:
-            # One lies on the other: both stay visible.
+            # The curves coincide; one is thicker so that both stay visible.
             style = {"label": LABELS.get(name), "lw": 3.5 if name == "dot" else 1.5, "marker": ""}
             by_distance = bands([[own[t] for own in far[name]] for t in picked])
             canvas.line(left, picked, name=name, **powers(by_distance), **style)
@@ -213,7 +213,7 @@ class Bridge(Claim):
 
 
 def change(gradients: list[list[float]]) -> Estimate:
-    """By how much the line through the log gradients changes from NEAR to the first token."""
+    """Change of the line fitted to the log gradients, from NEAR to the first token."""
     away = range(NEAR, len(gradients[0]))
     return mean([slope(away, own[NEAR:]).value * (away[-1] - NEAR) for own in gradients])
 
@@ -224,18 +224,18 @@ def straightness(x: range, y: list[float]) -> float:
 
 
 def within(found: Estimate, bound: float) -> bool | None:
-    """Whether it lies between -bound and bound; None where the interval straddles an end."""
+    """Whether the estimate lies between -bound and bound; None if its interval straddles either."""
     above, below = surely(found, -bound), negate(surely(found, bound))
     return None if None in (above, below) else bool(above and below)
 
 
 def negate(answer: bool | None) -> bool | None:
-    """Not; what is not known stays so."""
+    """Logical not; None stays None."""
     return None if answer is None else not answer
 
 
 def decide(parts: dict[Text, bool | None], thin: Estimate) -> tuple[Verdict, Text]:
-    """From the parts of the criterion, and the exponent of the gradient against length."""
+    """Verdict and reason from the parts of the criterion and the exponent of gradient against length."""
     false = [text for text, so in parts.items() if so is False]
     if false:
         return Verdict.FAILS, Text(
@@ -263,7 +263,7 @@ def decide(parts: dict[Text, bool | None], thin: Estimate) -> tuple[Verdict, Tex
 
 
 def powers(logs: tuple[list[float], list[float], list[float]]) -> dict[str, list[float]]:
-    """The line and band of a canvas, from means of logs and their intervals."""
+    """Arguments for a line with its band, from means of logs and their intervals."""
     return {
         name: [math.exp(x) for x in part]
         for name, part in zip(("y", "low", "high"), logs, strict=True)

@@ -24,7 +24,7 @@ def normal(count: int, dim: int, generator: torch.Generator) -> Tensor:
 
 @dataclass(frozen=True)
 class VarianceOfDot(Claim):
-    """Var(q.k) = d for independent components of variance 1: log variance has slope 1 over log d."""
+    """Var(q.k) = d for independent components of variance 1, so log variance has slope 1 against log d."""
 
     id = "C1"
     statement = Text(
@@ -65,7 +65,7 @@ class VarianceOfDot(Claim):
         return {"dims": list(self.dims), "variance": variances, "pairs": count}
 
     def judge(self, numbers: Numbers) -> Judgement:
-        """See `criterion`."""
+        """Apply the rule of `criterion` to the numbers."""
         dims, variance = numbers["dims"], numbers["variance"]
         found = log_slope(dims, variance)
         worst = max(abs(v / d - 1) for d, v in zip(dims, variance, strict=True))

@@ -1,4 +1,4 @@
-"""C2: dividing by the root of d, or unit keys, stops the growth of the variance."""
+"""C2: dividing by sqrt(d), or normalising keys, stops the growth of the variance."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from regard.measuring.statistics import Estimate, log_slope
 from regard.stabilize import UnitKeys
 from regard.text import Text
 
-FLAT = 0.05  # how far from 0 the slope may be
-NEAR = 0.1  # how far from 1 a variance may be
-# The remedies of the statement, and both at once, which overdo it.
+FLAT = 0.05  # allowed deviation of the slope from 0
+NEAR = 0.1  # allowed deviation of a variance from 1
+# The two remedies of the statement, and both together, which make the variance fall with d.
 REMEDIES = {
     "scaled": Text("divided by √d", "除以 √d"),
     "unit keys": Text("unit keys", "单位键"),
@@ -30,10 +30,10 @@ SCORES = {
 
 @dataclass(frozen=True)
 class ScaleRemovesGrowth(Claim):
-    """Both remedies have variance 1 whatever d.
+    """Both remedies give variance 1 for every d.
 
-    `Var(q.k / sqrt(d)) = d / d`, and `q.k / |k|` is the component of q along a direction that has
-    nothing to do with q, which has variance 1. Both at once leave 1 / d.
+    `Var(q.k / sqrt(d)) = d / d = 1`, and `q.k / |k|` is the component of q along a direction independent
+    of q, which has variance 1. Both together give 1 / d.
     """
 
     id = "C2"
@@ -77,7 +77,7 @@ class ScaleRemovesGrowth(Claim):
         return {"dims": list(self.dims), "variance": variance, "pairs": count}
 
     def judge(self, numbers: Numbers) -> Judgement:
-        """See `criterion`."""
+        """Apply the rule of `criterion` to the numbers."""
         dims, variance = numbers["dims"], numbers["variance"]
         slopes = {name: log_slope(dims, variance[name]) for name in (*REMEDIES, "both")}
         words = {**REMEDIES, "both": Text("both at once", "两者叠加")}
@@ -134,6 +134,6 @@ class ScaleRemovesGrowth(Claim):
 
 
 def flat(found: Estimate, variance: list[float]) -> bool:
-    """Whether the slope is surely 0 and every variance 1, as far as the criterion asks."""
+    """Whether, within the tolerances of the criterion, the slope is 0 and every variance is 1."""
     level = all(abs(one - 1) < NEAR for one in variance)
     return found.above(-FLAT) and found.below(FLAT) and level

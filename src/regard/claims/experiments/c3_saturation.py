@@ -16,19 +16,19 @@ from regard.measuring.statistics import bands, log_slope, mean
 from regard.text import Text
 
 USUAL = 64  # the width of a head in most models
-SHARP = 0.1  # an entropy below this share of ln n, and a weight above 1 minus this, is saturated
-DEAD = 0.1  # less than this share of the scaled score's is left
-STEADY = 0.1  # the scaled score may change by this share from the smallest d to the largest
+SHARP = 0.1  # saturated: entropy below this fraction of ln n, and largest weight above 1 minus it
+DEAD = 0.1  # a gradient below this fraction of the scaled score's gradient counts as dead
+STEADY = 0.1  # allowed relative change of the scaled score from the smallest d to the largest
 SEEN = ("entropy", "max_weight", "jacobian", "mean_jacobian", "losing")
 
 
 @dataclass(frozen=True)
 class Saturation(Claim):
-    """Scores of spread sqrt(d) leave one key with all the weight.
+    """Scores with standard deviation sqrt(d) give one key all the weight.
 
-    The losing keys' weight falls as `exp(-sqrt(d) m)`, m the mean of the largest of n normals. The
-    softmax's Jacobian lives on ties: the two best are within 1 of each other in a share of
-    queries that falls as 1 / sqrt(d), so that its mean dies far more slowly than its median.
+    The weight of the losing keys falls as `exp(-sqrt(d) m)`, m the mean of the largest of n normals. The
+    softmax's Jacobian is large only near ties. The two best scores are within 1 of each other in a
+    fraction of queries that falls as 1 / sqrt(d), so its mean falls far more slowly than its median.
     """
 
     id = "C3"
@@ -70,7 +70,7 @@ class Saturation(Claim):
     keys: int = 32
 
     def measure(self, run: Run) -> Numbers:
-        """Statistics of attention at every d: for each repeat, the middle over its queries."""
+        """Statistics of attention at every d, for each repeat, summarised over its queries."""
         repeats, queries = run.pick(6, 12), run.pick(64, 400)
         found = {name: {kind: [] for kind in SEEN} for name in ("dot", "scaled dot")}
         for dim in run.steps(self.dims):
@@ -87,7 +87,7 @@ class Saturation(Claim):
         return {"dims": list(self.dims), "keys": self.keys, **found}
 
     def judge(self, numbers: Numbers) -> Judgement:
-        """See `criterion`."""
+        """Apply the rule of `criterion` to the numbers."""
         dims, most = numbers["dims"], math.log(numbers["keys"])
         dot, scaled = numbers["dot"], numbers["scaled dot"]
         sharp = [
@@ -138,7 +138,7 @@ class Saturation(Claim):
         for axes, (kind, unit, title) in zip(panels, names, strict=True):
             for name in ("dot", "scaled dot"):
                 middle, low, high = bands(numbers[name][kind])
-                # A band on a logarithmic axis cannot reach below 0.
+                # A logarithmic axis cannot show the part of a band below 0.
                 low = [max(x, y / 10) for x, y in zip(low, middle, strict=True)]
                 canvas.line(axes, dims, middle, name, low=low, high=high)
             axes.set_xscale("log", base=2)
@@ -151,14 +151,14 @@ class Saturation(Claim):
 
 
 def draw_calls(count: int, keys: int, dim: int, generator: torch.Generator) -> tuple[Tensor, ...]:
-    """Queries (B, 1, d), each with keys (B, n, d) and values (B, n, 16) of its own, and a loss."""
+    """Queries (B, 1, d), keys (B, n, d), values (B, n, 16), and the gradient of a loss at the output."""
     shapes = ((count, 1, dim), (count, keys, dim), (count, keys, 16), (count, 1, 16))
     # fp64: the weights of losing keys reach 1e-60.
     return tuple(torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes)
 
 
 def seen(q: Tensor, k: Tensor, v: Tensor, g: Tensor, score: Score | str) -> dict[str, float]:
-    """What `SEEN` names, over the queries: means of the weights, medians of the gradients."""
+    """The statistics named in `SEEN` over the queries: means for weights, medians for gradients."""
     k = k.detach().requires_grad_()
     result = observed(q, k, v, score, "entropy", "max_weight", "jacobian", "weights")
     (grad,) = torch.autograd.grad((result["output"] * g).sum(), k)
@@ -174,13 +174,13 @@ def seen(q: Tensor, k: Tensor, v: Tensor, g: Tensor, score: Score | str) -> dict
 
 
 def shares(unscaled: list[list[float]], scaled: list[list[float]]) -> list[float]:
-    """What is left of the scaled score's without the scale, at every d; medians over repeats."""
+    """Ratios of the unscaled score's value to the scaled score's at every d; medians over repeats."""
     middle = lambda x: float(torch.tensor(x, dtype=torch.float64).median())  # noqa: E731
     return [middle(x) / middle(y) for x, y in zip(unscaled, scaled, strict=True)]
 
 
 def since(dims: list[int], true: list[bool]) -> int | None:
-    """The smallest d from which on it is true, or None."""
+    """The smallest d from which on all entries are true, or None."""
     first = None
     for dim, one in zip(dims, true, strict=True):
         first = (first or dim) if one else None

@@ -21,17 +21,17 @@ from regard.measuring.statistics import bands, log_slope
 from regard.scores.additive import TANH_POWER
 from regard.text import Text
 
-# How far beyond the bound rounding may carry a score, by dtype.
+# Relative amount by which rounding may carry a score beyond the bound, by dtype.
 ROUNDING = {"float32": 1e-5, "bfloat16": 1e-2}
-REACHED = 0.99  # the bound is no looser than it has to be: some input comes this near
-OVERFLOWN = 1e300  # stands for infinity and NaN, which JSON does not have
-STARTS = 50  # draws of v, for the mean of its 1-norm
+REACHED = 0.99  # the bound is tight if some input reaches this fraction of it
+OVERFLOWN = 1e300  # stored instead of infinity and NaN, which JSON does not have
+STARTS = 50  # draws of v for the mean of its 1-norm
 POWERS = (-3, -2, -1, 0, 1, 2, 3, 6, 10, 15, 20, 25, 30)  # of ten: sizes of the inputs
 
 
 @dataclass(frozen=True)
 class AdditiveBounded(Claim):
-    """`|sum_h v_h tanh(x_h)| <= sum_h |v_h|`, whatever x; reached where every x_h has the sign of v_h."""
+    """`|sum_h v_h tanh(x_h)| <= sum_h |v_h|` for all x; approached when every large x_h has the sign of v_h."""
 
     id = "C4"
     statement = Text(
@@ -77,7 +77,7 @@ class AdditiveBounded(Claim):
             scores = [cast(Additive, drawn(make, generator)) for _ in range(STARTS)]
             bounds.append([bound(score) for score in scores])
             q, k = torch.randn(2, count, width, generator=generator, dtype=torch.float64)
-            # The worst there is: every hidden unit pulls the same way.
+            # The worst case: every hidden unit adds to the score with the same sign.
             worst = scores[0].v.sign()
             q, k = torch.cat([q, worst, -worst]), torch.cat([k, worst, -worst])
             for number, power in enumerate(POWERS):
@@ -90,7 +90,7 @@ class AdditiveBounded(Claim):
                 "share": share, "dot": dot}  # fmt: skip
 
     def judge(self, numbers: Numbers) -> Judgement:
-        """See `criterion`."""
+        """Apply the rule of `criterion` to the numbers."""
         share = numbers["share"]
         over = {name: max(values) - 1 for name, values in share.items()}
         least = min(
@@ -122,7 +122,7 @@ class AdditiveBounded(Claim):
         return Judgement(Verdict.HOLDS, because, facts)
 
     def draw(self, numbers: Numbers, canvas: Canvas) -> None:
-        """Share of the bound against the size of the inputs; the bound against the width."""
+        """Largest score relative to the bound against the size of inputs; the bound against the width."""
         left, right = canvas.panels(2)
         sizes = [10.0**power for power in numbers["powers"]]
         canvas.bar_line(left, 1, Text("bound: ‖v‖₁", "上界：‖v‖₁"))
@@ -156,7 +156,7 @@ def bound(score: Additive) -> float:
 
 
 def largest_share(score: Additive, q: Tensor, k: Tensor, name: str) -> float:
-    """The largest |score| of these inputs in this dtype, in units of the bound of v in this dtype."""
+    """The largest |score| of these inputs in this dtype, relative to the bound for v in this dtype."""
     dtype = getattr(torch, name)
     own = copy.deepcopy(score).to(dtype)
     found = float(regard.score(q.to(dtype), k.to(dtype), own).double().abs().amax())

@@ -1,4 +1,4 @@
-"""C5: tanh saturates, and a query that grows is no longer heard."""
+"""C5: tanh saturates, so a query that grows loses its influence."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from regard.scores.additive import TANH_POWER
 from regard.text import Text
 
 FACTORS = (0.01, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
-LOUD = 1000.0  # the query, against one of unit variance, at which the claim is judged
-FADED = 0.1  # the gradient at LOUD, as a share of that at 1
-SHARP = 0.01  # an entropy below this share of ln n: attention is a look-up
+LOUD = 1000.0  # factor on a query of unit variance at which the claim is judged
+FADED = 0.1  # gradient at LOUD, relative to that at factor 1, that counts as faded
+SHARP = 0.01  # with an entropy below this fraction of ln n attention is a look-up
 
 
 @dataclass(frozen=True)
 class TanhSaturates(Claim):
-    """A unit is alive where `|a_h + b_h| < 1`.
+    """A hidden unit is active, not saturated, where about `|a_h + b_h| < 1`.
 
-    Of queries `a = t x`, x standard normal, a share of 1 / t of the units is: the mean square of
-    the gradient falls as `(4/3) / (sqrt(2 pi) t)`, the integral of sech^4 times the density of a
-    at 0, and its root as `t ** -0.5`. All other units say the same of every key.
+    For queries `a = t x` with x standard normal, a fraction of units proportional to 1 / t is active. The
+    mean square of the gradient falls as `(4/3) / (sqrt(2 pi) t)`, the integral of sech^4 times the
+    density of a at 0, and its root as `t ** -0.5`. Saturated units contribute the same to every key.
     """
 
     id = "C5"
@@ -91,7 +91,7 @@ class TanhSaturates(Claim):
         return {"factors": list(FACTORS), "keys": self.keys, **found}
 
     def judge(self, numbers: Numbers) -> Judgement:
-        """See `criterion`."""
+        """Apply the rule of `criterion` to the numbers."""
         factors, most = numbers["factors"], math.log(numbers["keys"])
         one, loud = factors.index(1.0), factors.index(LOUD)
         additive, dot = numbers["additive"], numbers["scaled dot"]
@@ -164,7 +164,7 @@ class TanhSaturates(Claim):
 
 def heard(q: Tensor, k: Tensor, score: Score) -> tuple[float, float]:
     """Root mean square over pairs of |ds/dq|, and the mean entropy; q (B, 1, d), k (B, n, d)."""
-    # Every pair gets a query of its own, so that the gradient is that of one score.
+    # Every pair gets its own copy of the query, so that its gradient belongs to a single score.
     alone = q.expand(k.shape).reshape(-1, 1, q.shape[-1]).clone().requires_grad_()
     scores = regard.score(alone, k.reshape(-1, 1, k.shape[-1]), score)
     (grad,) = torch.autograd.grad(scores.sum(), alone)
@@ -174,5 +174,5 @@ def heard(q: Tensor, k: Tensor, score: Score) -> tuple[float, float]:
 
 
 def ratio(first: list[float], second: list[float]) -> Estimate:
-    """How large the first is, in units of the second, paired by repeat."""
+    """The ratio of the first to the second, paired by repeat."""
     return mean([x / y for x, y in zip(first, second, strict=True)])

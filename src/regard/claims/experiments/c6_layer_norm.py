@@ -1,4 +1,4 @@
-"""C6: LayerNorm before the score helps dot and additive alike."""
+"""C6: LayerNorm before the score helps both dot and additive."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from regard.synthetic.task import SyntheticTask
 from regard.synthetic.views import Views
 from regard.text import Text
 
-SCALES = tuple(10 ** (power / 2) for power in range(-6, 7))  # six orders: 0.001 to 1000
-FLAT = 0.1  # by how much of the largest a statistic may change over the scales
-GAIN = 0.02  # of accuracy: what counts as help, or as harm
+SCALES = tuple(10 ** (power / 2) for power in range(-6, 7))  # 0.001 to 1000
+FLAT = 0.1  # allowed change of a statistic over the scales, relative to its largest value
+GAIN = 0.02  # change in accuracy that counts as help or harm
 WIDTH = 16
 QUICK = Budget(steps=200, batch=32, rates=(0.03, 0.1), held=512)
 FULL = Budget(steps=300, batch=64, rates=(0.01, 0.03, 0.1))
@@ -44,7 +44,7 @@ Norm = Callable[[Score], Score]
 
 
 def layer_norm(score: Score) -> Score:
-    """LayerNorm on projected queries and keys, as it comes."""
+    """The score behind LayerNorm on projected queries and keys, with PyTorch's default settings."""
     return Normalized(score, WIDTH, "layer")
 
 
@@ -57,9 +57,9 @@ def world(setting: str, seed: int) -> SyntheticTask:
 
 @dataclass(frozen=True)
 class LayerNormHelps(Claim):
-    """LayerNorm divides by `sqrt(variance + eps)`: what comes after has variance 1 unless eps rules.
+    """LayerNorm divides by `sqrt(variance + eps)`: its output has variance 1 unless eps dominates.
 
-    At input scale s the variance of scaled dot is `(s^2 / (s^2 + eps))^2` with it, `s^4` without.
+    At input scale s the variance of scaled dot is `(s^2 / (s^2 + eps))^2` with LayerNorm, `s^4` without.
     """
 
     id = "C6"
@@ -96,7 +96,7 @@ class LayerNormHelps(Claim):
 
     norm: Norm = layer_norm
     settings: tuple[str, ...] = ("100",)
-    # What training has to be longer for: briefly trained, the score that is slower would look worse.
+    # Settings with longer training: after a short one, a score that only learns slower would look worse.
     more: tuple[str, ...] = ("0.01", "1", LENGTH)
     quick: Budget = QUICK
     full: Budget = FULL
@@ -132,7 +132,7 @@ class LayerNormHelps(Claim):
         return {"scales": list(SCALES), "still": still, "trained": trained, "untried": untried}
 
     def judge(self, numbers: Numbers) -> Judgement:
-        """See `criterion`."""
+        """Apply the rule of `criterion` to the numbers."""
         still = numbers["still"]["normed"]
         flat = {kind: changes(still[kind]) < FLAT for kind in ("variance", "slope")}
         gains = all_gains(numbers)
@@ -168,7 +168,7 @@ class LayerNormHelps(Claim):
         return Judgement(Verdict.CONDITIONS, conditions(numbers, helped, harmed), facts)
 
     def draw(self, numbers: Numbers, canvas: Canvas) -> None:
-        """Statistics over scales, and what training gains."""
+        """Statistics over scales, and the gain in accuracy from LayerNorm."""
         left, middle, right = canvas.panels(3, wide=3.4)
         scales, still = numbers["scales"], numbers["still"]
         for axes, kind, name in ((left, "variance", "scaled dot"), (middle, "slope", "additive")):
@@ -206,18 +206,18 @@ class LayerNormHelps(Claim):
         canvas.label(right, "", Text("accuracy gained", "准确率增益"), Text("Trained", "训练后"))
         canvas.legend(right, loc="upper center", ncols=2)
         right.set_xlim(-0.6, len(numbers["trained"]) - 0.4)
-        # Room for the legend, without lines of the grid through it.
+        # Leaves room for the legend above the grid lines.
         right.set_yticks([-0.5, -0.25, 0, 0.25, 0.5, 0.75, 1])
         right.set_ylim(-0.5, 1.5)
 
 
 def in_order(settings: tuple[str, ...]) -> tuple[str, ...]:
-    """As `SETTINGS` has them."""
+    """The settings in the order of `SETTINGS`."""
     return tuple(setting for setting in SETTINGS if setting in settings)
 
 
 def model(build: Callable[[], Score], norm: Norm | None = None) -> Matcher:
-    """The score behind projections, and behind the norm where there is one."""
+    """A model with the score behind projections and, if given, behind the norm."""
     score = build() if norm is None else norm(build())
     return Matcher(Projected(score, WIDTH, WIDTH, width=WIDTH))
 
@@ -237,12 +237,12 @@ def flatness(inputs: Tensor, norm: Norm | None) -> dict[str, list[float]]:
 
 
 def changes(values: list[float]) -> float:
-    """By how much of the largest they change."""
+    """Range of the values relative to the largest."""
     return 1 - min(values) / max(values)
 
 
 def all_gains(numbers: Numbers) -> dict[str, dict[str, Estimate]]:
-    """What the norm adds to the accuracy: by score, then by setting."""
+    """Gain in accuracy from the norm, by score, then by setting."""
     return {
         name: {
             setting: difference(own[name]["normed"], own[name]["plain"])
@@ -253,7 +253,7 @@ def all_gains(numbers: Numbers) -> dict[str, dict[str, Estimate]]:
 
 
 def facts_of(numbers: Numbers, gains: dict[str, dict[str, Estimate]]) -> tuple[Fact, ...]:
-    """The changes over scales, and the gains on inputs as they are (or loud, where that is all)."""
+    """Changes over scales, and gains on unscaled inputs (on loud inputs if only those were measured)."""
     still = numbers["still"]["normed"]
     worst = max(changes(still["variance"]), changes(still["slope"]))
     facts = [
@@ -278,7 +278,7 @@ def facts_of(numbers: Numbers, gains: dict[str, dict[str, Estimate]]) -> tuple[F
 
 
 def flat_from(numbers: Numbers) -> float:
-    """The smallest scale from which on both statistics are within `FLAT` of their largest."""
+    """The smallest scale from which on both statistics stay within `FLAT` of their largest value."""
     scales, still = numbers["scales"], numbers["still"]["normed"]
     for number, scale in enumerate(scales):
         if all(changes(values[number:]) < FLAT for values in still.values()):
@@ -287,7 +287,7 @@ def flat_from(numbers: Numbers) -> float:
 
 
 def conditions(numbers: Numbers, helped: dict[str, list[str]], harmed: list[str]) -> Text:
-    """From which scale on it is flat, at which scales it helps, and whom it harms."""
+    """The conditions in words: the scales with flat statistics, those where it helps, and scores it harms."""
     start = flat_from(numbers)
     english, chinese = (
         [f"Flat from an input scale of {start:.2g} on"],

@@ -19,11 +19,11 @@ from regard.text import Text
 Codes = Callable[[int, int, torch.Generator], Tensor]
 SPREADS = (0.01, 0.03, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 AMPLITUDES = tuple(10 ** (power / 16) for power in range(-16, 25))  # 0.1 to 32
-SMALL = 0.5  # the spread of scores up to which the entropy is compared with the theory
-NEAR = 0.01  # of ln n: how far from the theory it may be
-FOUND = 0.9  # the share of queries that find their position, where positions work
-COLLAPSED = 0.1  # an entropy below this share of ln n
-CHANCE = 2.0  # an accuracy below this many times chance: washed out
+SMALL = 0.5  # largest standard deviation of scores at which the entropy is compared with the theory
+NEAR = 0.01  # allowed deviation from the theory, relative to ln n
+FOUND = 0.9  # positions work if this fraction of queries finds its position
+COLLAPSED = 0.1  # collapsed: an entropy below this fraction of ln n
+CHANCE = 2.0  # washed out: an accuracy below this many times chance
 WORDS = {
     "sinusoidal": Text("sinusoidal", "正弦编码"),
     "random": Text("random directions", "随机方向编码"),
@@ -31,28 +31,29 @@ WORDS = {
 
 
 def words(name: str) -> Text:
-    """What an encoding is called; one that a test made up is called by its name."""
+    """The label of an encoding; an encoding that a test adds is labelled by its name."""
     return WORDS.get(name, Text(name, name))
 
 
 def sinusoids(count: int, dim: int, generator: torch.Generator) -> Tensor:
-    """The Transformer's: sines and cosines of wavelengths from 2 pi to 20,000 pi, (count, dim)."""
+    """The Transformer's encoding: sines and cosines of wavelengths 2 pi to 20,000 pi, (count, dim)."""
     place = torch.arange(count).unsqueeze(-1)
     angle = place * 10000 ** (-torch.arange(0, dim, 2) / dim)
     return torch.cat([angle.sin(), angle.cos()], -1)
 
 
 def directions(count: int, dim: int, generator: torch.Generator) -> Tensor:
-    """A random direction for each position, as long as a sinusoidal code, (count, dim)."""
+    """A random direction for each position, with the norm of a sinusoidal code, (count, dim)."""
     code = torch.randn(count, dim, generator=generator)
     return code * math.sqrt(dim / 2) / code.norm(dim=-1, keepdim=True)
 
 
 @dataclass(frozen=True)
 class Positions(Claim):
-    """Between scores that the content drowns and scores that leave one key, there is a window.
+    """Positions work in a window of amplitudes: below it the content drowns them, above it one key gets all.
 
-    Scores of small spread s give weights of entropy `ln n - s^2 / 2`: uniform, whatever they say.
+    Scores with a small standard deviation s give weights of entropy `ln n - s^2 / 2`, which is nearly
+    uniform whatever the scores are.
     """
 
     id = "C7"
@@ -98,7 +99,7 @@ class Positions(Claim):
     dim: int = 64
 
     def measure(self, run: Run) -> Numbers:
-        """Entropy against the spread; entropy and accuracy against the amplitude. (repeat last)."""
+        """Entropy against the spread; entropy and accuracy against the amplitude. Repeats are the last dim."""
         repeats, count = run.pick(6, 16), run.pick(8, 64)
         contents, places = [], []
         for repeat in range(repeats):
@@ -125,7 +126,7 @@ class Positions(Claim):
                 "amplitudes": list(self.amplitudes), "codes": found}  # fmt: skip
 
     def judge(self, numbers: Numbers) -> Judgement:
-        """See `criterion`."""
+        """Apply the rule of `criterion` to the numbers."""
         most = math.log(numbers["positions"])
         off = max(
             abs(mean(own).value - most + spread**2 / 2) / most
@@ -201,13 +202,14 @@ class Positions(Claim):
 
 @dataclass(frozen=True)
 class Regimes:
-    """What one encoding does over its amplitudes.
+    """The behaviour of one encoding over its amplitudes.
 
     Attributes:
-        all: washed out at the smallest, collapsed at the largest, and works somewhere between.
-        window: the amplitudes at which it surely works.
+        all: whether it is washed out at the smallest amplitude, collapsed at the largest, and works at
+            some amplitude between.
+        window: the amplitudes at which it works, judged by the whole interval.
         best: the largest accuracy before the collapse.
-        unsure: it may work somewhere, but surely nowhere.
+        unsure: whether the intervals leave open that it works somewhere, without showing that it does.
     """
 
     all: bool
@@ -217,7 +219,7 @@ class Regimes:
 
     @staticmethod
     def of(own: Numbers, numbers: Numbers) -> Regimes:
-        """From the accuracy and the entropy at each amplitude."""
+        """The regimes, from accuracy and entropy at each amplitude."""
         count = numbers["positions"]
         bar = COLLAPSED * math.log(count)
         pairs: list[tuple[float, Estimate, Estimate]] = [
@@ -238,13 +240,13 @@ class Regimes:
 
 
 def entropy_of(q: Tensor, k: Tensor, score: Score | str, factor: float) -> float:
-    """Mean entropy of the weights of `factor` times the scores."""
+    """Mean entropy of the weights when the scores are multiplied by `factor`."""
     seen = observed(q, k, k, score, "entropy", temperature=1 / factor)
     return float(seen["entropy"].mean())
 
 
 def look(q: Tensor, k: Tensor, score: Score | str) -> tuple[float, float]:
-    """Share of queries whose best key is at their own position, and the mean entropy."""
+    """Fraction of queries whose best key is at their own position, and the mean entropy."""
     seen = observed(q, k, k, score, "entropy", "weights")
     right = seen["weights"].argmax(-1) == torch.arange(k.shape[-2])
     return float(right.double().mean()), float(seen["entropy"].mean())

@@ -21,19 +21,19 @@ from regard.text import Text
 
 QUICK = Budget(steps=100, batch=32, rates=(0.1, 0.3))
 FULL = Budget(steps=400, batch=64, rates=(0.01, 0.03, 0.1, 0.3), held=4096)
-FACTORS = (1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0, 1e3)  # starts, in units of the best temperature
-SAME = 0.01  # nats: losses that differ by less are the same
-MATTERS = 0.05  # nats: what a wrong temperature costs at least, else there is nothing to find
-FLOOR = 1e-5  # nats: the lowest loss above the best that is drawn
-BAD = 10.0  # a start this many times off either way is a bad one
+FACTORS = (1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0, 1e3)  # starts, relative to the best temperature
+SAME = 0.01  # nats: losses that differ by less count as equal
+MATTERS = 0.05  # nats: least cost of a wrong temperature for the experiment to say anything
+FLOOR = 1e-5  # nats: smallest excess loss that is drawn
+BAD = 10.0  # a start counts as bad if it is off by this factor in either direction
 
 
 @dataclass(frozen=True)
 class NoisyDirection(ClassificationTask):
-    """The query is one of the keys, unit directions, plus normal noise; say which.
+    """Keys are unit directions, and the query is one of them plus normal noise; find which.
 
-    The log odds of key k are `<q, k> / noise^2`: the best temperature of a dot product is noise^2.
-    Inputs: query (B, dim), keys (B, keys, dim). Target (B,): which key.
+    The log odds of key k are `<q, k> / noise^2`, so the best temperature of a dot product is noise^2.
+    Inputs: query (B, dim), keys (B, keys, dim). Target (B,): index of the key.
     """
 
     noise: float
@@ -41,7 +41,7 @@ class NoisyDirection(ClassificationTask):
     keys: int = 8
 
     def sample(self, count: int, generator: torch.Generator) -> tuple[Tensor, ...]:
-        """See the class."""
+        """Draw examples as the class describes."""
         key = torch.randn(count, self.keys, self.dim, generator=generator)
         key = key / key.norm(dim=-1, keepdim=True)
         right = torch.randint(self.keys, (count,), generator=generator)
@@ -49,16 +49,16 @@ class NoisyDirection(ClassificationTask):
         return query + self.noise * torch.randn(query.shape, generator=generator), key, right
 
     def quality(self, output: Tensor, target: Tensor) -> Tensor:
-        """The log likelihood: unlike the accuracy it depends on the temperature."""
+        """The log likelihood, which unlike the accuracy depends on the temperature."""
         return -self.loss(output, target)
 
 
 @dataclass(frozen=True)
 class LearnedScale(Claim):
-    """One parameter, log t, by gradient descent from far off.
+    """Trains a single parameter, log t, from starts far from the best temperature.
 
-    Adam moves log t by at most the rate in a step: a start is in reach if it is off by less than
-    the sum of the rates, in nats.
+    Adam moves log t by about the learning rate in a step. A start is therefore within reach if log t is
+    off by less than the sum of the rates over all steps.
     """
 
     id = "C8"
@@ -98,7 +98,10 @@ class LearnedScale(Claim):
     full: Budget = FULL
 
     def measure(self, run: Run) -> Numbers:
-        """Loss above the best, fixed and learned, and the temperature found: (noise, start, seed)."""
+        """Fixed and learned losses, the loss at the best temperature, and the temperatures found.
+
+        Lists are nested by noise, start and seed.
+        """
         seeds, budget = run.seeds(run.pick(4, 8)), run.pick(self.quick, self.full)
         found = []
         for number, noise in enumerate(self.noises):
@@ -124,7 +127,7 @@ class LearnedScale(Claim):
         return {"factors": list(self.factors), "steps": budget.steps, "noises": found}
 
     def judge(self, numbers: Numbers) -> Judgement:
-        """See `criterion`."""
+        """Apply the rule of `criterion` to the numbers."""
         factors, noises = numbers["factors"], numbers["noises"]
         left = [
             worst(excess(own, "learned", place) for own in noises) for place in range(len(factors))
@@ -173,7 +176,7 @@ class LearnedScale(Claim):
         return Judgement(Verdict.UNDECIDED, because, facts)
 
     def draw(self, numbers: Numbers, canvas: Canvas) -> None:
-        """Loss above the best, and the temperature found, against the start."""
+        """Excess loss and the temperature found, against the start."""
         left, right = canvas.panels(2)
         factors = numbers["factors"]
         ink, _ = LOOKS["dot"]
@@ -186,7 +189,7 @@ class LearnedScale(Claim):
             ):
                 found = [excess(own, kind, place) for place in range(len(factors))]
                 label = Text(f"{word.en}, noise {noise}", f"{word.zh}，噪声 {noise}")
-                # A logarithmic axis has no place for the 0 of the best.
+                # A logarithmic axis cannot show an excess loss of 0.
                 shown = [max(one.value, FLOOR) for one in found]
                 low, high = (
                     [max(one.low, FLOOR) for one in found],
@@ -230,22 +233,22 @@ class LearnedScale(Claim):
 
 
 def model(start: float) -> Matcher:
-    """A dot product with a temperature to learn, and nothing else."""
+    """A dot product whose only parameter is its temperature."""
     return Matcher(Tempered(Dot(), start, heads=1))
 
 
 def fixed_loss(task: NoisyDirection, temperature: float, seed: int, budget: Budget) -> float:
-    """The loss at a temperature, on the very data that the learned one is tested on."""
+    """The loss at a fixed temperature, on the test data of the learned one."""
     *inputs, target = draw_held(task, seed, budget)["test"]
     with torch.no_grad():
         return float(task.loss(model(temperature)(*inputs), target))
 
 
 def excess(own: Numbers, kind: str, place: int) -> Estimate:
-    """The loss above that of the best temperature, paired by seed, at one start."""
+    """The loss minus that at the best temperature, paired by seed, at one start."""
     return difference(own[kind][place], own["floor"])
 
 
 def worst(found: Iterable[Estimate]) -> Estimate:
-    """The one that may be largest."""
+    """The estimate with the largest upper end."""
     return max(found, key=lambda one: one.high)

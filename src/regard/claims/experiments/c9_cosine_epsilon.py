@@ -17,7 +17,7 @@ from regard.measuring.statistics import log_slope
 from regard.text import Text
 
 ROUNDING = 8 * torch.finfo(torch.float32).eps
-NEAR = 0.01  # of the theory: the gradient, and the exponent of its growth
+NEAR = 0.01  # allowed relative deviation from the theory of the gradient and of its exponent
 POWERS = (
     -30,
     -25,
@@ -31,12 +31,12 @@ POWERS = (
     20,
     25,
     30,
-)  # of ten: factors on the norms, for the invariance
-SHORT = tuple(range(-12, 2))  # of ten: norms of the query, for the gradient
+)  # exponents of ten: factors on the norms, for the test of invariance
+SHORT = tuple(range(-12, 2))  # exponents of ten: norms of the query, for the gradient
 
 
 def cosine(eps: float) -> Score:
-    """The cosine times sqrt(d), no norm taken below eps."""
+    """The cosine times sqrt(d), with norms clamped to at least eps."""
     return Cosine(heads=None, eps=eps)
 
 
@@ -44,8 +44,8 @@ def cosine(eps: float) -> Score:
 class CosineEpsilon(Claim):
     """`ds/dq = (scale / |q|) (unit k - cos unit q)` grows without bound as the query shrinks.
 
-    With eps the score is linear in q where `|q| < eps`, and the gradient `scale / eps` at most:
-    there the norm counts again.
+    With eps the score is linear in q where `|q| < eps`, and the gradient is at most `scale / eps`. In
+    that range the score depends on the norm again.
     """
 
     id = "C9"
@@ -83,7 +83,7 @@ class CosineEpsilon(Claim):
     dim: int = 64
 
     def measure(self, run: Run) -> Numbers:
-        """Changes under factors on the norms, and gradients at short queries."""
+        """Changes of scores under factors on the norms, and gradients at short queries."""
         count = run.pick(200, 2000)
         generator = run.generator("C9")
         q, k = torch.randn(2, count, self.dim, generator=generator)
@@ -92,7 +92,7 @@ class CosineEpsilon(Claim):
         for power in run.within(0, 2).steps(POWERS):
             for name, score in scores.items():
                 change[name].append(moved(q, k, 10.0**power, score))
-        # fp64: fp32 cannot hold the gradient at norms this short.
+        # In fp64, because fp32 cannot represent the gradient at norms this small.
         q, k = (x.double() / x.double().norm(dim=-1, keepdim=True) for x in (q, k))
         bend = (1 - (q * k).sum(-1).square()).sqrt()
         gradients = {"without": [], "with": []}
@@ -116,7 +116,7 @@ class CosineEpsilon(Claim):
         }
 
     def judge(self, numbers: Numbers) -> Judgement:
-        """See `criterion`."""
+        """Apply the rule of `criterion` to the numbers."""
         worst = max(numbers["change"]["cosine"])
         growth = log_slope(numbers["norms"], numbers["gradient"]["without"])
         share = numbers["largest_with"] / numbers["limit"]
@@ -182,7 +182,7 @@ class CosineEpsilon(Claim):
 
 
 def moved(q: Tensor, k: Tensor, factor: float, score: Score) -> float:
-    """The largest change of a score, of the largest score, when queries or keys grow by a factor."""
+    """Largest change of a score, relative to the largest score, when queries or keys are scaled."""
     before = regard.score(q, k, score).double()
     after = [regard.score(q * factor, k, score), regard.score(q, k * factor, score)]
     change = max(float((x.double() - before).abs().max()) for x in after)

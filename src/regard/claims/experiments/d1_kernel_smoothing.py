@@ -14,8 +14,9 @@ from regard.claims.claim import Claim, Fact, Judgement, Numbers, Run, Verdict
 from regard.figures.canvas import Canvas
 from regard.text import Text
 
-ROUNDING = 1e-11  # of the largest |value|, in fp64
-APART = 1e-3  # a difference that nobody would call rounding
+# Differences relative to the largest |value|: the most that fp64 rounding explains, and far above it.
+ROUNDING = 1e-11
+APART = 1e-3
 SPREADS = (0.0, 0.01, 0.03, 0.1, 0.3, 1.0)
 
 
@@ -28,8 +29,8 @@ def on_sphere(dim: int) -> float:
 class KernelSmoothing(Claim):
     """-|q - k|^2 / (2 h^2) = q.k / h^2 - (|q|^2 + |k|^2) / (2 h^2).
 
-    With h^2 = sqrt(d) the first term is scaled dot; the others are the same for every key of a query
-    where keys have one norm, and cancel in the softmax. The norm of the query does not matter.
+    With h^2 = sqrt(d) the first term is scaled dot. If all keys have the same norm, the other terms are
+    equal for all keys of a query and cancel in the softmax. The norm of the query does not matter.
     """
 
     id = "D1"
@@ -101,7 +102,8 @@ class KernelSmoothing(Claim):
         attended = regard.attention(query, key, value.unsqueeze(-1), "scaled_dot").squeeze(-1)
         dim = key.shape[-1]
         with warnings.catch_warnings():
-            # Of its random generator, which a given bandwidth does not use and 0.14 cannot be told.
+            # statsmodels warns about the default of its random generator. A given bandwidth does not use
+            # the generator, and version 0.14 has no argument to set it.
             warnings.simplefilter("ignore", FutureWarning)
             smoother = KernelReg(
                 value.numpy(), key.numpy(), "c" * dim, "lc", bw=[self.bandwidth(dim)] * dim
@@ -122,7 +124,7 @@ class KernelSmoothing(Claim):
         ]
 
     def judge(self, numbers: Numbers) -> Judgement:
-        """See `criterion`."""
+        """Apply the rule of `criterion` to the numbers."""
         worst, longer = max(numbers["sphere"]), max(numbers["long queries"])
         spread = dict(zip(numbers["spreads"], numbers["unequal keys"], strict=True))
         facts = (
@@ -152,7 +154,7 @@ class KernelSmoothing(Claim):
         return Judgement(Verdict.FAILS, because, facts)
 
     def draw(self, numbers: Numbers, canvas: Canvas) -> None:
-        """Predictions against each other, and the difference as key norms spread."""
+        """Both predictions against each other, and their difference against the spread of key norms."""
         left, right = canvas.panels(2)
         attended, smoothed = numbers["points"]
         canvas.line(left, smoothed, attended, "scaled dot", lw=0, ms=3.5, alpha=0.6, mew=0)
@@ -178,10 +180,10 @@ class KernelSmoothing(Claim):
 
 
 def unit(x: Tensor) -> Tensor:
-    """At norm 1."""
+    """The vectors scaled to norm 1."""
     return x / x.norm(dim=-1, keepdim=True)
 
 
 def apart(first: Tensor, second: Tensor, value: Tensor) -> float:
-    """The largest difference, in units of the largest |value|."""
+    """The largest difference, relative to the largest |value|."""
     return float((first - second).abs().max() / value.abs().max())

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 Curve = Callable[[Tensor], Tensor]
 DIM = 2
 NORMS = tuple(2.0 ** (half / 2) for half in range(25))
-# Below this norm the kernel is as wide as the circle, and has no width of its own.
+# Below this norm the kernel is as wide as the circle, so its width cannot be measured.
 NARROW = 16.0
 TOLERANCE = 0.02
-LITTLE = 0.95  # a ratio of errors that would be no gain
+LITTLE = 0.95  # a ratio of errors above this counts as no gain
 GRID = 200
 FIXED = "fixed"
 LEARNED = "learned"
@@ -49,8 +49,8 @@ def on_arc(place: Tensor) -> Tensor:
 class Smoothing(RegressionTask):
     """Predict a noisy curve at new places from noisy observations of it.
 
-    Inputs: places (B,), the places of all observations (B, n), what was observed (B, n, 1).
-    Target (B, 1). The observations are of one seed, and the same in every example.
+    Inputs: places (B,), places of all observations (B, n), observed values (B, n, 1). Target (B, 1).
+    The observations depend on the seed alone and are the same in every example.
     """
 
     curve: Curve
@@ -65,12 +65,12 @@ class Smoothing(RegressionTask):
         return place, self.noisy(place, generator)
 
     def noisy(self, place: Tensor, generator: torch.Generator) -> Tensor:
-        """The curve with noise, (..., 1)."""
+        """The curve at these places with noise, (..., 1)."""
         noise = self.noise * torch.randn(place.shape, generator=generator)
         return (self.curve(place) + noise).unsqueeze(-1)
 
     def sample(self, count: int, generator: torch.Generator) -> tuple[Tensor, ...]:
-        """See the class."""
+        """Draw examples as the class describes."""
         place, value = self.observed()
         asked = torch.rand(count, generator=generator)
         return (
@@ -85,14 +85,15 @@ class Smoother(nn.Module):
     """Attention of a query `norm * direction` over unit keys; the norm is learned.
 
     Args:
-        score: what is attended with.
-        adaptive: a norm for each place, by a small network; else one for all.
+        score: of the attention.
+        adaptive: if true, a small network computes a norm for each place; if false, one norm is learned
+            for all places.
     """
 
     def __init__(self, score: str, adaptive: bool) -> None:
         super().__init__()
         self.score = score
-        # Scaled dot has h^2 = sqrt(d) / norm: the start is h = 0.1.
+        # Scaled dot has h^2 = sqrt(d) / norm, so this norm starts at h = 0.1.
         self.log_norm = nn.Parameter(torch.tensor(math.log(100 * math.sqrt(DIM))))
         layers = nn.Sequential(nn.Linear(1, 16), nn.Tanh(), nn.Linear(16, 1))
         self.change = layers if adaptive else None
@@ -107,13 +108,13 @@ class Smoother(nn.Module):
     def forward(self, asked: Tensor, place: Tensor, value: Tensor) -> Tensor:
         """Places (B,), observed places (B, n) and values (B, n, 1) to predictions (B, 1)."""
         query = self.norm(asked) * on_arc(asked)
-        # Every example has the same observations: one set of keys answers all queries.
+        # Every example has the same observations, so one set of keys serves all queries.
         return regard.attention(query, on_arc(place[0]), value[0], self.score, engine="reference")
 
 
 @dataclass(frozen=True)
 class AdaptiveBandwidth(Claim):
-    """Over unit keys scaled dot is a Gaussian kernel of h^2 = sqrt(d) / |q|: norms are bandwidths."""
+    """Over unit keys scaled dot is a Gaussian kernel with h^2 = sqrt(d) / |q|: the norm sets the bandwidth."""
 
     id = "D2"
     statement = Text(
@@ -160,7 +161,7 @@ class AdaptiveBandwidth(Claim):
     )
 
     def measure(self, run: Run) -> Numbers:
-        """Widths against norms; then the errors of fixed and of learned bandwidths."""
+        """Kernel widths against norms; then the errors of fixed and of learned bandwidths."""
         seeds = run.seeds(run.pick(5, 20))
         builds: dict[str, Callable[[], nn.Module]] = {
             name: partial(Smoother, self.score, name == LEARNED) for name in (FIXED, LEARNED)
@@ -182,7 +183,7 @@ class AdaptiveBandwidth(Claim):
         }  # fmt: skip
 
     def width(self, norm: float) -> float:
-        """The root-mean-square distance of keys from the query's direction, weighed by attention."""
+        """Root mean square distance of keys from the query's direction, weighted by attention."""
         angle = 2 * math.pi * torch.arange(20000, dtype=torch.float64) / 20000
         key = torch.stack([angle.cos(), angle.sin()], -1)
         distance = (key - key[:1]).square().sum(-1, keepdim=True)
@@ -199,7 +200,7 @@ class AdaptiveBandwidth(Claim):
         return torch.stack(rows).squeeze(-1)
 
     def judge(self, numbers: Numbers) -> Judgement:
-        """See `criterion`."""
+        """Apply the rule of `criterion` to the numbers."""
         slope = log_slope(*narrow(numbers))
         best = [min(column) for column in zip(*numbers["grid error"], strict=True)]
         learned = numbers["error"][LEARNED]
@@ -258,7 +259,7 @@ class AdaptiveBandwidth(Claim):
 def predictions(
     trained: Trained, task: Callable[[int], Smoothing], seeds: list[int], grid: Tensor
 ) -> Tensor:
-    """What every seed's model predicts from its own observations, (seeds, grid)."""
+    """Predictions of each seed's model from its own observations, (seeds, grid)."""
     rows = []
     for number, seed in enumerate(seeds):
         place, value = task(seed).observed()
@@ -269,12 +270,12 @@ def predictions(
 
 
 def mean_square(fit: Tensor, truth: Tensor) -> list[float]:
-    """The error of each seed."""
+    """The mean squared error of each seed."""
     return (fit - truth).square().mean(-1).tolist()
 
 
 def narrow(numbers: Numbers) -> tuple[list[float], list[float]]:
-    """Norms and widths where the kernel is narrower than the circle."""
+    """Norms, and the widths at these norms, for which the kernel is narrower than the circle."""
     pairs = [(n, w) for n, w in zip(numbers["norms"], numbers["width"], strict=True) if n >= NARROW]
     return [n for n, _ in pairs], [w for _, w in pairs]
 

@@ -1,4 +1,4 @@
-"""D3: a soft look-up can be trained by its answers alone, and then be used as an exact search."""
+"""D3: a soft look-up can be trained on its answers alone and then used as an exact search."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 RECALL = 0.95
-EQUAL = 1e-3  # mean largest difference from the hard look-up at the lowest temperature
+# Soft weights equal the hard look-up if their mean largest difference at the lowest temperature is below
+# this.
+EQUAL = 1e-3
 TEMPERATURES = (1.0, 0.3, 0.1, 0.03, 0.01, 1e-4)
 TESTED = 400
 QUERY_DIM, KEY_DIM = 12, 10
@@ -32,12 +34,12 @@ QUERY_DIM, KEY_DIM = 12, 10
 
 @dataclass(frozen=True)
 class Neighbours(ClassificationTask):
-    """Say the label of the item nearest to the query, in a space that nobody sees.
+    """Give the label of the item nearest to the query in a latent space that the model does not see.
 
-    Items are points on a sphere in `latent` dims, the query is a noisy copy of one. Queries and keys
-    are seen through a random linear map each, of one seed, into spaces of unlike dims. Inputs: query
-    (B, 12), keys (B, items, 10), values (B, items, labels) one-hot. Target (B,): the label of the
-    nearest item; which item that is, is never said.
+    Items are points on a sphere in `latent` dims, and the query is a noisy copy of one of them. Queries and
+    keys show their points through two random linear maps, fixed by the seed, into spaces of different dims.
+    Inputs: query (B, 12), keys (B, items, 10), values (B, items, labels) one-hot. Target (B,): the label of
+    the nearest item. The index of that item is never given.
     """
 
     seed: int
@@ -45,7 +47,7 @@ class Neighbours(ClassificationTask):
     labels: int = 8
     latent: int = 4
     noise: float = 0.2
-    # Answers that have nothing to do with the nearest item: then there is nothing to learn.
+    # Makes the answers independent of the nearest item, so that there is nothing to learn.
     shuffled: bool = False
 
     def items_and_nearest(self, count: int, generator: torch.Generator) -> tuple[Tensor, ...]:
@@ -56,12 +58,12 @@ class Neighbours(ClassificationTask):
         )
         item = unit(torch.randn(count, self.items, self.latent, generator=generator))
         noise = self.noise * torch.randn(count, self.latent, generator=generator)
-        point = unit(item[:, 0] + noise)  # attention does not see the order of items
+        point = unit(item[:, 0] + noise)  # always the first: attention does not see the order
         nearest = (item - point.unsqueeze(-2)).square().sum(-1).argmin(-1)
         return point @ for_query, item @ for_key, nearest
 
     def sample(self, count: int, generator: torch.Generator) -> tuple[Tensor, ...]:
-        """See the class."""
+        """Draw examples as the class describes."""
         query, key, nearest = self.items_and_nearest(count, generator)
         label = torch.randint(self.labels, (count, self.items), generator=generator)
         if self.shuffled:
@@ -71,7 +73,7 @@ class Neighbours(ClassificationTask):
 
 
 class Retriever(nn.Module):
-    """The logarithm of an attended distribution: of labels, or of items where values are one-hot."""
+    """Log of the attention-weighted mean of the values: log probabilities of labels, or of items."""
 
     def __init__(self, make: Callable[[], Score]) -> None:
         super().__init__()
@@ -84,7 +86,7 @@ class Retriever(nn.Module):
         read = regard.attention(
             query.unsqueeze(-2), key, value, self.score, temperature=temperature, engine="reference"
         )
-        # Far below any probability that matters; log 0 has no gradient.
+        # Clamped far below any probability that matters, because log 0 has no gradient.
         return read.squeeze(-2).clamp(min=1e-9).log()
 
 
@@ -106,7 +108,7 @@ def scores() -> dict[str, Callable[[], Score]]:
 
 @dataclass(frozen=True)
 class SoftRetrieval(Claim):
-    """Attention is a search whose ranking has gradients; at temperature 0 it is the search itself."""
+    """Attention is a search with a differentiable ranking; at temperature 0 it is the exact search."""
 
     id = "D3"
     statement = Text(
@@ -158,7 +160,7 @@ class SoftRetrieval(Claim):
     )
 
     def measure(self, run: Run) -> Numbers:
-        """Train each score on labels; then rank items, soft and hard."""
+        """Train each score on labels; then measure its recall and its distance from the hard look-up."""
         seeds = run.seeds(run.pick(4, 8))
         budget = run.pick(self.budget, self.budget_full)
         builds: dict[str, Callable[[], nn.Module]] = {
@@ -177,7 +179,7 @@ class SoftRetrieval(Claim):
         }  # fmt: skip
 
     def untrained(self, make: Callable[[], nn.Module], seeds: list[int]) -> list[float]:
-        """The recall at the start of every training."""
+        """Recall before training, for each seed."""
         found = []
         for seed in seeds:
             torch.manual_seed(seed)
@@ -186,14 +188,14 @@ class SoftRetrieval(Claim):
         return found
 
     def each(self, trained: Trained, seeds: list[int], look: Callable) -> list:
-        """What is seen of every seed's model in its own world."""
+        """`look` applied to each seed's model in its own world."""
         return [
             look(self.task(seed), trained.model, trained.member(number))
             for number, seed in enumerate(seeds)
         ]
 
     def judge(self, numbers: Numbers) -> Judgement:
-        """See `criterion`."""
+        """Apply the rule of `criterion` to the numbers."""
         found = {name: mean(values) for name, values in numbers["recall"].items()}
         gap = {
             name: mean([row[-1] for row in rows]).value
@@ -235,7 +237,7 @@ class SoftRetrieval(Claim):
         return Judgement(Verdict.UNDECIDED, because, facts)
 
     def draw(self, numbers: Numbers, canvas: Canvas) -> None:
-        """Recall before and after, and the way to the hard limit."""
+        """Recall before and after training, and the approach to the hard limit."""
         left, right = canvas.panels(2, wide=4.6, high=3.2)
         found = {name: mean(values) for name, values in numbers["recall"].items()}
         names = list(found)
@@ -263,12 +265,12 @@ class SoftRetrieval(Claim):
 
 
 def unit(x: Tensor) -> Tensor:
-    """At norm 1."""
+    """The vectors scaled to norm 1."""
     return x / x.norm(dim=-1, keepdim=True)
 
 
 def tested(task: Neighbours) -> tuple[Tensor, ...]:
-    """Fresh queries and keys in fp64, one-hot items as values, and the nearest item of each."""
+    """Test data: queries and keys in fp64, one-hot items as values, and the nearest item of each query."""
     generator = torch.Generator().manual_seed(DATA_SEEDS + 16 * task.seed + 14)
     query, key, nearest = task.items_and_nearest(TESTED, generator)
     items = torch.eye(task.items, dtype=torch.float64).expand(TESTED, -1, -1)
@@ -285,13 +287,13 @@ def weights(
 
 
 def recall(task: Neighbours, model: nn.Module, own: dict[str, Tensor]) -> float:
-    """How often the best-scored item is the nearest one."""
+    """The fraction of queries whose best-scored item is the nearest one."""
     *inputs, nearest = tested(task)
     return float((weights(model, own, tuple(inputs), 1.0).argmax(-1) == nearest).double().mean())
 
 
 def distances(task: Neighbours, model: nn.Module, own: dict[str, Tensor]) -> list[float]:
-    """How far soft weights are from the hard look-up's, at each temperature: mean largest difference."""
+    """Mean largest difference between soft weights and the hard look-up's, at each temperature."""
     *inputs, _ = tested(task)
     hard = weights(model, own, tuple(inputs), 0.0)
     return [
@@ -301,7 +303,7 @@ def distances(task: Neighbours, model: nn.Module, own: dict[str, Tensor]) -> lis
 
 
 def conditions(numbers: Numbers, found: dict, reached: list[str]) -> Text:
-    """Which scores reach the bar in the steps there were, and which do not."""
+    """The scores that reach the bar within the training steps and those that do not, in words."""
     behind = [name for name in found if name not in reached]
     listed = lambda names, text: ", ".join(  # noqa: E731
         f"{text(WORDS[name])} {100 * found[name].value:.0f}%" for name in names

@@ -1,4 +1,4 @@
-"""E1: dot is fast and additive slow as taught; as this library runs it, it need not be."""
+"""E1: in textbook form dot is fast and additive slow; as this library runs it, additive need not be."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from regard.figures.canvas import Canvas
 from regard.measuring.statistics import Estimate, ratio
 from regard.text import Text
 
-# As taught: at least so many times the time and the memory of dot.
+# Textbook additive takes at least this many times the time and the memory of textbook dot.
 SLOW = 5.0
-# As run here: at most so many times the time and the memory of our dot for HOLDS ...
+# For HOLDS our additive takes at most this many times the time and the memory of our dot ...
 NEAR = 2.0
-# ... and for CONDITIONS at most these parts of the time and of the memory of the textbook.
+# ... and for CONDITIONS at most these fractions of the time and the memory of textbook additive.
 FASTER, LEANER = 1 / 2, 1 / 5
 
 
 @dataclass(frozen=True)
 class SpeedOfAdditive(Claim):
-    """The same tensors through five forms: textbook and ours, dot and additive, and the sine series."""
+    """Runs five forms on the same tensors: dot and additive, textbook and ours, and the sine series."""
 
     id = "E1"
     statement = Text(
@@ -73,7 +73,7 @@ class SpeedOfAdditive(Claim):
         }  # fmt: skip
 
     def judge(self, numbers: Numbers) -> Judgement:
-        """See `criterion`."""
+        """Apply the rule of `criterion` to the numbers."""
         times, peak = numbers["seconds"], numbers["peak_bytes"]
 
         def compared(first: str, second: str) -> tuple[Estimate, float]:

@@ -1,4 +1,4 @@
-"""E2: a low-rank matrix does what a full one does, with as few parameters as an additive score."""
+"""E2: a low-rank matrix matches a full one, with as few parameters as an additive score."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from regard.measuring.statistics import Estimate, bands
 from regard.synthetic.views import Views
 from regard.text import Text
 
-MARGIN = 2.0  # points of accuracy that still count as a match
-FEW = 0.5  # the share of the full matrix's parameters that a low-rank score may have
+MARGIN = 2.0  # a difference of at most this many points of accuracy counts as a match
+FEW = 0.5  # fraction of the full matrix's parameters that a low-rank score may have
 
 
 @dataclass(frozen=True)
@@ -56,9 +56,9 @@ class LowRankMatches(Claim):
     seconds = (8.0, 150.0)
 
     dim: int = 16
-    low: int = 4  # the rank of the relation of low rank
+    low: int = 4  # rank of the low-rank relation
     ranks: tuple[int, ...] = (2, 4)
-    more_ranks: tuple[int, ...] = (1, 6, 8)  # in a full run
+    more_ranks: tuple[int, ...] = (1, 6, 8)  # additional ranks in a full run
     steps: tuple[int, int] = (300, 1000)  # quick and full
 
     def measure(self, run: Run) -> Numbers:
@@ -90,11 +90,11 @@ class LowRankMatches(Claim):
         }
 
     def world(self, rank: int) -> Callable[[int], Views]:
-        """Queries and keys that share `rank` dims, the views drawn by the seed."""
+        """A function from seed to a task whose queries and keys share `rank` dims; the seed draws the views."""
         return lambda seed: Views(rank, self.dim, self.dim, noise=0.5, seed=seed)
 
     def builds(self, ranks: tuple[int, ...]) -> list[tuple[str, Callable[[], nn.Module], int]]:
-        """Each competitor: its score, how to build it, and what its count should be."""
+        """Each competitor: the name of its score, how to build it, and its expected number of parameters."""
         d = self.dim
         found: list[tuple[str, Callable[[], nn.Module], int]]
         found = [("bilinear", lambda: Matcher(Bilinear(d, d)), d * d)]
@@ -105,7 +105,7 @@ class LowRankMatches(Claim):
         return found
 
     def judge(self, numbers: Numbers) -> Judgement:
-        """See `criterion`."""
+        """Apply the rule of `criterion` to the numbers."""
         (on_low, less), (on_full, _) = (self.compare(own) for own in numbers["relations"])
         ranks = [own["rank"] for own in numbers["relations"]]
         facts = (
@@ -159,7 +159,7 @@ class LowRankMatches(Claim):
         return Judgement(Verdict.FAILS, because, facts)
 
     def compare(self, relation: Numbers) -> tuple[Estimate, Estimate]:
-        """The largest low-rank score within FEW of the parameters: ahead of full, and of additive."""
+        """Leads over full and over additive of the largest low-rank score with at most FEW parameters."""
         scores = relation["scores"]
         (full,) = (one for one in scores if one["score"] == "bilinear")
         allowed = FEW * full["parameters"]

@@ -19,13 +19,13 @@ from regard.measuring.statistics import Estimate, bands, mean
 from regard.synthetic.views import Views
 from regard.text import Text
 
-WORKS = 80.0  # percent of the best possible accuracy
+WORKS = 80.0  # a score works if it reaches this percentage of the best possible accuracy
 NAMES = ("bilinear", "low rank", "additive")
 
 
 @dataclass(frozen=True)
 class UnlikeDims(Claim):
-    """The edge-device case: small keys are stored, the query comes from a large model."""
+    """The case of an edge device: it stores small keys, and the query comes from a large model."""
 
     id = "E3"
     statement = Text(
@@ -59,14 +59,14 @@ class UnlikeDims(Claim):
 
     query_dim: int = 32
     key_dims: tuple[int, ...] = (32, 4)
-    more_key_dims: tuple[int, ...] = (16, 8)  # in a full run
+    more_key_dims: tuple[int, ...] = (16, 8)  # additional key dims in a full run
     shared: int = 4
-    width: int = 16  # of the low-rank and of the additive score
+    width: int = 16  # rank of the low-rank score, hidden units of the additive score
     refuses: str | Score = "dot"
     steps: tuple[int, int] = (400, 1000)  # quick and full
 
     def measure(self, run: Run) -> Numbers:
-        """The refusal, and every score at every key dim."""
+        """Whether dot refuses different dims, and the accuracy of every score at every key dim."""
         budget = run.pick(
             Budget(self.steps[0], batch=32, examples=8192, held=2048, rates=(1e-2, 3e-2)),
             Budget(
@@ -85,7 +85,7 @@ class UnlikeDims(Claim):
         return {"query_dim": self.query_dim, "refusal": self.refusal(), "scores": scores}
 
     def refusal(self) -> Numbers:
-        """What dot says to a query and keys of different dims: nothing where it takes them."""
+        """The error of dot for a query and keys of different dims; empty if it accepts them."""
         dim = min(self.key_dims)
         query, key = torch.ones(1, self.query_dim), torch.ones(3, dim)
         try:
@@ -98,7 +98,7 @@ class UnlikeDims(Claim):
         return {"message": "", "clear": False}
 
     def world(self, dim: int) -> Callable[[int], Views]:
-        """Keys of `dim` dims, the views drawn by the seed."""
+        """A function from seed to a task with keys of `dim` dims and views drawn by the seed."""
         return lambda seed: Views(self.shared, self.query_dim, dim, noise=0.5, seed=seed)
 
     def builds(self, dim: int) -> dict[str, Callable[[], nn.Module]]:
@@ -111,7 +111,7 @@ class UnlikeDims(Claim):
         }
 
     def judge(self, numbers: Numbers) -> Judgement:
-        """See `criterion`."""
+        """Apply the rule of `criterion` to the numbers."""
         scores, refusal = numbers["scores"], numbers["refusal"]
         smallest = min(one["key_dim"] for one in scores["bilinear"])
         facts = tuple(
@@ -141,7 +141,7 @@ class UnlikeDims(Claim):
         return Judgement(*self.decide(answers), facts)
 
     def decide(self, answers: dict[tuple[str, int], bool | None]) -> tuple[Verdict, Text]:
-        """From whether each score works at each key dim."""
+        """Verdict and reason, from whether each score works at each key dim."""
         if all(answers.values()):
             return Verdict.HOLDS, Text(
                 f"Dot refuses and says what to use; the others reach {WORKS:.0f}% of what is possible at "

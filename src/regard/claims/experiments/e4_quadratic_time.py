@@ -12,18 +12,18 @@ from regard.text import Text
 
 TAUGHT = ("textbook dot", "textbook additive")
 OURS = ("dot", "additive", "sine additive")
-# Exponents of time that count as quadratic, and of memory that count as quadratic and as about
-# linear: tiles and tables make steps.
+# Ranges of exponents that count as quadratic time, quadratic memory and about linear memory. They are
+# wide because tiles and tables make the curves step.
 TIME = (1.6, 2.4)
 SQUARE, LINEAR = 1.9, 1.25
-# Floats for each pair of query and key that the textbook holds at once: scores, weights and the
-# gradient of one of them; additive holds as many for each hidden unit.
+# Floats that the textbook holds at once for each pair of query and key: a score, a weight and the
+# gradient of one of them. Additive holds as many for each hidden unit.
 HELD = 3
 
 
 @dataclass(frozen=True)
 class QuadraticTime(Claim):
-    """Exponents p of time and of peak memory in c L^p, for the textbook's forms and for ours."""
+    """Exponents p of time and of peak memory, c L^p, for the textbook forms and for ours."""
 
     id = "E4"
     statement = Text(
@@ -67,7 +67,7 @@ class QuadraticTime(Claim):
 
     def measure(self, run: Run) -> Numbers:
         """Seconds (rounds x lengths) and peak bytes (lengths) of each form."""
-        # The textbook stops sooner: its memory runs out, and it is slow enough to be timed.
+        # The textbook stops at shorter lengths, where it is slow enough to time and still fits in memory.
         longest = run.pick(self.quick, self.full)
         lengths = {name: [longest // 16, longest // 8, longest // 4] for name in TAUGHT}
         lengths |= {name: [longest // 4, longest // 2, longest] for name in OURS}
@@ -86,7 +86,7 @@ class QuadraticTime(Claim):
         return {"lengths": lengths, "width": self.width, "seconds": seconds, "peak_bytes": peaks}
 
     def judge(self, numbers: Numbers) -> Judgement:
-        """See `criterion`."""
+        """Apply the rule of `criterion` to the numbers."""
         lengths = numbers["lengths"]
         time = {
             name: mean([log_slope(lengths[name], row).value for row in rounds])
@@ -116,7 +116,7 @@ class QuadraticTime(Claim):
         return self.judge_time(time, facts)
 
     def judge_time(self, time: dict[str, Estimate], facts: tuple[Fact, ...]) -> Judgement:
-        """The verdict where the memory is as stated."""
+        """The verdict by time, when the memory is as stated."""
         low, high = TIME
         outside = {name: x for name, x in time.items() if x.below(low) or x.above(high)}
         unsure = {

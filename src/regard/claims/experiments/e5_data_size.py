@@ -1,4 +1,4 @@
-"""E5: which score little data favours, and which one much data."""
+"""E5: which score is better with little data, and which with much data."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ KINDS = {
 
 
 class Lead(NamedTuple):
-    """How far one score is ahead of the other on one kind of pairs, with one size of training set."""
+    """Lead of one score over the other on one kind of pairs, with one size of training set."""
 
     kind: str
     size: int
@@ -35,7 +35,7 @@ class Lead(NamedTuple):
 
 
 def worlds() -> dict[str, Views]:
-    """Like pairs are two noisy copies; unlike ones differ in dims, in view and in distribution."""
+    """Tasks: "like" pairs are noisy copies of each other; "unlike" ones differ in dims, view, distribution."""
     return {
         "like": Views(alike=True, noise=0.5),
         "unlike": Views(query_dim=24, shown="bent", noise=0.5),
@@ -45,7 +45,7 @@ def worlds() -> dict[str, Views]:
 
 @dataclass(frozen=True)
 class DataSize(Claim):
-    """Scaled dot and additive on equal projections, trained on sets of growing size."""
+    """Scaled dot and additive behind equal projections, trained on sets of growing size."""
 
     id = "E5"
     statement = Text(
@@ -81,7 +81,7 @@ class DataSize(Claim):
     worlds: dict[str, Views] = field(default_factory=worlds)
     width: int = 16
     sizes: tuple[int, ...] = (64, 8192)
-    more_sizes: tuple[int, ...] = (256, 1024, 32768)  # in a full run
+    more_sizes: tuple[int, ...] = (256, 1024, 32768)  # additional sizes in a full run
     steps: tuple[int, int] = (300, 1200)  # quick and full
 
     def measure(self, run: Run) -> Numbers:
@@ -118,7 +118,7 @@ class DataSize(Claim):
         }
 
     def judge(self, numbers: Numbers) -> Judgement:
-        """See `criterion`."""
+        """Apply the rule of `criterion` to the numbers."""
         leads = [
             Lead(kind, size, ahead(additive, dot))
             for kind, own in numbers["pairs"].items()
@@ -142,7 +142,7 @@ class DataSize(Claim):
         answers = [surely(lead.found, MARGIN) for lead in little]
         answers += [behind(lead.found) for lead in scale]
         seen = tell([lead for lead in leads if lead.size in (least, most)])
-        # One part that is true and one that is false decide, whatever the others are.
+        # One true and one false part settle the verdict, whatever the undecided parts are.
         if None in answers and not {True, False} <= set(answers):
             because = Text(
                 f"An interval straddles the bar of 1 point: more seeds are needed. {seen.en}",
@@ -170,12 +170,12 @@ class DataSize(Claim):
 
 
 def behind(found: Estimate) -> bool | None:
-    """Whether additive is surely more than MARGIN behind."""
+    """Whether additive is more than MARGIN behind by the whole interval; None if that is undecided."""
     return surely(Estimate(-found.value, -found.high, -found.low), MARGIN)
 
 
 def tell(leads: list[Lead]) -> Text:
-    """Who is ahead, size by size."""
+    """The score that is ahead at each size, in words."""
     en, zh = [], []
     for size in sorted({lead.size for lead in leads}):
         own = [lead for lead in leads if lead.size == size]
@@ -186,7 +186,7 @@ def tell(leads: list[Lead]) -> Text:
 
 
 def winner(found: Estimate) -> Text:
-    """Who is surely ahead, and by how much."""
+    """The score that is ahead by its whole interval, and its lead, in words."""
     if surely(found, MARGIN):
         return Text(f"additive by {found.value:.0f} points", f"加性领先 {found.value:.0f} 个百分点")
     if behind(found):

@@ -1,4 +1,4 @@
-"""E6: a score with more parameters is not thereby better, and an additive one can overfit."""
+"""E6: a score with more parameters is not automatically better, and an additive score can overfit."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GAP = 5.0  # points between training and test accuracy that count as overfitting
 
 
 def builds(world: Views) -> dict[str, Callable[[], nn.Module]]:
-    """Scores from one parameter to a thousand, by the names that figures use."""
+    """Models with one to a thousand parameters, by the names that figures use."""
     q, k = world.query_dim, world.key_dim
     return {
         "scaled dot": lambda: Matcher(Tempered(ScaledDot(), heads=1)),
@@ -35,7 +35,7 @@ def builds(world: Views) -> dict[str, Callable[[], nn.Module]]:
 
 @dataclass(frozen=True)
 class Overfitting(Claim):
-    """Four scores with more and more parameters, on sets of growing size."""
+    """Four scores with increasing numbers of parameters, trained on sets of growing size."""
 
     id = "E6"
     statement = Text(
@@ -69,7 +69,7 @@ class Overfitting(Claim):
 
     world: Views = field(default_factory=lambda: Views(alike=True, noise=0.5))
     sizes: tuple[int, ...] = (64, 8192)
-    more_sizes: tuple[int, ...] = (256, 1024, 32768)  # in a full run
+    more_sizes: tuple[int, ...] = (256, 1024, 32768)  # additional sizes in a full run
     steps: tuple[int, int] = (400, 1200)  # quick and full
 
     def measure(self, run: Run) -> Numbers:
@@ -93,7 +93,7 @@ class Overfitting(Claim):
         return {"sizes": sizes, "scores": found}
 
     def judge(self, numbers: Numbers) -> Judgement:
-        """See `criterion`."""
+        """Apply the rule of `criterion` to the numbers."""
         sizes, scores = numbers["sizes"], numbers["scores"]
         leads = [best_lead(scores, number) for number in range(len(sizes))]
         overfit = gap(scores["additive"][0])
@@ -165,7 +165,7 @@ def gap(one: Numbers) -> Estimate:
 
 
 def best_lead(scores: dict[str, list[Numbers]], number: int) -> Estimate:
-    """How far the best of the scores with fewer parameters is ahead of additive, with one size."""
+    """Lead over additive of the best score with fewer parameters, at one size."""
     additive = scores["additive"][number]
     others = [own[number] for name, own in scores.items() if name != "additive"]
     smaller = [one for one in others if one["parameters"] < additive["parameters"]]

@@ -1,4 +1,4 @@
-"""F1: heads specialise in separate subspaces (the half on made-up feature spaces)."""
+"""F1: heads specialise in separate subspaces, tested on synthetic feature spaces."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HEADS = 2
 TASK = Criteria()
 QUICK = Budget(steps=250, rates=(1e-2, 3e-2), held=512)
 FULL = Budget(steps=1000, rates=(3e-3, 1e-2, 3e-2), held=1024)
-# Separation from which on heads count as specialised: 0 is alike, 1 is a space for each.
+# Heads count as specialised from this separation on. 0 means equal heads, 1 a separate space for each.
 BAR = 0.8
 TASKS = {
     "apart": Text("two questions,\none for each space", "两个问题，\n每个空间一个"),
@@ -28,9 +28,9 @@ TASKS = {
 
 @dataclass(frozen=True)
 class HeadsSpecialise(Claim):
-    """Two heads, two orthogonal spaces turned at random: which space moves which head's scores?
+    """Two heads and two orthogonal, randomly rotated spaces: which space moves the scores of which head?
 
-    With p_h the share of head h's squared score gradient that lies in the first space, the
+    Let p_h be the fraction of head h's squared score gradient that lies in the first space. The
     separation is |p_1 - p_2|.
     """
 
@@ -75,7 +75,7 @@ class HeadsSpecialise(Claim):
     full: Budget = FULL
 
     def measure(self, run: Run) -> Numbers:
-        """Shares of sensitivity (seeds x heads) before and after training."""
+        """Fractions of sensitivity in the first space (seeds x heads), before and after training."""
         jobs = [(name, asked) for name in self.scores for asked in TASKS]
         numbers: Numbers = {name: {} for name in self.scores}
         for number, (name, asked) in enumerate(jobs):
@@ -85,7 +85,7 @@ class HeadsSpecialise(Claim):
         return numbers
 
     def shares(self, make: MakeScore, task: Criteria, run: Run, part: Run) -> Numbers:
-        """One score on one task: shares of the first space, heads in rising order."""
+        """Fractions in the first space for one score on one task, heads sorted in rising order."""
         seeds = run.seeds(run.pick(4, 10))
 
         def build() -> HeadedReader:
@@ -107,7 +107,7 @@ class HeadsSpecialise(Claim):
         }  # fmt: skip
 
     def judge(self, numbers: Numbers) -> Judgement:
-        """See `criterion`."""
+        """Apply the rule of `criterion` to the numbers."""
         found = {asked: [apart(one[asked]["after"]) for one in numbers.values()] for asked in TASKS}
         worst = {asked: min(each, key=lambda x: x.value) for asked, each in found.items()}
         grown = min(
@@ -146,7 +146,7 @@ class HeadsSpecialise(Claim):
         return Judgement(Verdict.UNDECIDED, because, facts)
 
     def draw(self, numbers: Numbers, canvas: Canvas) -> None:
-        """Separation before and after, and the shares of both heads."""
+        """Separation before and after training, and the fractions of both heads."""
         left, right = canvas.panels(2, high=3.4)
         places = [Text("before", "训练前"), *TASKS.values()]
         for number, (name, one) in enumerate(numbers.items()):

@@ -15,8 +15,8 @@ from regard.measuring.statistics import Estimate, bands, difference, mean
 from regard.synthetic.criteria import Criteria
 from regard.text import Text
 
-# A head that sees at most so many keys (of 8) is sharp; a mean that sees at least so many times as
-# many is broad; several heads are better by at least so much accuracy.
+# A head is sharp with at most SHARP effective keys (of 8). The mean is broad with at least BROAD times as
+# many. Several heads are better with at least GAIN more accuracy.
 SHARP, BROAD, GAIN = 2.0, 2.0, 0.1
 COUNTS = (1, 2, 4)
 TASK = Criteria(spaces=4)
@@ -26,7 +26,7 @@ FULL = Budget(steps=2000, rates=(3e-3, 1e-2, 3e-2), held=1024)
 
 @dataclass(frozen=True)
 class SharpHeadsBroadMean(Claim):
-    """Effective keys exp(entropy) of each head and of the mean of the heads, and what heads are for.
+    """Effective keys, exp(entropy), of each head and of the mean of the heads, and the gain from more heads.
 
     exp(H(mean)) / exp(mean H) = exp(Jensen-Shannon divergence) lies between 1 and the number of heads.
     """
@@ -73,7 +73,7 @@ class SharpHeadsBroadMean(Claim):
     full: Budget = FULL
 
     def measure(self, run: Run) -> Numbers:
-        """Accuracy for each number of heads, effective keys at the most heads."""
+        """Accuracy for each number of heads, and effective keys at the largest number."""
         chosen = list(self.scores)[: run.pick(1, len(self.scores))]
         jobs = [(name, count, False) for name in chosen for count in COUNTS]
         jobs += [(name, COUNTS[-1], True) for name in chosen]
@@ -93,7 +93,7 @@ class SharpHeadsBroadMean(Claim):
         }  # fmt: skip
 
     def trained(self, name: str, heads: int, task: Criteria, run: Run, part: Run) -> tuple:
-        """One competitor, and effective keys of a head and of the mean, by seed."""
+        """Train one competitor; also return effective keys of a head and of the mean for each seed."""
         budget = run.pick(self.quick, self.full)
         seeds = run.seeds(run.pick(4, 8))
         dim = task.spaces * task.dim
@@ -108,10 +108,10 @@ class SharpHeadsBroadMean(Claim):
         return found, keys
 
     def judge(self, numbers: Numbers) -> Judgement:
-        """See `criterion`."""
+        """Apply the rule of `criterion` to the numbers."""
         scores = numbers["scores"]
         halves = {name: (self.broad(one), self.better(one)) for name, one in scores.items()}
-        # Of the scores the one whose mean is least broad.
+        # The facts are those of the score whose mean is least broad.
         name, first = min(scores.items(), key=lambda one: spread(one[1]["apart"])[1].value)
         _, ratio = spread(first["apart"])
         _, agreeing = spread(first["agreeing"])
@@ -165,14 +165,14 @@ class SharpHeadsBroadMean(Claim):
         return Judgement(Verdict.FAILS, because, facts)
 
     def broad(self, one: Numbers) -> bool | None:
-        """Sharp heads and a broad mean; None where the interval does not say."""
+        """Whether heads are sharp and their mean is broad; None if the intervals leave it open."""
         head, ratio = spread(one["apart"])
         if head.above(SHARP) or ratio.below(BROAD):
             return False
         return True if head.below(SHARP) and ratio.above(BROAD) else None
 
     def better(self, one: Numbers) -> bool | None:
-        """Several heads beat one; None where the interval does not say."""
+        """Whether several heads beat one; None if the interval leaves it open."""
         gain = difference(one["accuracy"][-1], one["accuracy"][0])
         if gain.below(GAIN):
             return False
@@ -215,11 +215,11 @@ class SharpHeadsBroadMean(Claim):
 
 
 def entropy(weights: Tensor) -> Tensor:
-    """In nats, over the last dim."""
+    """Entropy in nats over the last dim."""
     return -(weights * weights.clamp(min=1e-300).log()).sum(-1)
 
 
 def spread(keys: dict[str, list[float]]) -> tuple[Estimate, Estimate]:
-    """Effective keys of a head, and how many times as many the mean has."""
+    """Effective keys of a head, and the ratio of the mean's effective keys to them."""
     ratio = [broad / sharp for broad, sharp in zip(keys["mean"], keys["head"], strict=True)]
     return mean(keys["head"]), mean(ratio)

@@ -18,15 +18,16 @@ from regard.text import Text
 
 DIM, KEYS, QUERIES = 64, 64, 64
 CAP = 30.0
-# Captured: at least this share of the queries at the largest norm (the maths says 1/2); safe: at
-# most this one, half of what dot loses; it was set after a pilot run. A query is captured when its largest weight is on the loud key, which does not
-# depend on how sharp a score is; the share with more than half of the weight there is shown beside.
+# A query is captured when its largest weight is on the loud key, which does not depend on how sharp a score
+# is. A score is captured if at least CAPTURED of the queries are at the largest norm (theory: 1/2), and safe
+# if at most SAFE are, half of what dot loses. SAFE was set after a pilot run. The figure also shows the
+# fraction of queries with more than half of their weight on the loud key.
 CAPTURED, SAFE = 0.4, 0.25
 ATTACKED = ("dot", "scaled dot")
 
 
 def defences(dim: int) -> dict[str, Callable[[], Score]]:
-    """Scores under attack, then those that are said to resist."""
+    """The scores expected to be captured, then the defences that are said to resist."""
     return {
         "dot": regard.Dot,
         "scaled dot": regard.ScaledDot,
@@ -51,9 +52,9 @@ STYLES = {
 
 @dataclass(frozen=True)
 class LoudKey(Claim):
-    """Unit-variance queries and keys; one key is made longer and longer, its direction kept.
+    """Queries and keys have unit variance; one key is multiplied by growing factors r.
 
-    As its norm grows, <q, r k> > all others for every query with <q, k> > 0: half of them.
+    For large r, <q, r k> exceeds all other scores for every query with <q, k> > 0, that is for half.
     """
 
     id = "G1"
@@ -98,7 +99,7 @@ class LoudKey(Claim):
     factors: tuple[float, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 1024)
 
     def measure(self, run: Run) -> Numbers:
-        """Shares of queries, draws x factors, of each score."""
+        """Fractions of captured queries (draws x factors) for each score."""
         draws = run.pick(self.quick, self.full)
         captured: dict[str, list[list[float]]] = {name: [] for name in self.scores}
         half: dict[str, list[list[float]]] = {name: [] for name in self.scores}
@@ -107,7 +108,7 @@ class LoudKey(Claim):
             query = torch.randn(QUERIES, DIM, generator=generator)
             key = torch.randn(KEYS, DIM, generator=generator)
             for name, make in self.scores.items():
-                # A draw of its own parameters for a score that has some.
+                # Scores with parameters get new initial values in every draw, the same at all factors.
                 with torch.random.fork_rng(devices=[]):
                     torch.manual_seed(1000 * run.seed + draw)
                     score = make()
@@ -117,7 +118,7 @@ class LoudKey(Claim):
         return {"factors": list(self.factors), "captured": captured, "half": half}
 
     def judge(self, numbers: Numbers) -> Judgement:
-        """See `criterion`."""
+        """Apply the rule of `criterion` to the numbers."""
         last = {name: mean([row[-1] for row in rows]) for name, rows in numbers["captured"].items()}
         resist = {name: x for name, x in last.items() if name not in ATTACKED}
         facts = [
@@ -165,7 +166,7 @@ class LoudKey(Claim):
         return Judgement(Verdict.CONDITIONS, because, tuple(facts))
 
     def onset(self, numbers: Numbers) -> float:
-        """The first factor at which scaled dot loses a quarter of its queries."""
+        """The smallest factor at which the loud key captures a quarter of scaled dot's queries."""
         columns = zip(*numbers["captured"]["scaled dot"], strict=True)
         lost = (
             r
@@ -175,7 +176,7 @@ class LoudKey(Claim):
         return next(lost, numbers["factors"][-1])
 
     def draw(self, numbers: Numbers, canvas: Canvas) -> None:
-        """Share captured against the norm."""
+        """Fractions of captured queries against the norm."""
         panels = canvas.panels(2, high=3.7)
         titles = (
             ("captured", Text("largest weight on one key", "最大权重落在一个键上")),
@@ -203,7 +204,7 @@ class LoudKey(Claim):
 
 
 def shares(query: Tensor, key: Tensor, score: Score, factor: float) -> tuple[float, float]:
-    """Shares of queries whose largest weight is on the first key, made longer, and over half of it."""
+    """Fractions of queries with their largest weight, and with over half of it, on the lengthened first key."""
     loud = torch.cat([key[:1] * factor, key[1:]])
     with torch.no_grad():
         logits = regard.score(query, loud, score)

@@ -20,7 +20,7 @@ from regard.synthetic.volumes import Volumes
 from regard.text import Text
 
 DIM, WIDTH = 8, 24
-# "Shrugs off": loses at most this accuracy against keys of equal norm.
+# Additive shrugs off a spread if it loses at most this accuracy compared with keys of equal norm.
 LOSS = 0.1
 TASK = Volumes(keys=8)
 QUICK = Budget(steps=250, batch=48, rates=(1e-2, 3e-2), held=512)
@@ -37,7 +37,7 @@ STYLES = {
 
 
 def competitors() -> dict[str, Callable[[], nn.Module]]:
-    """Each behind projections of the same width."""
+    """The competitors, each behind projections of the same width."""
     dot = lambda: regard.Projected(regard.ScaledDot(), DIM, DIM, width=WIDTH)  # noqa: E731
     additive = lambda: regard.Projected(regard.Additive(WIDTH, bias=True), DIM, DIM)  # noqa: E731
     return {
@@ -49,9 +49,9 @@ def competitors() -> dict[str, Callable[[], nn.Module]]:
 
 @dataclass(frozen=True)
 class OutlierNorms(Claim):
-    """Find the key that has the query's direction, where norms are log-normal with a spread.
+    """Find the key with the query's direction when key norms are log-normal with a given spread.
 
-    A spread of 1 means that one key in six is over e = 2.7 times as long as the median.
+    With a spread of 1 one key in six is over e = 2.7 times as long as the median.
     """
 
     id = "G2"
@@ -94,9 +94,9 @@ class OutlierNorms(Claim):
     full: Budget = FULL
 
     def measure(self, run: Run) -> Numbers:
-        """Accuracy, spreads x seeds, of every competitor."""
+        """Accuracy (spreads x seeds) of every competitor."""
         kinds = len(self.spreads)
-        # Every spread of every seed is a world of its own, and all are trained side by side.
+        # Every pair of seed and spread is a separate world; all of them are trained together.
         codes = [seed * kinds + kind for seed in run.seeds(run.pick(4, 8)) for kind in range(kinds)]
         worlds = [replace(self.task, spread=spread) for spread in self.spreads]
         budget = run.pick(self.quick, self.full)
@@ -105,7 +105,7 @@ class OutlierNorms(Claim):
         numbers |= {"seen": {}, "unseen": {}, "parameters": {}}
         for name, one in trained.items():
             numbers["seen"][name] = [one.quality[kind::kinds] for kind in range(kinds)]
-            # Those that were trained at the first spread, each tested on data of its own.
+            # "unseen": models trained at the first spread are tested at all spreads, each on its own data.
             first = range(0, len(codes), kinds)
             numbers["unseen"][name] = [
                 [tested(one, number, world, run.generator("G2", codes[number])) for number in first]
@@ -115,7 +115,7 @@ class OutlierNorms(Claim):
         return numbers
 
     def judge(self, numbers: Numbers) -> Judgement:
-        """See `criterion`."""
+        """Apply the rule of `criterion` to the numbers."""
         spreads = numbers["spreads"]
         found = {
             (mode, spread): self.shrugged(numbers[mode], place)
@@ -156,7 +156,7 @@ class OutlierNorms(Claim):
         return Judgement(Verdict.UNDECIDED, because, facts)
 
     def shrugged(self, accuracy: Numbers, place: int) -> bool | None:
-        """Whether additive shrugs off this spread; None where the intervals do not say."""
+        """Whether additive shrugs off this spread; None if the intervals leave it open."""
         additive = accuracy["additive"]
         ahead = difference(additive[place], accuracy["scaled dot"][place])
         lost = difference(additive[0], additive[place])
@@ -165,7 +165,7 @@ class OutlierNorms(Claim):
         return True if ahead.above(0) and lost.below(LOSS) else None
 
     def where(self, found: dict[tuple[str, float], bool | None], numbers: Numbers) -> Text:
-        """At which spreads it does, and whether it is ahead of dot at all."""
+        """The spreads that additive shrugs off, and whether it is ahead of dot everywhere, in words."""
         ahead = all(
             difference(a, d).above(0)
             for mode in MODES
@@ -187,7 +187,7 @@ class OutlierNorms(Claim):
         )
 
     def draw(self, numbers: Numbers, canvas: Canvas) -> None:
-        """Accuracy against spread, seen and unseen."""
+        """Accuracy against spread, for spreads seen and unseen in training."""
         panels = canvas.panels(2, high=3.4)
         for axes, (mode, word) in zip(panels, MODES.items(), strict=True):
             for name, (label, ink, mark) in STYLES.items():
@@ -207,7 +207,7 @@ class OutlierNorms(Claim):
 
 
 def tested(trained: Trained, number: int, world: Volumes, generator: torch.Generator) -> float:
-    """Share of right answers of one seed's model in a world that it may not have seen."""
+    """Accuracy of one seed's model in a world that it may not have been trained in."""
     query, key, right = world.sample(1024, generator)
     with torch.no_grad():
         logits = functional_call(trained.model, trained.member(number), (query, key))

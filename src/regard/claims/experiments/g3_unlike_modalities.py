@@ -17,14 +17,14 @@ from regard.stabilize import Normalized
 from regard.synthetic.volumes import Volumes
 from regard.text import Text
 
-# Dims of the two modalities, and the width that both are projected to.
+# Dims of the two modalities, and the width to which both are projected.
 QUERY, KEY, WIDTH = 8, 12, 24
-# A difference of accuracy that counts.
+# Smallest difference in accuracy that counts as a lead.
 MARGIN = 0.02
 TASK = Volumes(query_dim=QUERY, key_dim=KEY, keys=8)
 QUICK = Budget(steps=250, batch=32, rates=(1e-2, 3e-2), held=512)
 FULL = Budget(steps=1500, batch=32, rates=(3e-3, 1e-2, 3e-2), held=1024)
-# Who should be ahead of whom: the halves of the statement.
+# The halves of the statement, each as the score that should lead and the one that it is compared with.
 CONTESTS = {
     "separate": ("dot", "shared"),
     "tanh": ("additive", "dot"),
@@ -49,9 +49,9 @@ STYLES = {
 
 
 class Shared(nn.Module):
-    """One projection for both modalities, the narrower one padded with zeros.
+    """One projection for both modalities, with the narrower one padded by zeros.
 
-    It is wider, so that it has as many parameters as two.
+    The projection is wider, so that it has as many parameters as two separate ones.
     """
 
     def __init__(self) -> None:
@@ -80,7 +80,7 @@ def competitors() -> dict[str, Callable[[], nn.Module]]:
 
 @dataclass(frozen=True)
 class UnlikeModalities(Claim):
-    """The same latent seen in 8 and in 12 dims, the second as large or 10 times, steady or swinging."""
+    """The same latent seen in 8 and in 12 dims; keys of equal or 10 times the scale, steady or varying."""
 
     id = "G3"
     statement = Text(
@@ -118,7 +118,7 @@ class UnlikeModalities(Claim):
     )
     seconds = (10.0, 180.0)
 
-    # Scale of the keys, and spread of their log volume.
+    # (scale of the keys, standard deviation of their log volume).
     cases: tuple[tuple[float, float], ...] = ((1, 0), (1, 1), (10, 1))
     task: Volumes = TASK
     quick: Budget = QUICK
@@ -126,9 +126,9 @@ class UnlikeModalities(Claim):
     builds: dict[str, Callable[[], nn.Module]] = field(default_factory=competitors)
 
     def measure(self, run: Run) -> Numbers:
-        """Accuracy, cases x seeds, of every competitor."""
+        """Accuracy (cases x seeds) of every competitor."""
         kinds = len(self.cases)
-        # Every case of every seed is a world of its own, and all are trained side by side.
+        # Every pair of seed and case is a separate world; all of them are trained together.
         codes = [seed * kinds + kind for seed in run.seeds(run.pick(5, 8)) for kind in range(kinds)]
 
         def world(code: int) -> Volumes:
@@ -150,7 +150,7 @@ class UnlikeModalities(Claim):
         }
 
     def judge(self, numbers: Numbers) -> Judgement:
-        """See `criterion`."""
+        """Apply the rule of `criterion` to the numbers."""
         accuracy = numbers["accuracy"]
         gaps = {
             contest: [
@@ -170,7 +170,7 @@ class UnlikeModalities(Claim):
         if all(yes is True for each in ahead.values() for yes in each):
             return Judgement(Verdict.HOLDS, because, facts)
         each = list(zip(*(ahead[contest] for contest in CONTESTS), strict=True))
-        # Both halves of the statement in the same case, tanh with or without LayerNorm.
+        # It holds if both halves are true in the same case, for tanh with or without LayerNorm.
         if any(split and (plain or normed) for split, plain, normed in each):
             return Judgement(Verdict.CONDITIONS, because, facts)
         if all(
@@ -189,7 +189,7 @@ class UnlikeModalities(Claim):
         ahead: dict[str, list[bool | None]],
         gaps: list[Estimate],
     ) -> Text:
-        """In which cases each half of the statement is ahead, and tanh behind by these gaps."""
+        """The cases in which each half of the statement holds, and the gaps of tanh, in words."""
         en, zh = [], []
         for contest, word in CONTEST_WORDS.items():
             at = [describe(c) for c, yes in zip(cases, ahead[contest], strict=True) if yes is True]
@@ -207,7 +207,7 @@ class UnlikeModalities(Claim):
         )
 
     def draw(self, numbers: Numbers, canvas: Canvas) -> None:
-        """Accuracy of everybody in each case."""
+        """Accuracy of every competitor in each case."""
         (axes,) = canvas.panels(1, wide=8, high=3.6)
         for number, (name, (label, ink, mark, line)) in enumerate(STYLES.items()):
             each = [mean(x) for x in numbers["accuracy"][name]]
@@ -227,14 +227,14 @@ class UnlikeModalities(Claim):
 
 
 def describe(case: list[float]) -> Text:
-    """Scale and swing in words."""
+    """Scale and spread of a case, in words."""
     scale, spread = case
     steady = Text("swinging", "波动") if spread else Text("steady", "稳定")
     return Text(f"{scale:g}× {steady.en}", f"{scale:g} 倍{steady.zh}")
 
 
 def led(gap: Estimate) -> bool | None:
-    """Ahead by what counts; None where the interval does not say."""
+    """Whether the lead exceeds `MARGIN`; None if the interval leaves it open."""
     if gap.above(MARGIN):
         return True
     return False if gap.below(MARGIN) else None

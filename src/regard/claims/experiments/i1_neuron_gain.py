@@ -1,4 +1,4 @@
-"""I1: a pyramidal neuron multiplies: context changes its gain."""
+"""I1: a pyramidal neuron multiplies, since context changes its gain."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from regard.figures.canvas import BLUE, GREY, ORANGE, SKY, Canvas
 from regard.measuring.statistics import bands, difference, mean
 from regard.text import Text
 
-# The share of the effect of context that a change of slope (or a shift) must explain on its own.
+# Fraction of the effect of context that a change of slope (or a shift) must explain alone.
 EXPLAINED = 0.9
-HALF = 0.5  # of the effect: where a change of slope explains less, it is not gain
+HALF = 0.5  # if a change of slope explains less of the effect than this, it is not a gain
 NEURON = Neuron()
 PLACES = {
     "dendrite": Text("context at the dendrite", "上下文作用于树突"),
@@ -29,10 +29,10 @@ PLACES = {
 class NeuronGain(Claim):
     """Firing rate against somatic current, at several strengths of context.
 
-    f_c is the curve with context c. Two ways to get it from f_0: a change of slope,
-    f_c(I) = gain f_0(I), as a dot product with the context would, or a shift,
-    f_c(I) = f_0(I + shift), as adding the context before the non-linearity would. Each explains
-    1 - |f_c - fit|^2 / |f_c - f_0|^2 of the effect of context.
+    f_c is the curve with context c. Two models derive it from f_0. A change of slope,
+    f_c(I) = gain f_0(I), is what a product with the context would do. A shift,
+    f_c(I) = f_0(I + shift), is what adding the context before the non-linearity would do. Each model
+    explains the fraction 1 - |f_c - fit|^2 / |f_c - f_0|^2 of the effect of context.
     """
 
     id = "I1"
@@ -69,17 +69,17 @@ class NeuronGain(Claim):
     seconds = (3.0, 25.0)
 
     neuron: Neuron = NEURON
-    # In pA. Curves are fitted within `fitted`; the rest is there for shifts to reach into.
+    # In pA. Curves are compared within `fitted`; the wider range lets a shifted curve cover all of it.
     currents: tuple[float, ...] = tuple(range(-800, 2401, 100))
     fitted: tuple[float, float] = (0.0, 1500.0)
     contexts: tuple[float, ...] = (0.0, 150.0, 300.0, 450.0)
     place: str = "dendrite"
-    # Populations, and neurons in each.
+    # (populations, neurons in each).
     quick: tuple[int, int] = (6, 15)
     full: tuple[int, int] = (12, 60)
 
     def measure(self, run: Run) -> Numbers:
-        """Rates (populations x contexts x currents), and the shares explained."""
+        """Rates (populations x contexts x currents), and the fractions that each model explains."""
         populations, size = run.pick(self.quick, self.full)
         rates, explained, inside = {}, {}, self.inside
         places = {"dendrite": self.place, "soma": "soma"}
@@ -101,24 +101,24 @@ class NeuronGain(Claim):
 
     @property
     def inside(self) -> Tensor:
-        """Which currents are fitted."""
+        """Mask of the currents at which curves are compared."""
         currents = torch.tensor(self.currents)
         return (currents >= self.fitted[0]) & (currents <= self.fitted[1])
 
     def explained(self, rates: Tensor, kind: str) -> float:
-        """Share of the effect of context, over all contexts, that a slope or a shift explains."""
+        """Fraction of the effect of context, over all contexts, that a slope or a shift explains."""
         plain, changed = rates[0], rates[1:]
         fit = self.by_slope if kind == "slope" else self.by_shift
         left = sum(float((one[self.inside] - fit(plain, one)).square().sum()) for one in changed)
         return 1 - left / float((changed - plain)[:, self.inside].square().sum())
 
     def by_slope(self, plain: Tensor, changed: Tensor) -> Tensor:
-        """The curve without context, multiplied to fit best."""
+        """The curve without context, multiplied by the factor that fits best."""
         plain = plain[self.inside]
         return plain * gain(plain, changed[self.inside])
 
     def by_shift(self, plain: Tensor, changed: Tensor) -> Tensor:
-        """The curve without context, moved to fit best."""
+        """The curve without context, shifted by the current that fits best."""
         currents, inside = torch.tensor(self.currents).double(), self.inside
 
         def moved(shift: float) -> Tensor:
@@ -132,7 +132,7 @@ class NeuronGain(Claim):
         return moved(float(minimize_scalar(left, bounds=room, method="bounded").x))
 
     def judge(self, numbers: Numbers) -> Judgement:
-        """See `criterion`."""
+        """Apply the rule of `criterion` to the numbers."""
         found = numbers["explained"]["dendrite"]
         slope, shift = mean(found["slope"]), mean(found["shift"])
         ahead = difference(found["slope"], found["shift"])
@@ -170,7 +170,7 @@ class NeuronGain(Claim):
         return Judgement(Verdict.CONDITIONS, because, facts)
 
     def draw(self, numbers: Numbers, canvas: Canvas) -> None:
-        """Two families of curves, and what explains them."""
+        """Two families of curves, and the fractions that slopes and shifts explain."""
         *curves, right = canvas.panels(3, wide=3.4)
         currents, contexts = numbers["currents"], numbers["contexts"]
         first, last = (currents.index(end) for end in numbers["fitted"])

@@ -16,7 +16,7 @@ from regard.figures.canvas import Canvas
 from regard.measuring.statistics import mean
 from regard.text import Text
 
-# A score learns a gate where its mean accuracy over seeds is at least LEARNED.
+# A model has learned a gate if its mean accuracy over seeds is at least this.
 LEARNED = 0.98
 QUICK = Budget(steps=150, rates=(0.1, 0.3), held=256)
 FULL = Budget(steps=1000, rates=(0.03, 0.1, 0.3), held=1024)
@@ -40,17 +40,17 @@ MODELS = {
 
 @dataclass(frozen=True)
 class Gate:
-    """Two graded inputs, each low or high; the target is the truth table's row.
+    """Two graded inputs, each low or high; the target is the gate's output for these levels.
 
-    Inputs: x (B, 1), y (B, 1), uniform in [0, 0.3] or [0.7, 1]: concentrations. With `signed` they
-    are stretched to [-1, 1]. Target (B,), 0 or 1.
+    Inputs: x (B, 1), y (B, 1), concentrations uniform in [0, 0.3] or [0.7, 1]. With `signed` they are
+    stretched to [-1, 1]. Target (B,), 0 or 1.
     """
 
     table: tuple[int, int, int, int] = GATES["AND"]
     signed: bool = False
 
     def sample(self, count: int, generator: torch.Generator) -> tuple[Tensor, ...]:
-        """See the class; both levels of both inputs are equally frequent."""
+        """Draw examples as the class describes; all four combinations of levels are equally likely."""
         high = torch.randint(2, (count, 2), generator=generator)
         level = 0.7 * high + 0.3 * torch.rand(count, 2, generator=generator)
         if self.signed:
@@ -59,16 +59,16 @@ class Gate:
         return level[:, :1], level[:, 1:], target.float()
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
-        """Of the gate's logit."""
+        """Binary cross entropy of the gate's logit."""
         return nn.functional.binary_cross_entropy_with_logits(output, target)
 
     def quality(self, output: Tensor, target: Tensor) -> Tensor:
-        """Share of right outputs."""
+        """Accuracy: the fraction of right outputs."""
         return ((output > 0) == (target > 0.5)).double().mean()
 
 
 class Plain(nn.Module):
-    """A gate of `gain * f(x, y) + offset`: promoter strength and threshold are learned, f is fixed."""
+    """The gate `gain * f(x, y) + offset`: promoter strength and threshold are learned, f is fixed."""
 
     def __init__(self, combine: Callable[[Tensor, Tensor], Tensor]) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ class Plain(nn.Module):
 
 
 class Scored(nn.Module):
-    """The score of query x and key y against one more outcome of learned logit, as with a sink."""
+    """The score of query x and key y plus a learned offset, as if it competed with an attention sink."""
 
     def __init__(self, score: regard.Score, constant: bool) -> None:
         super().__init__()
@@ -89,24 +89,24 @@ class Scored(nn.Module):
         self.offset = nn.Parameter(torch.zeros(1))
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        """(B, 1), (B, 1) to logits (B,); with `constant` both sides carry a 1 beside the input."""
+        """(B, 1), (B, 1) to logits (B,); with `constant` a feature of 1 is appended to both inputs."""
         if self.constant:
             x, y = (torch.cat([z, torch.ones_like(z)], -1) for z in (x, y))
         return self.match(x, y.unsqueeze(-2)).squeeze(-1) + self.offset
 
 
 def multiply(x: Tensor, y: Tensor) -> Tensor:
-    """Both factors are needed: they bind together."""
+    """Product: both transcription factors are needed, as if they bind together."""
     return x * y
 
 
 def add(x: Tensor, y: Tensor) -> Tensor:
-    """Either factor will do: they act apart."""
+    """Sum: either transcription factor is enough, as if they act independently."""
     return x + y
 
 
 def competitors() -> dict[str, Callable[[], nn.Module]]:
-    """By the names of `MODELS`."""
+    """The models, by the names of `MODELS`."""
     return {
         "product": lambda: Plain(multiply),
         "sum": lambda: Plain(add),
@@ -119,7 +119,7 @@ def competitors() -> dict[str, Callable[[], nn.Module]]:
 
 @dataclass(frozen=True)
 class Gates(Claim):
-    """Every model learns every gate; which does each learn, and which can it not?"""
+    """Trains every model on every gate, to see which gates each can learn."""
 
     id = "I2"
     statement = Text(
@@ -166,7 +166,7 @@ class Gates(Claim):
             for coding in ("concentration", "signed")
             for gate, table in self.gates.items()
         ]
-        # Every gate of every seed is a world of its own, and all are trained side by side.
+        # Every pair of seed and gate is a separate world; all of them are trained together.
         count = len(tables)
         codes = [seed * count + kind for seed in run.seeds(run.pick(3, 8)) for kind in range(count)]
         budget = run.pick(self.quick, self.full)
@@ -180,7 +180,7 @@ class Gates(Claim):
         return {"accuracy": accuracy, "parameters": {n: x.parameters for n, x in trained.items()}}
 
     def judge(self, numbers: Numbers) -> Judgement:
-        """See `criterion`."""
+        """Apply the rule of `criterion` to the numbers."""
         accuracy = numbers["accuracy"]
 
         def learns(name: str, gate: str, coding: str = "concentration") -> bool:
@@ -250,7 +250,7 @@ class Gates(Claim):
 
 
 def gates(accuracy: Numbers, name: str, coding: str = "concentration") -> Text:
-    """The gates that a model learns."""
+    """The gates that a model learns, in words."""
     rows = accuracy[coding][name]
     found = [gate for gate, each in rows.items() if mean(each).value >= LEARNED]
     if len(found) == len(rows):

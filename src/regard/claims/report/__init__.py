@@ -1,4 +1,4 @@
-"""The report of claims: one HTML file that needs nothing else. Needs jinja2 and matplotlib."""
+"""The report of claims as one self-contained HTML file. Needs jinja2 and matplotlib."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ FOLDER = Path(__file__).parent
 
 
 def write_report(folder: Path, language: Language, path: Path) -> Path:
-    """Write the report of the results in `folder` to `path`, and return that.
+    """Write the report of the results in `folder` to `path`, and return `path`.
 
-    Claims without a result are in it too, as not run.
+    Claims without a result are listed as not run.
     """
     claims = survey().claims
     write_atomic(path, compose(claims, load_results(folder, claims), language).encode())
@@ -35,7 +35,7 @@ def compose(claims: Mapping[str, Claim], results: Mapping[str, Result], language
     entries = [entry(claim, results.get(name), language) for name, claim in claims.items()]
     shown = {name: results[name] for name in claims if name in results}
     code = script(read(FOLDER, "report.js"))
-    # Result files come from strangers too: the template escapes everything.
+    # Result files may come from other people, so the template escapes all of their text.
     return template(FOLDER, "report.html.jinja").render(
         language={"en": "en", "zh": "zh-Hans"}[language],
         word=SimpleNamespace(**{name: text.of(language) for name, text in WORDS.items()}),

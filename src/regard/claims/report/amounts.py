@@ -1,4 +1,4 @@
-"""Numbers with their intervals and units, as a reader wants them."""
+"""Formatting of facts: values with intervals and units, rounded to the digits that are known."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from regard.claims.claim import Fact
 from regard.claims.report.words import UNITS
 from regard.text import Language
 
-# Where no interval says how many digits mean something; of a power of ten its size is what counts.
+# Significant digits of a number without an interval, and of one written with a power of ten, where the
+# order of magnitude matters most.
 PLAIN_DIGITS, POWER_DIGITS = 4, 2
 MOST_DIGITS = 6
-SMALLEST, LARGEST = 1e-3, 1e6  # beyond these with a power of ten
+SMALLEST, LARGEST = 1e-3, 1e6  # numbers outside this range are written with a power of ten
 RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-TIGHT_UNITS = ("", "%", "×", "°")  # stand right behind the number
+TIGHT_UNITS = ("", "%", "×", "°")  # units written without a space before them
 NO_BREAK = "\N{NO-BREAK SPACE}"
 
 
 class FactRow(NamedTuple):
-    """One line of the table of numbers; `interval` is empty where there is none."""
+    """One row of the table of facts; `interval` is empty if the fact has none."""
 
     label: str
     value: str
@@ -41,10 +42,10 @@ def row(fact: Fact, language: Language) -> FactRow:
 
 
 def digits(value: float, half: float) -> tuple[int, int]:
-    """How many decimals to write, after dividing by ten to the second number.
+    """The number of decimals, and the power of ten to divide by first.
 
-    Two digits of half the interval say how far the value is known. Without an interval there are
-    four digits, or two before a power of ten; a whole number is written as it is.
+    The value is written to two digits of half its interval. Without an interval it gets four
+    significant digits, or two before a power of ten; a whole number is written in full.
     """
     largest = max(abs(value), half)
     if largest == 0 or not math.isfinite(largest):
@@ -60,8 +61,9 @@ def digits(value: float, half: float) -> tuple[int, int]:
 
 
 def written(x: float, decimals: int, power: int) -> str:
-    """One number: `1,024`, `−0.25`, `1.3 × 10⁻⁷`."""
+    """A number as text: `1,024`, `−0.25`, `1.3 × 10⁻⁷`."""
     text = f"{x / 10.0**power:,.{decimals}f}"
+    # A small negative number may round to "-0.00".
     if not any(digit in text for digit in "123456789"):
         text = text.removeprefix("-")
     scale = f"{NO_BREAK}×{NO_BREAK}10{str(power).translate(RAISED)}" if power else ""

@@ -1,4 +1,4 @@
-"""What the report says of each claim, in the reader's language, before it becomes HTML."""
+"""The content of the report for each claim, in the reader's language; the template makes HTML of it."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from regard.claims.running.version import code_version
 from regard.measuring.words import duration, seconds
 from regard.text import Language
 
-# Differs from one minute to the next: of a result, not of a machine.
+# Left out of the description of a machine: the load is different at every run.
 FLEETING = ("load",)
 
 
 @dataclass(frozen=True)
 class ClaimEntry:
-    """One claim as the reader sees it; `figure`, `rows` and `because` come from its result."""
+    """Texts, numbers and figure of one claim; `because`, `rows`, `figure` and `how` need a result."""
 
     id: str
     key: str
@@ -41,13 +41,13 @@ class ClaimEntry:
 
     @property
     def ran(self) -> bool:
-        """There is a result."""
+        """Whether the claim has a result."""
         return bool(self.how)
 
 
 @dataclass(frozen=True)
 class Group:
-    """Claims that share a letter."""
+    """The claims whose ids share a letter."""
 
     letter: str
     title: str
@@ -56,14 +56,14 @@ class Group:
 
 @dataclass(frozen=True)
 class Environment:
-    """What some of the results were measured with."""
+    """Versions and hardware, with the ids of the claims measured with them."""
 
     ids: list[str]
     rows: list[tuple[str, str]]
 
 
 def entry(claim: Claim, result: Result | None, language: Language) -> ClaimEntry:
-    """The claim with its result, where it has one."""
+    """The entry of a claim, with its result if it has one."""
     verdict = result.judgement.verdict if result else None
     texts = {
         name: getattr(claim, name).of(language)
@@ -88,14 +88,14 @@ def entry(claim: Claim, result: Result | None, language: Language) -> ClaimEntry
 
 
 def command(name: str, result: Result | None) -> str:
-    """What to type to run it as it was run."""
+    """The command that runs the claim as its result was run, or a quick run if there is no result."""
     if result is None:
         return f"regard claims run {name} --quick"
     return f"regard claims run {name} --{'full' if result.full else 'quick'} --seed {result.seed}"
 
 
 def how(claim: Claim, result: Result, language: Language) -> tuple[str, ...]:
-    """How large the run was, its seed, how long it took, on which day, whether it is outdated."""
+    """Size, seed, duration and day of the run, and a note if the result is outdated."""
     outdated = result.code != code_version(claim)
     return (
         WORDS["full" if result.full else "quick"].of(language),
@@ -107,7 +107,7 @@ def how(claim: Claim, result: Result, language: Language) -> tuple[str, ...]:
 
 
 def grouped(entries: Iterable[ClaimEntry], language: Language) -> list[Group]:
-    """Entries, in the order of their ids, by letter."""
+    """Entries by letter; they have to be in the order of ids."""
     return [
         Group(letter, GROUPS[letter].of(language), list(found))
         for letter, found in groupby(entries, key=lambda entry: entry.id[0])
@@ -115,7 +115,7 @@ def grouped(entries: Iterable[ClaimEntry], language: Language) -> list[Group]:
 
 
 def environments(results: Mapping[str, Result], language: Language) -> list[Environment]:
-    """Versions and hardware, once for all results that share them."""
+    """The different versions and hardware, each with the ids of the results that share them."""
     found: dict[str, Environment] = {}
     for name, result in results.items():
         known = result.versions | result.hardware
@@ -129,5 +129,5 @@ def environments(results: Mapping[str, Result], language: Language) -> list[Envi
 
 
 def plain(value: object) -> str:
-    """A value of a result file as text."""
+    """A value of a result file as text: strings as they are, everything else as JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""The figure of a claim, ready to stand in a page among others."""
+"""The figure of a claim as markup for the report."""
 
 from __future__ import annotations
 
@@ -12,21 +12,20 @@ from regard.figures.canvas import Canvas, drawn
 from regard.page.drawing import inline, width_of
 from regard.text import Language
 
-# A drawing of more than this (many thousands of points) goes in as a picture: the report has to
-# stay small.
+# An SVG of more characters than this (thousands of points) is embedded as a PNG, to keep the report small.
 LARGEST_SVG = 200_000
-# Up to this width the numbers fit beside it; one panel is 288 wide.
+# The table of numbers fits beside a figure of at most this width; one panel is 288 wide.
 NARROW = 400
 
 
 @dataclass(frozen=True)
 class Figure:
-    """Markup to put into the page, and how to place it.
+    """The markup of a figure and how to place it in the page.
 
     Attributes:
         markup: an `svg` or `img` element.
-        width: of the drawing; its letters are about 9 high.
-        picture: it has pixels, whose colours have to stay as they are in the dark.
+        width: of the drawing, in units in which its letters are about 9 high.
+        picture: whether it contains a bitmap, whose colours must not be changed in dark mode.
     """
 
     markup: Markup
@@ -35,12 +34,12 @@ class Figure:
 
     @property
     def wide(self) -> bool:
-        """It needs the whole width of the page."""
+        """Whether it needs the whole width of the page."""
         return self.width > NARROW
 
 
 def figure(claim: Claim, numbers: Numbers, language: Language) -> Figure | None:
-    """The figure drawn again from the numbers; None where this version cannot read them."""
+    """The figure drawn from the numbers, or None if the claim's current code cannot draw them."""
 
     def draw(canvas: Canvas) -> None:
         claim.draw(numbers, canvas)
@@ -48,7 +47,7 @@ def figure(claim: Claim, numbers: Numbers, language: Language) -> Figure | None:
     label = claim.caption.of(language)
     try:
         svg = inline(drawn(draw, language, ["svg"])["svg"].decode(), claim.id, aria_label=label)
-    except Exception:  # the numbers may be another version's, or a stranger's
+    except Exception:  # the numbers may come from other code, or from a file made elsewhere
         return None
     width = width_of(svg)
     if len(svg) <= LARGEST_SVG:

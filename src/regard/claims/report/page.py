@@ -18,7 +18,7 @@ from regard.figures.canvas import drawn
 from regard.measuring.files import write_atomic
 
 USAGE = "usage: python -m regard.claims.report.page RESULTS_FOLDER docs/claims.md"
-# A reader without the font that the figure was laid out in gets one of the same widths.
+# Figures are laid out in DejaVu Sans; Verdana, which has the same widths, replaces it where it is missing.
 FONTS = b"text, tspan { font-family: 'DejaVu Sans', Verdana, sans-serif !important }"
 
 
@@ -41,7 +41,7 @@ def main(arguments: list[str]) -> None:
 
 
 def write_figures(claims: Mapping[str, Claim], results: Mapping[str, Result], folder: Path) -> None:
-    """One SVG for each result; those of claims that are gone are removed."""
+    """Write one SVG for each result, and remove the figures of claims without a result."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, claim in claims.items():
         path = folder / f"{name}.svg"
@@ -54,7 +54,7 @@ def write_figures(claims: Mapping[str, Claim], results: Mapping[str, Result], fo
 
 
 def page(claims: Mapping[str, Claim], results: Mapping[str, Result], figures: str) -> str:
-    """The page as Markdown; `figures` is the folder of the figures as seen from it."""
+    """The page as Markdown; `figures` is the path of the figures' folder relative to the page."""
     shown = {name: results[name] for name in claims if name in results}
     parts = [*opening(claims, shown)]
     group = ""
@@ -67,7 +67,7 @@ def page(claims: Mapping[str, Claim], results: Mapping[str, Result], figures: st
 
 
 def opening(claims: Mapping[str, Claim], results: Mapping[str, Result]) -> Iterator[str]:
-    """What this is, and the table of verdicts."""
+    """The introduction and the table of verdicts."""
     keys = {
         name: key_of(results[name].judgement.verdict if name in results else None)
         for name in claims
@@ -91,7 +91,7 @@ def opening(claims: Mapping[str, Claim], results: Mapping[str, Result]) -> Itera
 
 
 def section(claim: Claim, result: Result, figures: str) -> Iterator[str]:
-    """One claim."""
+    """The paragraphs of one claim."""
     judged = result.judgement
     yield f"### {claim.id}"
     yield f"**{marked(claim.statement.en)}**"
@@ -109,7 +109,7 @@ def section(claim: Claim, result: Result, figures: str) -> Iterator[str]:
 
 
 def closing(results: Mapping[str, Result]) -> Iterator[str]:
-    """How verdicts are made, and what the numbers were measured with."""
+    """How verdicts are computed, and the versions and hardware behind the numbers."""
     yield f"## {WORDS['how'].en}"
     yield from (text.en for text in HOW)
     yield "\n".join(f"- *{VERDICTS[key].en}*: {text.en}" for key, text in MEANINGS.items())
@@ -122,13 +122,13 @@ def closing(results: Mapping[str, Result]) -> Iterator[str]:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table in Markdown."""
+    """A Markdown table."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def marked(text: str) -> str:
-    """The text with nothing in it that Markdown would take for a mark, but code in backticks."""
+    """The text with Markdown's special characters escaped, except inside code in backticks."""
     parts = re.split(r"(`[^`]+`)", " ".join(text.split()))
     return "".join(
         part if part.startswith("`") else re.sub(r"([\\*_<|$`])", r"\\\1", part) for part in parts

@@ -1,4 +1,4 @@
-"""Claims for a person at a terminal: the list, what a run found, one claim. Needs rich."""
+"""Claims on a terminal: the list, the outcome of a run, the details of one claim. Needs rich."""
 
 from __future__ import annotations
 
@@ -35,24 +35,24 @@ NOW = Text("verdict", "结论")
 WAS = Text("was: {}", "上次：{}")
 FAILED = Text("failed", "运行出错")
 OUTDATED = Text(
-    "* measured with other code than today's: `regard claims run` runs it again.",
-    "* 结果来自与现在不同的代码：`regard claims run` 会重新运行。",
+    "* measured with a different version of the code: `regard claims run` runs it again.",
+    "* 由其他版本的代码测得：`regard claims run` 会重新运行。",
 )
 HINT = Text(
-    "`regard claims show ID` tells more; `regard claims run` runs them.",
-    "`regard claims show ID` 查看详情；`regard claims run` 运行。",
+    "`regard claims show ID` shows the details of a claim; `regard claims run` runs them all.",
+    "`regard claims show ID` 查看某条论断的详情；`regard claims run` 运行全部论断。",
 )
 COUNTS = Text("{} run, {} kept, {} failed.", "运行 {} 条，沿用 {} 条，出错 {} 条。")
 AGAIN = Text(
-    "Kept ones were finished already: --again runs them too.",
-    "沿用的论断此前已完成：加 --again 可重新运行。",
+    "Kept claims already had a current result; --again runs them too.",
+    "沿用的论断已有与当前代码一致的结果；加 --again 可重新运行。",
 )
 
 
 def show_list(
     claims: Iterable[Claim], results: dict[str, Result], language: Language, console: Console
 ) -> None:
-    """Every claim with its last verdict."""
+    """Print every claim with its last verdict."""
     table = grid(language, VERDICT)
     outdated = False
     group = ""
@@ -73,7 +73,7 @@ def show_list(
 
 
 def show_run(runner: ClaimRunner, language: Language, console: Console) -> None:
-    """What a run found: all that was asked for, what was run and what was there already."""
+    """Print the outcome of a run: claims that ran, claims whose results were kept, failures."""
     results = runner.ran | runner.kept
     table = grid(language, NOW)
     for name, claim in runner.claims.items():
@@ -82,7 +82,7 @@ def show_run(runner: ClaimRunner, language: Language, console: Console) -> None:
             table.add_row(name, said(claim, why, language), Line(FAILED.of(language), "bold red"))
         elif name in results:
             judged = results[name].judgement
-            # A verdict that is not plain says its condition, or what a decision would take.
+            # Any verdict but "holds" needs its reason: a condition, a contradiction, or what is missing.
             more = "" if judged.verdict is Verdict.HOLDS else judged.because.of(language)
             shown = verdict_line(judged.verdict, language)
             if (was := runner.changed(name)) is not None:
@@ -97,7 +97,7 @@ def show_run(runner: ClaimRunner, language: Language, console: Console) -> None:
 
 
 def show_claim(claim: Claim, result: Result | None, language: Language, console: Console) -> None:
-    """Everything about one claim but its figure."""
+    """Print everything about one claim except its figure."""
     console.print(Line.assemble((claim.id, "bold"), f"  {claim.statement.of(language)}"))
     shown = verdict_line(verdict_of(result), language)
     if result is not None:
@@ -120,7 +120,7 @@ def show_claim(claim: Claim, result: Result | None, language: Language, console:
 
 
 def as_json(claim: Claim, result: Result | None, language: Language) -> dict[str, Any]:
-    """What the list says of a claim, for a program; the verdict's name is the same in all languages."""
+    """A claim and its result as JSON for other programs; the verdict is in English in every language."""
     found: dict[str, Any] = {
         "id": claim.id,
         "statement": claim.statement.of(language),
@@ -141,7 +141,7 @@ def as_json(claim: Claim, result: Result | None, language: Language) -> dict[str
 
 
 def grid(language: Language, verdict: Text) -> Table:
-    """A table of three columns; only statements are folded."""
+    """An empty table with the columns id, statement and verdict."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     table.add_column("id", no_wrap=True, style="bold")
     table.add_column(STATEMENT.of(language), overflow="fold")
@@ -150,13 +150,13 @@ def grid(language: Language, verdict: Text) -> Table:
 
 
 def said(claim: Claim, more: Line, language: Language) -> Line:
-    """The statement, and under it what else there is to say."""
+    """The statement with `more` on the next line, if there is any."""
     line = Line(claim.statement.of(language))
     return line.append("\n").append_text(more) if more else line
 
 
 def verdict_of(result: Result | None) -> Verdict | None:
-    """None where there is no result."""
+    """The verdict of a result, or None if there is no result."""
     return None if result is None else result.judgement.verdict
 
 
@@ -166,19 +166,19 @@ def word(verdict: Verdict | None, language: Language) -> str:
 
 
 def verdict_line(verdict: Verdict | None, language: Language) -> Line:
-    """The same in its colour; what is added to it has none."""
+    """A verdict in the reader's language and in its colour; text appended later stays uncoloured."""
     return Line().append(word(verdict, language), INKS[verdict])
 
 
 def counts(verdicts: Iterable[Verdict | None], language: Language) -> str:
-    """How many of each: `holds: 20, does not hold here: 2`."""
+    """The number of each verdict: `holds: 20, does not hold here: 2`."""
     found = Counter(verdicts)
     parts = [f"{word(verdict, language)}: {found[verdict]}" for verdict in INKS if found[verdict]]
     return ", ".join(parts)
 
 
 def facts(result: Result, language: Language) -> Table:
-    """The numbers that decide, with their intervals."""
+    """A table of the numbers that decide the verdict, with their intervals."""
     table = Table(box=None, show_header=False, pad_edge=False)
     for _ in range(3):
         table.add_column(overflow="fold")
@@ -189,7 +189,7 @@ def facts(result: Result, language: Language) -> Table:
 
 
 def paragraph(console: Console, title: Text, text: Text | Line | str, language: Language) -> None:
-    """A title, and under it a text, indented."""
+    """Print a title and below it an indented text."""
     console.print()
     console.print(Line(title.of(language), style=TITLE))
     if isinstance(text, Text):

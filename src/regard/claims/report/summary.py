@@ -1,7 +1,7 @@
-"""The data file by which `regard choose` knows claims: `python -m regard.claims.report.summary RESULTS`.
+"""The data file that tells `regard choose` about claims: `python -m regard.claims.report.summary RESULTS`.
 
-It holds statements from the registry and verdicts from a committed run. `choosing` reads it in place
-of the experiments; a test fails when the file differs from either.
+It holds the statements from the registry and the verdicts of a committed run. `choosing` reads it instead
+of importing experiments. A test fails when the file differs from the registry or from the results.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def summary(claims: Mapping[str, Claim], results: Mapping[str, Result]) -> dict[
 
 
 def verdict_of(result: Result | None) -> dict[str, str] | None:
-    """What the claim's code says of the committed numbers; None where there are none."""
+    """The verdict of the claim's current code on the stored numbers; None if there is no result."""
     return None if result is None else VERDICTS[key_of(result.judgement.verdict)]._asdict()
 
 

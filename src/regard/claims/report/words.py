@@ -1,11 +1,11 @@
-"""The words of the report and of the page: headings, verdicts, groups."""
+"""The texts of the report and of docs/claims.md: headings, verdicts, groups."""
 
 from __future__ import annotations
 
 from regard.claims.claim import Verdict
 from regard.text import Text
 
-# What stands on the board for a claim that has no result: no verdict, so no member of Verdict.
+# Key of a claim without a result. It is not a verdict, so `Verdict` has no such member.
 NOT_RUN = "not_run"
 
 GROUPS = {
@@ -20,7 +20,7 @@ GROUPS = {
     "I": Text("In nature", "自然界"),
 }
 
-# By `key_of`, in the order of the board.
+# By `key_of`, in the order in which the report shows them.
 VERDICTS = {
     "holds": Text("holds", "成立"),
     "conditions": Text("holds with conditions", "有条件地成立"),
@@ -29,12 +29,12 @@ VERDICTS = {
     NOT_RUN: Text("not run", "尚未运行"),
 }
 
-# Units that are words; all others are signs that every reader knows.
+# Units that need a translation; all others are symbols.
 UNITS = {
     "points": Text("points", "个百分点"),
 }
 
-# Keys of versions and hardware that are no names of programs.
+# Keys of versions and hardware that need a translation; names of programs are shown as they are.
 MACHINE = {
     "device": Text("device", "设备"),
     "name": Text("processor", "处理器"),
@@ -58,7 +58,7 @@ WORDS = {
     "search": Text("Search the claims", "搜索论断"),
     "all": Text("Show all", "显示全部"),
     "of": Text("of", "/"),
-    "nothing": Text("No claim fits.", "没有符合的论断。"),
+    "nothing": Text("No claim matches.", "没有符合条件的论断。"),
     "theme": Text("Switch between light and dark", "切换浅色与深色"),
     "verdict": Text("Verdict", "结论"),
     "numbers": Text("The numbers that decide", "起决定作用的数字"),
@@ -75,7 +75,7 @@ WORDS = {
     "quick": Text("quick run", "快速运行"),
     "full": Text("full run", "完整运行"),
     "seed": Text("seed", "种子"),
-    "outdated": Text("measured with other code than today's", "结果来自与现在不同的代码"),
+    "outdated": Text("measured with a different version of the code", "由其他版本的代码测得"),
     "seeds": Text("Seeds", "种子"),
     "no_result": Text(
         "There is no result yet. The command below runs it.",
@@ -107,7 +107,7 @@ HOW = (
     ),
 )
 
-# What each verdict says, for the foot of the report.
+# The meaning of each verdict, explained at the end of the report.
 MEANINGS = {
     "holds": Text("The numbers meet the criterion.", "数字满足判定标准。"),
     "conditions": Text(
@@ -124,5 +124,5 @@ MEANINGS = {
 
 
 def key_of(verdict: Verdict | None) -> str:
-    """The name of a verdict in keys and in style sheets; None is a claim without a result."""
+    """The key of a verdict in these tables and in style sheets; None stands for no result."""
     return NOT_RUN if verdict is None else verdict.name.lower()

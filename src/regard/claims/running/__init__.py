@@ -1,1 +1,1 @@
-"""Running claims over processes, with bars, and their results on disk."""
+"""Running claims: processes (`runner.py`, `worker.py`), progress, results on disk, digests of their code."""

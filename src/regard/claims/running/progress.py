@@ -1,4 +1,4 @@
-"""How far a run is: bars where there is a terminal, else a line for each claim that is done."""
+"""Progress of a run: bars on a terminal, otherwise one line for each claim that ended."""
 
 from __future__ import annotations
 
@@ -15,28 +15,29 @@ from rich.table import Column
 
 from regard.measuring.words import duration
 
-# Expected seconds that count as measured from the start, so that the first guess does not jump.
+# Seconds at the expected pace that are added to those measured, so that the first estimates of the
+# remaining time do not jump.
 PRIOR = 5.0
 
 
 class ClaimProgress(Protocol):
-    """Told of every claim that begins, how far it is, and how it ended."""
+    """Receives the beginning, the progress and the end of every claim."""
 
     def begin(self, name: str) -> None:
-        """A claim begins."""
+        """The claim begins."""
 
     def at(self, name: str, fraction: float) -> None:
-        """How far it is, from 0 to 1."""
+        """The claim has finished this fraction, from 0 to 1."""
 
     def end(self, name: str, outcome: str) -> None:
-        """It is done, or it failed: `outcome` in a few words."""
+        """The claim is done or failed; `outcome` says which, in a few words."""
 
 
 class Track:
-    """How far the whole is.
+    """Progress of the whole run and an estimate of the time left.
 
     Args:
-        seconds: that each claim should take of the whole run's time.
+        seconds: expected share of each claim in the duration of the run, by id.
     """
 
     def __init__(self, seconds: dict[str, float]) -> None:
@@ -46,24 +47,24 @@ class Track:
         self.began = time.monotonic()
 
     def done(self) -> float:
-        """The part of the whole that is behind, from 0 to 1."""
+        """The finished fraction of the whole run, from 0 to 1."""
         passed = sum(self.seconds[name] * part for name, part in self.fractions.items())
         return passed / (sum(self.seconds.values()) or 1.0)
 
     def left(self) -> str:
-        """About how long the rest takes, at the pace so far."""
+        """Estimated time left at the pace so far, for a reader."""
         total = sum(self.seconds.values())
         passed = total * self.done()
         pace = (time.monotonic() - self.began + PRIOR) / (passed + PRIOR)
         return duration((total - passed) * pace)
 
     def end(self, name: str) -> None:
-        """A claim is done."""
+        """Count a claim as finished, whether it succeeded or failed."""
         self.fractions[name] = 1.0
         self.ended.add(name)
 
     def count(self) -> str:
-        """`3/36`."""
+        """Finished claims out of all, as `3/36`."""
         return f"{len(self.ended)}/{len(self.seconds)}"
 
 
@@ -74,21 +75,21 @@ class ClaimLines:
         self.track = track
 
     def begin(self, name: str) -> None:
-        """Said when it ends."""
+        """Print nothing: the line comes when the claim ends."""
 
     def at(self, name: str, fraction: float) -> None:
-        """Too much for lines."""
+        """Record the progress without printing it."""
         self.track.fractions[name] = fraction
 
     def end(self, name: str, outcome: str) -> None:
-        """Say how it ended, and about how long the rest takes."""
+        """Print how the claim ended and the estimated time left."""
         self.track.end(name)
         left = f" (about {self.track.left()} left)" if self.track.done() < 1 else ""
         print(f"[{self.track.count()}] {name}: {outcome}{left}", file=sys.stderr, flush=True)
 
 
 class Bars:
-    """A bar for the whole, and under it one for each claim that runs."""
+    """A bar for the whole run, and below it one for each running claim."""
 
     def __init__(self, bars: RichProgress, track: Track, titles: dict[str, str]) -> None:
         self.bars, self.track, self.titles = bars, track, titles
@@ -97,7 +98,7 @@ class Bars:
         self.show()
 
     def show(self) -> None:
-        """Move the bar of the whole."""
+        """Update the bar of the whole run."""
         self.bars.update(
             self.whole,
             description=f"{self.track.count()} claims",
@@ -106,19 +107,19 @@ class Bars:
         )
 
     def begin(self, name: str) -> None:
-        """A bar more."""
-        if name not in self.tasks:  # else it begins once more
+        """Add a bar for the claim."""
+        if name not in self.tasks:  # a claim begins twice when its old numbers cannot be drawn
             title = f"{name} {self.titles[name]}"
             self.tasks[name] = self.bars.add_task(title, total=1.0, right="")
 
     def at(self, name: str, fraction: float) -> None:
-        """Move its bar."""
+        """Update the claim's bar."""
         self.track.fractions[name] = fraction
         self.bars.update(self.tasks[name], completed=fraction)
         self.show()
 
     def end(self, name: str, outcome: str) -> None:
-        """A bar less."""
+        """Remove the claim's bar."""
         self.track.end(name)
         self.bars.remove_task(self.tasks.pop(name))
         self.show()
@@ -128,9 +129,9 @@ class Bars:
 def progress(
     seconds: dict[str, float], titles: dict[str, str], console: Console | None = None
 ) -> Iterator[ClaimProgress]:
-    """A way to say how far it is, on stderr."""
+    """Show progress on stderr inside the `with` block: bars on a terminal, otherwise lines."""
     track = Track(seconds)
-    # FORCE_COLOR makes no terminal of a log file: bars would fill it.
+    # With FORCE_COLOR rich takes any stream for a terminal, and bars would fill a log file.
     seen = sys.stderr is not None and sys.stderr.isatty()
     console = console or Console(stderr=True, force_interactive=None if seen else False)
     if not console.is_interactive:

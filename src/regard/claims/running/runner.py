@@ -1,4 +1,4 @@
-"""Running claims: which ones need it, over several processes, each saved as soon as it is done."""
+"""Running claims in several processes: picks those without a current result and saves each when it is done."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ from regard.measuring.memory import available
 from regard.measuring.words import seconds as in_words
 from regard.text import Language
 
-# A fork would share threads and a GPU with its parent, which neither survives.
+# Not "fork": a forked child has neither torch's threads nor a usable CUDA context.
 PROCESSES = multiprocessing.get_context("spawn")
-# Seconds for a figure without a measurement, and bytes that a worker holds: both about.
+# Rough estimates: seconds to draw a figure without measuring, and bytes of memory of one worker.
 DRAWING = 1.0
 WORKER_BYTES = 2**30
 
 
 @dataclass(frozen=True)
 class RunOrder:
-    """What is asked for.
+    """Settings of a run, as the user gives them.
 
     Attributes:
-        full: at full size, not quick.
+        full: full size instead of quick.
         seed: of all random numbers.
-        device: where, as torch names it.
+        device: torch's name of the device.
         language: of the figures.
-        jobs: how many claims at once.
-        again: also what is finished already.
+        jobs: number of claims that run at once.
+        again: also run claims that have a current result.
     """
 
     full: bool = False
@@ -55,23 +55,24 @@ class RunOrder:
 
 
 class Worker:
-    """A process that runs claims, seen from here."""
+    """The parent's handle of a worker process."""
 
     def __init__(self) -> None:
         self.connection, theirs = PROCESSES.Pipe()
         self.process = PROCESSES.Process(target=work, args=(theirs,), daemon=True)
         with deaf_to_interrupts():
             self.process.start()
-        theirs.close()  # now only the worker holds it: the pipe ends when the worker does
+        # Now only the worker has this end open, so the pipe closes when the worker ends.
+        theirs.close()
 
     def stop(self) -> None:
-        """End it at once: what it has not handed over is lost with it."""
+        """Kill the process; a result that it has not sent yet is lost."""
         self.process.kill()
         self.process.join()
         self.connection.close()
 
     def ending(self) -> str:
-        """How it ended by itself, for a person."""
+        """How the process ended without being stopped, in words."""
         self.process.join(1.0)
         code = self.process.exitcode
         if code is None or code >= 0:
@@ -85,8 +86,12 @@ class Worker:
 
 @contextmanager
 def deaf_to_interrupts() -> Iterator[None]:
-    """Processes started inside never hear Ctrl-C, not even before their first line of Python."""
-    if not hasattr(signal, "pthread_sigmask"):
+    """Processes started inside the `with` block ignore Ctrl-C from their very start.
+
+    A child inherits the blocked signal. Ignoring SIGINT in Python would come too late for a Ctrl-C while
+    the child is still importing torch.
+    """
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -97,14 +102,14 @@ def deaf_to_interrupts() -> Iterator[None]:
 
 
 class ClaimRunner:
-    """Claims on their way into a store.
+    """Runs claims and saves their results in a store.
 
     Attributes:
-        kept: results that were there already and are not run again.
-        ran: results of this run.
-        failed: why a claim could not be finished, in one line, by id.
-        before: the verdicts of last time.
-        said: sentences about what was found in the store.
+        kept: earlier results that are still current and are not run again, by id.
+        ran: results of this run, by id.
+        failed: the reason why a claim could not be finished, in one line, by id.
+        before: the verdicts of the previous run, by id.
+        said: messages about files in the store that could not be used.
     """
 
     def __init__(self, claims: Sequence[Claim], store: ResultStore, order: RunOrder) -> None:
@@ -121,7 +126,8 @@ class ClaimRunner:
             for name in answered
             if store.has_figures(self.old[name], order.language)
         }
-        # Numbers of a result whose figure is missing, or in another language.
+        # Numbers of current results whose figure is missing, or in another language or style: these are
+        # only drawn again.
         self.drawn = {name: self.old[name].numbers for name in answered if name not in self.kept}
         self.todo = [claim for name, claim in self.claims.items() if name not in self.kept]
         self.waiting: list[Claim] = []
@@ -129,7 +135,7 @@ class ClaimRunner:
         self.busy: dict[Connection, tuple[Worker, Claim]] = {}
 
     def answered(self, name: str) -> bool:
-        """Whether there is a result of this code and seed, at this size or more."""
+        """Whether the store has a result of this code and seed, at this size or larger."""
         old = self.old.get(name)
         if old is None or self.order.again:
             return False
@@ -137,26 +143,30 @@ class ClaimRunner:
         return same and old.full >= self.order.full
 
     def expected(self, claim: Claim) -> float:
-        """Seconds on one core."""
+        """Expected seconds on one core."""
         return DRAWING if claim.id in self.drawn else claim.seconds[self.order.full]
 
     def shares(self) -> dict[str, float]:
-        """Seconds of the whole run that each claim should take: those alone have it to themselves."""
+        """Expected share of each claim in the duration of the run, in seconds, by id.
+
+        Claims that run at the same time share the duration; one that runs alone takes all of its own.
+        """
         jobs = max(min(self.order.jobs, len(self.todo)), 1)
         return {c.id: self.expected(c) / (1 if self.alone(c) else jobs) for c in self.todo}
 
     def alone(self, claim: Claim) -> bool:
-        """Whether nothing may run beside it."""
+        """Whether no other claim may run at the same time; drawing alone does not measure times."""
         return claim.alone and claim.id not in self.drawn
 
     def run(self, progress: ClaimProgress) -> None:
-        """Run everything that is to do; each result is saved at once.
+        """Run every claim without a current result; each result is saved as soon as it is there.
 
         Raises:
             ResultStoreError: a result could not be written.
         """
         try:
             self.phase([c for c in self.todo if not self.alone(c)], self.order.jobs, 1, progress)
+            # Claims that measure times run one by one: a single worker is enough, with all threads.
             for worker in self.idle[1:]:
                 worker.stop()
             del self.idle[1:]
@@ -168,7 +178,8 @@ class ClaimRunner:
                 worker.stop()
 
     def phase(self, claims: list[Claim], most: int, threads: int, progress: ClaimProgress) -> None:
-        """Run these, at most so many at once, the longest first."""
+        """Run these claims, at most `most` at once and each with `threads` threads."""
+        # Longest first: a long claim that starts last would leave the other cores idle at the end.
         self.waiting = sorted(claims, key=self.expected, reverse=True)
         while self.waiting or self.busy:
             while self.waiting and len(self.busy) < most:
@@ -177,7 +188,7 @@ class ClaimRunner:
                 self.hear(connection, progress)  # type: ignore[arg-type] # they are connections
 
     def start(self, claim: Claim, threads: int, progress: ClaimProgress) -> None:
-        """Hand a claim to a worker."""
+        """Send a claim to an idle worker, or to a new one."""
         progress.begin(claim.id)
         order, numbers = self.order, self.drawn.get(claim.id)
         sent = type(claim) if registered(type(claim)) is claim else claim
@@ -185,17 +196,17 @@ class ClaimRunner:
         worker = self.idle.pop() if self.idle else Worker()
         try:
             worker.connection.send(job)
-        except OSError as error:  # it died while it was idle
+        except OSError as error:  # the worker died while it was idle
             worker.stop()
             self.fail(claim, failed(error, ""), progress)
-        except Exception as error:  # an ingredient that cannot travel, as a lambda
+        except Exception as error:  # an ingredient cannot be pickled, such as a lambda
             self.idle.append(worker)
             self.fail(claim, failed(error, ""), progress)
         else:
             self.busy[worker.connection] = worker, claim
 
     def hear(self, connection: Connection, progress: ClaimProgress) -> None:
-        """Take what a worker says."""
+        """Handle a message from a worker: progress, a result, a failure, or the end of the process."""
         worker, claim = self.busy[connection]
         try:
             heard = connection.recv()
@@ -218,14 +229,14 @@ class ClaimRunner:
             self.keep(claim, heard, progress)
 
     def measure_instead(self, claim: Claim, progress: ClaimProgress) -> None:
-        """The numbers on disk cannot be drawn, whatever happened to them: run the claim after all."""
+        """Run a claim after all, because its stored numbers could not be drawn."""
         del self.drawn[claim.id]
         progress.at(claim.id, 0.0)
-        if not self.alone(claim):  # those that are come in the next phase
+        if not self.alone(claim):  # a claim that runs alone is started by the next phase
             self.waiting.append(claim)
 
     def keep(self, claim: Claim, done: Done, progress: ClaimProgress) -> None:
-        """Save a result."""
+        """Save a result and report its verdict."""
         result = self.result(claim, done)
         self.store.save(claim, result, done.figures, self.old.get(claim.id))
         self.ran[claim.id] = result
@@ -233,7 +244,10 @@ class ClaimRunner:
         progress.end(claim.id, f"{result.judgement.verdict.value}{took}")
 
     def result(self, claim: Claim, done: Done) -> Result:
-        """What a worker found, with what it stands for."""
+        """The `Result` to store: what the worker sent, with size, seed, code, versions and time.
+
+        A result that was only drawn again keeps all of these from its measurement.
+        """
         figures = figure_digests(done.figures, self.order.language)
         verdict = done.judgement.verdict
         if claim.id in self.drawn:
@@ -255,19 +269,19 @@ class ClaimRunner:
         )
 
     def fail(self, claim: Claim, why: Failed, progress: ClaimProgress) -> None:
-        """Note that a claim could not be finished; the others go on."""
+        """Record that a claim could not be finished, and write its log; other claims continue."""
         self.failed[claim.id] = why.error
         progress.end(claim.id, f"failed: {why.error}")
         self.store.log(claim.id, why.log)
 
     def changed(self, name: str) -> Verdict | None:
-        """The verdict of last time, if it was another."""
+        """The verdict of the previous run, if it differs from the current one."""
         was, now = self.before.get(name), (self.ran | self.kept).get(name)
         return was if now is not None and was != now.judgement.verdict else None
 
 
 def versions() -> dict[str, str]:
-    """Of everything that numbers may depend on."""
+    """Versions of the software that the numbers may depend on."""
     return {
         "regard": regard.__version__,
         "torch": torch.__version__,
@@ -277,7 +291,7 @@ def versions() -> dict[str, str]:
 
 
 def default_jobs() -> int:
-    """One for each core that this process may use, as far as the memory goes."""
+    """Number of cores that this process may use, limited by the free memory (1 GiB for each worker)."""
     if hasattr(os, "sched_getaffinity"):
         cores = len(os.sched_getaffinity(0))
     else:

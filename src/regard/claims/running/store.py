@@ -1,4 +1,4 @@
-"""Results on disk: one JSON file and one figure for each claim, whole or not there at all."""
+"""Results on disk: for each claim one JSON file and one figure as SVG and PNG, written atomically."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ from regard.text import Language, Text
 SCHEMA = "regard.claims/1"
 SUFFIXES = ("svg", "png")
 REPORT = "report.html"
-# What a run that was killed may leave behind: see `write_atomic`.
+# Temporary files of `write_atomic` that a killed run may leave behind.
 HALF_WRITTEN = re.compile(rf"\.({ID}\.(json|log|png|svg)|{re.escape(REPORT)})\.\w+")
-# A result has kilobytes and a few levels; what is far beyond comes from elsewhere.
+# A result has kilobytes and a few levels of nesting. A file far beyond that was not written by a run.
 LARGEST_FILE, DEEPEST = 2**26, 50
 LONGEST_REASON = 200
-# What a terminal takes for a command, and halves of letters that no file can hold.
+# Control characters, which a terminal would execute, and lone surrogates, which UTF-8 cannot encode.
 NO_TEXT = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 class ResultStoreError(ValueError):
-    """The folder cannot be used; the message says what to do."""
+    """The results folder cannot be used; the message says what to do."""
 
 
 class Corrupt(ValueError):
-    """A file that is no result of this claim; the message says why."""
+    """A file is not a valid result of its claim; the message says why."""
 
 
 class Outdated(Corrupt):
-    """A whole result, but of other code, whose numbers this code cannot judge."""
+    """A result is valid but was measured with other code, and the current code cannot judge its numbers."""
 
 
 @dataclass(frozen=True)
@@ -50,18 +50,18 @@ class Result:
 
     Attributes:
         id: of the claim.
-        full: measured at full size, not quick.
+        full: measured at full size instead of quick.
         seed: of its random numbers.
         numbers: what was measured.
-        judgement: what the claim's code of today says of the numbers; where there is none of that
-            id any more, what it said then.
-        seconds: that it took.
+        judgement: the judgement of the numbers by the claim's current code. If the claim no longer
+            exists, the judgement stored in the file.
+        seconds: duration of the measurement.
         versions: of regard, torch, python and scipy.
-        hardware: as `regard.measuring.machine` tells it.
-        finished: when, in UTC, as ISO 8601 writes it.
+        hardware: as `regard.measuring.machine` describes it.
+        finished: time of completion in UTC, in ISO 8601.
         code: digest of the code it was measured with.
         figures: language, digest of the drawing code, and digests of the files by suffix.
-        said: the verdict in the file: the one of last time.
+        said: the verdict stored in the file, that of the previous run.
     """
 
     id: str
@@ -79,17 +79,20 @@ class Result:
 
 
 def load_results(folder: Path, known: dict[str, Claim] | None = None) -> dict[str, Result]:
-    """Every result in the folder that can be read, by id and in the order of the ids.
+    """Every valid result in the folder, by id and in the order of ids.
 
     Args:
-        folder: where `regard claims run` wrote; without one there are no results.
-        known: the claims that judge the numbers; by default all there are.
+        folder: where `regard claims run` wrote; if it does not exist, there are no results.
+        known: the claims that judge the numbers; by default all that can be imported.
+
+    Raises:
+        ResultStoreError: the folder or a file in it cannot be read.
     """
     return examine(folder, survey().claims if known is None else known)[0]
 
 
 def examine(folder: Path, known: dict[str, Claim]) -> tuple[dict[str, Result], dict[str, Corrupt]]:
-    """The results, and what is wrong with the files that are none, both by id.
+    """The valid results, and the errors of invalid files, both by id.
 
     Raises:
         ResultStoreError: the folder or a file in it cannot be read.
@@ -111,10 +114,11 @@ def examine(folder: Path, known: dict[str, Claim]) -> tuple[dict[str, Result], d
 
 
 def read(path: Path, claim: Claim | None) -> Result:
-    """One result.
+    """Read one result and judge its numbers again with the claim's current code.
 
     Raises:
-        Corrupt: it is not what `ResultStore.save` writes, or not of this claim.
+        Corrupt: the file is not what `ResultStore.save` writes, or not a result of this claim.
+        Outdated: it was measured with other code, and the claim cannot judge its numbers.
     """
     try:
         found = json.loads(content(path), parse_constant=not_a_number)
@@ -136,7 +140,7 @@ def read(path: Path, claim: Claim | None) -> Result:
 
 
 def content(path: Path) -> bytes:
-    """What is in it; a pipe would never end, and a folder has nothing to read."""
+    """The bytes of a regular file; reading a pipe could block forever, and a folder cannot be read."""
     if not path.is_file():
         raise Corrupt("it is not a file")
     if path.stat().st_size > LARGEST_FILE:
@@ -145,14 +149,19 @@ def content(path: Path) -> bytes:
 
 
 def not_a_number(text: str) -> float:
-    """JSON has no NaN and no infinity, although Python writes and reads them."""
-    raise Corrupt(f"{text} is no number")
+    """Reject NaN and infinity, which JSON does not have although Python writes and reads them."""
+    raise Corrupt(f"{text} is not a number")
 
 
 def result_of(found: Any, name: str) -> Result:
-    """What `record` gave; a KeyError, TypeError or ValueError says what is missing or wrong."""
+    """The inverse of `record`.
+
+    Raises:
+        KeyError: an entry is missing.
+        ValueError, TypeError: an entry is wrong.
+    """
     if not isinstance(found, dict) or found.get("schema") != SCHEMA:
-        raise Corrupt(f"it is not of the schema {SCHEMA!r}")
+        raise Corrupt(f"its schema is not {SCHEMA!r}")
     check_plain(found)
     if found["id"] != name:
         raise Corrupt(f"it is the result of {found['id']!r}")
@@ -178,40 +187,44 @@ def result_of(found: Any, name: str) -> Result:
 
 
 def typed(value: Any, kind: Any, name: str) -> Any:
-    """The value, if it is of that kind; for JSON true is no number."""
+    """The value if it is of this type.
+
+    Raises:
+        Corrupt: it is of another type, or a bool: Python counts true as a number, JSON does not.
+    """
     if not isinstance(value, kind) or isinstance(value, bool):
         raise Corrupt(f"{name} is {value!r}"[:100])
     return value
 
 
 def check_plain(value: Any, depth: int = 0) -> None:
-    """Numbers that are finite (1e999 is read as an infinity), text of letters, a few levels.
+    """Check that all numbers are finite, texts have no control characters, and nesting is limited.
 
     Raises:
-        Corrupt: it is not so.
+        Corrupt: one of these does not hold.
     """
     if depth > DEEPEST:
-        raise Corrupt(f"it has more than {DEEPEST} levels")
+        raise Corrupt(f"it has more than {DEEPEST} levels of nesting")
     if isinstance(value, dict):
         value = [*value, *value.values()]
     if isinstance(value, list):
         for part in value:
             check_plain(part, depth + 1)
     elif isinstance(value, float) and not math.isfinite(value):
-        raise Corrupt("a number is too large to be one")
+        raise Corrupt("a number is infinite or NaN")  # Python reads 1e999 as infinity
     elif isinstance(value, str) and (found := NO_TEXT.search(value)):
-        raise Corrupt(f"a text has the character {found[0]!a}")
+        raise Corrupt(f"a text contains the character {found[0]!a}")
 
 
 def check_facts(judgement: Judgement) -> None:
-    """The numbers that decide are numbers, and their intervals the right way round.
+    """Check that the facts of a judgement are finite and that no interval ends below its start.
 
     Raises:
-        ValueError: it is not so.
+        ValueError: one of these does not hold.
     """
     for fact in judgement.facts:
         if not math.isfinite(fact.value):
-            raise ValueError(f"the fact {fact.label.en!r} is {fact.value}, which is no number")
+            raise ValueError(f"the fact {fact.label.en!r} is {fact.value}, not a finite number")
         if fact.low is not None and fact.high is not None and fact.low > fact.high:
             raise ValueError(
                 f"the interval of {fact.label.en!r} goes from {fact.low} to {fact.high}"
@@ -219,12 +232,12 @@ def check_facts(judgement: Judgement) -> None:
 
 
 def text_of(found: Any) -> Text:
-    """Both languages."""
+    """A `Text` from its JSON."""
     return Text(typed(found["en"], str, "en"), typed(found["zh"], str, "zh"))
 
 
 def fact_of(found: Any) -> Fact:
-    """What `record` wrote of a fact."""
+    """A `Fact` from its JSON."""
     ends = [
         None if found[end] is None else typed(found[end], (int, float), end)
         for end in ("low", "high")
@@ -234,7 +247,7 @@ def fact_of(found: Any) -> Fact:
 
 
 def record(claim: Claim, result: Result) -> dict[str, Any]:
-    """The result as JSON, with what was asked beside what was found."""
+    """The result as JSON, together with the claim's statement and criterion at the time."""
     judged = result.judgement
     return {
         "schema": SCHEMA,
@@ -247,7 +260,7 @@ def record(claim: Claim, result: Result) -> dict[str, Any]:
             {
                 "label": fact.label._asdict(),
                 "value": fact.value,
-                # From one seed alone an interval has no ends.
+                # An interval from a single seed is infinite, which JSON cannot hold.
                 "low": finite(fact.low),
                 "high": finite(fact.high),
                 "unit": fact.unit,
@@ -267,27 +280,27 @@ def record(claim: Claim, result: Result) -> dict[str, Any]:
 
 
 def figure_digests(figures: dict[str, bytes], language: Language) -> dict[str, str]:
-    """What a result says of its figures, so that missing and old ones are seen."""
+    """Digests stored with a result, by which missing and outdated figures are recognised."""
     digests = {suffix: hashlib.sha256(figures[suffix]).hexdigest() for suffix in SUFFIXES}
     return {"language": language, "looks": looks_version(), **digests}
 
 
 class ResultStore:
-    """The folder that one run writes to: ID.json, ID.svg, ID.png, and ID.log of what failed."""
+    """The folder that a run writes to: ID.json, ID.svg and ID.png of results, ID.log of failures."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def path(self, name: str, suffix: str) -> Path:
-        """Where a file of a claim is."""
+        """Path of a claim's file."""
         return self.folder / f"{name}.{suffix}"
 
     @contextmanager
     def opened(self) -> Iterator[ResultStore]:
-        """Make the folder and keep other runs out of it; what a killed one left half is removed.
+        """Create and lock the folder, and remove temporary files that a killed run left.
 
         Raises:
-            ResultStoreError: it cannot be made or written to, or another run is at it.
+            ResultStoreError: the folder cannot be created or written, or another run is using it.
         """
         with ExitStack() as stack:
             with self.writing():
@@ -306,7 +319,7 @@ class ResultStore:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Turn what the system says into one sentence."""
+        """Turn an OSError inside the `with` block into a ResultStoreError that says what to do."""
         try:
             yield
         except OSError as error:
@@ -318,7 +331,10 @@ class ResultStore:
             ) from None
 
     def results(self, known: dict[str, Claim]) -> tuple[dict[str, Result], list[str]]:
-        """Results to go on with, and a sentence for each file that was none and was set aside."""
+        """The valid results, and a message for each invalid file, which is renamed.
+
+        Outdated results stay in place: the next run replaces them.
+        """
         results, corrupt = examine(self.folder, known)
         said = []
         for name, error in corrupt.items():
@@ -335,13 +351,16 @@ class ResultStore:
         figures: dict[str, bytes],
         before: Result | None = None,
     ) -> None:
-        """The numbers first: a figure can be drawn again, and is where it is not that of the numbers.
+        """Write the result, its figures, and remove an old log.
 
-        A full result that was there before a quick one is kept under another name.
+        The numbers are written first. If the run is killed before the figures are written, the next run
+        finds that their digests do not match and draws them again.
+
+        A quick result does not overwrite a full one, which may have taken an hour: the full one is
+        renamed, whatever its seed and code.
         """
         with self.writing():
             if before is not None and before.full > result.full:
-                # An hour may be in it: of another seed or other code, but a full result.
                 set_aside(self.path(claim.id, "json"), "full")
             write_atomic(self.path(claim.id, "json"), json_bytes(record(claim, result)))
             for suffix in SUFFIXES:
@@ -349,12 +368,12 @@ class ResultStore:
             self.path(claim.id, "log").unlink(missing_ok=True)
 
     def log(self, name: str, text: str) -> None:
-        """Why a claim could not be finished, at length."""
+        """Write the log of a claim that could not be finished."""
         with self.writing():
             write_atomic(self.path(name, "log"), text.encode(errors="replace"))
 
     def has_figures(self, result: Result, language: Language) -> bool:
-        """Whether the figures are there, of these numbers and in this language."""
+        """Whether the folder has this result's figures, in this language and drawn by the current code."""
         try:
             found = {suffix: self.path(result.id, suffix).read_bytes() for suffix in SUFFIXES}
         except OSError:

@@ -1,4 +1,4 @@
-"""Which code a result was measured with: results of other code are run again."""
+"""Digests of the code that a result was measured with; a result of other code counts as outdated."""
 
 from __future__ import annotations
 
@@ -11,23 +11,24 @@ from typing import NamedTuple
 
 from regard.claims.claim import Claim
 
-# Rooms whose code decides what a claim measures: its own, and the neutral ones it shares with
+# Packages whose code decides what a claim measures: `claims` itself, and those that it shares with
 # `regard choose` and `regard bench`. The library under test is not among them: a claim is about
-# attention, and a faster kernel does not make its result old.
+# attention, and a faster kernel does not make its result outdated.
 MEASURES = ("regard.claims", "regard.measuring", "regard.synthetic")
-# These say how a result looks, not what it is: a new colour costs no new run, only new figures.
+# Modules that only decide how a result looks: after a change here figures are redrawn, but nothing is
+# measured again.
 LOOKS = ("regard.figures.canvas", "regard.figures.render", "regard.text")
 
 
 class ModuleSource(NamedTuple):
-    """The code of a module without its words, and the measuring modules that it imports."""
+    """A module's code without comments and docstrings, and the modules in `MEASURES` that it imports."""
 
     text: str
     imports: frozenset[str]
 
 
 def code_version(claim: Claim) -> str:
-    """A digest of the claim's file and of everything in the rooms of `MEASURES` that it imports."""
+    """Digest of the claim's file and of all it imports from `MEASURES`, directly or indirectly."""
     reached: set[str] = set()
     waiting = [type(claim).__module__, Claim.__module__]
     while waiting:
@@ -40,29 +41,35 @@ def code_version(claim: Claim) -> str:
 
 
 def looks_version() -> str:
-    """A digest of what figures are drawn with."""
+    """Digest of the modules that figures are drawn with."""
     return digest(LOOKS)
 
 
 def digest(names: Iterable[str]) -> str:
-    """Of the sources of these modules, in the order of their names."""
+    """16 hex digits of the SHA-256 of these modules' code, in the order of their names."""
     parts = (f"{name}\n{found.text}" for name in sorted(names) if (found := source(name)))
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 
 @cache
 def source(name: str) -> ModuleSource | None:
-    """None where there is no such module: `from a import b` may name a module or a thing in one."""
+    """The source of a module, or None if there is no module of that name.
+
+    `from a import b` may import a module or an attribute, so some names passed here are attributes.
+    """
     try:
         spec = importlib.util.find_spec(name)
-    except (ImportError, ValueError):  # what stands before the last dot is no package
+    except (ImportError, ValueError):  # the part before the last dot is not a package
         return None
     text = getattr(spec and spec.loader, "get_source", lambda _: None)(name)
     return None if text is None else ModuleSource(bare(text), frozenset(measuring_imports(text)))
 
 
 def bare(text: str) -> str:
-    """The code without comments and docstrings: better words cost no new run."""
+    """The code without comments and docstrings, so that rewording them makes no result outdated.
+
+    A docstring becomes `pass`. Adding or removing one therefore does change the code.
+    """
     tree = ast.parse(text)
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     for node in ast.walk(tree):
@@ -72,7 +79,7 @@ def bare(text: str) -> str:
 
 
 def measuring_imports(text: str) -> Iterable[str]:
-    """Names in the rooms of `MEASURES` that the text imports, at its top or further in."""
+    """Names in `MEASURES` that the text imports, at the top of the module or inside functions."""
     for node in ast.walk(ast.parse(text)):
         match node:
             case ast.Import(names=names):

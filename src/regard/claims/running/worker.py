@@ -1,4 +1,4 @@
-"""The process that experiments run in: it takes one claim after another from a pipe."""
+"""The worker process that runs experiments: it receives one claim after another through a pipe."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from regard.claims.running.store import check_facts, check_plain
 from regard.measuring.machine import calm_threads, machine
 from regard.text import Language
 
-# Seconds between two words about how far it is.
+# Shortest time between two progress messages, in seconds.
 PAUSE = 0.1
 LONGEST_ERROR = 200
 
 
 @dataclass(frozen=True)
 class ClaimJob:
-    """What a worker is asked for; with `numbers` there is nothing to measure, only to draw.
+    """A claim for a worker to run; with `numbers` the worker only judges and draws them.
 
-    A claim as it is registered travels as its class: its ingredients may be things that cannot, as
-    lambdas.
+    A registered claim is sent as its class, because its ingredients may include objects that cannot be
+    pickled, such as lambdas.
     """
 
     claim: Claim | type[Claim]
@@ -48,7 +48,7 @@ class ClaimJob:
 
 @dataclass(frozen=True)
 class Done:
-    """What came out; `figures` by suffix."""
+    """What a worker measured, judged and drew; `figures` by file suffix."""
 
     numbers: Numbers
     judgement: Judgement
@@ -59,21 +59,24 @@ class Done:
 
 @dataclass(frozen=True)
 class Failed:
-    """A claim that could not be finished: why in one line, and at length."""
+    """A claim that could not be finished: `error` is the reason in one line, `log` the whole traceback."""
 
     error: str
     log: str
 
 
 def work(connection: Connection) -> None:
-    """A worker's whole life. It ends with its parent, however that ends; Ctrl-C is the parent's."""
+    """Main function of a worker process: serve jobs until the parent closes the pipe or ends.
+
+    Ctrl-C is ignored here; the parent handles it and stops its workers.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=end_with_parent, daemon=True).start()
     serve(connection)
 
 
 def end_with_parent() -> None:
-    """Nobody waits for the results of a parent that was killed."""
+    """End this process when its parent ends, even by a signal: no process would take the results."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         wait([parent.sentinel])
@@ -81,20 +84,20 @@ def end_with_parent() -> None:
 
 
 def serve(connection: Connection) -> None:
-    """Answer every job with fractions of 1 and then one `Done` or `Failed`, until the pipe ends."""
+    """Answer every job with its progress (floats) and then one `Done` or `Failed`, until the pipe closes."""
     while True:
         try:
             job = connection.recv()
         except (EOFError, OSError):
             return
-        except Exception as error:  # the claim's module cannot be loaded here
+        except Exception as error:  # the claim's module cannot be imported in this process
             connection.send(failed(error, ""))
         else:
             connection.send(perform(job, teller(connection)))
 
 
 def teller(connection: Connection) -> Callable[[float], None]:
-    """Sends how far it is, but not too often."""
+    """A function that sends the finished fraction to the parent, at most once in `PAUSE` seconds."""
     last = -math.inf
 
     def tell(fraction: float) -> None:
@@ -108,7 +111,7 @@ def teller(connection: Connection) -> Callable[[float], None]:
 
 
 def perform(job: ClaimJob, tell: Callable[[float], None]) -> Done | Failed:
-    """Measure, judge and draw; what the claim prints is kept for the log."""
+    """Measure, judge and draw, turning any error into `Failed`; the claim's prints go to the log."""
     printed = io.StringIO()
     try:
         with redirect_stdout(printed), redirect_stderr(printed):
@@ -118,7 +121,7 @@ def perform(job: ClaimJob, tell: Callable[[float], None]) -> Done | Failed:
 
 
 def measured(job: ClaimJob, tell: Callable[[float], None]) -> Done:
-    """The job, without a net."""
+    """Measure, judge and draw; errors propagate."""
     from regard.figures.canvas import drawn
 
     claim = job.claim() if isinstance(job.claim, type) else job.claim
@@ -126,7 +129,8 @@ def measured(job: ClaimJob, tell: Callable[[float], None]) -> Done:
     torch.set_num_threads(job.threads)
     if claim.alone:
         torch.set_num_threads(calm_threads())
-    torch.manual_seed(job.seed)  # which claim ran here before does not matter
+    # Results must not depend on the claims that this process ran before.
+    torch.manual_seed(job.seed)
     hardware = machine(device)
     began = time.perf_counter()
     numbers = job.numbers
@@ -140,7 +144,11 @@ def measured(job: ClaimJob, tell: Callable[[float], None]) -> Done:
 
 
 def plain(numbers: Numbers) -> Numbers:
-    """As they will be read from the file: what is judged now is what can be judged later."""
+    """The numbers as they will be read back from the file, so that the verdict now is the verdict later.
+
+    Raises:
+        ValueError: they are not plain JSON.
+    """
     try:
         found = json.loads(json.dumps(numbers, allow_nan=False))
         check_plain(found)
@@ -150,7 +158,7 @@ def plain(numbers: Numbers) -> Numbers:
 
 
 def failed(error: BaseException, printed: str) -> Failed:
-    """The last line of a traceback, and all of it."""
+    """The error in one line, and its traceback after what the claim had printed."""
     line = " ".join(f"{type(error).__name__}: {error}".split())
     long = "".join(traceback.format_exception(error))
     return Failed(line[:LONGEST_ERROR], f"{printed}\n{long}" if printed else long)

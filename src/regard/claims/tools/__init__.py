@@ -1,1 +1,1 @@
-"""What experiments share: statistics, training, small models, made-up tasks."""
+"""What several experiments share: training, small models, closed-form fits, timing of attention."""

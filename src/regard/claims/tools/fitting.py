@@ -1,9 +1,8 @@
-"""The best fit of a score to a target over pairs, in closed form: no training, no luck.
+"""Least-squares fits of a score to a target over pairs, in closed form and without training.
 
-N pairs, D_q and D_k dims of a query and of a key, T targets. Every score may add a constant, which
-softmax does not see. The bilinear fit is the best there is. The additive one draws its hidden units
-at random and solves for v alone, so that its error bounds the error of the best additive score from
-above.
+N pairs, D_q and D_k dims of a query and of a key, T targets. Every fit includes a constant, which softmax
+ignores. The bilinear fit is the optimum. The additive fit draws its hidden units at random and solves for
+v alone, so its error is an upper bound on the error of the best additive score.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ from torch import Tensor
 from regard import Additive, Bilinear, Projected, Score
 from regard.claims.tools.untrained import pair_scores
 
-# How steep random hidden units are; which does best is seen on data of its own.
+# Standard deviations of the random weights of hidden units; the best one is chosen on held-out data.
 SPREADS = (0.5, 1.0, 2.0)
 
 
 class Pairs(NamedTuple):
-    """Queries (N, D_q), keys (N, D_k) and what their scores should be, (N, T)."""
+    """Queries (N, D_q), keys (N, D_k) and the target scores (N, T)."""
 
     query: Tensor
     key: Tensor
@@ -31,7 +30,7 @@ class Pairs(NamedTuple):
 
 @dataclass(frozen=True)
 class Fit:
-    """A fitted score, with the constant beside it."""
+    """A fitted score and the constant added to it."""
 
     score: Score
     constant: float
@@ -41,7 +40,7 @@ class Fit:
         return pair_scores(query, key, self.score).detach() + self.constant
 
     def unexplained(self, pairs: Pairs, number: int) -> float:
-        """The share of the variance of one target that the fit leaves: 1 - R^2."""
+        """The fraction of one target's variance that the fit leaves unexplained: 1 - R^2."""
         target = pairs.target[:, number]
         left = (self(pairs.query, pairs.key) - target).square().mean()
         return float(left / target.var(correction=0))
@@ -62,9 +61,9 @@ def fit_bilinear(pairs: Pairs) -> list[Fit]:
 def fit_additive(
     pairs: Pairs, held: Pairs, width: int, bias: bool, generator: torch.Generator
 ) -> list[Fit]:
-    """An additive score of `width` random hidden units for each target, v and c by least squares.
+    """For each target an additive score with `width` random hidden units; v and c by least squares.
 
-    For each target the spread of the units is kept that leaves least on `held`.
+    Of the spreads in `SPREADS`, each target keeps the one with the smallest error on `held`.
     """
     tries = [additive_at(spread, pairs, width, bias, generator) for spread in SPREADS]
     return [
@@ -76,7 +75,7 @@ def fit_additive(
 def additive_at(
     spread: float, pairs: Pairs, width: int, bias: bool, generator: torch.Generator
 ) -> list[Fit]:
-    """A fit for each target, with hidden units of one spread."""
+    """One fit for each target, with hidden units of the given spread."""
     query_weight, key_weight, shift = (
         spread * torch.randn(width, dim, generator=generator, dtype=torch.float64)
         for dim in (pairs.query.shape[-1], pairs.key.shape[-1], 1)
@@ -98,7 +97,7 @@ def additive_at(
 
 
 def solve(features: Tensor, target: Tensor) -> Tensor:
-    """Weights of the features and, last, the constant: (features + 1, T)."""
+    """Least-squares weights of the features with the constant in the last row: (features + 1, T)."""
     ones = torch.ones(len(features), 1, dtype=features.dtype)
-    # "gelsy" takes features that repeat one another: units may be alike.
+    # Random hidden units can be nearly identical, and "gelsy" accepts rank-deficient features.
     return torch.linalg.lstsq(torch.cat([features, ones], 1), target, driver="gelsy").solution

@@ -1,4 +1,4 @@
-"""Models with several heads, and what each head does.
+"""A model with several heads, and measures of what each head responds to.
 
 B batch, n keys, H heads, C criteria of D dims each.
 """
@@ -17,17 +17,17 @@ from regard import Score
 from regard.claims.tools.learning import Trained
 from regard.synthetic.criteria import Criteria
 
-# From heads, input dim and width of all heads together to a score that makes the heads.
+# (heads, input dim, total width of all heads) -> a score with that many heads.
 MakeScore = Callable[[int, int, int], Score]
 
 
 def scaled_dot(heads: int, dim: int, width: int) -> Score:
-    """As in a transformer: each head projects to its share of the width."""
+    """Scaled dot product as in a transformer: each head projects to `width // heads` dims."""
     return regard.Projected(regard.ScaledDot(), dim, dim, width=width // heads, heads=heads)
 
 
 def additive(heads: int, dim: int, width: int) -> Score:
-    """As many hidden units in all as the other has dims, shared out to the heads."""
+    """Additive score with `width // heads` hidden units in each head, to match `scaled_dot`."""
     return regard.Projected(regard.Additive(width // heads, heads, bias=True), dim, dim)
 
 
@@ -35,12 +35,12 @@ SCORES: dict[str, MakeScore] = {"scaled dot": scaled_dot, "additive": additive}
 
 
 class HeadedReader(nn.Module):
-    """Attention with heads over the keys, read out by one linear layer for all answers.
+    """Multi-head attention over the keys, followed by one linear layer for all answers.
 
     Args:
-        score: makes the heads from one shared query and key.
-        task: whose sizes it takes.
-        values: width of the values of all heads together; each head has its share.
+        score: computes every head from the same query and keys.
+        task: supplies the sizes.
+        values: total width of the values, divided equally among the heads.
     """
 
     def __init__(self, score: Score, task: Criteria, values: int = 16) -> None:
@@ -63,12 +63,12 @@ class HeadedReader(nn.Module):
         return regard.score(asked, key.unsqueeze(-3), self.score).squeeze(-2)
 
     def weights(self, query: Tensor, key: Tensor) -> Tensor:
-        """Attention of each head, (B, H, n)."""
+        """Attention weights of each head, (B, H, n)."""
         return self.logits(query, key).softmax(-1)
 
 
 def members(trained: Trained) -> Iterator[HeadedReader]:
-    """The trained reader of each seed by itself."""
+    """The trained model of each seed."""
     for number in range(len(trained.quality)):
         model = cast(HeadedReader, copy.deepcopy(trained.model))
         model.load_state_dict(trained.member(number))
@@ -76,9 +76,9 @@ def members(trained: Trained) -> Iterator[HeadedReader]:
 
 
 def sensitivity(model: HeadedReader, query: Tensor, key: Tensor, bases: Tensor) -> Tensor:
-    """How much of each head's response to a key goes to each space: (H, C), rows sum to 1.
+    """Fraction of each head's response to a key that falls in each space: (H, C), rows sum to 1.
 
-    The mean over pairs of |P_c d logit_h / d key|^2, where P_c projects on space c.
+    The response is the mean over pairs of |P_c d logit_h / d key|^2, where P_c projects onto space c.
     """
     key = key.clone().requires_grad_()
     logits = model.logits(query, key)

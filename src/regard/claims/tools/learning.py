@@ -1,7 +1,8 @@
-"""Training small models for a claim: several seeds at once, every competitor tuned alike.
+"""Training small models for claims: all seeds at once, and the same tuning for every competitor.
 
-S seeds, B batch. One model for each seed is stacked and trained by one vectorised step: on models
-this small it costs hardly more than one. Inside, attention has to run on engine="reference".
+S seeds, B batch. The models of all seeds and learning rates are stacked and trained by one vectorised step,
+which for models this small costs little more than training one. Inside vmap, attention has to run on
+engine="reference".
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ RATES = (1e-3, 3e-3, 1e-2, 3e-2)
 
 @dataclass(frozen=True)
 class Budget:
-    """What every competitor gets, the same for all.
+    """The training budget, the same for every competitor.
 
     Attributes:
-        steps: of Adam, with the rate falling to 0 along a cosine.
+        steps: steps of Adam; the learning rate falls to 0 along a cosine.
         batch: examples in a step.
-        rates: learning rates to try; the best on data of its own is kept.
+        rates: learning rates to try; the one that is best on validation data is kept.
         examples: size of a fixed training set, or None for fresh examples at every step.
-        held: examples for the choice of the rate, and as many others for the result.
+        held: size of the validation set and of the test set.
     """
 
     steps: int = 300
@@ -41,16 +42,18 @@ class Budget:
 
 @dataclass(frozen=True)
 class Trained:
-    """The outcome of one competitor at its best rate; lists run over seeds.
+    """The outcome of one competitor at its best learning rate; lists have one item for each seed.
 
     Attributes:
-        quality: on fresh test data.
-        train_quality: on data of the training set (on fresh data where there is no fixed set).
-        loss: on the test data.
-        validated: quality on the data that the rate was chosen by.
-        rate: the rate that was best there; `rates` those of each kind, where there are several.
-        parameters: how many one model has.
-        model: a copy of one model's structure, `weights` the stacked parameters (S first).
+        quality: on test data.
+        train_quality: on the training set; on fresh data if there is no fixed training set.
+        loss: on test data.
+        validated: quality on the validation data, by which the rate was chosen.
+        rate: the best learning rate over all seeds.
+        parameters: number of parameters of one model.
+        model: one model, for its structure.
+        weights: parameters and buffers of all seeds, stacked along the first dim.
+        rates: the best learning rate of each kind of world, if there are several kinds.
     """
 
     quality: list[float]
@@ -76,16 +79,16 @@ def train(
     run: Run,
     kinds: int = 1,
 ) -> Trained:
-    """Train `build()` on the task from every seed, at every rate, and keep the best rate.
+    """Train `build()` on the task from every seed at every learning rate, and keep the best rate.
 
     Args:
         build: makes a model; called once for each seed, after seeding torch.
-        task: the task, or a function from seed to task where each seed has a world of its own.
-        seeds: of the parameters and the data: competitors with the same seeds see the same data.
-        budget: what it may spend.
-        run: told how far it is.
-        kinds: how many kinds of worlds the seeds run through in turn, trained side by side; each kind
-            keeps the rate that is best for it.
+        task: the task, or a function from seed to task if each seed has its own world.
+        seeds: of parameters and data. Competitors with the same seeds see the same data.
+        budget: steps, batch size and learning rates.
+        run: receives the progress.
+        kinds: number of kinds of worlds; seed number i has kind `i % kinds`. All kinds are trained
+            together, and each keeps its own best rate.
     """
     worlds = [task(seed) for seed in seeds] if callable(task) else [task] * len(seeds)
     held = [draw_held(world, seed, budget) for world, seed in zip(worlds, seeds, strict=True)]
@@ -95,7 +98,7 @@ def train(
 
 
 def best_of_kinds(best: Trained, tries: list[Trained], kinds: int) -> Trained:
-    """Every seed's model from the rate that did best on the worlds of its kind."""
+    """For each seed the model of the learning rate that is best for the seed's kind of world."""
     own = [max(tries, key=lambda one: mean_or_worst(one.validated[k::kinds])) for k in range(kinds)]
     chosen = [own[number % kinds] for number in range(len(best.quality))]
     pick = lambda name: [getattr(one, name)[number] for number, one in enumerate(chosen)]  # noqa: E731
@@ -117,7 +120,7 @@ def compete(
     run: Run,
     kinds: int = 1,
 ) -> dict[str, Trained]:
-    """Every competitor by name, each with the same seeds, data, rates to try and steps."""
+    """Train every competitor with the same seeds, data, learning rates and steps; outcomes by name."""
     return {
         name: train(build, task, seeds, budget, run.within(number, len(builds)), kinds)
         for number, (name, build) in enumerate(builds.items())
@@ -125,13 +128,13 @@ def compete(
 
 
 def mean_or_worst(values: list[float]) -> float:
-    """The mean; a run that diverged counts as the worst there is."""
+    """The mean, or -inf if a run diverged, so that its learning rate is never chosen."""
     middle = math.fsum(values) / len(values)
     return middle if math.isfinite(middle) else -math.inf
 
 
 def draw_held(task: SyntheticTask, seed: int, budget: Budget) -> dict[str, tuple[Tensor, ...]]:
-    """Fixed data of one seed: to train on (where it is fixed), to choose the rate, to report."""
+    """Training, validation and test data of one seed."""
     sizes = {"train": budget.examples or budget.held, "validate": budget.held, "test": budget.held}
     return {
         name: task.sample(size, torch.Generator().manual_seed(DATA_SEEDS + seed * 16 + number))
@@ -149,8 +152,8 @@ def train_all(
 ) -> list[Trained]:
     """The outcome at every learning rate.
 
-    All rates see the same data, so that R rates times S seeds are one vectorised step; every rate has
-    parameters of its own in the optimiser.
+    All rates see the same data, so one vectorised step trains R rates times S seeds. The optimiser has one
+    parameter group for each rate.
     """
     models = []
     for seed in seeds:
@@ -173,6 +176,7 @@ def train_all(
         *inputs, target = (torch.cat([x] * len(rates)) for x in batch)
         weights = {name: torch.cat([x[name] for x in leaves]) for name in start}
         optimiser.zero_grad()
+        # The losses are summed over independent models, so each one gets its own gradient unscaled.
         vmap(one)({**weights, **fixed}, tuple(inputs), target).sum().backward()
         optimiser.step()
         schedule.step()
@@ -188,7 +192,7 @@ def outcome(
     held: list[dict[str, tuple[Tensor, ...]]],
     rate: float,
 ) -> Trained:
-    """What came out at one learning rate."""
+    """Quality, loss and weights after training at one learning rate."""
     on = lambda part, measure: evaluate(model, weights, held, part, measure)  # noqa: E731
     return Trained(
         quality=on("test", task.quality),
@@ -208,7 +212,7 @@ def draw_batch(
     held: list[dict[str, tuple[Tensor, ...]]],
     budget: Budget,
 ) -> list[Tensor]:
-    """One batch for every seed, stacked: fresh, or from the fixed training set."""
+    """One batch for each seed, stacked: fresh examples, or a sample of the fixed training set."""
     found = []
     for world, draw, data in zip(worlds, draws, held, strict=True):
         if budget.examples is None:
@@ -228,7 +232,7 @@ def evaluate(
     part: str,
     measure: Callable[[Tensor, Tensor], Tensor],
 ) -> list[float]:
-    """What is measured on one part of the fixed data, for each seed."""
+    """The measure on one part of the held data ("train", "validate" or "test"), for each seed."""
     found = []
     with torch.no_grad():
         for number, data in enumerate(held):

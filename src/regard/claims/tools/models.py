@@ -1,4 +1,4 @@
-"""The small models that claims train. Attention runs on engine="reference", which vmap goes through.
+"""The small models that claims train. Attention runs on engine="reference", which vmap can vectorise.
 
 B batch, n keys, D_q and D_k dims of a query and of a key, D_v of a value.
 """
@@ -13,12 +13,12 @@ from regard.engines.reference import raw_scores
 
 
 class Matcher(nn.Module):
-    """Which key matches: the scores of one query with n keys are the logits.
+    """Picks one of n keys: the scores of the query with the keys are the logits.
 
     Args:
         score: any score; its parameters are trained.
-        query: what the query goes through first, for example a linear layer.
-        key: what the keys go through first.
+        query: module applied to the query first, for example a linear layer.
+        key: module applied to the keys first.
     """
 
     def __init__(
@@ -33,19 +33,19 @@ class Matcher(nn.Module):
         """Query (B, D_q), keys (B, n, D_k) to logits (B, n)."""
         asked = self.query(query)[:, None, None]
         form = self.score.lower(asked, self.key(key).unsqueeze(-3))
-        # What `regard.score` gives; but vmap would run its CPU kernel one seed after the other.
+        # Same result as `regard.score`, whose CPU kernel vmap would run for one seed after the other.
         return raw_scores(form, query.dtype).flatten(-3)
 
 
 class Reader(nn.Module):
-    """What the matching key says: attention of one query over n keys and their values.
+    """Reads the value of the matching key: attention of one query over n keys and their values.
 
     Args:
         score: any score; its parameters are trained.
-        query: what the query goes through first.
-        key: what the keys go through first.
-        value: what the values go through first.
-        out: what the attended value goes through.
+        query: module applied to the query first.
+        key: module applied to the keys first.
+        value: module applied to the values first.
+        out: module applied to the output of attention.
     """
 
     def __init__(

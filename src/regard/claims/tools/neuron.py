@@ -1,9 +1,9 @@
-"""A spiking neuron of two compartments: a soma that fires and an apical dendrite that listens.
+"""A spiking neuron with two compartments: a soma that fires, and an apical dendrite that receives context.
 
 P populations, C contexts, I currents, N neurons in a population. Units: ms, mV, pA, pF.
 
-The state of every neuron, each (P, C, I, N): v potential of the soma, u of the dendrite, w current of
-the adaptation, z of the dendrite's recovery, x of the noise, since: ms since the last spike.
+The state of every neuron, each (P, C, I, N): v potential of the soma, u potential of the dendrite, w
+adaptation current, z recovery current of the dendrite, x noise current, since: ms since the last spike.
 """
 
 from __future__ import annotations
@@ -17,37 +17,37 @@ from regard.claims.claim import Run
 
 REST, THRESHOLD, RESET = -70.0, -50.0, -70.0
 STEP = 0.25
-SETTLING = 200.0  # not counted: the start is the same for all
+SETTLING = 200.0  # spikes before this time are not counted: all neurons start in the same state
 NOISE_TIME = 2.0
-# When a spike runs back through the dendrite: from this until that long after it.
+# A spike propagates back into the dendrite from the first until the second time after it.
 BACK_FROM, BACK_UNTIL = 0.5, 2.5
 
 
 @dataclass(frozen=True)
 class Neuron:
-    """A leaky soma with spikes and adaptation, and a dendrite with a calcium plateau.
+    """A leaky integrate-and-fire soma with adaptation, and a dendrite with a calcium plateau.
 
-    Every spike runs back into the dendrite as a short pulse. Together with apical input it opens a
-    plateau, whose current flows to the soma: the neuron answers to the coincidence of both. The
+    Every spike propagates back into the dendrite as a short pulse. Together with apical input it opens a
+    plateau, whose current flows to the soma, so the neuron responds to the coincidence of both. The
     constants are chosen for plausible rates (up to about 100 Hz); they are not fitted to recordings.
 
     Attributes:
-        plateau: pA into the soma from a dendrite that is fully open.
-        backward: pA into the dendrite while a spike runs back.
-        opening: mV of the dendrite at which the plateau is half open.
-        width: mV over which it opens.
-        noise: pA, standard deviation of the somatic noise current.
-        soma_time: in which the soma forgets.
-        soma_capacity: of the soma.
-        dendrite_time: in which the dendrite forgets.
-        dendrite_capacity: of the dendrite.
-        regenerative: pA into the dendrite itself when it is fully open.
-        adaptation: pA that each spike takes from the soma.
-        adaptation_time: in which that fades.
-        recovery: pA that each mV of the dendrite calls up against itself.
-        recovery_time: in which it comes.
-        refractory: ms of rest after a spike.
-        lasting: ms of the whole simulation.
+        plateau: current into the soma when the dendrite is fully open, pA.
+        backward: current into the dendrite during a backpropagating spike, pA.
+        opening: dendritic potential at which the plateau is half open, mV.
+        width: width of the sigmoid by which the plateau opens, mV.
+        noise: standard deviation of the somatic noise current, pA.
+        soma_time: membrane time constant of the soma, ms.
+        soma_capacity: membrane capacitance of the soma, pF.
+        dendrite_time: membrane time constant of the dendrite, ms.
+        dendrite_capacity: membrane capacitance of the dendrite, pF.
+        regenerative: current into the dendrite itself when it is fully open, pA.
+        adaptation: increase of the adaptation current with each spike, pA.
+        adaptation_time: time constant by which the adaptation current decays, ms.
+        recovery: recovery current for each mV of the dendrite above rest, pA.
+        recovery_time: time constant of the recovery current, ms.
+        refractory: refractory period after a spike, ms.
+        lasting: duration of the whole simulation, ms.
     """
 
     plateau: float = 1300.0
@@ -80,13 +80,13 @@ class Neuron:
         """Mean firing rates in Hz, (P, C, I).
 
         Args:
-            currents: pA into the soma.
-            contexts: pA of context.
-            place: where the context goes, "dendrite" or "soma".
-            populations: P, each with noise of its own.
+            currents: currents into the soma, pA.
+            contexts: context currents, pA.
+            place: the compartment that receives the context, "dendrite" or "soma".
+            populations: P, each with its own noise.
             size: N.
             generator: of the noise.
-            run: told how far it is.
+            run: receives the progress.
         """
         shape = (populations, len(contexts), len(currents), size)
         soma = currents.view(-1, 1).float().expand(shape)
@@ -94,10 +94,10 @@ class Neuron:
         soma, apical = (soma + context, 0.0) if place == "soma" else (soma, context)
         v, u = torch.full(shape, REST), torch.full(shape, REST)
         w, z, x, since = (torch.zeros(shape) for _ in range(4))
-        since += 1e3
+        since += 1e3  # no spike so far: past the refractory period and any backpropagation
         spikes = torch.zeros(shape)
         steps, warm = round(self.lasting / STEP), round(SETTLING / STEP)
-        # An Ornstein-Uhlenbeck current: its step keeps the standard deviation of `noise`.
+        # The noise is an Ornstein-Uhlenbeck current. This factor keeps its standard deviation at `noise`.
         keep = 1 - STEP / NOISE_TIME
         fresh = self.noise * (1 - keep**2) ** 0.5
         for step in range(steps):

@@ -1,4 +1,4 @@
-"""What one attention call lets one see, for claims about its weights."""
+"""The output and statistics of one attention call, for claims about its weights."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def observed(
     *want: str,
     temperature: float = 1.0,
 ) -> dict[str, Tensor]:
-    """The output and the statistics of `regard.attend` that are wanted, by name."""
+    """The output and the wanted statistics of `regard.attend`, by name."""
     result = regard.attend(
         query, key, value, score, want=want, temperature=temperature, engine="reference"
     )

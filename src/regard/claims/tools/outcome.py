@@ -1,4 +1,4 @@
-"""What a trained competitor leaves in the numbers of a claim, and how such numbers are compared."""
+"""Outcomes of trained competitors as the numbers of a claim, and comparisons between them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from regard.text import Text
 
 
 def plain(trained: Trained, **more: object) -> Numbers:
-    """One competitor as plain JSON; lists run over seeds."""
+    """The outcome of one competitor as plain JSON; lists have one item for each seed."""
     return {
         "quality": trained.quality,
         "train": trained.train_quality,
@@ -22,20 +22,20 @@ def plain(trained: Trained, **more: object) -> Numbers:
 
 
 def ahead(first: Numbers, second: Numbers) -> Estimate:
-    """By how many points of accuracy the first is better, paired by seed: 1 is one in a hundred."""
+    """Lead of the first over the second in percentage points of accuracy, paired by seed."""
     return Estimate(*(100 * x for x in difference(first["quality"], second["quality"])))
 
 
 def surely(found: Estimate, bar: float) -> bool | None:
-    """Whether it is above the bar; None where the interval straddles it."""
+    """Whether the whole interval is above the bar (True) or below it (False); None if it straddles the bar."""
     return None if found.low <= bar <= found.high else found.low > bar
 
 
 def points(label: Text, found: Estimate) -> Fact:
-    """A difference of accuracies among the numbers that decide."""
+    """A difference of accuracies as a `Fact`, in percentage points."""
     return Fact(label, *found, unit="points")
 
 
 def percent(values: Sequence[float]) -> list[float]:
-    """Shares as percentages, for a figure."""
+    """Fractions as percentages, for a figure."""
     return [100 * x for x in values]

@@ -1,4 +1,4 @@
-"""A small recurrent network, with attention over its states or without, and its gradients.
+"""A small recurrent network with or without attention over its states, and its gradients.
 
 B batch, n tokens.
 """
@@ -13,16 +13,16 @@ from regard import Score
 
 
 class Recaller(nn.Module):
-    """h_t = tanh(U x_t + W h_{t-1}); the answer from the last state, or from attention over all.
+    """h_t = tanh(U x_t + W h_{t-1}); answers from the last state, or from attention over all states.
 
-    W starts uniform with variance 1 / (3 hidden), as torch does.
+    W starts uniform with variance 1 / (3 hidden), PyTorch's default for linear layers.
 
     Args:
-        features: of a token.
-        hidden: of a state.
-        classes: of answers.
-        score: of the attention from the last state to all states; None for no bridge.
-        fading: False for an orthogonal W and no tanh: a recurrence that keeps everything.
+        features: width of a token.
+        hidden: width of a state.
+        classes: number of answers.
+        score: of the attention from the last state to all states; None answers from the last state.
+        fading: if false, W is orthogonal and there is no tanh, so the recurrence preserves norms.
     """
 
     def __init__(
@@ -56,9 +56,9 @@ class Recaller(nn.Module):
 
 
 def log_gradient(net: Recaller, tokens: Tensor) -> Tensor:
-    """Log of the root mean square gradient that reaches each token, the last token first: (n,).
+    """Log of the root mean square gradient at each token, the last token first: (n,).
 
-    The gradient is that of a random mixture of the logits; tokens (B, n, features).
+    The gradient is that of a random linear combination of the logits; tokens (B, n, features).
     """
     tokens = tokens.clone().requires_grad_()
     logits = net(tokens)
@@ -68,10 +68,10 @@ def log_gradient(net: Recaller, tokens: Tensor) -> Tensor:
 
 
 def decay(net: Recaller, tokens: Tensor) -> float:
-    """What each step back should add to the log gradient.
+    """Predicted change of the log gradient for each step back in time.
 
-    For a random W of variance s^2 in every entry a step multiplies the mean square of a gradient by
-    hidden s^2 E[tanh'^2], where tanh' = 1 - h^2.
+    For a random W with entries of variance s^2, a step multiplies the mean square of a gradient by
+    hidden s^2 E[tanh'^2], where tanh' = 1 - h^2. The result is half the log of that factor.
     """
     with torch.no_grad():
         states = net.states(tokens)

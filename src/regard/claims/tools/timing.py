@@ -1,7 +1,7 @@
-"""Attention as the textbook writes it and as this library runs it, timed side by side.
+"""Textbook attention and this library's attention, timed side by side.
 
-B = 1 sequence, H = 1 head, L queries and keys, width both dim and hidden units, so that every form
-reads the same three tensors. Times of one run are compared with each other, never with a number.
+B = 1 sequence, H = 1 head, L queries and keys. The width is both the dim and the number of hidden units, so
+every form reads the same three tensors. Times are only compared within one run, never with fixed numbers.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from regard.measuring.clock import calls_per_sample, clock
 from regard.text import Text
 
 Pass = Callable[[], object]
-# From length, width and generator to passes by name.
+# (length, width, generator) -> passes by name.
 Forms = Callable[[int, int, torch.Generator], dict[str, Pass]]
-# The output error, in units of the largest |value|, that the sine series is allowed.
+# Allowed output error of the sine series, relative to the largest |value|.
 ERROR = 1e-2
 WORDS = {
     "textbook dot": Text("dot, textbook", "点积，教科书写法"),
@@ -30,7 +30,7 @@ WORDS = {
     "additive": Text("additive, ours", "加性，本库"),
     "sine additive": Text("additive as sines, ours", "加性（正弦级数），本库"),
 }
-# The colour of the score; the textbook dashed, the series dotted.
+# Colours are those of the scores; the textbook is dashed, the sine series dotted.
 STYLES: dict[str, dict[str, Any]] = {
     "textbook dot": {"color": LOOKS["scaled dot"][0], "marker": "o", "ls": "--", "mfc": "white"},
     "dot": {"color": LOOKS["scaled dot"][0], "marker": "o"},
@@ -46,7 +46,7 @@ def passes(length: int, width: int, generator: torch.Generator) -> dict[str, Pas
     shape = (1, 1, length, width)
     q, k, v, back = (torch.randn(shape, generator=generator, device=device) for _ in range(4))
     leaves = [x.requires_grad_() for x in (q, k, v)]
-    # As the library would draw it, but from the generator given.
+    # The library's own initial distribution of v, but drawn from the given generator.
     additive = regard.Additive(width).to(device)
     with torch.no_grad():
         additive.v.normal_(std=(width * additive.power) ** -0.5, generator=generator)
@@ -73,9 +73,10 @@ def passes(length: int, width: int, generator: torch.Generator) -> dict[str, Pas
 def interleaved(
     calls: dict[str, Pass], rounds: int, least: float, run: Run
 ) -> dict[str, list[float]]:
-    """Seconds of each pass in every round; each comes once a round, so that all share the weather.
+    """Seconds of each pass in every round.
 
-    A sample covers at least `least` seconds, in several calls where one is shorter.
+    Every pass is timed once in each round, so that changes in the machine's speed affect all of them. A
+    pass shorter than `least` seconds is repeated until a sample lasts that long.
     """
     repeats = {}
     for name, call in calls.items():
@@ -89,5 +90,5 @@ def interleaved(
 
 
 def peaks(calls: dict[str, Pass], device: torch.device) -> dict[str, int]:
-    """Bytes at the peak of each pass, above its inputs."""
+    """Peak memory of each pass in bytes, not counting its inputs."""
     return {name: memory.peak(call, device) for name, call in calls.items()}

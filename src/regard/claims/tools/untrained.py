@@ -1,4 +1,4 @@
-"""Scores with random parameters, for claims about formulas: nothing is learned."""
+"""Scores with random, untrained parameters, for claims about formulas."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 import regard
 from regard import Score
 
-# By the names that figures use. `Additive` takes query and key as they are: a = q, b = k.
+# By the names that figures use. `Additive` has no projections here: a = q, b = k.
 BUILDS: dict[str, Callable[[int], Score]] = {
     "dot": lambda dim: regard.Dot(),
     "scaled dot": lambda dim: regard.ScaledDot(),
@@ -22,12 +22,12 @@ BUILDS: dict[str, Callable[[int], Score]] = {
 
 
 def untrained(name: str, dim: int, generator: torch.Generator) -> Score:
-    """A score of this name as a module draws it first, in fp64; no gradient for its parameters."""
+    """The score of this name with its initial random parameters, in fp64 and without gradients."""
     return drawn(lambda: BUILDS[name](dim), generator)
 
 
 def drawn(build: Callable[[], Score], generator: torch.Generator) -> Score:
-    """`build()` with parameters that depend on the generator alone, in fp64, frozen."""
+    """`build()` with parameters that depend on the generator alone, in fp64 and without gradients."""
     seed = int(torch.randint(2**62, (), generator=generator))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -35,5 +35,5 @@ def drawn(build: Callable[[], Score], generator: torch.Generator) -> Score:
 
 
 def pair_scores(query: Tensor, key: Tensor, score: Score) -> Tensor:
-    """The score of each query with the key of its own row: both (rows, dim), to (rows,)."""
+    """Scores (rows,) of each query with the key in the same row; both are (rows, dim)."""
     return regard.score(query.unsqueeze(-2), key.unsqueeze(-2), score).flatten()

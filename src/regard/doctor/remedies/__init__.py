@@ -1,12 +1,13 @@
-"""Remedies by name, and the way they are applied.
+"""Remedies by name, and what applies them.
 
-Here belongs one file for each remedy, with the `Change` it puts into a model, and what they share: finding
-a call (`locate.py`), changing it (`intervene.py`), measuring before and after (`treat.py`). A new remedy
-is its file and its line in `REMEDIES`. Which remedy a disease gets is in `findings`.
+This folder holds one file for each remedy, with the `Change` it puts into a model, and what they share:
+finding a call (`locate.py`), changing it (`intervene.py`), measuring before and after (`treat.py`). A new
+remedy is its file and its line in `REMEDIES`. Which remedy a disease gets is decided in `findings`.
 
-Most change weights, or add a few parameters below the module that attends; both are saved with the
-model. Weights need nothing else. Of added ones keep what `describe_changes(model)` returns with the
-state dict; on a fresh model call `put_again(model, description)` before `load_state_dict`.
+Most remedies change weights, or add a few parameters below the module that attends. Both are saved with
+the model. Changed weights need nothing else. For added parameters, save what `describe_changes(model)`
+returns beside the state dict, and on a fresh model call `put_again(model, description)` before
+`load_state_dict`.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ REMEDIES: Mapping[str, Remedy] = {
     )
 }
 
-# Saved models name a change by its class.
+# Descriptions of treated models name a change by its class, so renaming a class breaks loading them.
 CHANGES: Mapping[str, type[Change]] = {
     change.__name__: change for remedy in REMEDIES.values() for change in remedy.changes
 }
@@ -89,11 +90,11 @@ CHANGES: Mapping[str, type[Change]] = {
 def put_again(model: nn.Module, description: Iterable[Mapping[str, Any]]) -> None:
     """Put the changes that `describe_changes` described into a fresh model of the same kind.
 
-    Their parameters are those of a start; load the state dict after it.
+    Their parameters have initial values; call `load_state_dict` afterwards.
     """
     for entry in description:
         kind = CHANGES.get(entry["change"])
         if kind is None:
             known = ", ".join(CHANGES)
-            raise ValueError(f"unknown change {entry['change']!r}; known are {known}")
+            raise ValueError(f"description: unknown change {entry['change']!r}; known are {known}")
         put(model, ChangePlace(**entry["place"]), entry["name"], kind(**entry["arguments"]))

@@ -1,4 +1,4 @@
-"""Bias-clip: no key that a bias alone makes the winner."""
+"""Bias-clip: keeps a bias from giving one key most of the weight by itself."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from regard.doctor.remedies.masking import levelled
 
 
 class BiasClip(Remedy):
-    """Bound what a bias adds to the logits of a key."""
+    """Bias-clip: bounds how far a bias lifts a key above the others."""
 
     name = "bias-clip"
     does = (
-        "Lets the bias on the logits lift no key by more than 3 above the median bias of its query, "
-        "twenty times the weight. What it pushes down, as distances do, stays as it is."
+        "Bounds the bias on the logits to 3 above the median bias of its query, which is twenty times "
+        "the weight. Keys that it pushes down, as distance biases do, stay as they are."
     )
     source = "ours: e^3 = 20; the median is over the keys that the query sees"
     moves = frozenset({"sink_weight", "sink_output", "output_alike"})
     changes = (Masked,)
 
     def refuse(self, finding: Finding) -> str | None:
-        """For keys that all look at."""
+        """Refuses findings that are not about a key that all queries attend to."""
         if vitals_of(finding) & self.moves:
             return None
-        return f"bias-clip is for a key that a bias made the winner, and {finding.disease} is none"
+        return f"bias-clip treats a key that a bias favours, and {finding.disease} is about none"
 
     def cannot(self, case: RemedyCase) -> str | None:
-        """There must be a bias of that kind."""
+        """Needs a bias that lifts a key by more than the bound."""
         bias = case.call.seen.bias
         if bias is None:
-            return f"no bias on the logits of {case.site} can be told"
+            return f"{case.site} has no bias on its logits that the doctor can see"
         if bool((levelled(bias) == bias).all()):
-            return f"the bias of {case.site} lifts no key by more than 3: it is not the reason"
+            return f"the bias of {case.site} lifts no key by more than 3, so it is not the cause"
         return None
 
     def apply(self, case: RemedyCase, **_: Any) -> Applied:
-        """At every call."""
+        """Bound the bias at every call."""
         undo, names = put_change(case, "bias_clip", Masked("level"))
         return Applied(
             "the bias lifts no key by more than 3 above its median",

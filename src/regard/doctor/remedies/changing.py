@@ -1,6 +1,7 @@
-"""The mode under which a treated module runs: it counts attention calls and changes those meant.
+"""`Changing`: the mode under which a treated module runs, which changes the calls it is meant for.
 
-Calls are counted within one forward of the module, its children included.
+It counts attention calls within one forward of the module, those of its children included, and applies
+a `Change` when its route and index come up.
 
 Shape legend: `...` leading dims, H query heads, K key heads, Q queries, L keys, D width of a head.
 """
@@ -30,21 +31,22 @@ from regard.problem import Problem
 
 
 class Locates(Protocol):
-    """Wants to know of calls by the route that they had before they were changed."""
+    """What `locate` registers to learn the route that a call had before it was changed."""
 
     def begin_as(self, route: str) -> None:
-        """What comes now is one call of this route."""
+        """The calls until `end_as` make up one call of this route."""
 
     def end_as(self) -> None:
-        """It was."""
+        """The call that `begin_as` announced has ended."""
 
 
-# While a model is run to locate its calls: who does.
+# Filled while `locate` runs a model. A treated call may run by another route (SDPA with a soft cap runs
+# as regard's), and a second treatment has to find it by its own.
 LOCATORS: list[Locates] = []
 
 
 class Changing(TorchFunctionMode):
-    """Counts the calls of one forward pass of a module, and changes those that are meant."""
+    """A mode that counts the calls of one forward of a module and applies the changes meant for them."""
 
     def __init__(self, changes: list[Change]) -> None:
         super().__init__()
@@ -52,12 +54,14 @@ class Changing(TorchFunctionMode):
         self.counts = dict.fromkeys((*ROUTES, "product"), 0)
         self.reconnects = any(change.reconnects for change in changes)
         self.acted = 0
-        self.own = 0  # depth of calls of regard's own, whose engine calls torch's functions
+        # Depth of running calls that are handled already, regard's own among them: their engines call
+        # torch's functions, which must be neither counted nor changed a second time.
+        self.own = 0
 
     def __torch_function__(
         self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None
     ) -> Any:
-        """By name."""
+        """Hand a torch function to its handler in `HANDLERS`, by name."""
         kwargs = {} if kwargs is None else kwargs
         handler = HANDLERS.get(getattr(func, "__name__", ""))
         if handler is None or self.own:
@@ -65,9 +69,10 @@ class Changing(TorchFunctionMode):
         return handler(self, func, args, kwargs)
 
     def at(self, kind: str) -> list[Change]:
-        """The changes of the call that is being made now, which is counted."""
+        """The changes meant for the call that begins now; counts the call."""
         index = self.counts[kind]
         self.counts[kind] = index + 1
+        # A product belongs to the softmax that follows, which counts as the one that acted.
         if kind == "product":
             written = [x for x in self.changes if x.place.route == "softmax"]
             return [x for x in written if x.place.product == index]
@@ -77,7 +82,7 @@ class Changing(TorchFunctionMode):
 
     @contextmanager
     def set_aside(self, route: str) -> Iterator[None]:
-        """Let everything by: the call that is running is known, and replaced by others."""
+        """A context that lets all calls pass: they replace a call of `route`, counted already."""
         self.own += 1
         for locator in LOCATORS:
             locator.begin_as(route)
@@ -88,10 +93,10 @@ class Changing(TorchFunctionMode):
             for locator in LOCATORS:
                 locator.end_as()
 
-    # regard's own attention tells its watchers.
+    # `regard.attention` is no torch function: it reports to `WATCHERS`, of which this mode is one.
 
     def begin_own(self, problem: Problem) -> tuple[Problem, bool | None]:
-        """A call is about to run: it runs with every change at its place."""
+        """The problem to run instead of this one, with every change that is meant for the call."""
         if self.own == 0:
             for change in self.at("regard"):
                 problem = changed_problem(problem, change)
@@ -99,12 +104,12 @@ class Changing(TorchFunctionMode):
         return problem, True
 
     def end_own(self, before: bool | None) -> None:
-        """It has run, or failed."""
+        """A call of regard has run, or failed."""
         self.own -= 1
 
 
 def sdpa(mode: Changing, func: Callable, args: tuple, kwargs: dict) -> Tensor:
-    """Scaled dot product attention of torch; with a soft cap, which it lacks, ours."""
+    """Handler of torch's SDPA; `regard.attention` runs in its place for a soft cap, which SDPA lacks."""
     changes = mode.at("sdpa")
     if not changes:
         return func(*args, **kwargs)
@@ -133,10 +138,11 @@ def capped(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """SDPA with a soft cap, by `regard.attention`; `enable_gqa` goes without saying there."""
+    """SDPA with a soft cap, by `regard.attention`, which groups heads without `enable_gqa`."""
     mask = Mask.causal("top_left") if is_causal else None
     bias = None
     if attn_mask is not None:
+        # SDPA broadcasts a mask of any number of dims; `attention` takes (Q, L) or all dims.
         lead = torch.broadcast_shapes(query.shape[:-2], attn_mask.shape[:-2])
         fits = attn_mask.ndim in (2, query.ndim)
         attn_mask = attn_mask if fits else attn_mask.expand(*lead, *attn_mask.shape[-2:])
@@ -144,6 +150,7 @@ def capped(
             mask = Mask.dense(attn_mask)
         else:
             bias = attn_mask
+    # `attention` always scales by 1/sqrt(d): another scale goes onto the queries.
     usual = query.shape[-1] ** -0.5
     if scale is not None and scale != usual:
         query = query * (scale / usual)
@@ -157,7 +164,7 @@ def capped(
 
 
 def flex(mode: Changing, func: Callable, args: tuple, kwargs: dict) -> Any:
-    """The operator behind torch's `flex_attention`, which is given its tensors first."""
+    """Handler of the operator behind `flex_attention`, whose first arguments are its tensors."""
     changes = [] if passes_by() else mode.at("flex")
     if not changes:
         return func(*args, **kwargs)
@@ -167,9 +174,9 @@ def flex(mode: Changing, func: Callable, args: tuple, kwargs: dict) -> Any:
 
 
 def softmax(mode: Changing, func: Callable, args: tuple, kwargs: dict) -> Tensor:
-    """A softmax written out: its input is the logits, with bias and mask.
+    """Handler of a softmax written out, whose input is the logits with bias and mask.
 
-    All that can be attention are counted.
+    Every softmax that could be attention is counted, as `locate` counts them.
     """
     given = softmax_input(args, kwargs)
     changes = [] if given is None else mode.at("softmax")
@@ -184,9 +191,10 @@ def softmax(mode: Changing, func: Callable, args: tuple, kwargs: dict) -> Tensor
 
 
 def changed_logits(change: Change, logits: Tensor) -> Tensor:
-    """Rate, soft cap and mask on logits; what hides a key goes on hiding it."""
+    """Logits with rate, soft cap or mask applied; hidden keys stay hidden."""
     if change.mask is not None:
         return masked_logits(change.mask, logits)
+    # With a known product `change_sides` has put the rate onto the queries already.
     rate = change.rate() if change.place.product is None else None
     if rate is None and change.softcap is None:
         return logits
@@ -195,17 +203,19 @@ def changed_logits(change: Change, logits: Tensor) -> Tensor:
         heads = heads * by_head(rate, heads)
     if change.softcap is not None:
         heads = change.softcap * torch.tanh(heads / change.softcap)
+    # A mask is part of these logits: a cap of 50 would lift its -inf or -1e9 to -50.
     return torch.where(logits < HIDDEN_LOGIT, logits, heads.reshape(logits.shape))
 
 
 def product(mode: Changing, func: Callable, args: tuple, kwargs: dict) -> Any:
-    """A product of two tensors: of queries (..., Q, D) and keys (..., D, L), where it is meant.
+    """Handler of a product of two tensors: queries (..., Q, D) and keys (..., D, L), where meant.
 
-    In torch's multi-head attention the next one is of weights and values (..., L, V).
+    In torch's multi-head attention the next product is of weights and values (..., L, V).
     """
     changes = mode.at("product")
     if not changes:
         return func(*args, **kwargs)
+    # The two factors come last: `baddbmm` has another tensor before them. Each may be a keyword.
     names = [name for name, x in kwargs.items() if isinstance(x, Tensor)]
     factors = [*args, *(kwargs[name] for name in names)]
     of_torch = changes[0].place.route == "torch"
@@ -213,7 +223,7 @@ def product(mode: Changing, func: Callable, args: tuple, kwargs: dict) -> Any:
         factors[-1] = changed_value(changes, factors[-1])
     else:
         query, key = factors[-2], factors[-1].transpose(-1, -2)
-        # torch scales its queries before the product: a change gets them as it does elsewhere.
+        # torch scales its queries before this product. A change expects them unscaled, as elsewhere.
         before = query.shape[-1] ** 0.5 if of_torch else 1.0
         query, key = changed_sides(changes, query, key, before)
         factors[-2:] = query, key.transpose(-1, -2)
@@ -222,7 +232,7 @@ def product(mode: Changing, func: Callable, args: tuple, kwargs: dict) -> Any:
 
 
 def inside(mode: Changing, func: Callable, args: tuple, kwargs: dict) -> Any:
-    """The whole multi-head attention of torch: go in where it is meant."""
+    """Handler of torch's whole multi-head attention: runs it under `Inside`, where meant."""
     changes = mode.at("torch")
     if not changes:
         return func(*args, **kwargs)
@@ -231,28 +241,31 @@ def inside(mode: Changing, func: Callable, args: tuple, kwargs: dict) -> Any:
 
 
 class Inside(Changing):
-    """Inside `multi_head_attention_forward`: its only SDPA, or its two products and its softmax."""
+    """The mode inside `multi_head_attention_forward`, which runs one SDPA, or two products and a softmax."""
 
     def at(self, kind: str) -> list[Change]:
-        """All changes are meant: once, and at both products."""
+        """All changes, at the first call of a kind and at both products."""
         index = self.counts[kind]
         self.counts[kind] = index + 1
         return self.changes if index < (2 if kind == "product" else 1) else []
 
 
 def detach(mode: Changing, func: Callable, args: tuple, kwargs: dict) -> Any:
-    """What cuts a tensor off from the loss, unless that is passed over."""
+    """Handler of `Tensor.detach`, which does nothing while a change reconnects."""
     return args[0] if mode.reconnects else func(*args, **kwargs)
 
 
 def set_grad_enabled(mode: Changing, func: Callable, args: tuple, kwargs: dict) -> Any:
-    """What `no_grad` calls: switching on is let by, as that is how the state before comes back."""
+    """Handler of what `no_grad` calls; while a change reconnects, gradients are not switched off.
+
+    Switching them on passes, because leaving `no_grad` restores the state that way.
+    """
     off = not (args or tuple(kwargs.values()))[0]
     return None if mode.reconnects and off else func(*args, **kwargs)
 
 
 def unflatten(mode: Changing, func: Callable, args: tuple, kwargs: dict) -> Any:
-    """The compiler cannot trace the method under a mode, but the function it can."""
+    """Handler of `Tensor.unflatten`: under a mode the compiler can trace only the function."""
     return torch.unflatten(*args, **kwargs)
 
 
@@ -273,9 +286,9 @@ HANDLERS: dict[str, Callable[[Changing, Callable, tuple, dict], Any]] = {
 def changed_sides(
     changes: list[Change], query: Tensor, key: Tensor, before: float = 1.0
 ) -> tuple[Tensor, Tensor]:
-    """All changes to query and key, each in its own shape again.
+    """Query and key with all changes applied, in their own shapes.
 
-    `before` is what queries are to be multiplied with for a change, and divided by afterwards.
+    Queries are multiplied by `before` for a change and divided by it afterwards.
     """
     heads = key_heads = changes[0].place.heads
     if query.ndim == key.ndim == 3 and query.shape[0]:  # heads are part of the first dim
@@ -287,12 +300,13 @@ def changed_sides(
             continue
         larger = q * before
         changed, k = change.change_sides(larger, k)
+        # A change that leaves queries alone keeps them bit by bit: no round trip through `before`.
         q = q if changed is larger else changed / before
     return q.reshape(query.shape), k.reshape(key.shape)
 
 
 def changed_value(changes: list[Change], value: Tensor) -> Tensor:
-    """All changes to the values, in their own shape again."""
+    """The values with all changes applied, in their own shape."""
     v = as_heads(value, changes[0].place.key_heads)
     for change in changes:
         v = change.change_value(v)
@@ -300,24 +314,26 @@ def changed_value(changes: list[Change], value: Tensor) -> Tensor:
 
 
 def softcap_of(changes: list[Change]) -> float | None:
-    """The bound on the logits: the last one given."""
+    """The soft cap of the last change that has one, or None."""
     caps = [x.softcap for x in changes if x.softcap is not None]
     return caps[-1] if caps else None
 
 
 def changed_problem(problem: Problem, change: Change) -> Problem:
-    """A call of regard's own with its lowered form, temperature and soft cap changed."""
+    """A call of `regard.attention` with a change applied to its lowered form and options."""
     form, rate = problem.form, change.rate()
     fields: dict[str, Any] = {}
     if isinstance(form, Pairwise) and change.pairwise:
         fields["form"] = form.over(*change.change_sides(form.a, form.b), form.v)
     elif isinstance(form, Pairwise):
+        # Logits are linear in v, so a factor on them goes there.
         if rate is not None:
             v = form.v * rate.to(form.v.dtype).view(-1, 1, 1)
             fields["form"] = form.over(form.a, form.b, v)
     elif form.alpha is None and form.beta is None:
         query, key = change.change_sides(form.phi, form.psi)
         fields["form"] = Inner(query, key, None, None, form.scale)
+    # With terms of query or key alone, scaling phi would not scale the whole logit: the temperature does.
     elif rate is not None:
         given = problem.temperature
         base = given if isinstance(given, Tensor) else form.phi.new_tensor(given)

@@ -1,9 +1,9 @@
-"""Contrast: what values differ by, made as large as what they have in common.
+"""Contrast: amplifies the differences between values until they are as large as their mean.
 
-v' = m + g (v - m), with the mean m over the keys and a gain g for each head, which is learned. The
-weights of a query sum to 1, so that the output is m + g (output - m): the part of it that depends on
-where a head looks is g times as large, and so is the gradient that reaches queries and keys. Where
-no query sees later keys the mean runs over the keys up to each.
+v' = m + g (v - m), with the mean m over the keys and a learned gain g for each head. The weights of a
+query sum to 1, so the output becomes m + g (output - m): the part of it that depends on where a head
+looks is g times as large, and so is the gradient that reaches queries and keys. In causal attention the
+mean of a key runs over the keys up to it, so that nothing of later keys leaks in.
 
 Shape legend: `...` leading dims, B batch, K key heads, L keys, V width of a value.
 """
@@ -19,14 +19,15 @@ from regard.doctor.remedies.base import Applied, NotApplicable, Remedy, RemedyCa
 from regard.doctor.remedies.change import Change, by_head
 from regard.precision import widened
 
-# Rounding leaves a fifth of eps: below this, a tenth of the differences or more would be noise.
+# Rounding has an rms of about eps / 5. If values differ by less than 2 eps, a tenth of the differences or
+# more is noise, which a gain would amplify too.
 TIMES_EPS = 2.0
-# With less to gain the values are not what is wrong.
+# Below this gain the values differ enough, and something else is wrong.
 LEAST_GAIN = 2.0
 
 
 class Contrasted(Change):
-    """Differences between values times `exp(log_gain)` (K,)."""
+    """Values whose differences from their mean are multiplied by `exp(log_gain)` (K,)."""
 
     def __init__(self, key_heads: int, running: bool) -> None:
         super().__init__()
@@ -34,19 +35,19 @@ class Contrasted(Change):
         self.running = running
 
     def change_value(self, value: Tensor) -> Tensor:
-        """About their mean."""
+        """The values, amplified about their mean."""
         work = widened(value)
         mean = mean_of(work, self.running)
         gain = by_head(self.log_gain.exp(), work)
         return (mean + gain * (work - mean)).to(value.dtype)
 
     def arguments(self) -> dict[str, Any]:
-        """Heads and the kind of mean."""
+        """The number of key heads and the kind of mean."""
         return {"key_heads": self.log_gain.shape[0], "running": self.running}
 
 
 def mean_of(value: Tensor, running: bool) -> Tensor:
-    """Of (..., L, V) over all keys, or over those up to each."""
+    """The mean of values (..., L, V) over all keys, or for each key over those up to it."""
     if not running:
         return value.mean(-2, keepdim=True)
     count = torch.arange(1, value.shape[-2] + 1, device=value.device, dtype=value.dtype)
@@ -54,40 +55,39 @@ def mean_of(value: Tensor, running: bool) -> Tensor:
 
 
 class Contrast(Remedy):
-    """Let it matter again where a head looks."""
+    """Contrast: makes the output of a head depend on where it looks again."""
 
     name = "contrast"
     does = (
-        "Multiplies what the values of a head differ by, about their mean over the keys, so that it "
-        "is as large as what they have in common. Then it matters again where a head looks, and "
-        "queries and keys get a gradient. The gain is learned."
+        "Amplifies the differences between the values of a head and their mean over the keys until "
+        "they are as large as the mean. Then it matters again where a head looks, and queries and "
+        "keys get a gradient. The gain is learned."
     )
-    source = (
-        "Wang et al. 2022, which rescale what is not common (arXiv 2203.05962); the gain is ours"
-    )
+    source = "Wang et al. 2022, who rescale what tokens do not share (arXiv 2203.05962); the gain is ours"
     moves = frozenset({"value_alike", "query_grad", "key_grad"})
     changes = (Contrasted,)
 
     def cannot(self, case: RemedyCase) -> str | None:
-        """Values must be within reach."""
+        """Needs values that can be changed."""
         if case.call.seen.value is None or case.place.route == "softmax":
             return f"{case.site} is attention written out, whose values cannot be reached"
         return None
 
     def apply(self, case: RemedyCase, **_: Any) -> Applied:
-        """A gain for each key head."""
+        """Amplify the values, with a gain for each key head."""
+        # `next_share` is measured where a query sees the next key: NaN in all heads means causal.
         running = bool(case.vital("next_share").isnan().all())
         common, varied, noise = sizes(case, running)
         if not bool((varied > noise).all()):
             raise NotApplicable(
-                f"the values of {case.site} differ by no more than rounding: nothing is left that "
-                "could be made larger. Look at what makes them"
+                f"the values of {case.site} differ by no more than rounding: there is nothing left to "
+                "amplify. Look at what computes them"
             )
         gain = common / varied
         if not bool((gain > LEAST_GAIN).any()):
             raise NotApplicable(
-                f"the values of {case.site} differ by as much as they have in common: that is not "
-                "the reason"
+                f"the values of {case.site} differ by about as much as their mean, so they are not "
+                "the cause"
             )
         change = Contrasted(case.place.key_heads, running).to(**case.like())
         with torch.no_grad():
@@ -102,7 +102,7 @@ class Contrast(Remedy):
 
 
 def sizes(case: RemedyCase, running: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Of each key head (K,): what values have in common, what they differ by, and what is noise."""
+    """Rms (K,) of the mean of the values, of their differences from it, and of rounding noise."""
     given = case.call.seen.value
     assert given is not None
     value = given.double()

@@ -1,4 +1,4 @@
-"""Cosine: only the angle between query and key counts."""
+"""Cosine: makes logits depend on the angle between query and key only."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LARGEST_GAIN = 100.0
 
 
 class CosineSides(Change):
-    """Logits `gain cos(q, k)`: unit queries times gain over the scale that the call applies.
+    """Logits `gain cos(q, k)`, from unit vectors and a gain that cancels the scale of the call.
 
     `gain = exp(log_gain)` (H,), at most 100.
     """
@@ -36,23 +36,23 @@ class CosineSides(Change):
         self.scale = scale
 
     def change_sides(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
-        """Unit vectors, the queries times the gain."""
+        """Unit vectors; the queries are multiplied by the gain."""
         gain = self.log_gain.clamp(max=math.log(LARGEST_GAIN)).exp() / self.scale
         return unit(query) * by_head(gain, query), unit(key)
 
     def arguments(self) -> dict[str, Any]:
-        """Heads and the scale of the call."""
+        """The number of heads and the scale of the call."""
         return {"heads": self.log_gain.shape[0], "scale": self.scale}
 
 
 class CosineScore(Remedy):
-    """Take the norms out of the score."""
+    """Cosine: takes the norms of queries and keys out of the logits."""
 
     name = "cosine"
     does = (
         "Makes the logits `gain * cos(query, key)` with a learned gain for each head: no key and no "
-        "query can be loud. The gain begins at the scale times the median norms, which keeps the "
-        "spread of the logits; that of a head that is too sharp at sqrt(d) at most."
+        "query can be loud. The gain starts at the scale times the median norms, which keeps the "
+        "spread of the logits; for a head that is too sharp it starts at sqrt(d) at most."
     )
     source = "Swin V2 (arXiv 2111.09883); QKNorm, Henry et al. 2020 (arXiv 2010.04245)"
     moves = frozenset(
@@ -73,11 +73,11 @@ class CosineScore(Remedy):
     changes = (CosineSides,)
 
     def cannot(self, case: RemedyCase) -> str | None:
-        """Query and key must be within reach."""
+        """Needs a query and key that can be changed."""
         return needs_sides(case)
 
     def apply(self, case: RemedyCase, **_: Any) -> Applied:
-        """A gain for each head."""
+        """Normalise queries and keys, with a gain for each head."""
         query, key = case.sides()
         scale, place = case.call.seen.scale, case.place
         norms = [x.norm(dim=-1).transpose(0, 1).flatten(1).median(-1).values for x in (query, key)]
@@ -85,12 +85,14 @@ class CosineScore(Remedy):
         gain = (abs(scale) * norms[0] * norms[1].repeat_interleave(group)).cpu()
         limited = too_sharp(case.finding)
         if limited:
+            # Cosines of random directions have the standard deviation 1/sqrt(d): a gain of sqrt(d)
+            # gives logits of variance 1.
             gain = for_heads(case, gain.clamp(max=query.shape[-1] ** 0.5), gain)
         change = CosineSides(place.heads, scale).to(**case.like())
         with torch.no_grad():
             change.log_gain.copy_(gain.clamp(1e-3, LARGEST_GAIN).log())
         undo, names = put_change(case, "cosine", change)
         keeps = "as far as the queries, and the keys, of a head have one norm"
-        keeps += "; sick heads begin at a gain of sqrt(d) at most" if limited else ""
+        keeps += "; sick heads start at a gain of sqrt(d) at most" if limited else ""
         text = f"cosine with gains from {float(gain.min()):.3g} to {float(gain.max()):.3g}"
         return Applied(text, keeps, undo, names)

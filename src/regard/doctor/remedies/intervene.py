@@ -1,12 +1,12 @@
-"""Change one attention call of a live model, or one module around it, whatever they are.
+"""Put a `Change` at an attention call of a live model, or at a whole module, and take it away.
 
-`put(model, place, name, change)` registers a `Change`, a module, below the module that attends: its
-parameters move, cast, train and save with the model. The module's class becomes a subclass of
-itself whose forward runs under a mode that knows which call is meant; everything else goes by
-untouched. It stays without any doctor, and through copies, pickles, compilers and checkpoints.
+`put(model, place, name, change)` registers the change, itself a module, below the module that attends:
+its parameters move, cast, train and save with the model. The class of that module becomes a subclass
+whose forward runs under the mode `Changing`, which changes the call that is meant and nothing else. The
+change works without a doctor, and survives copies, pickles, compilers and checkpoints.
 
-A checkpoint that begins inside that forward computes again without the change, which torch notices
-and refuses.
+One limit: an activation checkpoint that begins inside that forward is recomputed without the change.
+torch notices the difference and raises.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ __all__ = [
     "take_away",
 ]
 
-# Under this name a module holds its changes.
+# The child of a treated module that holds its changes; part of the keys of a state dict.
 HOLDER = "regard_changes"
-# Marks an encoder of torch that made nested tensors before something inside was treated.
+# Set on an encoder of torch that used nested tensors before a module inside it was treated.
 WAS_NESTED = "_regard_was_nested"
 NOT_MADE = (
-    "the treatment {0} of a {1} did not act: the attention call that it was made for was not made. "
-    "If the model attends in another way now, undo the treatment and treat it anew"
+    "the treatment {0} of a {1} did not act: the attention call it is meant for did not happen. If "
+    "the model computes attention in another way now, undo the treatment and treat it again"
 )
 
 
 def treated_forward(base: type[nn.Module], module: nn.Module, args: tuple, kwargs: dict) -> Any:
-    """The forward of a module with changes."""
+    """The output of a module with its changes applied."""
     held: Any = module._modules.get(HOLDER)
     if held is None:
         return base.forward(module, *args, **kwargs)
@@ -58,9 +58,10 @@ def treated_forward(base: type[nn.Module], module: nn.Module, args: tuple, kwarg
     for change in around:
         args, kwargs = change.before(args, kwargs)
     forward = base.forward
-    if mode.reconnects and "torch._dynamo" in sys.modules:  # no_grad is part of compiled code
+    # The compiler would trace no_grad into the graph, where the mode cannot pass over it.
+    if mode.reconnects and "torch._dynamo" in sys.modules:
         forward = torch.compiler.disable(forward)
-    # First of all: who else watches sees what becomes of the call.
+    # First in the list, so that a watching doctor sees calls of regard as they are after the change.
     WATCHERS.insert(0, mode)
     try:
         with mode:
@@ -77,14 +78,19 @@ def treated_forward(base: type[nn.Module], module: nn.Module, args: tuple, kwarg
 
 @functools.cache
 def treated(base: type[nn.Module]) -> type[nn.Module]:
-    """A subclass, the same to the eye, whose forward runs under the changes it holds."""
+    """A subclass of `base` under the same name, whose forward applies the changes it holds.
+
+    Cached: each class has one such subclass, so that treated modules of a model share a type, which
+    compilers guard on.
+    """
 
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         return treated_forward(base, self, args, kwargs)
 
+    # A pickle looks a class up by name and would find `base`, so it names `rebuild` in its place.
     def reduce(self: nn.Module, protocol: Any) -> Any:
         function, given, *state = base.__reduce_ex__(self, protocol)
-        if function is copyreg.__newobj__:  # type: ignore[attr-defined] # what object gives
+        if function is copyreg.__newobj__:  # type: ignore[attr-defined] # the default of `object`
             return (rebuild, (base,), *state)
         return (function, given, *state)
 
@@ -94,17 +100,20 @@ def treated(base: type[nn.Module]) -> type[nn.Module]:
 
 
 def rebuild(base: type[nn.Module]) -> nn.Module:
-    """An empty module with changes, for copies and pickles."""
+    """An uninitialised module of the treated class, for copies and pickles to fill."""
     made = treated(base)
     return made.__new__(made)
 
 
 def stay_off_the_fast_path(module: nn.Module, inputs: tuple) -> None:
-    """A hook that does nothing: where one is, torch's encoder layer calls its attention module."""
+    """A hook that does nothing: with any hook, torch's encoder layer does not take its fused path.
+
+    The fused path reads the weights and never calls the attention module.
+    """
 
 
 def put(model: nn.Module, place: ChangePlace, name: str, change: Change) -> str:
-    """Let `change` act at a place; gives the name under which the module holds it."""
+    """Put a change at a place; returns the name under which the module holds it."""
     module = module_at(model, place.module)
     held = module._modules.get(HOLDER)
     if held is None:
@@ -112,6 +121,7 @@ def put(model: nn.Module, place: ChangePlace, name: str, change: Change) -> str:
         module.__class__ = treated(type(module))
         module.add_module(HOLDER, held)
         module.register_forward_pre_hook(stay_off_the_fast_path)
+        # Only the fused path takes the nested tensors that an encoder makes of padded batches.
         for encoder in encoders_around(model, module):
             if encoder.use_nested_tensor:
                 encoder.use_nested_tensor = False
@@ -125,7 +135,10 @@ def put(model: nn.Module, place: ChangePlace, name: str, change: Change) -> str:
 
 
 def take_away(model: nn.Module, module: nn.Module, key: str) -> None:
-    """Undo `put`: after the last one the module is as it was, even if it left the model since."""
+    """Undo `put`; without further changes the module gets its own class back.
+
+    The module is given itself, because it may have left the model since.
+    """
     held = module._modules.get(HOLDER)
     assert isinstance(held, nn.ModuleDict)
     del held[key]
@@ -143,14 +156,14 @@ def take_away(model: nn.Module, module: nn.Module, key: str) -> None:
 
 
 def encoders_around(model: nn.Module, module: nn.Module) -> Iterator[nn.TransformerEncoder]:
-    """Torch's encoders that hold a module: off the fast path it takes no nested tensors."""
+    """The encoders of torch that contain a module."""
     for encoder in model.modules():
         if isinstance(encoder, nn.TransformerEncoder) and module in set(encoder.modules()):
             yield encoder
 
 
 def module_at(model: nn.Module, path: str) -> nn.Module:
-    """The module of a path as the doctor names it; TorchScript has none, and cannot be changed."""
+    """The module of a path as the doctor names it; inside TorchScript there is none to change."""
     for name, module in named_modules(model):
         if name == path:
             return module
@@ -158,7 +171,7 @@ def module_at(model: nn.Module, path: str) -> nn.Module:
 
 
 def changes_in(model: nn.Module) -> Iterator[tuple[str, Change]]:
-    """All changes of a model, by the names under which their modules hold them."""
+    """All changes in a model, each with the name under which its module holds it."""
     for _, module in named_modules(model):
         held = module._modules.get(HOLDER)
         if held is not None:
@@ -166,7 +179,7 @@ def changes_in(model: nn.Module) -> Iterator[tuple[str, Change]]:
 
 
 def describe_changes(model: nn.Module) -> list[dict[str, Any]]:
-    """Plain JSON that `put_again` builds the changes from."""
+    """The changes in a model as plain JSON, from which `put_again` rebuilds them."""
     return [
         {
             "change": type(change).__name__,

@@ -1,4 +1,4 @@
-"""Key-clip: no key longer than three times the median."""
+"""Key-clip: shortens keys that are longer than three times the median key."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from regard.doctor.remedies.base import Applied, Remedy, RemedyCase, needs_sides
 from regard.doctor.remedies.change import Change, by_head
 from regard.precision import widened
 
+# At ten times the median norm a key takes 25% of the queries; clipped to three times it takes 1% (d=64).
 TIMES = 3.0
 
 
 class ClippedKeySides(Change):
-    """Keys shortened to `max_norm` (K,) where they are longer; all others bit by bit as they are."""
+    """Keys shortened to `max_norm` (K,) if they are longer; all others stay bit-identical."""
 
     max_norm: Tensor
 
@@ -25,10 +26,10 @@ class ClippedKeySides(Change):
         self.register_buffer("max_norm", torch.full((key_heads,), torch.inf))
 
     def change_sides(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
-        """The keys alone."""
+        """The query as it is, and the keys clipped."""
         work = widened(key)
         limit = by_head(self.max_norm, work)
-        # Scaled by the largest entry, so that squares do not overflow.
+        # Divide by the largest entry first, so that squares do not overflow.
         peak = work.detach().abs().amax(-1, keepdim=True).clamp(min=1)
         norm = peak * torch.linalg.vector_norm(work / peak, dim=-1, keepdim=True)
         short = norm <= limit
@@ -36,28 +37,29 @@ class ClippedKeySides(Change):
         return query, (work * factor).to(key.dtype)
 
     def arguments(self) -> dict[str, Any]:
-        """How many heads."""
+        """The number of key heads."""
         return {"key_heads": self.max_norm.shape[0]}
 
 
 class KeyClip(Remedy):
-    """Bound the norms of the keys."""
+    """Key-clip: bounds the norms of the keys."""
 
     name = "key-clip"
     does = (
-        "Shortens keys that are longer than three times the median key of their head, measured on "
-        "the batch and fixed. Shorter keys, and outputs that use no other, stay bit-identical."
+        "Shortens keys that are longer than three times the median key of their head. The limit is "
+        "measured on the batch and then fixed. Shorter keys, and outputs that see only those, stay "
+        "bit-identical."
     )
     source = "ours: at ten times the norm a key keeps 1% of the queries in place of 25% (d=64)"
     moves = frozenset({"key_spread", "c50", "key_norm", "logit_bound"})
     changes = (ClippedKeySides,)
 
     def cannot(self, case: RemedyCase) -> str | None:
-        """Query and key must be within reach."""
+        """Needs a query and key that can be changed."""
         return needs_sides(case)
 
     def apply(self, case: RemedyCase, *, times: float = TIMES, **_: Any) -> Applied:
-        """A fixed limit for each key head."""
+        """Clip keys at a fixed limit for each key head."""
         check_positive(times=times)
         key = case.sides()[1]
         norms = key.norm(dim=-1).transpose(0, 1).flatten(1)
@@ -68,7 +70,7 @@ class KeyClip(Remedy):
         undo, names = put_change(case, "key_clip", change)
         return Applied(
             f"keys clipped at {times:g} times the median norm: {shortened} of {norms.numel()} keys",
-            "exactly for keys within the limit; queries that saw a clipped key see others",
+            "exactly for keys within the limit; queries that saw a clipped key now see others more",
             undo,
             names,
         )

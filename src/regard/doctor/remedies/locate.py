@@ -1,4 +1,4 @@
-"""Find an attention call in a model: run it once and count, as `Changing` will.
+"""`locate`: find the attention calls of a model by running it once and counting as `Changing` will.
 
 Shape legend: B batch, H query heads, K key heads, Q queries, L keys, D width of a head.
 """
@@ -37,6 +37,7 @@ from regard.forms import Inner
 from regard.observed import WATCHERS
 
 Counts = dict[str, int]
+# Functions of torch that are counted under their name alone; softmax depends on its arguments.
 KINDS = {
     "scaled_dot_product_attention": "sdpa",
     "flex_attention": "flex",
@@ -46,14 +47,14 @@ KINDS = {
 
 @dataclass(frozen=True)
 class LocatedCall:
-    """One attention call, where it is and what it was made of.
+    """One attention call: its place and its tensors.
 
     Attributes:
-        place: where.
-        seen: the call itself; for attention written out its query and key are here too, where the
-            product of the two was seen, and its logits; `scale` belongs to them.
-        again: how many calls of the place there are in a step, where the module runs several times.
-        own_terms: whether a score of regard's has terms of query or key alone.
+        place: where it is.
+        seen: its tensors. Attention written out has its logits here, and query, key and `scale` too
+            if their product was seen.
+        again: number of calls at this place in a step, where the module runs several times.
+        own_terms: whether a score of regard has terms of query or key alone.
     """
 
     place: ChangePlace
@@ -66,11 +67,11 @@ def locate(model: nn.Module, batch: Any, site: str | None = None) -> dict[str, L
     """The attention calls of a model by the doctor's names, from one run on a batch.
 
     Args:
-        model: is as before afterwards.
+        model: the model, which is left unchanged.
         batch: a tensor, or a tuple or dict of all arguments.
-        site: keep the tensors of this call alone; None for all.
+        site: keep only the tensors of this call; None keeps all.
     """
-    # With gradients: what is computed of parameters is told from constants by them.
+    # With gradients, because `requires_grad` tells what comes from parameters from constants.
     try:
         with torch.enable_grad():
             return located(model, batch, site)
@@ -80,7 +81,7 @@ def locate(model: nn.Module, batch: Any, site: str | None = None) -> dict[str, L
 
 
 def located(model: nn.Module, batch: Any, site: str | None) -> dict[str, LocatedCall]:
-    """The same, with gradients or without."""
+    """`locate` with gradients on or off as they are."""
     locator = Locator(model, site)
     mode = Counting(locator)
     locator.hook()
@@ -100,7 +101,7 @@ def located(model: nn.Module, batch: Any, site: str | None) -> dict[str, Located
 
 @contextmanager
 def unseen() -> Iterator[None]:
-    """Doctors that are watching get no step of this."""
+    """A context in which watching doctors write to a chart that is thrown away."""
     with ExitStack() as undo:
         for watcher in WATCHERS:
             if isinstance(watcher, Capture):
@@ -109,14 +110,14 @@ def unseen() -> Iterator[None]:
 
 
 class Counting(Mode):
-    """The doctor's mode, with all calls counted that `Changing` counts."""
+    """The doctor's mode, which also counts every call that `Changing` counts."""
 
-    capture: Locator  # type: ignore[assignment] # made with one
+    capture: Locator  # type: ignore[assignment] # `located` constructs it with one
 
     def __torch_function__(
         self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None
     ) -> Any:
-        """Count, then look."""
+        """Count the call, then let the doctor's mode see it."""
         name, capture = getattr(func, "__name__", ""), self.capture
         if name == "multi_head_attention_forward" and capture.looking():
             capture.begin_as("torch")
@@ -137,44 +138,45 @@ class Counting(Mode):
 
 
 class Locator(Capture):
-    """A capture that notes where each call is, and measures nothing."""
+    """A capture that records the place of each call and measures nothing."""
 
     def __init__(self, model: nn.Module, site: str | None) -> None:
         super().__init__(model, Chart())
         self.site = site
         self.counts: Counts = dict.fromkeys((*ROUTES, "product"), 0)
-        self.running: list[str] = []  # routes of calls that are made of others: the first counts
-        self.before: list[Counts] = []  # counts at the begin of each running module
+        # Routes of running calls that consist of other calls; only the outermost is counted.
+        self.running: list[str] = []
+        self.before: list[Counts] = []  # counts when each running module began
         self.follower = Noting(self)
         self.own_terms = False
         self.found: dict[str, tuple[ChangePlace, Seen, bool]] = {}
 
     def enter(self, place: WatchedModule, training: bool) -> None:
-        """A module begins."""
+        """Note the counts at which a module begins."""
         super().enter(place, training)
         self.before = [*self.before[: len(self.stack) - 1], dict(self.counts)]
 
     def count(self, kind: str) -> None:
-        """One more of these, unless it is part of one."""
+        """Count a call of this kind, unless it is part of another call."""
         if not self.running:
             self.counts[kind] += 1
 
     def begin_as(self, route: str) -> None:
-        """What comes now is one call of this route."""
+        """Count one call of this route; the calls until `end_as` are parts of it."""
         self.count(route)
         self.running.append(route)
 
     def end_as(self) -> None:
-        """It was."""
+        """The call of `begin_as` has ended."""
         self.running.pop()
 
     def here(self) -> Counts:
-        """Of each kind, the index of the last call within the module that runs now."""
+        """For each kind, the index of the last call within the innermost running module."""
         before = self.before[len(self.stack) - 1]
         return {kind: n - before[kind] - 1 for kind, n in self.counts.items()}
 
     def begin_own(self, problem: Any) -> tuple[Any, bool | None]:
-        """A call of regard's own."""
+        """Count a call of `regard.attention`, and note whether its score has terms of one side."""
         if self.looking():
             self.count("regard")
             form = problem.form
@@ -185,7 +187,7 @@ class Locator(Capture):
     def show(
         self, route: str, seen: Seen, sides: dict[str, Tensor], scale: float | None = None
     ) -> None:
-        """Note the call."""
+        """Record the place and the tensors of a call."""
         running = self.stack[-1]
         site = self.chart.site_of(running.name, route)
         if site is None:
@@ -202,7 +204,7 @@ class Locator(Capture):
         if whole == "sdpa":
             route, index = "sdpa", here["sdpa"]
         elif whole == "torch":
-            # Asked for weights torch scales its queries before; here as SDPA has them.
+            # With need_weights torch scales queries before the product; undo that, as SDPA has them.
             if route == "softmax" and seen.query is not None:
                 root = seen.query.shape[-1] ** 0.5
                 seen = seen._replace(query=seen.query * root, scale=seen.scale / root)
@@ -221,7 +223,7 @@ class Locator(Capture):
         self.found[site.name] = (place, kept, route == "regard" and self.own_terms)
 
     def calls(self) -> dict[str, LocatedCall]:
-        """What was found."""
+        """The calls that were recorded, by the doctor's names."""
         places = [place for place, *_ in self.found.values()]
         return {
             name: LocatedCall(place, seen, places.count(place), own_terms)
@@ -230,10 +232,11 @@ class Locator(Capture):
 
 
 class Noting(Follower):
-    """A follower that notes which softmax and which product a call was made of.
+    """A follower that records which softmax and which product a call consists of.
 
     Attributes:
-        last: of the last call: index of its softmax, and index and factors of its product or None.
+        last: for the last call, the index of its softmax, the index of its product, and the two
+            factors; the last two are None if the product is unknown.
     """
 
     def __init__(self, locator: Locator) -> None:
@@ -244,11 +247,12 @@ class Noting(Follower):
         self.last: tuple[int, int | None, tuple[Tensor, Tensor] | None] = (0, None, None)
 
     def softmax(self, args: Sequence, kwargs: dict, out: Tensor, depth: int) -> None:
-        """Note its index, and how many products lead to it."""
+        """Record the index of a softmax, and how many products its input comes from."""
         given = softmax_input(args, kwargs)
         if given is None:
             return
         leading = {id(x.query) for x in self.products if same(x.result, given[0])}
+        # The follower decides what it tracks; an entry at the end that was not there before is new.
         before = len(self.weights), self.weights[-1] if self.weights else None
         super().softmax(args, kwargs, out, depth)
         if self.weights and (len(self.weights), self.weights[-1]) != before:
@@ -258,7 +262,7 @@ class Noting(Follower):
     def product(
         self, name: str, args: Sequence, kwargs: dict, out: Tensor, depth: int
     ) -> Found | None:
-        """Note its index."""
+        """Record the index of a product that the follower tracks."""
         found = super().product(name, args, kwargs, out, depth)
         if found is None and self.products and same(self.products[-1].result, out):
             entry: Product = self.products[-1]
@@ -269,26 +273,28 @@ class Noting(Follower):
         noted = [x for x in self.softmaxes if x[0] is entry.logits]
         index, leading = noted[-1][1:] if noted else (0, 0)
         product, sides = None, None
+        # Query and key are known only if one product leads to the softmax, with queries on its left:
+        # logits summed from two products (content and positions) have no single query and key.
         if entry.sides is not None and leading == 1 and not entry.flipped:
             query, key = entry.sides
             indices = [i for q, k, i in self.made if q is query and k is key]
-            # Columns that were joined to the logits, as sinks are, have no key.
+            # Extra columns of the logits, such as sinks, have no key: the numbers of keys differ then.
             if indices and key.shape[-1] == entry.logits.shape[-1]:
                 product, sides = indices[-1], entry.sides
         self.last = (index, product, sides)
         return super()._found(entry, value, factor)
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Forget all products and softmaxes."""
         super().clear()
         self.softmaxes, self.made = [], []
 
 
 def without_copies(seen: Seen) -> Seen:
-    """The call with each key head once, where a model repeats them for the heads that share them.
+    """The call with each key head once, if the model repeats key heads for query heads that share them.
 
-    Models do so in some calls and not in others: with a mask, without a cache. Where queries are
-    the same too, the heads are copies and no group.
+    Some models repeat them only in some calls, for example with a mask or without a cache. If the
+    queries are equal too, the heads are copies of one another and not a group.
     """
     query, key = seen.query, seen.key
     if query is None or key is None or key.shape[1] != query.shape[1]:
@@ -296,6 +302,7 @@ def without_copies(seen: Seen) -> Seen:
     heads = key.shape[1]
     if heads > 1 and torch.equal(query[:, 0], query[:, 1]):
         return seen
+    # The largest group first: keys that repeat eight times also repeat twice.
     for group in range(heads, 1, -1):
         if heads % group == 0:
             once = key[:, ::group]
@@ -305,10 +312,10 @@ def without_copies(seen: Seen) -> Seen:
 
 
 def with_sides(seen: Seen, query: Tensor, key: Tensor, heads: int) -> Seen:
-    """The call with the query (..., Q, D) and key (..., D, L) that its logits were made of.
+    """The call with the query (..., Q, D) and key (..., D, L) that its logits come from.
 
-    The scale is the least-squares factor between their product and the visible logits' variation,
-    which is theirs but for a bias that was added.
+    The scale is the least-squares factor from their product to the visible logits, both centred over
+    the keys of a query. A bias added to the logits makes it approximate.
     """
     q = as_heads(query.detach(), heads)
     k = as_heads(key.detach().transpose(-1, -2), heads)
@@ -327,7 +334,7 @@ def with_sides(seen: Seen, query: Tensor, key: Tensor, heads: int) -> Seen:
 
 
 def sides_of(call: LocatedCall) -> tuple[Tensor, Tensor]:
-    """Query and key of a call, fp32 at least."""
+    """Query and key of a call in fp32 or wider; a and b of a pairwise score."""
     form = call.seen.pairwise
     query, key = (call.seen.query, call.seen.key) if form is None else (form.a, form.b)
     assert query is not None and key is not None

@@ -1,4 +1,4 @@
-"""Mask: put the mask of one call right."""
+"""Mask: correct the mask of one call."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from regard.doctor.remedies.locate import locate
 from regard.doctor.remedies.masking import KINDS
 from regard.doctor.vitals.logits import HIDDEN_LOGIT
 
-# What each disease of masks asks for.
+# The kind of change (`masking.py`) that each disease of masks needs.
 FOR = {"missing-mask": "causal", "inverted-mask": "invert", "masked-rows": "fill"}
 DONE = {
     "causal": "no query sees a later key",
@@ -30,7 +30,7 @@ DONE = {
 
 
 class Masked(Change):
-    """Another mask."""
+    """A call with its mask changed in one of the ways of `masking.py`."""
 
     def __init__(self, kind: str) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class Masked(Change):
         self.mask = kind
 
     def arguments(self) -> dict[str, Any]:
-        """What is done."""
+        """The kind of change."""
         return {"kind": self.mask}
 
 
@@ -47,27 +47,27 @@ class MaskRemedy(Remedy):
 
     name = "mask"
     does = (
-        "Puts the mask of the call right until the code does: causal where it is missing, inverted "
-        "where it is the wrong way round (SDPA attends where True, nn.MultiheadAttention ignores "
-        "there: write ~mask), and open for queries that see no key. In transformers register a mask "
-        "function with an attention function: AttentionMaskInterface.register(name, sdpa_mask)."
+        "Corrects the mask of the call until the code does: adds a missing causal mask, inverts one "
+        "of the wrong polarity (SDPA attends where True, nn.MultiheadAttention ignores there: write "
+        "~mask), and lets queries that see no key see all. In transformers, register a mask function "
+        "with an attention function: AttentionMaskInterface.register(name, sdpa_mask)."
     )
     source = "torch's documentation; transformers PR 45811; measured: outputs move by 0.35"
     moves = frozenset({"masked_rows", "visible_share", "next_share", "previous_share"})
     changes = (Masked,)
 
     def refuse(self, finding: Finding) -> str | None:
-        """For masks alone."""
+        """Refuses all but diseases of masks."""
         if finding.disease in FOR:
             return None
-        return f"mask is for {', '.join(FOR)}, and {finding.disease} is no disease of masks"
+        return f"mask treats {', '.join(FOR)}, and {finding.disease} is not a disease of masks"
 
     def cannot(self, case: RemedyCase) -> str | None:
-        """Nothing is in the way of all kinds."""
+        """None: what stands in the way depends on the kind, which `apply` gets."""
         return None
 
     def apply(self, case: RemedyCase, *, kind: str | None = None, **_: Any) -> Applied:
-        """One rule for all heads of the call."""
+        """Apply one kind of change to the mask of all heads."""
         kind = FOR[case.finding.disease] if kind is None else kind
         check_one_of("kind", kind, DONE)
         reason = out_of_reach(case, kind)
@@ -81,9 +81,10 @@ class MaskRemedy(Remedy):
 
 
 def fill(case: RemedyCase) -> Applied:
-    """Here and at all later calls of this kind: layers are given the same mask.
+    """Fill at this call and at all later calls by the same kind of module.
 
-    Whether they have such queries too is not asked: NaN that came before hides it.
+    Layers usually get the same mask. Whether a later one also has queries without a key cannot be
+    measured, because the NaN of this call reaches it.
     """
     calls = locate(case.model, case.batch, case.site)
     later = [calls[site].place for site in list(calls)[list(calls).index(case.site) :]]
@@ -98,12 +99,14 @@ def fill(case: RemedyCase) -> Applied:
 
 
 def out_of_reach(case: RemedyCase, kind: str) -> str | None:
-    """Why this cannot be done to the mask of the call, or None."""
+    """Why this kind of change cannot be made to the mask of the call, or None."""
     seen, route = case.call.seen, case.place.route
-    if kind == "causal" or route == "flex":  # of FlexAttention `put_change` says why not
+    if (
+        kind == "causal" or route == "flex"
+    ):  # `put_change` refuses FlexAttention with its own reason
         return None
     if route == "regard":
-        return f"{case.site} is regard's own: turn its Mask round where it is made"
+        return f"{case.site} is a call of regard: invert its Mask where it is created"
     if kind == "fill" and route == "softmax":
         return None
     if route == "softmax":
@@ -115,7 +118,7 @@ def out_of_reach(case: RemedyCase, kind: str) -> str | None:
         and seen.bias is not None
         and bool(((seen.bias > HIDDEN_LOGIT) & (seen.bias != 0)).any())
     ):
-        return f"the mask of {case.site} holds a bias too, which cannot be turned round"
+        return f"the mask of {case.site} also holds a bias, which cannot be inverted"
     if kind == "invert" and seen.logits is not None:
-        return f"{case.site} is asked for its weights, and its mask is part of its logits then"
+        return f"{case.site} runs with need_weights=True, where its mask is part of its logits"
     return None

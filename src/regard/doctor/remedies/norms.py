@@ -1,9 +1,9 @@
-"""QK-norm: queries and keys of each head with one length, and a gain to learn.
+"""QK-norm: normalises the queries and keys of each head, with a learned gain.
 
-q' = g_q q / rms(q), k' = g_k k / rms(k), for each head; "layer" takes the mean off first.
+q' = g_q q / rms(q), k' = g_k k / rms(k), for each head; "layer" subtracts the mean first.
 
-The gain is one number for each head, not one for each dim: it acts after rotary positions, which a
-gain for each dim would bend.
+The gain is one number for each head, not one for each dim: it acts after rotary positions, which
+rotate pairs of dims, and different gains within a pair would distort the angle.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ KINDS = ("rms", "layer")
 
 
 class NormedSides(Change):
-    """Query and key normed, times `query_gain` (H,) and `key_gain` (K,)."""
+    """Normalised query and key, times `query_gain` (H,) and `key_gain` (K,)."""
 
     def __init__(self, heads: int, key_heads: int, norm: str = "rms") -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class NormedSides(Change):
         self.norm = norm
 
     def change_sides(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
-        """Both normed."""
+        """Query and key, normalised."""
         return self._normed(query, self.query_gain), self._normed(key, self.key_gain)
 
     def _normed(self, x: Tensor, gain: Tensor) -> Tensor:
@@ -53,19 +53,19 @@ class NormedSides(Change):
         return (work / rms * by_head(gain, work)).to(x.dtype)
 
     def arguments(self) -> dict[str, Any]:
-        """Heads of both sides and the kind of norm."""
+        """The numbers of heads and the kind of norm."""
         heads, key_heads = self.query_gain.shape[0], self.key_gain.shape[0]
         return {"heads": heads, "key_heads": key_heads, "norm": self.norm}
 
 
 class QKNorm(Remedy):
-    """Norm queries and keys."""
+    """QK-norm: normalises queries and keys."""
 
     name = "qk-norm"
     does = (
-        "Norms the queries and keys of each head, with a learned gain, so that logits cannot grow "
-        "with them. Gains begin at the median size that the head has; those of a head that is too "
-        "sharp at no more than gives logits of variance 1."
+        "Normalises the queries and keys of each head, with a learned gain, so that logits cannot "
+        "grow with their norms. Gains start at the median size of the head; for a head that is too "
+        "sharp they start no higher than gives logits of variance 1."
     )
     source = "ViT-22B (arXiv 2302.05442); Wortsman et al. 2023 (arXiv 2309.14322); Qwen3, Gemma 3"
     moves = frozenset(
@@ -88,13 +88,13 @@ class QKNorm(Remedy):
     changes = (NormedSides,)
 
     def cannot(self, case: RemedyCase) -> str | None:
-        """Query and key must be within reach."""
+        """Needs a query and key that can be changed."""
         return needs_sides(case)
 
     def apply(
         self, case: RemedyCase, *, norm: str = "rms", keep: bool = False, **_: Any
     ) -> Applied:
-        """Two gains for each head; `keep` starts sharp heads where they are, too."""
+        """Add the norms with two gains for each head; `keep` does not soften sharp heads."""
         place = case.place
         change = NormedSides(place.heads, place.key_heads, norm).to(**case.like())
         on_query, on_key = start_gains(case, norm)
@@ -109,12 +109,12 @@ class QKNorm(Remedy):
         if limited:
             keeps += f"; {named(case.heads)} softened to logits of variance 1"
         return Applied(
-            f"{norm} norm on queries and keys of {place.heads} heads", keeps, undo, names
+            f"{norm} norm on the queries and keys of {place.heads} heads", keeps, undo, names
         )
 
 
 def start_gains(case: RemedyCase, norm: str) -> tuple[Tensor, Tensor]:
-    """The median size of the queries (H,) and keys (K,) of each head."""
+    """The median rms of the queries (H,) and keys (K,) of each head."""
 
     def size(x: Tensor) -> Tensor:
         x = x - x.mean(-1, keepdim=True) if norm == "layer" else x
@@ -125,10 +125,10 @@ def start_gains(case: RemedyCase, norm: str) -> tuple[Tensor, Tensor]:
 
 
 def limited_gains(case: RemedyCase, on_query: Tensor, on_key: Tensor) -> tuple[Tensor, Tensor]:
-    """Smaller gains for sick heads whose logits would vary by more than 1.
+    """The gains, lowered for sick heads whose logits would have a variance above 1.
 
-    Logits of random directions have the standard deviation `scale g_q g_k sqrt(d)`. Shared keys
-    stay: their other heads are healthy.
+    Logits of random directions have the standard deviation `scale g_q g_k sqrt(d)`. Gains of keys
+    that heads share stay, because the other heads may be healthy.
     """
     root = case.sides()[0].shape[-1] ** 0.5
     group = case.place.heads // case.place.key_heads

@@ -1,8 +1,8 @@
-"""Find the weights that make the queries and keys of a module, head by head.
+"""Find the weights that project to the queries and keys of a module, head by head.
 
-What is found by name is not trusted: `scale_rows` changes the weights and looks whether the call's
-query and key were scaled as wanted, so that a norm, a bias or another layout behind a known name is
-noticed and the weights are put back.
+Names alone are not trusted. `scale_rows` changes the weights and checks that query and key of the call
+scale as wanted. If they do not, because of a norm, a bias or another layout behind a known name, the
+weights are restored.
 
 Shape legend: H query heads, K key heads, D width of a head.
 """
@@ -20,9 +20,10 @@ from regard.doctor.remedies.undoing import undone_by_error
 from regard.nn.multihead import MultiheadAttention
 from regard.scores import Projected, Score
 
-# Gives query and key of the call as they are now.
+# Returns query and key of the call in the model as it is now.
 Look = Callable[[], tuple[Tensor, Tensor]]
 
+# Names of the projections in models in use: separate ones for query and key, and fused ones.
 PAIRS = (
     ("q_proj", "k_proj"),
     ("query", "key"),
@@ -51,13 +52,13 @@ FUSED = (
 
 
 class HeadSlices(NamedTuple):
-    """Outputs of a linear map, head by head: slices along `dim` of a weight or bias.
+    """The outputs of a linear map, head by head: slices along `dim` of a weight or bias.
 
     Attributes:
         parameter: the whole parameter.
-        dim: the one of the outputs.
-        heads: for each head, where its outputs begin.
-        width: how many each has.
+        dim: the dim of the outputs.
+        heads: index of the first output of each head.
+        width: number of outputs of a head.
     """
 
     parameter: nn.Parameter
@@ -66,19 +67,19 @@ class HeadSlices(NamedTuple):
     width: int
 
     def of(self, head: int) -> Tensor:
-        """The outputs of a head, a view."""
+        """The outputs of a head, as a view."""
         return self.parameter.narrow(self.dim, self.heads[head], self.width)
 
 
 class QueryKeySlices(NamedTuple):
-    """All that makes the queries, and all that makes the keys, of H and K heads."""
+    """The parameters that project to the queries of H heads, and to the keys of K heads."""
 
     query: tuple[HeadSlices, ...]
     key: tuple[HeadSlices, ...]
 
 
 def candidates(module: nn.Module, call: LocatedCall) -> Iterator[QueryKeySlices]:
-    """What the projections of a module may be, the likeliest first."""
+    """The parameters that may be the projections of a module, likeliest first."""
     heads, key_heads = call.place.heads, call.place.key_heads
     score = getattr(module, "score", None)
     if isinstance(score, Score):
@@ -106,18 +107,18 @@ def scale_rows(
     on_key: Tensor,
     look: Look,
 ) -> Callable[[], None] | None:
-    """Multiply what makes the queries of each head by `on_query` (H,), the keys by `on_key` (K,).
+    """Multiply the weights of the queries of each head by `on_query` (H,), of the keys by `on_key` (K,).
 
     Args:
-        module: whose weights.
-        call: the call before.
-        on_query: see above.
-        on_key: see above.
-        look: gives the query and key of the call as it is now.
+        module: the module that has the weights.
+        call: the call before the change.
+        on_query: factors of the query heads.
+        on_key: factors of the key heads.
+        look: returns query and key of the call as they are now.
 
     Returns:
-        What puts the weights back, bit by bit unless they were trained in between; None where no
-        weights do just that.
+        The function that restores the weights, bit by bit unless they were trained since; None if no
+        weights scale exactly these.
     """
     for found in candidates(module, call):
         undo = _multiply(found, on_query, on_key)
@@ -141,10 +142,11 @@ def _scaled(
 def redraw_rows(
     module: nn.Module, call: LocatedCall, heads: list[int], generator: torch.Generator, look: Look
 ) -> Callable[[], None] | None:
-    """Draw what makes the queries and keys of these heads anew, normal and as large as it was.
+    """Draw the weights of the queries and keys of these heads again: normal, with the same rms.
 
-    Returns what puts the weights back, None where they cannot be told.
+    Returns the function that restores the weights; None if they cannot be identified.
     """
+    # A trial: double the chosen heads, and see whether exactly their queries and keys double.
     chosen = torch.ones(call.place.heads)
     chosen[heads] = 2.0
     for found in candidates(module, call):
@@ -194,7 +196,7 @@ def _multiply(found: QueryKeySlices, on_query: Tensor, on_key: Tensor) -> Callab
         for part, before, after, factor in reversed(changed):
             if torch.equal(part, after):
                 part.copy_(before)
-            else:  # trained since: what was learned stays
+            else:  # trained since: keep what was learned, and take only the factor out
                 part.div_(factor)
 
     return undo
@@ -203,12 +205,13 @@ def _multiply(found: QueryKeySlices, on_query: Tensor, on_key: Tensor) -> Callab
 def _close(x: Tensor, y: Tensor) -> bool:
     if x.shape != y.shape:
         return False
+    # 1e4 eps is 0.1% in fp32: room for rounding in half precision layers, far below any wrong layout.
     limit = 1e4 * torch.finfo(x.dtype).eps * y.abs().max().clamp(min=1e-30)
     return bool(((x - y).abs().max() <= limit).item())
 
 
 def _of_torch(module: Any, heads: int, key_heads: int) -> QueryKeySlices:
-    """Torch's module and ours, with one stacked parameter or three."""
+    """The slices of torch's or regard's multi-head module, with one stacked parameter or three."""
     whole, bias = module.in_proj_weight, module.in_proj_bias
     size = module.embed_dim
     queries, keys = getattr(module, "projected", (size, size, size))[:2]
@@ -231,7 +234,7 @@ def _of_linear(linear: Any, heads: int) -> tuple[HeadSlices, ...]:
 
 
 def _of_fused(linear: Any, heads: int, key_heads: int) -> Iterator[QueryKeySlices]:
-    """Queries, keys and values one after the other; or the three of each head together."""
+    """The slices of a fused projection: queries, keys and values in a row, or interleaved by head."""
     dim = _output_dim(linear)
     outputs, groups = linear.weight.shape[dim], heads + 2 * key_heads
     if outputs % groups:
@@ -251,7 +254,7 @@ def _of_fused(linear: Any, heads: int, key_heads: int) -> Iterator[QueryKeySlice
 
 
 def _rows(parameters: list, dim: int, heads: int) -> tuple[HeadSlices, ...]:
-    """Whole parameters, cut into equal heads."""
+    """Whole parameters, divided into equal heads."""
     return tuple(_block(p, dim, 0, p.shape[dim], heads) for p in parameters if p is not None)
 
 
@@ -261,11 +264,12 @@ def _block(parameter: nn.Parameter, dim: int, start: int, size: int, heads: int)
 
 
 def _is_linear(module: object) -> bool:
+    # By its shape, not its class: quantised weights are no floats, and Conv1D is no nn.Linear.
     weight = getattr(module, "weight", None)
     plain = isinstance(weight, Tensor) and weight.is_floating_point() and weight.ndim == 2
     return isinstance(module, nn.Module) and plain and hasattr(module, "bias")
 
 
 def _output_dim(linear: nn.Module) -> int:
-    """0, but 1 for transformers' Conv1D, which GPT-2 has."""
+    """The dim of the outputs: 0, but 1 for transformers' Conv1D, which GPT-2 has."""
     return 1 if type(linear).__name__ == "Conv1D" else 0

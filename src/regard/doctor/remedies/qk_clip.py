@@ -23,37 +23,37 @@ TAU = 100.0
 
 
 class QKClip(Remedy):
-    """Scale W_q and W_k of a head by sqrt(tau / largest logit)."""
+    """QK-clip: scales W_q and W_k of a head by sqrt(tau / largest logit)."""
 
     name = "qk-clip"
     does = (
-        "Multiplies the weights that make the queries and keys of a head by sqrt(100 / its largest "
-        "logit), where that is above 100. Nothing is left in the forward pass; other heads stay as "
-        "they are. Do it again when logits have grown again."
+        "Multiplies the weights that project to the queries and keys of a head by sqrt(100 / largest "
+        "logit) if the largest logit of the head is above 100. It adds nothing to the forward pass, "
+        "and other heads stay as they are. Apply it again when the logits have grown again."
     )
     source = "Kimi K2 (arXiv 2507.20534): tau = 100"
     moves = frozenset({"logit_max", "logit_var", "logit_bound", "query_norm", "key_norm"})
 
     def refuse(self, finding: Finding) -> str | None:
-        """It shrinks all keys alike."""
+        """Also refuses one loud key: all keys shrink alike."""
         if loud_key(finding):
             return (
-                "qk-clip shrinks all keys of a head alike and one loud key stays the loudest. "
+                "qk-clip shrinks all keys of a head alike, so one loud key stays the loudest; "
                 "key-clip and cosine stop it"
             )
         return super().refuse(finding)
 
     def cannot(self, case: RemedyCase) -> str | None:
-        """There must be logits above tau, and weights to shrink."""
+        """Needs finite logits, and a query and key."""
         largest = case.vital("logit_max")
         if not bool(largest.isfinite().all()):
             return f"logits of {case.site} are not finite: they have overflowed already"
         if case.call.seen.pairwise is not None or case.call.seen.query is None:
-            return f"{case.site} has no query and key whose weights could be told"
+            return f"{case.site} has no query and key whose weights can be identified"
         return None
 
     def apply(self, case: RemedyCase, *, tau: float = TAU, **_: Any) -> Applied:
-        """Head by head."""
+        """Scale the weights of every head whose largest logit is above tau."""
         check_positive(tau=tau)
         largest = case.vital("logit_max")
         factor = clip_factors(largest, tau)
@@ -65,12 +65,14 @@ class QKClip(Remedy):
         place, undo = case.place, None
         if place.heads == place.key_heads:
             undo = fold(case, factor.sqrt(), factor.sqrt())
-        if undo is None:  # a key head may serve several queries: those take it all
+        # A key head that serves several query heads must not shrink for one of them, so the queries
+        # take the whole factor. The same if the keys alone cannot be scaled.
+        if undo is None:
             undo = fold(case, factor, torch.ones(place.key_heads, dtype=factor.dtype))
         if undo is None:
             raise NotApplicable(
-                f"the weights that make the queries and keys of {case.site} cannot be told, or a "
-                "norm comes after them"
+                f"the weights that project to the queries and keys of {case.site} cannot be "
+                "identified, or a norm comes after them"
             )
         least = float(factor.min())
         return Applied(
@@ -81,8 +83,8 @@ class QKClip(Remedy):
 
 
 def clip_factors(largest: Tensor, tau: float) -> Tensor:
-    """What the logits of each head are multiplied with: 1 where the largest is below tau.
+    """The factor on the logits of each head: 1 if the largest is below tau.
 
-    A largest logit of 0 or less clips nothing; dividing by it would turn logits round.
+    A largest logit of 0 or less clips nothing: dividing by it would flip the sign of the logits.
     """
     return (tau / largest.double().clamp(min=1e-30)).clamp(max=1.0)

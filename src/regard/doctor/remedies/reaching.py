@@ -1,8 +1,8 @@
-"""What gradients reach an attention call and the parameters of a model, on one batch.
+"""The gradients that reach an attention call and the parameters of a model, on one batch.
 
-The loss of the model is unknown here. Where its output holds none, a fixed random loss is used: the
-sum of all numbers of the output, each times a normal random number. The absolute size of a gradient
-then means little. Which side gets a gradient, and how large it is relative to another, does not
+The loss used in training is unknown here. If the output of the model holds no loss, a fixed random one is
+used: the sum of all numbers of the output, each times a normal random number. The absolute size of a
+gradient then means little. Which side gets a gradient, and how large it is relative to another, does not
 depend on the choice.
 
 Shape legend: H query heads, V vitals.
@@ -25,9 +25,9 @@ from regard.doctor.watch import watch
 
 
 def gradients_at(model: nn.Module, batch: Any, site: str) -> Tensor:
-    """(H, V) of a call with the vitals of its gradients; NaN for what gets none.
+    """Vitals (H, V) of a call including those of its gradients, NaN for sides that get none.
 
-    The model, its gradients and all doctors are as before afterwards.
+    The model, its gradients and all watching doctors are left unchanged.
     """
     with unseen(), undisturbed(model), watch(model, Level.CHEAP) as doctor:
         parameter_gradients(model, batch)
@@ -35,21 +35,22 @@ def gradients_at(model: nn.Module, batch: Any, site: str) -> Tensor:
 
 
 def learns(case: RemedyCase) -> bool:
-    """Whether queries or keys of the call get a gradient as the model is now."""
+    """Whether queries or keys of the call get a gradient in the model as it is now."""
     found = gradients_at(case.model, case.batch, case.site)
     sides = found[:, [INDEX["query_grad"], INDEX["key_grad"]]]
     return not bool(sides.isnan().all())
 
 
 def broken_gradients(model: nn.Module, batch: Any) -> list[str]:
-    """The parameters whose gradients hold NaN or Inf."""
+    """Names of the parameters whose gradients hold NaN or Inf."""
     with unseen(), undisturbed(model):
         found = parameter_gradients(model, batch)
     return [name for name, x in found.items() if not x.isfinite().all()]
 
 
 def parameter_gradients(model: nn.Module, batch: Any) -> dict[str, Tensor]:
-    """By name, of the parameters that get one."""
+    """The gradients of the parameters that get one, by name."""
+    # `autograd.grad` and not `backward`: the `.grad` of the model may hold a step of the user's.
     with torch.enable_grad():
         loss = loss_of(call(model, batch))
         named = {name: x for name, x in model.named_parameters() if x.requires_grad}
@@ -60,7 +61,7 @@ def parameter_gradients(model: nn.Module, batch: Any) -> dict[str, Tensor]:
 
 
 def loss_of(output: Any) -> Tensor | None:
-    """The loss in an output, else a random one; None where nothing of it can be learnt from."""
+    """The loss in an output, or a random one; None if no gradient flows from the output."""
     given = output.get("loss") if isinstance(output, Mapping) else None
     if isinstance(given, Tensor) and given.requires_grad:
         return given.sum()

@@ -1,4 +1,4 @@
-"""Residual: a way around attention."""
+"""Residual: adds a residual connection around attention."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from regard.doctor.running import call, undisturbed
 
 
 class WayAround(Change):
-    """The input of a module is added to its output, or to the first tensor of that."""
+    """A module whose input is added to its output, or to the first tensor of its output."""
 
     def after(self, output: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-        """The output plus the first argument of its shape."""
+        """The output plus the first argument of the same shape."""
         several = isinstance(output, (tuple, list)) and len(output) > 0
         first, *rest = output if several else (output,)
         given = next((x for x in (*args, *kwargs.values()) if alike(x, first)), None)
         if given is None:
             raise ValueError(
-                f"a residual connection around {self.place.module} needs an argument of the shape "
-                "of its output, and there is none: undo the treatment"
+                f"the residual connection around {self.place.module} needs an argument of the shape "
+                "of its output, and this call has none: undo the treatment"
             )
         first = first + given
         if not several:
@@ -36,52 +36,55 @@ class WayAround(Change):
 
 
 def alike(x: object, output: object) -> bool:
-    """Whether the two can be added."""
+    """Whether both are float tensors of one shape."""
     if not (isinstance(x, Tensor) and isinstance(output, Tensor)):
         return False
     return x.shape == output.shape and x.is_floating_point() and output.is_floating_point()
 
 
 class AddResidual(Remedy):
-    """Let tokens pass by attention."""
+    """Residual: lets tokens bypass attention."""
 
     name = "residual"
     does = (
         "Adds the input of every attention module of this kind, from the first to this one, to its "
-        "output: attention averages tokens, and without a way around it they become one token layer "
-        "by layer. Where there is one already, it gets more weight. In the code: a residual "
-        "connection, and a network after attention."
+        "output. Attention averages tokens, and without a residual connection they become more alike "
+        "with every layer. An existing connection gets more weight. In the code: add a residual "
+        "connection, and a feed-forward network after attention."
     )
     source = "Dong et al. 2021 (arXiv 2103.03404)"
     moves = frozenset({"value_alike", "output_alike"})
     changes = (WayAround,)
 
     def cannot(self, case: RemedyCase) -> str | None:
-        """Shapes are tried."""
+        """None: `apply` tries whether the shapes fit."""
         return None
 
     def apply(self, case: RemedyCase, **_: Any) -> Applied:
-        """Around the modules that lead to this one too: the tokens that reach it are alike already."""
+        """Put connections around this module and those before it, which already made the tokens alike."""
         has = {x.place.module for _, x in changes_in(case.model) if isinstance(x, WayAround)}
         paths = [path for path in leading_to(case) if path not in has]
         if not paths:
-            raise NotApplicable(f"every attention module up to {case.site} has one from us already")
+            raise NotApplicable(
+                f"every attention module up to {case.site} has a residual connection from an earlier "
+                "treatment"
+            )
         undo = put_each(case, "residual", WayAround, map(whole, paths))
         try:
             with undone_by_error(undo), torch.no_grad(), unseen(), undisturbed(case.model):
                 call(case.model, case.batch)
         except (ValueError, TypeError, RuntimeError) as error:
-            raise NotApplicable(f"with it the model fails: {error}") from None
+            raise NotApplicable(f"the model fails with it: {error}") from None
         count = f"{len(paths)} attention module{'s' * (len(paths) > 1)}"
         return Applied(
             f"a residual connection around {count}: {', '.join(paths)}",
-            "changed on purpose: what goes in is added to what comes out",
+            "changed on purpose: the input is added to the output",
             undo,
         )
 
 
 def leading_to(case: RemedyCase) -> list[str]:
-    """Paths of the modules that attend before the sick one and are of its kind, and its own."""
+    """Paths of the attention modules of the same class up to the sick one, which is the last."""
     paths: dict[str, None] = {}
     for name, found in locate(case.model, case.batch, case.site).items():
         path = found.place.module

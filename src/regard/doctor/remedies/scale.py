@@ -1,4 +1,4 @@
-"""Scale: put 1/sqrt(d) right."""
+"""Scale: makes the factor on the dot products 1/sqrt(d)."""
 
 from __future__ import annotations
 
@@ -24,17 +24,19 @@ from regard.doctor.remedies.base import (
 from regard.doctor.remedies.change import Change, ChangePlace
 from regard.doctor.remedies.intervene import changes_in
 
-# Under this name a module remembers what went into its weights, by the call that is scaled.
+# Attribute of a module that holds the factors folded into its weights, by place. The weights themselves
+# do not show them, and without them a second treatment would scale again.
 FOLDED = "_regard_folded_scales"
 
 
 class Scaled(Change):
-    """Logits times a fixed factor."""
+    """Logits multiplied by a fixed factor."""
 
     factor: Tensor
 
     def __init__(self, factor: float) -> None:
         super().__init__()
+        # A buffer, to move with the model; not saved, because `arguments` rebuilds it.
         self.register_buffer(
             "factor", torch.tensor([factor], dtype=torch.float64), persistent=False
         )
@@ -50,12 +52,12 @@ class Scaled(Change):
 
 
 class Scale(Remedy):
-    """Divide dot products by sqrt(d), where that was left out or done twice."""
+    """Scale: divides dot products by sqrt(d) where the model forgot it or did it twice."""
 
     name = "scale"
     does = (
-        "Makes the factor on the dot products 1/sqrt(d), so that unit-variance queries and keys "
-        "give logits of variance 1. It goes into the weights of the queries where they can be told."
+        "Makes the factor on the dot products 1/sqrt(d), so that unit-variance queries and keys give "
+        "logits of variance 1. The factor is folded into the query weights if they can be identified."
     )
     source = "Vaswani et al. 2017, 3.2.1 (arXiv 1706.03762)"
     moves = frozenset(
@@ -64,21 +66,21 @@ class Scale(Remedy):
     changes = (Scaled,)
 
     def refuse(self, finding: Finding) -> str | None:
-        """A loud key stays the loudest."""
+        """Also refuses one loud key, which stays the loudest."""
         if loud_key(finding):
             return (
-                "scale shrinks all logits alike and one loud key stays the loudest: at ten times "
+                "scale shrinks all logits alike, so one loud key stays the loudest: at ten times "
                 "the norm it still takes a quarter of the queries, scaled by 1/sqrt(d) (measured at "
                 "512 keys, d=64; 37% unscaled). key-clip and cosine stop it"
             )
         return super().refuse(finding)
 
     def cannot(self, case: RemedyCase) -> str | None:
-        """The scale must be known."""
+        """Needs query and key, from which the scale is known."""
         return needs_sides(case)
 
     def apply(self, case: RemedyCase, *, to: float | None = None, **_: Any) -> Applied:
-        """Into the weights, or else onto the queries."""
+        """Fold the factor into the query weights, or put it onto the queries of each call."""
         width = case.sides()[0].shape[-1]
         was = case.call.seen.scale * scaled_before(case)
         now = width**-0.5 if to is None else to
@@ -96,14 +98,14 @@ class Scale(Remedy):
             undo, names = put_change(case, "scale", Scaled(factor).to(**case.like()))
         return Applied(
             f"logits times {factor:.4g} ({was:.4g} to {now:.4g}), {where}",
-            "changed on purpose: all logits of the call are other ones",
+            "changed on purpose: all logits of the call differ",
             undo,
             names,
         )
 
 
 def scaled_before(case: RemedyCase) -> float:
-    """What earlier treatments multiplied the logits with, which the call itself does not show."""
+    """The factor on the logits from earlier treatments, which the call itself does not show."""
     factor = math.prod(getattr(case.module, FOLDED, {}).get(case.place, ()))
     for _name, change in changes_in(case.model):
         if isinstance(change, Scaled) and change.place == case.place:
@@ -112,7 +114,7 @@ def scaled_before(case: RemedyCase) -> float:
 
 
 def remembered(case: RemedyCase, factor: float, undo: Callable[[], None]) -> Callable[[], None]:
-    """Let the module remember a factor in its weights until `undo`, which is called then."""
+    """Record a factor folded into the module's weights; returns `undo` that also removes the record."""
     module = case.module
     folded: dict[ChangePlace, list[float]] = module.__dict__.setdefault(FOLDED, {})
     folded.setdefault(case.place, []).append(factor)

@@ -1,4 +1,4 @@
-"""Swap-score: another score in the place of the one that is sick."""
+"""Swap-score: replaces the score of a module by another one."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ from regard.stabilize import Normalized
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-KEEPS = "not kept: the projections stay, and learn to be compared in another way"
+KEEPS = "not kept: the projections stay, and have to learn to work with the new score"
 TANH = frozenset({"tanh_saturated", "tanh_slope"})
 
 
 class SwapScore(Remedy):
-    """Compare queries and keys in another way."""
+    """Swap-score: compares queries and keys by another score."""
 
     name = "swap-score"
     does = (
-        "Puts another score of regard in the place of this one: in a module of regard, in torch's "
-        "nn.MultiheadAttention, or in a layer of a Hugging Face model. Scaled dot for a saturated "
-        'additive score, cosine for all else, or score="gaussian" and so on. It has to be trained.'
+        "Replaces the score by another one of regard: in a module of regard, in torch's "
+        "nn.MultiheadAttention, or in a layer of a Hugging Face model. The default is scaled dot for "
+        'a saturated additive score and cosine otherwise; score="gaussian" and so on picks another. '
+        "The model has to be trained with it."
     )
     source = "regard.scores; docs/scores.md"
     moves = frozenset(
@@ -49,9 +50,10 @@ class SwapScore(Remedy):
     )
 
     def cannot(self, case: RemedyCase) -> str | None:
-        """Only in modules that it knows."""
+        """Needs a module whose score can be replaced, without other treatments."""
+        # Another change is tied to the call that the old score makes, and would not act on the new one.
         if HOLDER in case.module._modules:
-            return f"{case.place.module} has been treated otherwise; undo that first"
+            return f"{case.place.module} has another treatment; undo that first"
         if swapper(case) is None:
             return (
                 f"{case.site} is called by a {type(case.module).__name__}: a score can be swapped in "
@@ -61,7 +63,7 @@ class SwapScore(Remedy):
         return None
 
     def apply(self, case: RemedyCase, *, score: Score | str | None = None, **_: Any) -> Applied:
-        """By the way that the module allows."""
+        """Swap the score in the way that the module allows."""
         if score is None:
             tanh = vitals_of(case.finding) & TANH or case.finding.disease == "saturated-tanh"
             score = "scaled_dot" if tanh else "cosine"
@@ -77,7 +79,7 @@ class SwapScore(Remedy):
 def swapper(
     case: RemedyCase,
 ) -> Callable[[RemedyCase, Score | str], tuple[Callable[[], None], str]] | None:
-    """How the score of this module can be swapped, or None."""
+    """The function that swaps the score of this module, or None if there is no way."""
     module = case.module
     if isinstance(getattr(module, "score", None), Score):
         return in_regard
@@ -87,7 +89,7 @@ def swapper(
 
 
 def in_regard(case: RemedyCase, score: Score | str) -> tuple[Callable[[], None], str]:
-    """A module of ours: the score behind its projections."""
+    """Swap the score of a module of regard: the innermost one, behind projections and norms."""
     module: Any = case.module
     holder, outer = module, module.score
     while isinstance(outer, (Projected, Normalized)):
@@ -109,10 +111,11 @@ def in_regard(case: RemedyCase, score: Score | str) -> tuple[Callable[[], None],
 
 
 def in_torch(case: RemedyCase, score: Score | str) -> tuple[Callable[[], None], str]:
-    """A module of torch: ours with its parameters in its place."""
+    """Replace a module of torch by regard's, which takes over its parameters."""
     before = case.module
     assert isinstance(before, nn.MultiheadAttention)
     after = from_torch(before, score)
+    # A module may be registered at several places: all of them have to get the new one.
     places = [
         (parent, name)
         for parent in case.model.modules()
@@ -130,8 +133,8 @@ def in_torch(case: RemedyCase, score: Score | str) -> tuple[Callable[[], None], 
 
 
 def hugging_face_layer(case: RemedyCase) -> tuple[PreTrainedModel, str] | None:
-    """The transformers model and the name of the layer in it, where this is one."""
-    if "transformers" not in sys.modules:  # then nothing of the model is its
+    """The transformers model and the name of the layer in it, or None if the call is in neither."""
+    if "transformers" not in sys.modules:  # then no part of the model comes from it
         return None
     from transformers import PreTrainedModel
 
@@ -142,7 +145,7 @@ def hugging_face_layer(case: RemedyCase) -> tuple[PreTrainedModel, str] | None:
             continue
         try:
             layers = attention_layers(part)
-        except ValueError:  # it has none that call the interface; a part of it may
+        except ValueError:  # no layer of this part calls the interface; a part inside it may
             continue
         for layer in layers:
             if layer.module is case.module:
@@ -151,7 +154,10 @@ def hugging_face_layer(case: RemedyCase) -> tuple[PreTrainedModel, str] | None:
 
 
 def in_hugging_face(case: RemedyCase, score: Score | str) -> tuple[Callable[[], None], str]:
-    """A layer of transformers: by its attention interface, which all layers then go through."""
+    """Swap the score of a layer of transformers, by the attention interface of its model.
+
+    All layers of the model then run through that interface.
+    """
     from regard.integrations.transformers import restore, use_score
     from regard.integrations.transformers.forward import SCORE
 

@@ -1,4 +1,4 @@
-"""Temperature: learned for each head, beginning where the model is."""
+"""Temperature: learned for each head, starting at 1 so that the model computes the same."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from regard.doctor.remedies.change import Change
 
 
 class Temperature(Change):
-    """Logits over `exp(log_factor)` (H,), a temperature for each head that stays positive."""
+    """Logits divided by `exp(log_factor)` (H,), a temperature for each head that stays positive."""
 
     def __init__(self, heads: int) -> None:
         super().__init__()
@@ -26,7 +26,7 @@ class Temperature(Change):
         return torch.exp(-self.log_factor)
 
     def arguments(self) -> dict[str, Any]:
-        """How many heads."""
+        """The number of heads."""
         return {"heads": self.log_factor.shape[0]}
 
 
@@ -35,9 +35,10 @@ class LearnedTemperature(Remedy):
 
     name = "temperature"
     does = (
-        "Divides the logits of each head by a learned temperature. It begins at 1, where the model "
-        "is: nothing changes until it is trained. No gradient comes through a dead softmax, so there "
-        "it begins where logits have variance 1. start=2.0 halves the logits of the sick heads."
+        "Divides the logits of each head by a learned temperature. It starts at 1, so nothing changes "
+        "until the model is trained. No gradient comes through a dead softmax, so there it starts at "
+        "the temperature that gives logits of variance 1. start=2.0 halves the logits of the sick "
+        "heads."
     )
     source = "QKNorm's learned g, Henry et al. 2020 (arXiv 2010.04245); Swin V2 (arXiv 2111.09883)"
     moves = frozenset({"logit_var", "logit_max", "entropy", "max_weight", "jacobian", "query_grad"})
@@ -53,11 +54,11 @@ class LearnedTemperature(Remedy):
         return super().refuse(finding)
 
     def cannot(self, case: RemedyCase) -> str | None:
-        """Logits can be divided everywhere."""
+        """None: logits can be divided in every call."""
         return None
 
     def apply(self, case: RemedyCase, *, start: float | None = None, **_: Any) -> Applied:
-        """A parameter for each head."""
+        """Add a temperature for each head."""
         check_positive(optional=True, start=start)
         heads = case.place.heads
         if start is not None:
@@ -79,7 +80,7 @@ class LearnedTemperature(Remedy):
 
 
 def dead(case: RemedyCase) -> bool:
-    """Whether no gradient comes through the softmax, which a temperature would need to learn."""
+    """Whether no gradient comes through the softmax: a temperature of 1 could not learn then."""
     if any(x.made_of == "jacobian" and not x.above for x in case.finding.signals):
         return True
     slope, largest = (case.vital(name)[case.heads] for name in ("jacobian", "max_weight"))

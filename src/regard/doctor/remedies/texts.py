@@ -1,4 +1,4 @@
-"""Remedies that code cannot apply: what the user has to look for and do."""
+"""Remedies that code cannot apply: advice on what to look for and do."""
 
 from __future__ import annotations
 
@@ -9,36 +9,36 @@ from regard.doctor.remedies.base import Applied, Remedy, RemedyCase
 
 
 class Told(Remedy):
-    """A remedy in words."""
+    """Base class of remedies that are advice only."""
 
     applies = False
 
     def refuse(self, finding: Finding) -> str | None:
-        """Never: it changes nothing."""
+        """None: advice that changes nothing is never refused."""
         return None
 
     def cannot(self, case: RemedyCase) -> str:
-        """Never by code."""
-        return f"{self.name} is to be done by hand: {self.does}"
+        """The advice, as the reason why code cannot apply it."""
+        return f"{self.name} has to be done by hand: {self.does}"
 
     def apply(self, case: RemedyCase, **options: Any) -> Applied:
-        """Never by code."""
+        """Raises: code cannot apply it."""
         raise NotImplementedError(self.cannot(case))
 
 
 class EpsilonAdvice(Told):
-    """AdamW's epsilon."""
+    """Lower the epsilon of AdamW."""
 
     name = "epsilon"
     does = (
-        "The gradients that reach queries and keys are of the size of the optimiser's epsilon, so "
-        "that its steps vanish: lower it, AdamW(eps=1e-15), or raise the loss scale."
+        "The gradients that reach queries and keys are as small as the optimizer's epsilon, so its "
+        "steps vanish: lower epsilon, AdamW(eps=1e-15), or raise the loss scale."
     )
     source = "Wortsman et al. 2023 (arXiv 2309.14322): eps 1e-8 to 1e-15"
 
 
 class GradientAdvice(Told):
-    """Gradients that are cut off."""
+    """Look for what cuts the gradients off."""
 
     name = "gradient"
     does = (
@@ -50,13 +50,13 @@ class GradientAdvice(Told):
 
 
 class NumbersAdvice(Told):
-    """NaN and Inf."""
+    """Look for what makes NaN and Inf."""
 
     name = "numbers"
     does = (
-        "NaN or Inf are made before or in this layer: look for a division by a norm or deviation of "
-        "0 (add an epsilon), a log of 0, and numbers beyond the dtype (half precision ends at 65504: "
-        "use bfloat16, or compute that part in float32). torch.autograd.set_detect_anomaly(True) "
-        "names the place in backward."
+        "NaN or Inf arise in this layer or before it: look for a division by a norm or standard "
+        "deviation of 0 (add an epsilon), a log of 0, and numbers beyond the dtype (half precision "
+        "ends at 65504: use bfloat16, or compute that part in float32). "
+        "torch.autograd.set_detect_anomaly(True) names the operation that breaks in backward."
     )
     source = "torch's documentation of autograd and autocast"

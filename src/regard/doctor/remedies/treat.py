@@ -1,4 +1,4 @@
-"""Treat a finding: pick a remedy that fits, apply it, and measure what it did on the same batch."""
+"""`treat`: pick a remedy for a finding, apply it, and measure its effect on the same batch."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ from regard.doctor.vitals import INDEX
 if TYPE_CHECKING:
     from regard.doctor.watch import Doctor
 
-# A signal that moves by less than this share has not moved.
+# A relative change of a signal below this does not count: rounding alone moves numbers.
 LEAST = 0.01
 GRADIENTS = tuple(f"{side}_grad" for side in SIDES)
 
 
 class TreatmentRefused(ValueError):
-    """No remedy was applied, and why; the model is as it was."""
+    """Raised with the reason where no remedy was applied; the model is unchanged."""
 
 
 class Effect(NamedTuple):
-    """What became of one signal.
+    """One signal of the finding, before and after treatment.
 
     Attributes:
-        signal: as the finding has it.
-        before: the worst of the sick heads, before treatment; NaN where it was not measured.
-        after: the same after it.
+        signal: the signal of the finding.
+        before: its value in the worst of the sick heads before treatment; NaN if not measured.
+        after: the same after treatment.
     """
 
     signal: Signal
@@ -53,13 +53,13 @@ class Effect(NamedTuple):
 
     @property
     def direct(self) -> bool:
-        """Whether one batch tells it, and not several steps alone."""
+        """Whether one batch is enough to measure the signal; others need several steps."""
         vital = self.signal.vital
         return vital in (*INDEX, GRADIENT_SHARE) or vital.endswith(VISIBLE) or is_gradient(vital)
 
     @property
     def gone(self) -> bool:
-        """Whether there is no such number any more, because the call scores in another way."""
+        """Whether the vital no longer exists, because the call has another score now."""
         return math.isnan(self.after) and not math.isnan(self.before)
 
     @property
@@ -69,17 +69,18 @@ class Effect(NamedTuple):
 
     @property
     def gain(self) -> float:
-        """How far it went towards health, as a share of what it was; below 0 it got worse."""
+        """Relative change towards health; negative if it got worse."""
         if not self.measured or self.before == self.after:
             return 0.0
         moved = self.before - self.after if self.signal.above else self.after - self.before
         largest = max(abs(self.before), abs(self.after))
+        # From infinite to finite: inf / inf would be NaN.
         return 1.0 if math.isinf(largest) and moved > 0 else moved / largest
 
     @property
     def healthy(self) -> bool:
-        """Whether it is on the good side of its threshold now."""
-        # What was brought to the threshold exactly may be off by rounding.
+        """Whether it is on the healthy side of its threshold now."""
+        # Remedies aim at the threshold itself, and rounding may miss it.
         slack = 1e-4 * abs(self.signal.threshold)
         if self.signal.above:
             return self.after <= self.signal.threshold + slack
@@ -88,19 +89,20 @@ class Effect(NamedTuple):
 
 @dataclass
 class Treatment:
-    """A remedy that was applied, and what it did.
+    """An applied remedy and its measured effect.
 
     Attributes:
-        finding: what was treated.
-        remedy: by which remedy.
-        applied: what it did to the model; `undo` puts the model back.
-        before: (heads, vitals) of the site, exact, on the batch.
+        finding: the finding that was treated.
+        remedy: the remedy that was applied.
+        applied: what it changed in the model.
+        before: (heads, vitals) of the site on the batch, exact.
         after: the same with the remedy.
-        moved: the largest absolute difference that it made to the model's output on the batch.
-        largest: the largest absolute number of that output before.
-        effects: one for each signal of the finding; that values learn is a signal, but no complaint.
-        passed_over: remedies that were advised before this one, with the reason.
-        also: other attention calls that it acts on, because they are the same module run again.
+        moved: largest absolute difference between the model's outputs before and after.
+        largest: largest absolute number of the output before.
+        effects: one for each signal that is a complaint.
+        passed_over: remedies advised before this one, each with the reason why it was not applied.
+        also: other sites that it acts on, because they are further runs of the same module.
+        undone: whether `undo` was called.
     """
 
     finding: Finding
@@ -117,32 +119,33 @@ class Treatment:
 
     @property
     def kept(self) -> bool:
-        """Whether the model computes what it did, but for rounding."""
+        """Whether the model's output on the batch is the same up to rounding."""
         return self.moved <= 1e-5 * max(self.largest, 1e-30)
 
     @property
     def better(self) -> bool:
-        """Whether a signal got better on this batch, and none worse."""
+        """Whether at least one signal got better on this batch and none got worse."""
         gains = [effect.gain for effect in self.effects]
         return any(x > LEAST for x in gains) and not any(x < -LEAST for x in gains)
 
     @property
     def healed(self) -> bool:
-        """Whether all signals that one batch can tell are healthy now."""
-        # A place that is seen as before tells one disease of masks from another, and is no complaint.
+        """Whether all signals that one batch can measure are healthy now."""
+        # Signals on what is visible tell one disease of masks from another. One that the remedy did
+        # not change was never the complaint.
         same = [x for x in self.effects if x.signal.vital.endswith(VISIBLE) and x.gain == 0]
         measured = [x for x in self.effects if x.measured and x.direct and x not in same]
         return bool(measured) and all(effect.healthy for effect in measured)
 
     def undo(self) -> None:
-        """Put the model back as it was; weights bit by bit, unless they were trained since."""
+        """Restore the model: weights bit by bit, unless they were trained since."""
         if self.undone:
             raise RuntimeError(f"{self.remedy.name} at {self.finding.site} has been undone already")
         self.applied.undo()
         self.undone = True
 
     def summary(self, width: int = 80) -> str:
-        """What was done and what it did, in lines of `width`."""
+        """The treatment and its effect as text, wrapped to `width`."""
         title = f"{self.remedy.name} for {self.finding.disease} at {self.finding.site}"
         lines = [title, f"done: {self.applied.what}"]
         lines += [f"  {line}" for line in dict.fromkeys(map(line_of, self.shown_effects()))]
@@ -170,21 +173,24 @@ class Treatment:
         return "\n".join(wrapped)
 
     def verdict(self) -> str:
-        """The result in a few words; it claims no more than was measured."""
+        """The result in one sentence, which claims no more than was measured."""
         if self.healed:
             return "healthy on this batch"
         if self.better:
             return "better, but not yet healthy on this batch"
         if any(effect.gone for effect in self.effects):
-            return "the call scores in another way: train it, and watch on"
+            return "the call has another score now: train the model, and keep watching"
         if all(not effect.measured for effect in self.effects):
-            return "none of the signals can be measured on one batch: watch on"
+            return "none of the signals can be measured on one batch: keep watching"
         if self.kept:
-            return "nothing is better yet: the function was kept, it has to be trained"
-        return "it made nothing better on this batch; treatment.undo() takes it back"
+            return "nothing is better yet: the function is the same until the model is trained"
+        return "nothing got better on this batch; treatment.undo() takes it back"
 
     def shown_effects(self) -> list[Effect]:
-        """Without what is made of a vital that is among them itself: on one batch it is the same."""
+        """The effects to print: without trends of a vital that is also there by itself.
+
+        On one batch a trend and its vital are the same number.
+        """
         shown = {effect.signal.vital for effect in self.effects if effect.direct}
         return [x for x in self.effects if x.direct or x.signal.made_of not in shown]
 
@@ -197,20 +203,18 @@ class Treatment:
 
 
 def line_of(effect: Effect) -> str:
-    """A signal before and after, and what is healthy."""
+    """An effect as one line: the signal before and after, and its healthy range."""
     signal = effect.signal
     name = signal.vital if effect.direct else signal.made_of
     bound = f"{'at most' if signal.above else 'at least'} {signal.threshold:.4g}"
     if effect.gone:
-        return f"{name}: {effect.before:.4g} -> none, the score has no such number"
+        return f"{name}: {effect.before:.4g} -> none, the new score has no such number"
     if not effect.measured:
-        return f"{signal.vital}: not measured on one batch; watch on ({bound})"
+        return f"{signal.vital}: not measured on one batch; keep watching ({bound})"
     if signal.made_of in GRADIENTS and not effect.direct:
-        return (
-            f"{name}: {effect.before:.4g} -> {effect.after:.4g} (of a loss that stands for yours)"
-        )
+        return f"{name}: {effect.before:.4g} -> {effect.after:.4g} (of a loss in place of yours)"
     if not effect.direct:
-        later = f"{signal.vital} shows over steps alone"
+        later = f"{signal.vital} needs several steps"
         return f"{name}: {effect.before:.4g} -> {effect.after:.4g} ({later})"
     return f"{name}: {effect.before:.4g} -> {effect.after:.4g} ({bound})"
 
@@ -222,17 +226,18 @@ def treat(
     batch: Any = None,
     **options: Any,
 ) -> Treatment:
-    """See `Doctor.treat`."""
+    """The treatment of a finding; see `Doctor.treat`."""
     if not isinstance(finding, Finding):
-        raise TypeError(f"treat takes a Finding, one of d.findings(), got {describe(finding)}")
+        raise TypeError(f"finding must be one of d.findings(), got {describe(finding)}")
     batch = doctor.examined if batch is None else batch
     if batch is None:
         raise ValueError(
-            "treat measures before and after on a batch: give batch=, a tensor or a tuple or dict "
-            "of all arguments of the model, or call d.examine(batch) before"
+            "treat measures before and after on a batch, and none was given: pass batch=, a tensor "
+            "or a tuple or dict of all arguments of the model, or call d.examine(batch) first"
         )
     chosen = choose(finding, remedy)
-    # What inference mode makes could not be trained, nor loaded into: a remedy's parameters too.
+    # A parameter created in inference mode could be neither trained nor loaded into, so a remedy is
+    # applied outside of it. Autograd refuses inference tensors too: those of the batch are cloned.
     with torch.inference_mode(False):
         outside = tree_map(lambda x: x.clone() if made_in_inference(x) else x, batch)
         return treat_on(doctor, finding, chosen, outside, remedy is not None, options)
@@ -246,12 +251,12 @@ def treat_on(
     named: bool,
     options: dict[str, Any],
 ) -> Treatment:
-    """Measure, apply one of these remedies, measure again; an error leaves the model as it was."""
+    """Measure, apply the first remedy that can be, measure again; an error leaves the model unchanged."""
     vitals, output = doctor.run(batch)
     if finding.site not in vitals:
         raise TreatmentRefused(
-            f"{finding.site} makes no attention call that is measured on this batch; there are: "
-            f"{', '.join(vitals) or 'none'}"
+            f"the site of the finding, {finding.site}, was not measured on this batch; measured "
+            f"were: {', '.join(vitals) or 'none'}"
         )
     calls = locate(doctor.model, batch, finding.site)
     call = calls[finding.site]
@@ -260,14 +265,14 @@ def treat_on(
     if not all(0 <= head < call.place.heads for head in case.heads):
         raise TreatmentRefused(
             f"the finding is about {heads_named(case.heads)} of {finding.site}, which has "
-            f"{call.place.heads}: it was made of another model"
+            f"{call.place.heads} heads: it belongs to another model"
         )
     used, applied, passed = apply_first(case, chosen, named=named, options=options)
     with undone_by_error(applied.undo):
         after, output_after = doctor.run(batch)
         if finding.site not in after:
             raise TreatmentRefused(
-                f"{used.name} was taken back: with it {finding.site} could no longer be measured"
+                f"{used.name} was undone: with it {finding.site} could no longer be measured"
             )
         measured = with_gradients(doctor, finding, batch, after[finding.site])
         moved, largest = difference(output, output_after)
@@ -287,27 +292,27 @@ def treat_on(
 
 
 def made_in_inference(x: object) -> bool:
-    """Whether it is a tensor that no gradient may be computed with."""
+    """Whether it is a tensor created in inference mode, which autograd refuses."""
     return isinstance(x, Tensor) and x.is_inference()
 
 
 def choose(finding: Finding, remedy: str | None) -> list[Remedy]:
-    """The remedy of that name, if it fits the disease; else those advised, in order."""
+    """The remedy of this name if it fits the disease; without a name those advised, in order."""
     if remedy is None:
         return [REMEDIES[advice.remedy] for advice in finding.remedies]
     if remedy not in REMEDIES:
-        raise ValueError(f"unknown remedy {remedy!r}; there are: {', '.join(REMEDIES)}")
+        raise ValueError(f"unknown remedy {remedy!r}; known are {', '.join(REMEDIES)}")
     chosen = REMEDIES[remedy]
     reason = chosen.refuse(finding)
     if reason is not None:
-        raise TreatmentRefused(f"{remedy} is no remedy for {finding.disease}: {reason}")
+        raise TreatmentRefused(f"{remedy} does not treat {finding.disease}: {reason}")
     return [chosen]
 
 
 def apply_first(
     case: RemedyCase, chosen: list[Remedy], *, named: bool, options: dict[str, Any]
 ) -> tuple[Remedy, Applied, dict[str, str]]:
-    """Apply the first that can be; also says why those before it could not."""
+    """Apply the first remedy that can be; returns it, what it did, and why earlier ones were not."""
     passed: dict[str, str] = {}
     for remedy in chosen:
         reason = remedy.refuse(case.finding) or remedy.cannot(case)
@@ -315,7 +320,7 @@ def apply_first(
             unknown = [name for name in options if name not in remedy.options]
             if unknown:
                 known = ", ".join(remedy.options) or "none"
-                raise TypeError(f"{remedy.name} takes no option {unknown[0]!r}; there are: {known}")
+                raise TypeError(f"{remedy.name} takes no option {unknown[0]!r}; options: {known}")
             try:
                 return remedy, remedy.apply(case, **options), passed
             except NotApplicable as error:
@@ -325,12 +330,13 @@ def apply_first(
         raise TreatmentRefused(f"{chosen[0].name} cannot be applied: {passed[chosen[0].name]}")
     tried = "; ".join(f"{name}: {reason}" for name, reason in passed.items())
     raise TreatmentRefused(
-        f"no remedy of {case.finding.disease} can be applied at {case.site}. {tried or 'None is known'}"
+        f"no remedy for {case.finding.disease} can be applied at {case.site}. "
+        f"{tried or 'None is known'}"
     )
 
 
 def with_gradients(doctor: Doctor, finding: Finding, batch: Any, vitals: Tensor) -> Tensor:
-    """The vitals of the site, with those of a backward pass where the finding speaks of them."""
+    """The vitals of the site, with gradients from a backward pass if the finding is about them."""
     if not any(name in x.vital for x in finding.signals for name in GRADIENTS):
         return vitals
     columns = [INDEX[name] for name in GRADIENTS]
@@ -342,13 +348,14 @@ def with_gradients(doctor: Doctor, finding: Finding, batch: Any, vitals: Tensor)
 def effects_of(
     finding: Finding, heads: list[int], before: Tensor, after: Tensor
 ) -> tuple[Effect, ...]:
-    """Each signal before and after, of the worst of the sick heads."""
+    """Each signal before and after, in the worst of the sick heads."""
+    # "Values get a gradient" is a signal of the disease (only queries and keys do not), not a complaint.
     complaints = (x for x in finding.signals if not (is_gradient(x.vital) and x.above))
     return tuple(Effect(x, worst(before[heads], x), worst(after[heads], x)) for x in complaints)
 
 
 def worst(values: Tensor, signal: Signal) -> float:
-    """What a signal is in the worst of these heads (heads, vitals); NaN where it is unknown."""
+    """The value of a signal in the worst of these heads (heads, vitals); NaN if unknown."""
 
     def of(name: str) -> Tensor:
         unknown = values.new_full(values.shape[:1], torch.nan)
@@ -366,16 +373,16 @@ def worst(values: Tensor, signal: Signal) -> float:
 
 
 def is_gradient(vital: str) -> bool:
-    """Whether a signal asks in how many steps a side gets a gradient."""
+    """Whether a signal counts the steps in which a side gets a gradient."""
     return vital.startswith(GETS)
 
 
 def difference(before: Any, after: Any) -> tuple[float, float]:
-    """The largest absolute difference of all numbers of two outputs, and the largest number."""
+    """The largest absolute difference between two outputs, and the largest finite number of the first."""
     moved, largest = 0.0, 0.0
     for x, y in zip(numbers(before), numbers(after), strict=True):
         if x.shape == y.shape and x.numel():
-            # What is not a number in both has not moved.
+            # NaN or Inf in both outputs is no difference; in one of them it is an infinite one.
             gap = torch.where(x.isfinite() | y.isfinite(), (x - y).abs(), 0.0)
             moved = max(moved, float(gap.nan_to_num(nan=math.inf, posinf=math.inf).max()))
             finite = torch.where(x.isfinite(), x.abs(), 0.0)

@@ -1,6 +1,7 @@
-"""Undo a change to a model that fails half way.
+"""`undone_by_error`: undo a change to a model that fails half way.
 
-The caller never got the function that undoes it, so it has to be called here.
+When applying a remedy raises, the caller has not received the function that undoes it yet, so the
+code that applies it has to call it.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def undone_by_error(undo: Callable[[], object]) -> Iterator[None]:
-    """Call `undo` where the block raises, Ctrl-C included."""
+    """A context that calls `undo` if the block raises, Ctrl-C included."""
     try:
         yield
-    except BaseException:
+    except BaseException:  # KeyboardInterrupt too: a half-treated model must not be left behind
         undo()
         raise

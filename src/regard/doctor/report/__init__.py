@@ -1,8 +1,8 @@
-"""What a doctor has measured and found, as output: terminal, HTML, JSON, JSON lines, loggers.
+"""Output of a doctor's measurements and findings: terminal, HTML, JSON, JSON lines, loggers.
 
-Here belong formats and their texts; nothing here measures or judges.
+This folder holds formats and their texts. Nothing here measures or judges.
 
-`huggingface.py` is imported by itself: it needs transformers.
+`huggingface.py` is not imported here, because it needs transformers.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ __all__ = [
 
 
 class ReportError(OSError):
-    """A report could not be written; what was there before is as it was."""
+    """A report could not be written; a file that was there before is unchanged."""
 
 
 def write_report(
@@ -55,24 +55,24 @@ def write_report(
     name: str | None = None,
     probe: Probe | None = None,
 ) -> Path:
-    """Write the report: one HTML file, or the record as JSON where the path ends in `.json`.
+    """Write the report: one HTML file, or the record as JSON if the path ends in `.json`.
 
     Args:
-        doctor: it goes on watching.
-        path: where to; a report that is there is replaced once the new one is whole.
+        doctor: the doctor, which keeps watching.
+        path: the file to write; an existing report is replaced once the new one is complete.
         findings: `doctor.findings()` unless given.
-        name: of the model; its class's name unless given.
-        probe: what `doctor.probe` gave, to be in it too.
+        name: name of the model; the name of its class unless given.
+        probe: result of `regard.doctor.probe`, to include in the report.
 
     Raises:
-        ReportError: it cannot be written there.
+        ReportError: the file cannot be written.
     """
     path = Path(path)
     record = record_of(doctor, findings, name=name, probe=probe)
     try:
         if path.exists() and not path.is_file():
-            # The move into place would put a file where a device such as /dev/null was.
-            raise OSError("there is something that is no file")
+            # Moving the finished file into place would replace a device such as /dev/null by it.
+            raise OSError("the path exists and is not a regular file")
         if path.suffix == ".json":
             write_atomic(path, record.to_text().encode() + b"\n")
         else:

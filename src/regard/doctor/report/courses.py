@@ -1,8 +1,8 @@
-"""The course of every vital over time, with no more points than a report can hold.
+"""The course of every vital over time, thinned to what a report can hold.
 
-A course keeps `MOST_POINTS` points at most, and all sites together `MOST_NUMBERS` numbers for the
-ranges over their heads, and as many for single heads. Where those are too many, only heads with a
-finding keep a line of their own.
+A course has at most `MOST_POINTS` points. All sites together have at most `MOST_NUMBERS` numbers for the
+ranges over their heads, and as many for single heads. If single heads would need more, only heads with
+a finding keep a line of their own.
 
 Shape legend: S steps, H heads, C vitals measured in the same steps, P points.
 """
@@ -25,8 +25,10 @@ if TYPE_CHECKING:
     from regard.doctor.watch import Doctor
 
 MOST_POINTS, FEWEST_POINTS = 128, 16
+# At about 6 bytes a number in JSON, twice this many make a page of some 5 MB.
 MOST_NUMBERS = 400_000
-MOST_HEADS = 8  # of one finding that keep a line, where not all can
+MOST_HEADS = 8  # heads of one finding that keep a line, if not all heads can
+# Vitals whose bins keep the largest value: a mean over steps would hide a single bad step.
 EXTREMES = frozenset(vital.name for vital in VITALS if vital.merge is not Merge.MEAN)
 
 
@@ -34,11 +36,11 @@ class Course(NamedTuple):
     """One vital of a site over time.
 
     Attributes:
-        axis: which of `Record.axes` its points belong to.
-        low: the smallest over the heads, at each point.
-        mean: over the heads.
-        high: the largest.
-        heads: the points of single heads, by their number.
+        axis: index into `Record.axes`, the steps of its points.
+        low: the smallest value over the heads, at each point.
+        mean: the mean over the heads, at each point.
+        high: the largest value over the heads, at each point.
+        heads: the points of single heads, by head.
     """
 
     axis: int
@@ -49,7 +51,7 @@ class Course(NamedTuple):
 
 
 class CourseBudget:
-    """How many points a course has, and which heads keep one of their own."""
+    """The number of points of a course, and the heads that keep a course of their own."""
 
     def __init__(self, doctor: Doctor, findings: list[Finding]) -> None:
         sites, vitals = doctor.chart.order, len(doctor.vitals)
@@ -69,8 +71,8 @@ class CourseBudget:
                     self.named[finding.site].add(head)
                     room -= 1
         self.left_out = (
-            "Courses of single heads are kept for heads with a finding alone, of the others the "
-            "range over all heads: there are too many."
+            "There are too many heads to keep the course of each: only heads with a finding have one, "
+            "the others are shown as the range over all heads."
         )
 
     def heads_of(self, site: str, heads: int) -> list[int]:
@@ -81,7 +83,7 @@ class CourseBudget:
 
 
 def last_values(values: Tensor, vitals: tuple[str, ...]) -> dict[str, list[Number]]:
-    """By vital that was measured at all, its last value for each head. `values` is (S, H, vitals)."""
+    """The last value of each head, for every vital that was measured; `values` is (S, H, vitals)."""
     last = last_measured(values)
     rows = last.T.tolist()
     there = (~last.isnan()).any(0).tolist()
@@ -99,7 +101,10 @@ def courses_of(
     points: int,
     heads: list[int],
 ) -> dict[str, Course]:
-    """The course of every vital that was measured. Vitals of the same steps are treated at once."""
+    """The course of every vital that was measured.
+
+    Vitals measured in the same steps share an axis and are binned together.
+    """
     steps, values = history
     there = (~values.isnan()).any(1)  # (S, vitals)
     together: dict[tuple[bool, ...], list[int]] = defaultdict(list)
@@ -125,7 +130,7 @@ def courses_of(
 
 
 def binned(x: Tensor, points: int, vitals: list[str]) -> tuple[list[int], Tensor]:
-    """(S, H, C) as (P, H, C) with P <= points, and for each point the last row that it stands for.
+    """The index of the last row of each bin, and x (S, H, C) binned to (P, H, C) with P <= points.
 
     Vitals that are averaged over steps get the mean of a bin, others its largest value.
     """

@@ -1,9 +1,9 @@
-"""An examination as data: what every report is made from, and what its JSON file holds.
+"""`Record`: an examination as data, which every report and the JSON file are made from.
 
 Everything in a `Record` is strict JSON: NaN, which means not measured, is null, and an infinity is
-"inf" or "-inf". Nothing in it names the machine.
+"inf" or "-inf". Nothing in it identifies the machine.
 
-The last values are heads x vitals numbers; `courses.py` says how large the courses can get.
+The last values are heads x vitals numbers; `courses.py` bounds the size of the courses.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class SiteRecord(NamedTuple):
     """One attention call.
 
     Attributes:
-        name, module, route, heads: as `regard.doctor.chart.Site` has them.
+        name, module, route, heads: as in `regard.doctor.chart.Site`.
         facts: sizes and options of its last call.
-        last: for each vital the last value of each head.
-        courses: for each vital its course over time.
+        last: the last value of each head, by vital.
+        courses: the course over time, by vital.
     """
 
     name: str
@@ -49,21 +49,21 @@ class Record(NamedTuple):
     """One examination.
 
     Attributes:
-        model: its name.
-        parameters: how many numbers it learns.
-        made: when, in UTC.
-        versions: of regard and torch.
-        level: what was measured at every `every`-th step.
+        model: name of the model.
+        parameters: number of its parameters.
+        made: when the record was made, in UTC.
+        versions: versions of regard and torch.
+        level: the level measured at every `every`-th step.
         every: see level.
-        steps: how many there were.
-        kept: of how many of them numbers are kept.
+        steps: number of steps watched.
+        kept: number of steps whose measurements are kept.
         vitals: name, unit, level, meaning, and whether low values are the bad ones.
-        axes: lists of steps that courses share; a point that stands for several has the last one's.
-        sites: in the order in which they were first seen.
-        findings: the worst first.
-        notes: what to know about the numbers.
-        left_out: what a bound on the size took away, "" for nothing.
-        probe: what the model withstood, as `Probe.as_dict` has it; None where it was not attacked.
+        axes: lists of steps that courses share; a point for several steps has the last of them.
+        sites: attention calls, in the order in which they were first seen.
+        findings: findings, worst first.
+        notes: sentences that qualify the numbers.
+        left_out: what was left out to bound the size; "" for nothing.
+        probe: result of `Probe.as_dict`; None if the model was not probed.
     """
 
     model: str
@@ -83,7 +83,7 @@ class Record(NamedTuple):
     probe: dict[str, Any] | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """Dicts, lists, texts and finite numbers alone."""
+        """The record as dicts, lists, texts and finite numbers."""
         sites = [
             site._asdict() | {"courses": {k: c._asdict() for k, c in site.courses.items()}}
             for site in self.sites
@@ -91,7 +91,7 @@ class Record(NamedTuple):
         return self._asdict() | {"sites": sites}
 
     def to_text(self) -> str:
-        """As JSON in ASCII, on one line."""
+        """The record as JSON in ASCII, on one line."""
         return json.dumps(self.as_json(), allow_nan=False, separators=(",", ":"))
 
 
@@ -102,13 +102,13 @@ def record_of(
     name: str | None = None,
     probe: Probe | None = None,
 ) -> Record:
-    """What a doctor knows, copied from the device.
+    """The record of a doctor's measurements and findings, copied from the device.
 
     Args:
-        doctor: it goes on watching.
+        doctor: the doctor, which keeps watching.
         findings: `doctor.findings()` unless given.
-        name: of the model; its class's name unless given.
-        probe: what `doctor.probe` gave.
+        name: name of the model; the name of its class unless given.
+        probe: result of `regard.doctor.probe`.
     """
     findings = doctor.findings() if findings is None else findings
     budget = CourseBudget(doctor, findings)

@@ -1,4 +1,4 @@
-"""Sites, vitals, findings and remedies as JSON has them."""
+"""Sites, vitals, findings and remedies as entries of the JSON record."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from regard.doctor.vitals.table import INDEX, VITALS
 
 
 def facts_entry(site: Site) -> dict[str, Any]:
-    """The facts of a site, empty while nothing could be measured."""
+    """The facts of a site; empty before the first measurement."""
     if site.facts is None:
         return {}
     facts = site.facts
@@ -21,8 +21,8 @@ def facts_entry(site: Site) -> dict[str, Any]:
 
 
 def vital_entry(name: str) -> dict[str, Any]:
-    """What a reader should know of a vital."""
-    if name not in INDEX:  # one of the user's own
+    """Unit, level and meaning of a vital."""
+    if name not in INDEX:  # a vital of the user's own
         return {"name": name, "unit": "", "level": "", "meaning": "", "low_is_worse": False}
     vital = VITALS[INDEX[name]]
     return {
@@ -35,7 +35,7 @@ def vital_entry(name: str) -> dict[str, Any]:
 
 
 def finding_entry(finding: Finding) -> dict[str, Any]:
-    """A finding in JSON."""
+    """A finding as plain data."""
     signals = [
         signal._asdict()
         | {"value": plain(signal.value), "threshold": plain(signal.threshold)}
@@ -53,10 +53,10 @@ def finding_entry(finding: Finding) -> dict[str, Any]:
 
 
 def remedy_entry(advice: Advice) -> dict[str, Any]:
-    """A remedy with what a person has to do: code to paste, or a text where no code can do it.
+    """A remedy with the code that applies it, or a text if it has to be done by hand.
 
-    In the code `d` is the doctor, `batch` an input of the model and `finding` what the entry of the
-    finding has for `code`.
+    In the code `d` is the doctor and `batch` an input of the model; `code` in the entry of the finding
+    assigns `finding`.
     """
     remedy = REMEDIES.get(advice.remedy)
     if remedy is not None and not remedy.applies:
@@ -65,6 +65,6 @@ def remedy_entry(advice: Advice) -> dict[str, Any]:
 
 
 def code_of(finding: Finding) -> str:
-    """Finds it again among what the doctor `d` finds."""
+    """Python code that looks the finding up again among those of the doctor `d`."""
     named = f"({finding.disease!r}, {finding.site!r})"
     return f"finding = next(f for f in d.findings() if (f.disease, f.site) == {named})"

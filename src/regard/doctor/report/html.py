@@ -1,8 +1,8 @@
-"""The report as one HTML file that needs nothing else: no network, no other file, no package.
+"""The report as one self-contained HTML file: no network, no other file, no package.
 
-The record is in the page as JSON, and the scripts in `page/` draw it. What names hold, whoever gave
-them, becomes text: here it is escaped, and the scripts write no markup. The page's own policy lets
-no script or style run but ours.
+The page holds the record as JSON, and the scripts in `page/` draw it. Names in the record may come from
+a model file that is not trusted, so they only ever become text: they are escaped here, and the scripts
+write no markup. The content security policy of the page allows only its own scripts and styles.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ SEALS = {
     "good": "M14 25l7 7.5L34.5 17",
     "none": "M18.5 19a5.6 5.6 0 1 1 8.4 4.8c-2 1.2-2.9 2.2-2.9 4.4M24 35v.2",
 }
-# In the middle of a script element these could end it.
+# Characters that could end the script element that holds the JSON; as escapes JSON reads them the same.
 UNSAFE = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&"}
 
 
 def write_html(record: Record, path: Path, *, attacks: str = "") -> Path:
-    """Write the report; one that is there is replaced once the new one is whole.
+    """Write the report; an existing one is replaced once the new one is complete.
 
     Args:
-        record: what it shows.
-        path: where to.
+        record: the record to show.
+        path: the file to write.
         attacks: the tables of `record.probe` in plain text, for readers without scripts.
 
     Raises:
-        OSError: it cannot be written there.
+        OSError: the file cannot be written.
     """
     write_atomic(path, compose(record, attacks).encode("utf-8", "replace"))
     return path
@@ -65,5 +65,5 @@ def compose(record: Record, attacks: str = "") -> str:
         "policy": policy(code, style),
         "record": record.to_text().translate(UNSAFE),
     }
-    # One pass: what is put in is not looked at again.
+    # In one pass, so that braces in an inserted name are not expanded again.
     return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], read(PAGE, "page.html"))

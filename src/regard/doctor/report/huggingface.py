@@ -19,23 +19,23 @@ except ImportError:
 
 
 class DoctorCallback(TrainerCallback):
-    """Watches the model while it trains.
+    """A callback that watches the model of a `Trainer` while it trains.
 
-    Attaches when training begins. Each time the trainer logs, `attention/...` numbers go into its
-    log history, and to `log` where given; in between nothing is read from the device. When training
-    ends it detaches and writes the report. A step of the doctor is one call of the model, so that
-    accumulated batches and evaluation count too; logged numbers have the trainer's steps.
+    It attaches a doctor when training begins. Each time the trainer logs, `attention/...` numbers go
+    into its log history, and to `log` if given; in between nothing is read from the device. When
+    training ends it detaches and writes the report. A step of the doctor is one call of the model, so
+    accumulated batches and evaluation count too; logged numbers carry the trainer's steps.
 
-    Where training ends by an error, the trainer does not tell: call `detach` then.
+    The trainer does not tell its callbacks when training ends by an error: call `detach` then.
 
     Args:
         report: path of the HTML report; None for none.
-        log: called as `log(dict, step=...)`, as wandb's.
-        vitals: which to log; the most telling ones unless given.
-        options: of `regard.doctor.watch`: level, every, window, rows.
+        log: called as `log(dict, step=...)`, like `wandb.log`.
+        vitals: names of vitals to log; `KEY_VITALS` unless given.
+        options: options of `regard.doctor.watch`: level, every, window, rows.
 
     Attributes:
-        doctor: the one that watches, or did last.
+        doctor: the doctor that watches, or watched last.
     """
 
     def __init__(
@@ -50,12 +50,13 @@ class DoctorCallback(TrainerCallback):
         self.doctor: Doctor | None = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-        """Attach; to a model of an earlier training that failed, anew."""
+        """Attach a new doctor."""
+        # A training before may have ended by an error, with its doctor still attached.
         self.detach()
         self.doctor = attach(given["model"], **self.options)
 
     def on_log(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-        """Add our numbers to what was logged."""
+        """Add the newest numbers to what the trainer logged."""
         if self.doctor is None or not self.doctor.attached or not state.is_world_process_zero:
             return
         found = numbers(self.doctor, self.vitals)
@@ -71,6 +72,6 @@ class DoctorCallback(TrainerCallback):
             write_report(self.doctor, self.report)
 
     def detach(self) -> None:
-        """Stop watching; what was measured stays."""
+        """Stop watching; measurements stay readable."""
         if self.doctor is not None:
             self.doctor.detach()

@@ -1,13 +1,13 @@
-"""A doctor's history as JSON lines, written while the model trains.
+"""The history of a doctor as JSON lines, written while the model trains.
 
-The first line says what the columns are. Every other line is one step of one attention call:
+The first line names the columns. Every other line is one step of one attention call:
 
     {"format": "regard doctor", "version": 1, "model": "GPT", "vitals": ["logit_mean", ...]}
     {"step": 1, "site": "h.0.attn", "values": [[0.1, null, "inf", ...], ...]}
 
 with a list of numbers for each head. NaN, which means not measured, is null; an infinity is "inf" or
-"-inf". A file that is there already is gone on with; its last line may have been cut by a crash. A
-step that is there twice counts as written last.
+"-inf". Writing to an existing file continues it; a last line that a crash cut off is removed. If a step
+appears twice, the later line counts.
 """
 
 from __future__ import annotations
@@ -29,15 +29,16 @@ if TYPE_CHECKING:
 FORMAT, VERSION = "regard doctor", 1
 DIGITS = 6
 EVERY = 50
-TAIL = 1 << 20  # bytes at the end of a file among which its last step is looked for
+# Bytes read at the end of an existing file to find its last step: files of long runs hold gigabytes.
+TAIL = 1 << 20
 
 
 class LinesError(ValueError):
-    """The file is not one of ours, or not of this doctor's vitals."""
+    """The file is not a history of a doctor, or has other vitals than this doctor."""
 
 
 class SavedHistory(NamedTuple):
-    """What a file holds: the model's name, the vitals' names, and the history of every site."""
+    """The contents of a file: the model's name, the vitals' names, and the history of every site."""
 
     model: str
     vitals: tuple[str, ...]
@@ -45,18 +46,18 @@ class SavedHistory(NamedTuple):
 
 
 class JsonLines(Listener):
-    """Writes every step to a file: `with JsonLines(doctor, "history.jsonl"): ...`.
+    """A listener that writes every step to a file: `with JsonLines(doctor, "history.jsonl"): ...`.
 
     Args:
-        doctor: whose history it is; of steps that it made before, what is kept is written too.
-        path: of the file; one that is there is gone on with, its numbers of steps too.
-        every: write after this many steps, at once for all of them; at most the doctor's window, by
-            default 50.
-        start: the number of the last step before this doctor's first; by default what the file has
-            last. For training that goes on from an older checkpoint.
+        doctor: the doctor to write the history of. In a new file its earlier steps are written too, as
+            far as they are kept.
+        path: the file; an existing one is continued, and so is its step number.
+        every: number of steps to write at once; at most the doctor's window, 50 by default.
+        start: number of the step before this doctor's first; by default the last step in the file. Set
+            it when training resumes from an older checkpoint.
 
-    When it starts it raises `LinesError` where the file there is another one, and `OSError` where it
-    cannot be written.
+    `start` raises `LinesError` if the existing file is not such a history, and `OSError` if it cannot
+    be written.
     """
 
     def __init__(
@@ -70,13 +71,16 @@ class JsonLines(Listener):
         every = min(EVERY, doctor.chart.window) if every is None else every
         super().__init__(doctor, steps=every)
         if every > doctor.chart.window:
-            raise ValueError(f"every is {every}, and only {doctor.chart.window} steps are kept")
+            raise ValueError(
+                f"every must be at most the doctor's window of {doctor.chart.window} steps, got "
+                f"{every}: older steps are not kept"
+            )
         self.path, self.first = Path(path), start
         self.file: Any = None
         self.written = self.offset = 0
 
     def start(self) -> Self:
-        """Open the file, and go on with what is in it."""
+        """Open the file, to continue what is in it."""
         if self.listening:
             return self
         self.file = self.path.open("a+b", buffering=0)
@@ -85,7 +89,7 @@ class JsonLines(Listener):
         except BaseException:
             self.file.close()
             raise
-        if last is None:  # a new file: what the doctor keeps goes in too
+        if last is None:  # a new file: the steps that the doctor already has are written too
             self.written, self.offset = 0, 0
         else:
             self.written, self.offset = self.doctor.steps, last - self.doctor.steps
@@ -94,7 +98,7 @@ class JsonLines(Listener):
         return super().start()
 
     def prepare(self) -> int | None:
-        """Make the file ready to append to; the last step in it, None for a new one."""
+        """Make the file ready to append to; returns the last step in it, None for a new file."""
         header = {
             "format": FORMAT,
             "version": VERSION,
@@ -106,13 +110,15 @@ class JsonLines(Listener):
         first = self.file.readline()
         if not first.endswith(b"\n"):  # a new file, or one cut in its first line
             if first and not line_of(header).startswith(first):
-                raise LinesError(f"{self.path} is no history of a doctor")
+                raise LinesError(f"{self.path} is not a history of a doctor: name another file")
             self.file.truncate(0)
             self.file.write(line_of(header))
             return None
         there = read_header(first, self.path)
         if list(there["vitals"]) != header["vitals"]:
             raise LinesError(f"{self.path} has other vitals than this doctor: name another file")
+        # A crash may have cut the last line. Cut the file after its last newline, so that what is
+        # appended starts on a line of its own.
         begin = max(len(first), size - TAIL)
         self.file.seek(begin)
         tail = self.file.read()
@@ -126,7 +132,7 @@ class JsonLines(Listener):
             raise LinesError(f"the last line of {self.path} is not a step of a history") from None
 
     def look(self) -> None:
-        """Write what came since the last time, step by step."""
+        """Write the steps since the last look, in order of steps."""
         steps: dict[int, list[bytes]] = {}
         for site in self.doctor.chart.order:
             if site.ring is None:
@@ -137,22 +143,22 @@ class JsonLines(Listener):
                 line = {"step": step + self.offset, "site": site.name, "values": row}
                 steps.setdefault(step, []).append(line_of(line))
         data = b"".join(line for step in sorted(steps) for line in steps[step])
-        # One write: two processes that append do not mix their lines.
+        # One write for all lines, so that two processes that append do not mix them.
         while data:
             data = data[self.file.write(data) :]
         self.written = self.doctor.steps
 
     def close(self) -> None:
-        """Nothing more is written."""
+        """Close the file."""
         self.file.close()
 
 
 def read_lines(path: str | Path) -> SavedHistory:
-    """Read a history. A last line that was cut is left out.
+    """The history in a file; an incomplete last line is left out.
 
     Raises:
-        LinesError: it is none, with the line that is wrong.
-        OSError: it cannot be read.
+        LinesError: the file is not a history; names the wrong line.
+        OSError: the file cannot be read.
     """
     path = Path(path)
     with path.open("rb") as file:
@@ -174,16 +180,16 @@ def read_lines(path: str | Path) -> SavedHistory:
 
 
 def as_history(rows: dict[int, list], path: Path) -> History:
-    """Rows by step in the order of steps."""
+    """A `History` from rows by step."""
     steps = sorted(rows)
     try:
         return History(steps, torch.tensor([rows[step] for step in steps], dtype=torch.float32))
     except ValueError:
-        raise LinesError(f"{path} holds steps of different numbers of heads") from None
+        raise LinesError(f"{path} holds steps with different numbers of heads") from None
 
 
 def read_header(line: bytes, path: Path) -> dict[str, Any]:
-    """The first line, checked."""
+    """The model and vitals of the first line, checked."""
     try:
         found = json.loads(line)
         known = found["format"] == FORMAT
@@ -191,12 +197,14 @@ def read_header(line: bytes, path: Path) -> dict[str, Any]:
     except (ValueError, TypeError, KeyError):
         known, names, found = False, [], {}
     if not known:
-        raise LinesError(f"{path} is no history of a doctor")
+        raise LinesError(f"{path} is not a history of a doctor")
     if found.get("version") != VERSION:
-        raise LinesError(f"{path} is of version {found.get('version')}, we read {VERSION}")
+        raise LinesError(
+            f"{path} has version {found.get('version')} of the format; this regard reads {VERSION}"
+        )
     return {"model": str(found.get("model", "")), "vitals": names}
 
 
 def line_of(found: dict[str, Any]) -> bytes:
-    """Strict JSON in ASCII on one line."""
+    """A line of the file: strict JSON in ASCII."""
     return json.dumps(found, allow_nan=False, separators=(",", ":")).encode() + b"\n"

@@ -1,4 +1,4 @@
-"""Lines of text in a few styles: by rich where it is installed, else plain.
+"""Styled lines of text, printed by rich if it is installed and as plain text otherwise.
 
 A line is a list of pieces, each a text and the name of its style.
 """
@@ -29,17 +29,18 @@ STYLES = {
 }
 BLOCKS = "▁▂▃▄▅▆▇█"
 NARROWEST, USUAL, WIDEST = 60, 80, 110
-JOINTS = ("/", ".", ",", "_", "-")  # where a word that no line holds may be cut
-LEAST_RANGE = 0.2  # of a sparkline, as a share of its largest number
+JOINTS = ("/", ".", ",", "_", "-")  # a word longer than a line is cut after one of these
+# Smallest range of a sparkline, as a share of its largest number: noise of a few percent stays flat.
+LEAST_RANGE = 0.2
 
 
 def plain_text(lines: Iterable[Line]) -> str:
-    """Without styles."""
+    """The lines as text without styles."""
     return "".join("".join(text for text, _ in line).rstrip() + "\n" for line in lines)
 
 
 def rich_text(lines: Iterable[Line]) -> Any:
-    """A `rich.text.Text`; nothing in it is read as markup."""
+    """The lines as a `rich.text.Text`, whose contents rich does not read as markup."""
     from rich.text import Text
 
     out = Text(no_wrap=True, overflow="crop", end="")
@@ -56,9 +57,9 @@ def has_rich() -> bool:
 
 
 def put(lines: list[Line], file: IO[str] | None = None) -> None:
-    """Print, with colours where the file is a terminal that wants them."""
+    """Print lines, with colours if the file is a terminal and NO_COLOR is not set."""
     file = sys.stdout if file is None else file
-    if file is None:  # Python's word for a standard output that was closed
+    if file is None:  # sys.stdout is None in a process without standard output, such as pythonw
         return
     if has_rich() and file.isatty() and not os.environ.get("NO_COLOR"):
         from rich.console import Console
@@ -67,19 +68,19 @@ def put(lines: list[Line], file: IO[str] | None = None) -> None:
         return
     text = plain_text(lines)
     encoding = getattr(file, "encoding", None) or "utf-8"
-    # Not every terminal has the blocks and the ellipsis.
+    # Encodings such as cp1252 lack the blocks of bars: replace them, do not raise.
     file.write(text.encode(encoding, "replace").decode(encoding))
     file.flush()
 
 
 def width_of(file: IO[str] | None = None) -> int:
-    """What COLUMNS says, else of the terminal behind the file, else 80; 60 at least, 110 at most."""
+    """The width to print at: from COLUMNS, else the terminal, else 80; between 60 and 110."""
     file = sys.stdout if file is None else file
     columns = USUAL
     if file is not None and file.isatty():
         try:
             columns = os.get_terminal_size(file.fileno()).columns or USUAL
-        except (OSError, ValueError):  # it says that it is one, but has no file of the system
+        except (OSError, ValueError):  # an object with isatty() but without a file descriptor
             columns = USUAL
     if os.environ.get("COLUMNS"):
         columns = shutil.get_terminal_size((columns, 24)).columns
@@ -87,7 +88,7 @@ def width_of(file: IO[str] | None = None) -> int:
 
 
 def wrapped(text: str, width: int, first: str = "", rest: str = "", style: str = "") -> list[Line]:
-    """A paragraph with an indent; only a word that is longer than a line is cut."""
+    """A paragraph wrapped to `width` with an indent; only words longer than a line are cut."""
     room = max(width - max(cells(first), cells(rest)), 20)
     found = [""]
     for word in text.split():
@@ -103,13 +104,13 @@ def wrapped(text: str, width: int, first: str = "", rest: str = "", style: str =
 
 
 def padded(text: str, width: int, *, right: bool = False) -> str:
-    """Filled up with spaces, whatever alphabet it is in."""
+    """Text filled with spaces to `width` terminal cells; wide characters count as two."""
     fill = " " * max(width - cells(text), 0)
     return fill + text if right else text + fill
 
 
 def bar(x: Number, most: float, width: int) -> str:
-    """A bar for a number of 0 to `most`; an infinity fills it."""
+    """A bar of block characters for a number from 0 to `most`; infinity fills it."""
     value = real(x)
     if not value > 0 or not most > 0:
         return " " * width
@@ -120,11 +121,10 @@ def bar(x: Number, most: float, width: int) -> str:
 
 
 def sparkline(values: list[float], width: int) -> str:
-    """The last values, one block each, from the smallest to the largest; NaN is left out."""
+    """The last values as one block character each, scaled to their range; NaN is left out."""
     there = [x for x in values if x == x][-width:]
     finite = [x for x in there if abs(x) != float("inf")]
     low, high = min(finite, default=0.0), max(finite, default=0.0)
-    # Noise of a few percent is no mountain range.
     lacking = LEAST_RANGE * max(abs(low), abs(high)) - (high - low)
     if lacking > 0:
         low, high = low - lacking / 2, high + lacking / 2

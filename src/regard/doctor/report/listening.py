@@ -1,7 +1,7 @@
-"""Look at a doctor's numbers now and then while the model trains.
+"""`Listener`: reads a doctor's numbers from time to time while the model trains.
 
-A step is looked at when the next one begins, in the thread that trains: all of it is measured then,
-and no other thread disturbs the capture of a CUDA graph.
+A step is read when the next one begins, because only then is all of it measured, gradients included. It
+is read in the thread that trains: another thread could disturb the capture of a CUDA graph.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 
 class Listener:
-    """Calls `look` every so many steps or seconds, and once at the end, in a `with` block.
+    """Base class of what reads a doctor in a `with` block: calls `look` regularly and at the end.
 
-    Between two looks nothing is read from the device. An error in `look` ends the listening, with a
-    note: training goes on.
+    Between two looks nothing is read from the device. An error in `look` stops the listener and leaves
+    a note; training continues.
 
     Args:
-        doctor: whose steps are counted.
-        steps: look after this many.
-        seconds: look when this long has passed.
+        doctor: the doctor whose steps are counted.
+        steps: look after this many steps.
+        seconds: look when this many seconds have passed.
     """
 
     def __init__(
@@ -39,14 +39,14 @@ class Listener:
         self.listening = self.ending = False
 
     def look(self) -> None:
-        """What a listener does; `self.doctor.steps` is the last step, and it is complete."""
+        """Read the doctor; `self.doctor.steps` is the last step, and it is complete."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """When it ends, by an error too."""
+        """Release files and the like; called when the listener stops, also by an error."""
 
     def __call__(self) -> None:
-        """A step is about to begin."""
+        """Called by the chart before a step begins: look if it is due."""
         steps, now = self.doctor.steps - self.seen, time.monotonic()
         due = steps >= self.steps if self.steps is not None else False
         due = due or (self.seconds is not None and now - self.time >= self.seconds)
@@ -56,27 +56,27 @@ class Listener:
         self.try_look()
 
     def try_look(self) -> None:
-        """Look, and give up at an error: the model must not fail because of who watches it."""
+        """Look, and stop listening at an error: a listener must not make training fail."""
         try:
             self.look()
-        except Exception as error:  # whatever a user's writer, a disk or a terminal may raise
+        except Exception as error:  # a user's writer, a disk or a terminal may raise anything
             self.doctor.chart.note(f"stopped: {type(error).__name__}: {error}", self.name)
             self.stop()
 
     @property
     def name(self) -> str:
-        """In notes."""
+        """The name of the listener in notes."""
         return type(self).__name__
 
     def start(self) -> Self:
-        """Begin to listen."""
+        """Start to listen."""
         if not self.listening:
             self.doctor.chart.listeners.append(self)
             self.listening = True
         return self
 
     def stop(self) -> None:
-        """End; a second time it does nothing."""
+        """Stop listening; stopping twice is allowed."""
         if self.listening:
             self.listening = False
             self.doctor.chart.listeners.remove(self)
@@ -95,5 +95,5 @@ class Listener:
 
 
 def capturing() -> bool:
-    """Whether a CUDA graph is captured, in which nothing may be read."""
+    """Whether a CUDA graph is being captured, during which nothing may be read."""
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()

@@ -38,11 +38,11 @@ if TYPE_CHECKING:
 
 SHOWN = ("logit_max", "entropy")
 SHOWN_CHEAP = ("logit_bound", "entropy")  # the cheap level has no logit_max
-SPARK, NUMBER = 14, 8
+SPARK, NUMBER = 14, 8  # widths of a sparkline and of a number
 LEAST_SPARK, LEAST_NAME = 4, 20  # in a narrow terminal
 MOST_FINDINGS = 6
-QUIET_SECONDS = 30.0  # between two lines where there is no terminal
-# A diagnosis reads the whole history: it may take this share of the time.
+QUIET_SECONDS = 30.0  # between two lines if the file is not a terminal
+# A diagnosis reads the whole history: it may take at most this share of the run time.
 DIAGNOSING = 0.05
 
 
@@ -53,23 +53,23 @@ def live(
     total: int | None = None,
     file: IO[str] | None = None,
 ) -> Live:
-    """Show a doctor's numbers in a `with` block, while the model trains.
+    """A display of a doctor's numbers while the model trains, used as a `with` block.
 
-    It looks when a step ends and `every_seconds` have passed, in the thread that trains, and reads
-    nothing from the device in between. Where `file` is no terminal, in a notebook, or without rich,
-    it prints a line every half minute, and one for each new finding.
+    It updates after a step once `every_seconds` have passed, in the thread that trains, and reads
+    nothing from the device in between. If `file` is not a terminal, in a notebook, or without rich, it
+    prints a line every half minute and one for each new finding.
 
     Args:
-        doctor: attached or not: it shows what comes.
-        every_seconds: between two looks.
-        total: how many steps there will be, for the time that is left.
+        doctor: the doctor to show, attached or not.
+        every_seconds: seconds between two updates.
+        total: number of steps there will be, to estimate the time left.
         file: standard output unless given.
     """
     return Live(doctor, every_seconds, total, sys.stdout if file is None else file)
 
 
 class Live(Listener):
-    """See `live`."""
+    """The listener that `live` returns."""
 
     def __init__(
         self, doctor: Doctor, every_seconds: float, total: int | None, file: IO[str]
@@ -86,26 +86,26 @@ class Live(Listener):
         self.screen: Any = None
 
     def start(self) -> Self:
-        """Take the terminal, where there is one."""
+        """Start to listen, and take over the terminal if there is one."""
         super().start()
         if self.screen is None and is_terminal(self.file):
             from rich.console import Console
             from rich.live import Live as Screen
 
-            # rich's own thread would draw while the model trains; we draw when we look.
+            # auto_refresh starts a thread that draws while the model trains; `look` draws instead.
             console = Console(file=self.file, highlight=False)
             self.screen = Screen(console=console, auto_refresh=False, transient=False)
             self.screen.start()
         return self
 
     def close(self) -> None:
-        """Give the terminal back."""
+        """Release the terminal."""
         screen, self.screen = self.screen, None
         if screen is not None:
             screen.stop()
 
     def look(self) -> None:
-        """Draw, or print a line."""
+        """Draw the table, or print a line."""
         glances = glance(self.doctor, self.vitals)
         self.diagnose()
         if self.screen is not None:
@@ -116,14 +116,14 @@ class Live(Listener):
             self.say(glances)
 
     def diagnose(self) -> None:
-        """Ask for findings, less often the longer an answer takes."""
+        """Update the findings; the longer that takes, the less often."""
         began = time.monotonic()
         if began >= self.next_diagnosis or self.ending:
             self.findings = self.doctor.findings()
             self.next_diagnosis = began + (time.monotonic() - began) / DIAGNOSING
 
     def say(self, glances: dict[str, Glance]) -> None:
-        """Lines for a log."""
+        """Print lines for a log: new findings, and the progress from time to time."""
         lines: list[Line] = []
         for finding in self.findings:
             if (
@@ -145,7 +145,10 @@ class Live(Listener):
             self.file.flush()
 
     def progress(self) -> str:
-        """Step, pace, time left, findings. The pace leaves out what came before the first look."""
+        """Step, pace, time left and findings as text.
+
+        The pace starts at the first look: the steps before it include compilation and warm-up.
+        """
         now, step = time.monotonic(), self.doctor.steps
         self.mark = (now, step) if self.mark is None else self.mark
         parts = [f"step {step}" if self.last_step is None else f"step {step}/{self.last_step}"]
@@ -160,7 +163,7 @@ class Live(Listener):
         return ", ".join([*parts, listed(said) if said else "no alarm"])
 
     def table(self, glances: dict[str, Glance], width: int, height: int) -> list[Line]:
-        """What is drawn, no higher than the terminal."""
+        """The lines to draw, no more than the terminal has."""
         alarms = {finding.site: finding.severity for finding in reversed(self.findings)}
         said = self.progress()
         title = "regard doctor  " if cells(said) + 15 <= width else ""
@@ -173,7 +176,7 @@ class Live(Listener):
         head = [(padded("attention call", site_width), "dim")]
         head += [(padded(f"worst {v}", NUMBER + spark + 4, right=True), "dim") for v in self.vitals]
         lines.append(head)
-        # Where not all fit: those with findings, then those with the worst numbers.
+        # If not all fit, show sites with findings first, then those with the worst numbers.
         names = sorted(glances, key=lambda name: self.urgency(name, glances[name], alarms))[:room]
         for name, seen in glances.items():
             if name in names:
@@ -186,12 +189,12 @@ class Live(Listener):
         return [*lines, [], *findings] if findings else lines
 
     def urgency(self, name: str, seen: Glance, alarms: dict[str, Severity]) -> tuple[float, float]:
-        """Small for what should be seen first."""
+        """A sort key: small for sites that should be shown first."""
         worst = seen.worst(0, self.vitals[0]) if self.vitals else 0.0
         return -float(alarms.get(name, 0)), math.inf if math.isnan(worst) else -worst
 
     def row(self, name: str, seen: Glance, site_width: int, spark: int, style: str) -> Line:
-        """One attention call: number, arrow and sparkline for each vital."""
+        """The line of one attention call: number, arrow and sparkline for each vital."""
         line: Line = [(padded(shortened(harmless(name), site_width - 1), site_width), style)]
         for i, vital in enumerate(self.vitals):
             course = seen.course[:, i].tolist()
@@ -202,17 +205,17 @@ class Live(Listener):
 
 
 def finding_line(finding: Finding, width: int) -> Line:
-    """A finding in one line."""
+    """A finding on one line of `width`, dropping the least important parts if it is too long."""
     severity = str(finding.severity)
     heads = f" head{'' if len(finding.heads) == 1 else 's'} {ranges(finding.heads)}"
     heads = heads if finding.heads else ""
     tails = (f"{heads}, since step {finding.since}", heads, "")
     site, title = harmless(finding.site), f"{harmless(finding.title)} at "
     sign = f"{SIGNS[severity]} {severity}: "
-    if cells(sign + title + site + tails[0]) > width:  # the colour and the sign say it too
+    if cells(sign + title + site + tails[0]) > width:  # colour and sign tell the severity too
         sign = f"{SIGNS[severity]} "
     line = ""
-    for tail in tails:  # where it is tells more than since when
+    for tail in tails:  # the heads matter more than the step
         room = max(width - cells(sign + title + tail), 12)
         line = sign + title + shortened(site, room) + tail
         if "…" not in line and cells(line) <= width:
@@ -223,13 +226,13 @@ def finding_line(finding: Finding, width: int) -> Line:
 
 
 def overall(glances: dict[str, Glance], column: int, vital: str) -> float:
-    """The worst of all sites."""
+    """The worst value of a vital over all sites."""
     found = [x for seen in glances.values() if not math.isnan(x := seen.worst(column, vital))]
     return (min if vital in LOW_IS_WORSE else max)(found, default=math.nan)
 
 
 def arrow(course: list[float]) -> str:
-    """Whether the last quarter of a course is higher than the first, by a tenth."""
+    """An arrow: up or down if the last quarter of a course differs from the first by over 10%."""
     there = [x for x in course if math.isfinite(x)]
     part = len(there) // 4
     if part == 0:
@@ -240,7 +243,7 @@ def arrow(course: list[float]) -> str:
 
 
 def is_terminal(file: IO[str]) -> bool:
-    """Whether a table can be drawn over and over: not in a log, a notebook, or without rich."""
+    """Whether a table can be redrawn in place: not in a log, a notebook, or without rich."""
     if not has_rich() or not file.isatty() or os.environ.get("TERM") == "dumb":
         return False
     return "ipykernel" not in sys.modules

@@ -1,4 +1,4 @@
-"""A doctor's numbers for any logger: `log({"attention/h.0/entropy/worst": 0.4, ...}, step=100)`."""
+"""`LogTo`: numbers of a doctor for any logger, `log({"attention/h.0/entropy/worst": 0.4, ...}, step=100)`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PREFIX = "attention"
 def numbers(
     doctor: Doctor, vitals: Sequence[str] | None = None, prefix: str = PREFIX
 ) -> dict[str, float]:
-    """`{prefix}/{site}/{vital}/worst` and `/mean` over the heads, of what was measured last.
+    """The newest vitals as `{prefix}/{site}/{vital}/worst` and `/mean` over the heads.
 
     Reads the device once.
     """
@@ -34,15 +34,15 @@ def numbers(
 
 
 class LogTo(Listener):
-    """Hands numbers to a callable as wandb's: `with LogTo(doctor, wandb.log, every=100): ...`.
+    """A listener that hands numbers to a logger: `with LogTo(doctor, wandb.log, every=100): ...`.
 
     Args:
-        doctor: whose numbers they are.
-        log: called as `log(dict, step=step)`.
-        every: after this many steps; nothing is read from the device in between.
-        vitals: which; the most telling ones unless given.
-        prefix: of the keys.
-        step: says the number of the step; the doctor's unless given.
+        doctor: the doctor to log.
+        log: called as `log(dict, step=step)`, like `wandb.log`.
+        every: log after this many steps; nothing is read from the device in between.
+        vitals: names of vitals to log; `KEY_VITALS` unless given.
+        prefix: prefix of the keys.
+        step: returns the number of the step; the doctor's own unless given.
     """
 
     def __init__(
@@ -57,12 +57,14 @@ class LogTo(Listener):
     ) -> None:
         super().__init__(doctor, steps=every)
         if not callable(log):
-            raise TypeError(f"log must be called as log(dict, step=...), got {type(log).__name__}")
+            raise TypeError(
+                f"log must be a function called as log(dict, step=...), got {type(log).__name__}"
+            )
         self.log, self.vitals, self.prefix = log, measured(doctor, vitals), prefix
         self.step = step
 
     def look(self) -> None:
-        """Log, unless nothing was measured."""
+        """Log the newest numbers, unless nothing was measured."""
         found = numbers(self.doctor, self.vitals, self.prefix)
         if found:
             self.log(found, step=self.doctor.steps if self.step is None else self.step())

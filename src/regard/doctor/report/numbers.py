@@ -1,18 +1,18 @@
-"""Numbers and names as files and readers want them."""
+"""Numbers and names, formatted for JSON and for readers."""
 
 from __future__ import annotations
 
 import math
 import unicodedata
 
-# What JSON can hold of a float: NaN is null, an infinity is "inf" or "-inf".
+# A float as strict JSON holds it: NaN is null, an infinity is "inf" or "-inf".
 Number = float | str | None
-DIGITS = 4  # significant ones in reports
-LETTERS = (1000, 3, 1)  # of each part of a path, the first of which that fits
+DIGITS = 4  # significant digits in reports
+LETTERS = (1000, 3, 1)  # letters kept of each part of a path, tried in this order
 
 
 def plain(x: float, digits: int = DIGITS) -> Number:
-    """A number for strict JSON, rounded; whole ones without a point."""
+    """A number for strict JSON, rounded; integers have no decimal point."""
     if math.isnan(x):
         return None
     if math.isinf(x):
@@ -22,12 +22,12 @@ def plain(x: float, digits: int = DIGITS) -> Number:
 
 
 def real(x: Number) -> float:
-    """The float again."""
+    """The float that `plain` converted."""
     return math.nan if x is None else float(x)
 
 
 def shown(x: Number) -> str:
-    """Three digits for a person: `-` where nothing was measured."""
+    """A number with about three digits for a reader; `-` if nothing was measured."""
     x = real(x)
     if math.isnan(x):
         return "-"
@@ -45,7 +45,7 @@ def shown(x: Number) -> str:
 
 
 def cells(text: str) -> int:
-    """How many places of a terminal a text takes."""
+    """The number of terminal cells that a text takes."""
     return sum(
         0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1
         for c in text
@@ -53,7 +53,7 @@ def cells(text: str) -> int:
 
 
 def harmless(text: str) -> str:
-    """A name that cannot move the cursor, break a line or turn a line round: such signs are escaped."""
+    """The text with control characters escaped, so that it cannot move the cursor or reverse a line."""
     return "".join(
         c if unicodedata.category(c) not in ("Cc", "Cf", "Cs", "Zl", "Zp") else ascii(c)[1:-1]
         for c in text
@@ -61,9 +61,9 @@ def harmless(text: str) -> str:
 
 
 def shortened(text: str, width: int) -> str:
-    """At most `width` places: of a module's path fewer letters of each part, else no middle.
+    """A module's path in at most `width` cells: parts abbreviated, or else the middle left out.
 
-    Numbers and the last part stay as long as they can: they tell layers apart.
+    Numbers and the last part stay as long as possible, because they tell layers apart.
     """
     for letters in LETTERS:
         text = abbreviated(text, letters)
@@ -75,7 +75,7 @@ def shortened(text: str, width: int) -> str:
 
 
 def shortened_alike(texts: list[str], width: int) -> list[str]:
-    """The same for names below one another: all as far as the longest needs it, where that does."""
+    """Paths for a column of a table, all abbreviated as far as the longest needs it."""
     for letters in LETTERS:
         found = [abbreviated(text, letters) for text in texts]
         if all(cells(text) <= width for text in found):
@@ -84,13 +84,13 @@ def shortened_alike(texts: list[str], width: int) -> list[str]:
 
 
 def abbreviated(path: str, letters: int) -> str:
-    """A module's path with so many letters of each part but the last; numbers stay."""
+    """A module's path with `letters` letters of each part but the last; numbers stay."""
     *parts, last = path.split(".")
     return ".".join([*(part if part.isdigit() else part[:letters] for part in parts), last])
 
 
 def fitting(text: str, width: int) -> str:
-    """As much of the beginning as fits into so many places."""
+    """The longest beginning of a text that fits into `width` cells."""
     used = 0
     for i, sign in enumerate(text):
         used += cells(sign)
@@ -100,12 +100,12 @@ def fitting(text: str, width: int) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """`1 head`, `2 heads`."""
+    """A count with its noun: `1 head`, `2 heads`."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def ranges(numbers: list[int] | tuple[int, ...]) -> str:
-    """`0-3, 7`."""
+    """Numbers as ranges: `0-3, 7`."""
     found: list[list[int]] = []
     for number in sorted(set(numbers)):
         if found and number == found[-1][1] + 1:

@@ -1,4 +1,4 @@
-"""Copies numbers from the device: few, and only when a report or table is made.
+"""Read a doctor's newest numbers from the device, in one copy.
 
 Shape legend: W steps kept, H heads, C chosen vitals.
 """
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
     from regard.doctor.watch import Doctor
 
 LOW_IS_WORSE = frozenset(vital.name for vital in VITALS if vital.low_is_worse)
-# What a small table shows, the most telling first.
+# The vitals that a small table shows, most informative first.
 KEY_VITALS = ("logit_max", "entropy", "max_weight", "key_spread", "c50", "logit_bound", "query_grad",
               "key_grad", "sink_weight", "head_similarity", "tanh_saturated", "masked_rows",
               "nan_queries", "nan_keys", "nan_logits", "inf_logits")  # fmt: skip
 
 
 class Glance(NamedTuple):
-    """A site in short, on the host.
+    """The newest numbers of a site, on the host.
 
     Attributes:
-        newest: (H, C), the last value that was measured for each head.
+        newest: (H, C), the last measured value of each head.
         course: (W, C), the worst head in each step; NaN where nothing was measured.
     """
 
@@ -37,19 +37,20 @@ class Glance(NamedTuple):
     course: Tensor
 
     def worst(self, column: int, vital: str) -> float:
-        """The worst of the newest values; NaN where there is none."""
+        """The worst of the newest values; NaN if there is none."""
         return worst(self.newest[:, column], vital)
 
     def mean(self, column: int) -> float:
-        """Over the heads."""
+        """The mean of the newest values over the heads."""
         return float(self.newest[:, column].nanmean())
 
 
 def glance(doctor: Doctor, vitals: Sequence[str]) -> dict[str, Glance]:
-    """Every site that was measured, by name. All is computed on the device, and copied at once."""
+    """A `Glance` of every measured site, by name; computed on the device and copied at once."""
     places = [(name, doctor.vitals.index(name)) for name in vitals]
     sites = [site for site in doctor.chart.order if site.ring is not None and site.ring.count]
-    # Our own functions are none of the model's, and inference tensors may be among them.
+    # No torch function mode, such as the doctor's own, should see these calls. Without gradients:
+    # inference tensors may be among them.
     with torch._C.DisableTorchFunction(), torch.no_grad():
         parts = [part for site in sites for part in summary(site, places)]
         parts = fetched(parts)
@@ -64,6 +65,7 @@ def summary(site: Site, places: Sequence[tuple[str, int]]) -> tuple[Tensor, Tens
     newest, course = [], []
     for vital, place in places:
         column = values[:count, :, place]
+        # A full ring begins in its middle: roll it so that the oldest step comes first.
         column = column.roll(-(count % window), 0) if count > window else column
         newest.append(last_measured(column))
         course.append(extreme(column, 1, low=vital in LOW_IS_WORSE))
@@ -71,14 +73,14 @@ def summary(site: Site, places: Sequence[tuple[str, int]]) -> tuple[Tensor, Tens
 
 
 def last_measured(x: Tensor) -> Tensor:
-    """The last value along dim 0 that is not NaN, NaN where all are."""
+    """The last value along dim 0 that is not NaN; NaN if all are."""
     order = torch.arange(x.shape[0], device=x.device).reshape(-1, *[1] * (x.ndim - 1))
     last = torch.where(x.isnan(), 0, order).amax(0, keepdim=True)
     return x.gather(0, last).squeeze(0)
 
 
 def extreme(x: Tensor, dim: int, *, low: bool) -> Tensor:
-    """Smallest or largest along a dim of what is not NaN; NaN where all are."""
+    """The smallest or largest value along a dim, ignoring NaN; NaN if all are."""
     none = x.isnan()
     sign = -1 if low else 1
     found = (sign * x).masked_fill(none, -torch.inf).amax(dim)
@@ -86,12 +88,12 @@ def extreme(x: Tensor, dim: int, *, low: bool) -> Tensor:
 
 
 def worst(values: Tensor, vital: str) -> float:
-    """The worst of some values; NaN where there is none."""
+    """The worst of some values of a vital; NaN if there are none."""
     return float(extreme(values, 0, low=vital in LOW_IS_WORSE)) if len(values) else math.nan
 
 
 def fetched(parts: list[Tensor]) -> list[Tensor]:
-    """The same on the host, with one copy for each device."""
+    """The tensors on the host, with one copy for each device."""
     found: dict[int, Tensor] = {}
     for device in {part.device for part in parts}:
         here = [i for i, part in enumerate(parts) if part.device == device]
@@ -102,10 +104,10 @@ def fetched(parts: list[Tensor]) -> list[Tensor]:
 
 
 def measured(doctor: Doctor, vitals: Sequence[str] | None = None) -> list[str]:
-    """Those of the key vitals that this doctor has, or those asked for.
+    """The vitals asked for, or those of `KEY_VITALS` that this doctor has.
 
     Raises:
-        ValueError: one asked for is unknown.
+        ValueError: a vital asked for is unknown.
     """
     if vitals is None:
         return [name for name in KEY_VITALS if name in doctor.vitals]

@@ -1,4 +1,4 @@
-"""A doctor's numbers in TensorBoard, or anything else with `add_scalar(name, value, step)`."""
+"""Numbers of a doctor in TensorBoard, or any other writer with `add_scalar(name, value, step)`."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
 
 
 class TensorBoard(LogTo):
-    """`with TensorBoard(doctor, SummaryWriter(), every=100): ...`.
+    """A listener that writes scalars: `with TensorBoard(doctor, SummaryWriter(), every=100): ...`.
 
     Args:
-        doctor: whose numbers they are.
-        writer: anything with `add_scalar(name, value, step)`; it stays open.
-        every: after this many steps; nothing is read from the device in between.
-        options: as `LogTo` has them.
+        doctor: the doctor to log.
+        writer: anything with `add_scalar(name, value, step)`; it is not closed.
+        every: log after this many steps; nothing is read from the device in between.
+        options: options of `LogTo`.
     """
 
     def __init__(self, doctor: Doctor, writer: Any, every: int = 100, **options: Any) -> None:

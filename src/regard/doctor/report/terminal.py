@@ -1,4 +1,4 @@
-"""The report for a terminal: what was found, and a table of all attention calls."""
+"""The report for a terminal: the findings, and a table of all attention calls."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ BARRED = "logit_max"
 
 
 def show(record: Record, file: IO[str] | None = None) -> None:
-    """Print the summary, in colours where `file` (standard output) is a terminal."""
+    """Print the summary to `file` (default standard output), in colours if it is a terminal."""
     put(summary(record, width_of(file)), file)
 
 
 def summary_text(record: Record, width: int = 80) -> str:
-    """The summary without colours."""
+    """The summary as plain text."""
     return plain_text(summary(record, width))
 
 
 def summary(record: Record, width: int = 80) -> list[Line]:
-    """Verdict, findings, table, notes."""
+    """The summary as styled lines: verdict, findings, table, notes."""
     sentence, tone = headline(record)
     lines: list[Line] = [[(f"{SIGNS[tone]} {sentence}", tone if tone != "none" else "title")]]
     lines += wrapped(harmless(circumstances(record)), width, style="dim")
     heads = {site.name: site.heads for site in record.sites}
-    said: set[str] = set()
+    said: set[str] = set()  # explanations, sources and remedies printed so far, to print each once
     for finding in record.findings:
         lines.append([])
         lines += finding_lines(finding, heads.get(finding["site"], 0), width, said)
@@ -48,7 +48,7 @@ def summary(record: Record, width: int = 80) -> list[Line]:
 
 
 def finding_lines(finding: dict[str, Any], heads: int, width: int, said: set[str]) -> list[Line]:
-    """One finding with its numbers and what helps; a text that was `said` before is left out."""
+    """A finding with its numbers and remedies; texts in `said` were printed before and are left out."""
     severity = finding["severity"]
     title = f"{SIGNS[severity]} {severity}: {harmless(finding['title'])}"
     lines = wrapped(title, width, "", "  ", severity)
@@ -62,7 +62,7 @@ def finding_lines(finding: dict[str, Any], heads: int, width: int, said: set[str
     lines += signal_lines(finding["signals"], width, said)
     remedies = [f"{advice['remedy']}: {advice['expected']}" for advice in finding["remedies"]]
     if remedies and repr(remedies) in said:
-        return [*lines, [("    the same helps as above", "dim")]]
+        return [*lines, [("    remedies: the same as above", "dim")]]
     said.add(repr(remedies))
     for number, text in enumerate(remedies, start=1):
         lines += wrapped(harmless(text), width, f"    {number}. ", "       ")
@@ -70,7 +70,7 @@ def finding_lines(finding: dict[str, Any], heads: int, width: int, said: set[str
 
 
 def signal_lines(signals: list[dict[str, Any]], width: int, said: set[str]) -> list[Line]:
-    """Each number with its source; where all sources were `said` before, the numbers alone."""
+    """Each number with its source; only the numbers if all sources are in `said`."""
     sources = {signal["source"] for signal in signals}
     if sources <= said:
         text = "; ".join(comparison(signal) for signal in signals)
@@ -81,7 +81,7 @@ def signal_lines(signals: list[dict[str, Any]], width: int, said: set[str]) -> l
 
 
 def table(record: Record, width: int) -> list[Line]:
-    """A line for each attention call with the worst head of the vitals that fit."""
+    """A table with a line for each attention call: the worst head of each vital that fits."""
     there = [v for v in KEY_VITALS if any(v in site.last for site in record.sites)]
     bars = BAR + 1 if BARRED in there else 0
     names = [shortened(harmless(site.name), 40) for site in record.sites]
@@ -114,19 +114,20 @@ def table(record: Record, width: int) -> list[Line]:
 def alarms_of(record: Record) -> dict[tuple[str, str], str]:
     """The worst severity for each site and vital that a finding names."""
     found: dict[tuple[str, str], str] = {}
-    for finding in reversed(record.findings):  # the worst first, and here last
+    # Findings are sorted worst first. Reversed, the worst one is written last and wins.
+    for finding in reversed(record.findings):
         for signal in finding["signals"]:
             found[finding["site"], signal["made_of"]] = finding["severity"]
     return found
 
 
 def worst_of(site: SiteRecord, vital: str) -> float:
-    """Of its heads; NaN where it was not measured."""
+    """The worst value of a vital over the heads of a site; NaN if it was not measured."""
     if vital not in site.last:
         return math.nan
     return worst(torch.tensor([real(x) for x in site.last[vital]]), vital)
 
 
 def finite(x: float) -> float:
-    """0 for what no bar can be measured by."""
+    """The number, or 0 if it is not finite: no bar can be scaled by it."""
     return x if math.isfinite(x) else 0.0

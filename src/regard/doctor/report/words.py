@@ -1,4 +1,4 @@
-"""What reports say in words, whatever they are made of."""
+"""Sentences that all reports share."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def headline(record: Record) -> tuple[str, str]:
     if not record.sites:
         return "No attention was seen.", "none"
     if not any(site.last for site in record.sites):
-        return "Attention was seen, and nothing could be measured.", "none"
+        return "Attention was seen, but nothing could be measured.", "none"
     return f"A clean bill of health{f', with {said[0]}' if said else ''}.", "good"
 
 
@@ -38,7 +38,7 @@ def circumstances(record: Record) -> str:
 
 
 def where(finding: dict[str, Any], heads: int) -> str:
-    """Which heads, since when."""
+    """The heads of a finding and the step since when, such as "heads 0-3 of 8, since step 20"."""
     named = finding["heads"]
     if not named:
         which = ""
@@ -50,13 +50,13 @@ def where(finding: dict[str, Any], heads: int) -> str:
 
 
 def comparison(signal: dict[str, Any]) -> str:
-    """`logit_max 140, above 100`."""
+    """A signal against its threshold: `logit_max 140, above 100`."""
     side = "above" if signal["above"] else "below"
     return f"{signal['vital']} {shown(signal['value'])}, {side} {shown(signal['threshold'])}"
 
 
 def worst_of_all(record: Record) -> str:
-    """The first finding that is an alarm in one sentence, "" where there is none."""
+    """The worst finding in one sentence; "" if there is none above a note."""
     for finding in record.findings[:1]:
         if finding["severity"] != "note":
             return f"The worst: {finding['title']}, at {shortened(finding['site'], 60)}."

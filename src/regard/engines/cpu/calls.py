@@ -1,4 +1,4 @@
-"""The operators' kernels on the CPU: `Arguments` into `Inputs`, and the results back."""
+"""The CPU implementation of the tiled operators: turns `Arguments` into `KernelInputs`, and results back."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from torch import Tensor
 
 from regard.engines.cpu import kernels
 from regard.engines.cpu.forms import InnerTiles, PairwiseTiles
-from regard.engines.cpu.tiles import Shape
+from regard.engines.cpu.tiles import TiledShape
 from regard.engines.tiled import Arguments
 from regard.precision import working_dtype
 
 
-def read(args: Arguments) -> kernels.Inputs:
-    """Operator arguments in working precision, with the form built."""
+def read(args: Arguments) -> kernels.KernelInputs:
+    """The arguments of an operator in working precision, with the form built."""
     dtype = working_dtype(args.q.dtype)
 
     def wide(x: Tensor | None) -> Tensor | None:
@@ -22,11 +22,12 @@ def read(args: Arguments) -> kernels.Inputs:
     scale, softcap, dropout, parameter = args.numbers.tolist()
     if args.v is None:
         form = InnerTiles(q, k, scale, wide(args.alpha), wide(args.beta))
+        # A tile of logits has a few intermediate copies of its size; hidden units are not among them.
         depth = 4
     else:
         form = PairwiseTiles(q, k, args.v.to(dtype), args.activation, parameter)
         depth = max(q.shape[-1], 1)
-    return kernels.Inputs(
+    return kernels.KernelInputs(
         form,
         value,
         wide(args.rate),
@@ -38,13 +39,17 @@ def read(args: Arguments) -> kernels.Inputs:
         args.key_segment,
         softcap,
         dropout,
+        # Read here: on the CPU nothing waits for it.
         0 if args.seed is None else int(args.seed),
-        Shape._make([*args.sizes, depth]),
+        TiledShape._make([*args.sizes, depth]),
     )
 
 
-def gradients(x: kernels.Inputs, args: Arguments, grads: kernels.Gradients | None) -> tuple:
-    """All gradients in the dtypes of their inputs, empty where there is none."""
+def gradients(x: kernels.KernelInputs, args: Arguments, grads: kernels.Gradients | None) -> tuple:
+    """The gradients of `Arguments.differentiable()` in the dtypes of the inputs, empty where there is none.
+
+    `grads` is None where raw scores are differentiated, which value, rate and bias have no part in.
+    """
     form = x.form
     inner = isinstance(form, InnerTiles)
     found = (
@@ -65,12 +70,12 @@ def gradients(x: kernels.Inputs, args: Arguments, grads: kernels.Gradients | Non
 
 
 def attend(args: Arguments, entropy: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Output, tail, entropy and largest logit."""
+    """Output, tail, entropy and largest logit of each query."""
     return kernels.forward(read(args), entropy)
 
 
 def output(args: Arguments) -> Tensor:
-    """The output alone."""
+    """The output alone; it takes as long as with statistics."""
     return attend(args, False)[0]
 
 
@@ -85,9 +90,10 @@ def attend_backward(
     grad_spread: Tensor | None,
     bias_gradient: bool,
 ) -> tuple[Tensor, ...]:
-    """All gradients, recomputing every tile."""
+    """All gradients; every tile is computed again."""
     x = read(args)
-    rows = kernels.Rows(
+    # Kernels take statistics as columns, which broadcast over the keys of a tile.
+    rows = kernels.QueryRows(
         grad,
         output,
         peak.unsqueeze(-1),
@@ -100,7 +106,7 @@ def attend_backward(
 
 
 def best_keys(args: Arguments, hard: Tensor) -> Tensor:
-    """The best visible key of each hard row."""
+    """The index of the best visible key of each hard row."""
     return kernels.best_keys(read(args), hard)
 
 
@@ -110,7 +116,7 @@ def jacobian(args: Arguments, peak: Tensor, tail: Tensor, share: Tensor, left: T
 
 
 def scores(args: Arguments) -> Tensor:
-    """Raw scores."""
+    """Raw scores (B, K, G, Q, L)."""
     return kernels.all_scores(read(args))
 
 

@@ -21,12 +21,12 @@ class Cpu(Tiled):
     operators = Operators("cpu", calls, devices=("CPU",))
 
     def refusals(self, problem: Problem) -> list[str]:
-        """Only other devices."""
+        """Tensors on other devices; on the CPU it serves everything."""
         where = problem.device.type
         return [] if problem.on_cpu else [f"the tensors are on {where!r}, not on the CPU"]
 
     def raw_scores(self, problem: Problem) -> Tensor | None:
-        """Of pairwise scores, without the [Q, L, hidden] tensor."""
+        """Raw scores of a pairwise form, without the [Q, L, hidden] tensor."""
         served = problem.on_cpu and isinstance(problem.form, Pairwise)
         return self.scores(problem) if served else None
 

@@ -1,7 +1,7 @@
-"""How the work is cut into tiles, and how broadcast tensors are cut with it.
+"""How a call is cut into tiles, and how tensors that broadcast are cut with it.
 
-Every tensor here has 5 dims, (B, K, G, rows, columns): B leading dims made one, K groups of heads,
-G query heads in each group. A size of 1 broadcasts, also in gradients, which are summed into it:
+Every tensor here has 5 dims, (B, K, G, rows, columns): B flattened leading dims, K groups of heads,
+G query heads in each group. A size of 1 broadcasts, and its gradient is summed into size 1, so that
 grouped heads and shared biases cost no copy.
 """
 
@@ -12,15 +12,15 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-# Floats in one tile, 8 MiB. Smaller tiles pay more for their Python than the nearer cache gives
-# back, larger ones leave the cache: additive, 8 heads, length 1024, hidden 16, forward on two cores
-# takes 302, 180, 124, 94, 77, 78 and 115 ms at 2**17 to 2**23.
+# Floats in one tile, 8 MiB. With smaller tiles the Python between them takes more time than a nearer
+# cache saves; larger ones leave the cache. The forward of additive with 8 heads, length 1024 and hidden
+# 16 on two cores takes 302, 180, 124, 94, 77, 78 and 115 ms at 2**17 to 2**23.
 TILE_ELEMENTS = 2**21
-WHOLE = slice(None)
+WHOLE_DIM = slice(None)
 
 
-class Shape(NamedTuple):
-    """Sizes of one problem: B, K, G, queries Q, keys L, and floats for each pair."""
+class TiledShape(NamedTuple):
+    """The sizes of a call to cut: B, K, G, queries Q, keys L, and `depth`, floats for each pair."""
 
     batch: int
     groups: int
@@ -31,7 +31,7 @@ class Shape(NamedTuple):
 
 
 class Tile(NamedTuple):
-    """One block of pairs: slices of B, K, G, queries and keys; `number` is unique in the call."""
+    """One block of pairs: slices of B, K, G, queries and keys. `number` is unique in a call."""
 
     b: slice
     k: slice
@@ -41,14 +41,16 @@ class Tile(NamedTuple):
     number: int = 0
 
 
-def tile_sizes(shape: Shape) -> tuple[int, int, int, int, int]:
-    """How many of B, K, G, Q and L go into one tile."""
+def tile_sizes(shape: TiledShape) -> tuple[int, int, int, int, int]:
+    """The size of a tile along B, K, G, Q and L."""
     pairs = max(TILE_ELEMENTS // max(shape.depth, 1), 1)
+    # About square, as far as the lengths allow: loads grow with the sides, work with their product.
     keys = 16
     while keys * keys < pairs and keys < shape.keys:
         keys *= 2
     keys = max(min(keys, shape.keys), 1)
     queries = max(min(pairs // keys, shape.queries), 1)
+    # What is left of the tile takes further heads, then groups, then batch entries.
     left = max(pairs // (keys * queries), 1)
     heads = max(min(left, shape.heads), 1)
     groups = max(min(left // heads, shape.groups), 1) if heads == shape.heads else 1
@@ -57,9 +59,10 @@ def tile_sizes(shape: Shape) -> tuple[int, int, int, int, int]:
     return batch, groups, heads, queries, keys
 
 
-def row_tiles(shape: Shape) -> Iterator[Tile]:
-    """Blocks of queries, each with all its keys."""
+def row_tiles(shape: TiledShape) -> Iterator[Tile]:
+    """Blocks of queries, each with all of its keys."""
     batch, groups, heads, queries, keys = tile_sizes(shape)
+    # Numbers of row tiles leave room for the key tiles in them, see `key_tiles`.
     number, columns = 0, max(-(-shape.keys // keys), 1)
     for b in range(0, shape.batch, batch):
         for k in range(0, shape.groups, groups):
@@ -76,21 +79,23 @@ def row_tiles(shape: Shape) -> Iterator[Tile]:
                     number += columns
 
 
-def key_tiles(row: Tile, shape: Shape, first: int, last: int) -> Iterator[Tile]:
-    """The blocks of keys of `row` that reach into [first, last)."""
+def key_tiles(row: Tile, shape: TiledShape, first: int, last: int) -> Iterator[Tile]:
+    """The tiles of `row` whose keys overlap [first, last)."""
     step = tile_sizes(shape)[-1]
     for start in range(max(first, 0) // step * step, min(last, shape.keys), step):
         stop = min(start + step, shape.keys)
         yield row._replace(l=slice(start, stop), number=row.number + start // step)
 
 
-def cut(x: Tensor, tile: Tile, rows: slice, columns: slice = WHOLE) -> Tensor:
-    """The part of `x` that belongs to the tile; dims of size 1 stay whole."""
+def cut(x: Tensor, tile: Tile, rows: slice, columns: slice = WHOLE_DIM) -> Tensor:
+    """The part of `x` that belongs to the tile; dims of size 1 are kept."""
     wanted = (tile.b, tile.k, tile.g, rows, columns)
-    return x[tuple(WHOLE if n == 1 else s for n, s in zip(x.shape, wanted, strict=True))]
+    return x[tuple(WHOLE_DIM if n == 1 else s for n, s in zip(x.shape, wanted, strict=True))]
 
 
-def add_cut(total: Tensor, part: Tensor, tile: Tile, rows: slice, columns: slice = WHOLE) -> None:
-    """Add `part` to its place in `total`, summed over the dims that broadcast there."""
+def add_cut(
+    total: Tensor, part: Tensor, tile: Tile, rows: slice, columns: slice = WHOLE_DIM
+) -> None:
+    """Add `part` to the tile's part of `total`, summed over the dims that broadcast there."""
     place = cut(total, tile, rows, columns)
     place += part.sum_to_size(place.shape)

@@ -1,8 +1,8 @@
 """Error bounds of the series on a GPU, in units of the largest |value|, and the rank that meets one.
 
 Reading a tensor would wait for the GPU. The rank therefore follows from the allowed error and the
-shapes, assuming sizes such as `Additive` starts with. The device checks whether the bound holds for the
-actual values; where it does not, exact attention answers.
+shapes, for values of the size that a new `Additive` has. The device checks whether the bound holds for
+the actual values; where it does not, exact attention overwrites the result.
 """
 
 from __future__ import annotations
@@ -13,24 +13,25 @@ import torch
 
 from regard.sine.series import ranks, rows
 
-# The roundings of a pair's features differ from key to key and are as good as random. With u = 2^-11
-# for fp16, a logit moves by rate * u * sqrt(2/3 sum v^2 c^2) in the root mean square, which moves the
-# output by at most 0.71 of that, reached where two keys share the weight. Six of those are a bound
-# that one of 10^9 numbers passes in this worst case.
+# Roundings of the features of a pair differ from key to key and act as random numbers. With u = 2^-11
+# for fp16, the root mean square error of a logit is rate * u * sqrt(2/3 sum v^2 c^2). The output moves
+# by at most 0.71 of that, reached where two keys share the weight. Six times this deviation is exceeded
+# by one of 10^9 numbers in this worst case.
 FEATURE_ROUNDING = 6 * 0.71 * math.sqrt(2 / 3) * 2**-11
-# Weights, values and output of fp32 inputs are rounded to fp16 on the way, 2^-11 each.
+# With fp32 inputs, weights, values and output are still rounded to fp16 on the way, 2^-11 each.
 FULL_PRECISION = 3 * 2**-11
-# The most that rate |v|_1 may be. The logits that cuDNN sees hold no alpha; they are at most 2.9 times
-# as large, and stay above -88.7, where its backward has a known fault (pytorch #196678).
+# The largest rate |v|_1. The logits that cuDNN sees lack alpha; they are at most 2.9 times as large, and
+# so stay above -88.7, below which its backward has a known fault (pytorch #196678).
 LARGEST_LOGIT = 30.0
-# What exact attention of a dtype errs by itself: its output alone is rounded by u = 2^-8 (bf16) or
-# 2^-11 (fp16) of its size. Measured against fp64 an exact bf16 kernel errs by 2.5e-3.
+# The error of exact attention in a dtype: rounding the output alone costs u = 2^-8 (bf16) or 2^-11 (fp16)
+# of its size. The measured error of an exact bf16 kernel against fp64 is 2.5e-3.
 OWN_ERROR = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
-# Sizes that ranks are chosen for: |v|_1 of an `Additive` at its start and a little more, 5 at 16 hidden
-# units; and what |a + b| of a usual unit may reach for normal a and b and some thousand places.
+# Sizes that ranks are chosen for. ASSUMED_SIZE * sqrt(hidden) is a little more than |v|_1 of a new
+# `Additive`, 5 at 16 hidden units. ASSUMED_REACH is that of a typical unit for normal a and b over some
+# thousand positions.
 ASSUMED_REACH = 8.0
 ASSUMED_SIZE = 1.25
-# Longer series cost more than they gain.
+# Features of higher ranks cost more than their smaller error is worth.
 LONGEST_SERIES = 8
 
 
@@ -43,14 +44,14 @@ def _assumed_rows(kind: str) -> dict[int, tuple[float, float]]:
     return found
 
 
-# The kind whose largest error is least, where an error is to be kept.
+# The kind with the least largest error, used where an error bound has to hold.
 BOUNDED = "uniform"
-# At import: compiled graphs would guard every number of the tables.
+# Computed at import: a compiled graph would guard every number of the tables.
 ASSUMED_ROWS = _assumed_rows(BOUNDED)
 
 
 def assumed_error(rank: int, hidden: int, rate: float) -> float:
-    """The error bound for the assumed sizes; `pick_rows` computes it for the actual ones."""
+    """The error bound for the assumed sizes; the kernel `pick_rows` computes it for the actual ones."""
     error, height = ASSUMED_ROWS[rank]
     # |v|_2 of normal v is sqrt(pi / 2 / hidden) |v|_1.
     norm = math.sqrt(math.pi / 2) * rate * ASSUMED_SIZE
@@ -59,7 +60,7 @@ def assumed_error(rank: int, hidden: int, rate: float) -> float:
 
 
 def shortest_rank(allowed: float, hidden: int, rate: float) -> int | None:
-    """The shortest series that meets the error for the assumed sizes, or None."""
+    """The lowest rank that meets the error for the assumed sizes, or None."""
     for rank in ASSUMED_ROWS:
         if rank <= LONGEST_SERIES and assumed_error(rank, hidden, rate) <= allowed:
             return rank

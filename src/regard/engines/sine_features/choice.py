@@ -21,19 +21,18 @@ from regard.forms import Pairwise
 from regard.problem import Problem
 from regard.sine.series import FAST_RANK, MATCHED_RANK, can_lend
 
-# Asked for by name and without an error: ranks at which the series errs about as much as exact
-# attention in bf16.
+# Ranks for an engine requested by name without `error=`: the error is about that of exact attention in bf16.
 USUAL_RANK = {"fast": FAST_RANK, "matched": MATCHED_RANK, "uniform": 6, "normal": 5}
-# The CPU pays for every sine, and rank 6 is within 1e-4 there (benchmarks/results/sine_cpu.json).
+# On the CPU every sine costs time, and rank 6 is within 1e-4 there (benchmarks/results/sine_cpu.json).
 CPU_RANK = {**USUAL_RANK, "matched": 6}
 
 
-# At import: compiled graphs would guard every number of the tables.
+# Computed at import: a compiled graph would guard every number of the tables.
 LENDING = {(kind, rank): can_lend(kind, rank) for kind in sine.KINDS for rank in sine.ranks(kind)}
 
 
 class Chosen(NamedTuple):
-    """A call on a GPU: the series, the error that the device holds it to, and its layout."""
+    """The choices for a call on a GPU: kind and rank of the series, the error that the device allows, widths."""
 
     kind: str
     rank: int
@@ -42,14 +41,14 @@ class Chosen(NamedTuple):
 
 
 def on_cpu(p: Problem) -> tuple[tuple[str, int] | None, list[str]]:
-    """Kind and rank of the shortest series that keeps to the error, or why none does."""
+    """Kind and rank of the shortest series within the allowed error, or the reasons why there is none."""
     form, allowed = p.form, p.error
     assert isinstance(form, Pairwise) and allowed is not None
     reach = sine.unit_reach(form)
     kind = form.series if allowed == math.inf else BOUNDED
     series = sine.load(kind, CPU_RANK[kind])
     longest, largest = float(series.reach[-1]), float(reach.max())
-    if not largest <= longest:
+    if not largest <= longest:  # NaN is refused too
         return None, [
             f"|a + b| may reach {largest:.3g}, and no series was fitted beyond {longest:g}"
         ]
@@ -62,12 +61,12 @@ def on_cpu(p: Problem) -> tuple[tuple[str, int] | None, list[str]]:
             return (kind, rank), []
         if rank == LONGEST_SERIES:
             break
-    why = f"rank {LONGEST_SERIES}, the largest worth its cost, may err by {bound:.1e} of |value|"
+    why = f"rank {LONGEST_SERIES}, the largest in use, may have an error of {bound:.1e} of |value|"
     return None, [f"{why}, more than {allowed:.1e}"]
 
 
 def on_device(p: Problem) -> tuple[Chosen | None, list[str]]:
-    """The same for a GPU, whose tensors are not read: they decide there, on the device."""
+    """The choices for a GPU, or the reasons why there are none. Tensors are not read: the device checks them."""
     form = p.form
     assert isinstance(form, Pairwise) and isinstance(p.temperature, float)
     hidden, value_dim = form.a.shape[-1], p.value.shape[-1]
@@ -79,13 +78,13 @@ def on_device(p: Problem) -> tuple[Chosen | None, list[str]]:
         kind, allowed = BOUNDED, error - (FULL_PRECISION if p.dtype == torch.float32 else 0.0)
         found = shortest_rank(allowed, hidden, 1 / p.temperature)
         if found is None:
-            why = f"no series up to rank {LONGEST_SERIES}, with fp16 features, is likely to err by at most"
+            why = f"no series up to rank {LONGEST_SERIES} with fp16 features is expected to stay within"
             return None, [f"{why} {error:.1e} of |value|"]
         rank = found
     widths = lay_out(2 * rank * hidden, value_dim, LENDING[kind, rank])
     if widths is None:
         why = f"rank {rank} makes features {2 * rank * hidden} wide, for values {value_dim} wide"
-        most = f"{WIDEST_FEATURES} and {WIDEST_VALUE}, with room for one term more"
+        most = f"{WIDEST_FEATURES} and {WIDEST_VALUE}, with columns for beta among the features"
         return None, [f"{why}: cuDNN takes at most {most}"]
     return Chosen(kind, rank, allowed, widths), []
 
@@ -96,4 +95,5 @@ def output_error(p: Problem, logit_error: Tensor) -> float:
     Logits that are off by delta change every weight by a factor of at most exp(2 delta).
     """
     assert isinstance(p.temperature, float)
+    # Capped at 700, since expm1 overflows beyond 709.
     return math.expm1(min(2 * float(logit_error) / p.temperature, 700.0))

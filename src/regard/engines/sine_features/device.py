@@ -1,6 +1,6 @@
-"""The sine engine on a GPU: what it serves, and a problem through its operator.
+"""The sine engine on a GPU: what it serves, and how it passes a problem to its operator.
 
-Shape legend: `*` leading dims, made one as B; H query heads, K key heads, Q queries, L keys, E hidden
+Shape legend: `*` leading dims, flattened to B; H query heads, K key heads, Q queries, L keys, E hidden
 units, D value dim.
 """
 
@@ -24,14 +24,14 @@ from regard.problem import Problem
 from regard.sine.lowering import lending_rows, row_for, weighed
 from regard.sine.series import load_lending
 
-# cuDNN's widths beyond 128 need Hopper, its fp16 attention Ampere.
+# cuDNN's fp16 attention needs Ampere; widths beyond 128 need Hopper.
 OLDEST_FOR_CUDNN, OLDEST_FOR_WIDE, WIDE_FEATURES = 8, 9, 128
 MOST_HEADS_OF_CUDNN = 65_535
 SERIES_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 
 def refusals(p: Problem) -> list[str]:
-    """What the operator cannot do on this machine, or exact attention does better."""
+    """Calls that the operator cannot run on this machine, or that exact attention runs faster."""
     reasons = [*machine(p), *options(p), *sizes(p)]
     if len(reasons) > 0:
         return reasons
@@ -43,7 +43,7 @@ def refusals(p: Problem) -> list[str]:
 
 
 def machine(p: Problem) -> list[str]:
-    """What is missing here."""
+    """Reasons of this machine: missing packages, hardware or settings."""
     if p.device.type != "cuda":
         return [f"the tensors are on {p.device.type!r}: the series runs on the CPU and on CUDA"]
     reasons = []
@@ -52,23 +52,25 @@ def machine(p: Problem) -> list[str]:
     if not HAS_CUDNN:
         reasons.append("PyTorch was built without cuDNN, which runs the features")
     if PARTS.exact is None:
-        reasons.append("no exact kernel stands behind it for what leaves the range")
+        reasons.append("no exact kernel is set as its fallback outside the range of the series")
     if generation(p.device.index) < OLDEST_FOR_CUDNN:
         reasons.append("cuDNN's attention needs compute capability 8.0")
     if torch.are_deterministic_algorithms_enabled():
-        reasons.append("cuDNN's backward is not deterministic, which torch was asked to be")
+        reasons.append(
+            "cuDNN's backward is not deterministic, and torch.use_deterministic_algorithms is on"
+        )
     return reasons
 
 
 def options(p: Problem) -> list[str]:
-    """Options that the features do not go with."""
+    """Reasons of the options of the call."""
     reasons = []
     if p.dtype not in SERIES_DTYPES:
         reasons.append(f"fp16 features would lose precision for {p.dtype} inputs")
     elif p.error is None and p.dtype not in OWN_ERROR:
         reasons.append("it is an approximation: allow one by error=, or ask for engine='sine'")
     if p.mask is not None and not is_causal_square(p):
-        reasons.append("cuDNN is asked for no mask but a causal one with as many keys as queries")
+        reasons.append("the only mask it has is a causal one with as many keys as queries")
     given = {"bias": p.bias, "sink": p.sink, "softcap": p.softcap}
     reasons += [f"there is no {name} on a GPU" for name, x in given.items() if x is not None]
     if p.dropout:
@@ -79,27 +81,27 @@ def options(p: Problem) -> list[str]:
 
 
 def sizes(p: Problem) -> list[str]:
-    """Sizes that cuDNN cannot take, or exact attention serves better."""
+    """Reasons of the sizes: too large for cuDNN or the fallback, or too small to be worth it."""
     heads = math.prod(p.lead) * p.heads
     reasons = []
-    if is_known(p.queries, p.keys):  # the kernels that stand behind the series count in 32 bits
+    if is_known(p.queries, p.keys):  # kernels of the fallback index with 32 bits
         reasons += too_large(max(p.queries, p.keys), p.form.query.shape[-1])
     if heads > MOST_HEADS_OF_CUDNN:
         reasons.append(f"batch times heads is {heads:,}, more than {MOST_HEADS_OF_CUDNN:,}")
     if p.queries < 2 or p.keys < 2:
-        reasons.append("for a single query or key exact attention is the faster")
+        reasons.append("for a single query or key exact attention is faster")
     elif is_too_short_for_series(p):
-        reasons.append(f"for {p.queries} queries and {p.keys} keys exact attention is the faster")
+        reasons.append(f"for {p.queries} queries and {p.keys} keys exact attention is faster")
     return reasons
 
 
 def is_causal_square(p: Problem) -> bool:
-    """Whether the mask is the one that cuDNN has: causal, with as many keys as queries."""
+    """Whether the mask is the one passed to cuDNN as a flag: causal, with as many keys as queries."""
     return p.mask is not None and p.queries == p.keys and p.mask.is_only_causal
 
 
 def run(p: Problem) -> Attended:
-    """Bring the call into the operator's shape, call it, and shape the result back."""
+    """The result of the operator, whose arguments and output have 4 dims."""
     form = p.form
     assert isinstance(form, Pairwise) and isinstance(p.temperature, float)
     call, _ = choice.on_device(p)
@@ -128,8 +130,9 @@ def one_for_each_head(v: Tensor, heads: int) -> Tensor:
 
 
 def same_heads(b: Tensor, value: Tensor, heads: int) -> tuple[Tensor, Tensor]:
-    """Keys and values with as many heads as one another, which divide `heads`."""
+    """Keys and values with the same number of heads, which divides `heads`."""
     most = max(b.shape[-3], value.shape[-3])
+    # Neither divides the other: both get one head for each query head.
     if most % b.shape[-3] != 0 or most % value.shape[-3] != 0:
         most = heads
 
@@ -140,9 +143,9 @@ def same_heads(b: Tensor, value: Tensor, heads: int) -> tuple[Tensor, Tensor]:
 
 
 def added_error(p: Problem) -> float:
-    """The bound that the device holds the series to; 0 where exact attention answers.
+    """The error bound that the device computes for the series; 0 where the exact fallback runs.
 
-    It reads the tensors, as `explain` may.
+    It reads the tensors, which `explain` may do and a call may not.
     """
     form = p.form
     assert isinstance(form, Pairwise) and isinstance(p.temperature, float)
@@ -155,6 +158,7 @@ def added_error(p: Problem) -> float:
     else:
         series = sine.load(call.kind, call.rank, p.device)
         row = row_for(series, reach)
+    # The same two terms as in the kernel `pick_rows`: error of the series, and rounding of the features.
     bound = choice.output_error(p, weighed(form, series.error[row]))
     powers = series.coefficients.square().sum(-1)[row]
     powers = powers.repeat_interleave(p.heads // powers.shape[-2], -2)

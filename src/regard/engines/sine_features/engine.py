@@ -1,8 +1,9 @@
-"""The `sine` engine: what it serves, and the series in front of an engine for inner forms.
+"""The `sine` engine: what it serves, and its CPU path, which hands features to an engine for inner forms.
 
-The features are 2 * rank * hidden wide. The result is an approximation with a proven bound, so that
-this engine runs only where one was allowed, by `error=` or by its name; where the dtype errs as much
-by itself, which the device decides; or where the score's own activation is the series.
+The features are 2 * rank * hidden wide. The result is an approximation with a proven bound. The engine
+therefore runs only in three cases: the caller allows an error, by `error=` or by requesting the engine;
+exact attention in the dtype has as large an error, which the device checks; or the score's own activation
+is the series, so that nothing is approximated.
 """
 
 from __future__ import annotations
@@ -48,24 +49,24 @@ class Sine(Engine):
         self.through = through
 
     def refusals(self, problem: Problem) -> list[str]:
-        """What is not tanh, was not allowed, or would err more than allowed."""
+        """Calls that are not tanh, allow no approximation, or would exceed the allowed error."""
         if self.depends_on_range(problem):
             return choice.on_cpu(problem)[1]
         return self.unfit(problem)
 
     def refusals_of_call(self, problem: Problem) -> list[str]:
-        """`refusals`; on the CPU a call that leaves the range of the series is counted."""
+        """`refusals`; on the CPU it also counts the call, and whether it left the range of the series."""
         reasons = self.refusals(problem)
         if self.depends_on_range(problem):
             escapes.note(not reasons)
         return reasons
 
     def depends_on_range(self, problem: Problem) -> bool:
-        """Whether the numbers in the tensors decide, and are read for that: on the CPU alone."""
+        """Whether the choice depends on the numbers in the tensors, which are read on the CPU alone."""
         return problem.on_cpu and approximates(problem) and len(self.unfit(problem)) == 0
 
     def unfit(self, p: Problem) -> list[str]:
-        """What rules the series out whatever the tensors hold."""
+        """Reasons against the series that do not depend on the numbers in the tensors."""
         form = p.form
         if not isinstance(form, Pairwise) or form.activation not in ("tanh", "sine"):
             return ["the series is one of tanh, which this score does not use"]
@@ -76,18 +77,23 @@ class Sine(Engine):
         if 0 in form.a.shape or 0 in form.b.shape or 0 in p.value.shape:
             return ["there is nothing to approximate in empty tensors"]
         if isinstance(p.temperature, Tensor) or p.temperature == 0:
-            return ["a hard look-up, which this may be, takes the best key: no error bound holds"]
+            return [
+                "temperature 0, which a tensor may hold, is a hard look-up: no error bound holds"
+            ]
         if not p.on_cpu:
             return device.refusals(p)
+        # A compiled graph, a batch of `vmap` or a fake tensor has no numbers to read.
         if torch.compiler.is_compiling() or not (is_readable(form.a) and is_readable(form.b)):
-            return ["on the CPU the series depends on the largest |a + b|, which is read first"]
+            return [
+                "on the CPU the series depends on the largest |a + b|, which cannot be read here"
+            ]
         return []
 
     def added_error(self, problem: Problem) -> float:
-        """What the series adds to the error bound of rounding."""
+        """The error bound of the series, on top of that of rounding."""
         form = problem.form
         assert isinstance(form, Pairwise)
-        if form.activation == "sine":
+        if form.activation == "sine":  # the series is the score itself
             return 0.0
         if not problem.on_cpu:
             return device.added_error(problem)
@@ -95,7 +101,7 @@ class Sine(Engine):
         return choice.output_error(problem, sine.logit_error(form, series, sine.unit_reach(form)))
 
     def missing_promises(self, problem: Problem) -> list[str]:
-        """It is an approximation, of value and gradient; and what the engine behind it misses."""
+        """Exactness of value and gradient, and what the engine that runs the features does not keep."""
         if problem.on_cpu or not approximates(problem):
             series = [FIRST_NOTE.format(*chosen(problem))] if approximates(problem) else []
             engine, inner = self.inner(problem)
@@ -121,21 +127,23 @@ class Sine(Engine):
         return next(e for e in self.through if not e.refusals(inner)), inner
 
     def run(self, problem: Problem) -> Attended:
-        """Build the features, then run the inner form."""
+        """The result of the features as an inner form."""
+        # On a GPU features, attention and the exact fallback are one operator, which does not wait.
         if approximates(problem) and not problem.on_cpu:
             return device.run(problem)
         engine, inner = self.inner(problem)
         found = engine.run(inner)
+        # Features are in fp32 or wider, and so is the result of an engine that keeps their dtype.
         return found.with_changed({"output": found.output.to(problem.dtype)})
 
 
 def approximates(p: Problem) -> bool:
-    """Whether the series stands in for tanh, and not for itself."""
+    """Whether the series replaces tanh, rather than being the activation of the score."""
     return isinstance(p.form, Pairwise) and p.form.activation == "tanh"
 
 
 def chosen(p: Problem) -> tuple[str, int]:
-    """Kind and rank on the CPU for a problem that was not refused."""
+    """Kind and rank of the series on the CPU, for a problem that was not refused."""
     found, _ = choice.on_cpu(p)
     assert found is not None
     return found

@@ -23,7 +23,7 @@ def gradient_peaks(
     grad, found, H, Q, parts, grad_batch, grad_head, grad_place, grad_column,
     D: tl.constexpr, DP: tl.constexpr, PLACES: tl.constexpr, NUMBERS: tl.constexpr,
 ):  # fmt: skip
-    """The bits of the largest |grad_out| of each part, (B, H, parts)."""
+    """Write the bits of the largest |grad_out| of each part, (B, H, parts)."""
     program = tl.program_id(0)
     most = peak_of_units(
         grad, program % parts, program // parts, H, Q,
@@ -39,9 +39,10 @@ def output_gradient(
     D: tl.constexpr, X: tl.constexpr, XP: tl.constexpr, TARGET: tl.constexpr, BLOCK: tl.constexpr,
     PARTS: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of what cuDNN gave, (B, H, Q, X) in fp16, times the lift of grad_out.
+    """Write the gradient of cuDNN's output, (B, H, Q, X) in fp16: grad_out times its power of two.
 
-    `found` is what `gradient_peaks` found, of which the largest (B, H) is kept; `skip` begins as `holds`.
+    `found` holds the results of `gradient_peaks`. Also written: `peak_grad` (B, H), the largest
+    |grad_out|, and `skip`, a copy of `holds`.
     """
     program = tl.program_id(0)
     block, at_head = program % blocks, program // blocks
@@ -50,6 +51,7 @@ def output_gradient(
     if block == 0:
         tl.store(peak_grad + at_head, peak)
     if program == 0:
+        # A copy: `weight_gradient` may clear it, and `holds` is saved for another backward.
         tl.store(skip, tl.load(holds))
     d, place = tl.arange(0, XP), block * BLOCK + tl.arange(0, BLOCK)
     there = place < Q
@@ -70,7 +72,7 @@ def query_gradient(
     G: tl.constexpr, E: tl.constexpr, EP: tl.constexpr, R: tl.constexpr, W: tl.constexpr,
     VALUE_TARGET: tl.constexpr, GRAD_TARGET: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The gradient da (B, H, Q, E), and of dv what each block of queries adds, (B, H, blocks, E) in fp32.
+    """Write da (B, H, Q, E), and what each block of queries adds to dv, (B, H, blocks, E) in fp32.
 
     `da = sum_r rate v c w (dphi_sin cos wa - dphi_cos sin wa)`
     `dv = sum_r rate c (dphi_sin sin wa + dphi_cos cos wa)`
@@ -98,6 +100,7 @@ def query_gradient(
         of_cosine = tl.load(given + R * E + column, mask=inside, other=0.0).to(tl.float32)
         by_a += (c * w)[None, :] * (of_sine * cosine - of_cosine * sine)
         by_v += c[None, :] * (of_sine * sine + of_cosine * cosine)
+    # Undo the powers of two of grad_out and of the values, by which cuDNN's gradients are scaled.
     peak = tl.load(peak_value + batch * K + head // G).to(tl.float32)
     down = inverse(power_below(tl.load(peak_grad + at_head).to(tl.float32), GRAD_TARGET))
     undo = inverse(power_below(peak, VALUE_TARGET))
@@ -137,11 +140,11 @@ def key_gradient(
     VALUE_TARGET: tl.constexpr, GRAD_TARGET: tl.constexpr,
     N: tl.constexpr, LENT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Gradients db (B, K, L, E) and dvalue (B, K, L, D), and what each block adds to dv.
+    """Write db (B, K, L, E) and dvalue (B, K, L, D), and what each block of keys adds to dv.
 
     `db = sum_r w (dpsi_sin cos wb - dpsi_cos sin wb) + rate linear v dbeta`
-    `dv = rate linear b dbeta`, with dbeta the gradient of its first column. Heads that share a key
-    are added up here, one after another. Whatever is not finite makes dv NaN.
+    `dv = rate linear b dbeta`, with dbeta the gradient of the first column of beta. The program sums over
+    the query heads that share a key. A gradient that is not finite makes dv NaN, see `weight_gradient`.
     """
     program = tl.program_id(0)
     block, at_key_head = program % blocks, program // blocks
@@ -166,6 +169,7 @@ def key_gradient(
         keep = there[:, None] & (d < X)[None, :]
         of_value = tl.load(grad_wide + at, mask=keep, other=0.0).to(tl.float32)
         if LENT:
+            # Only one unit lends: the sum over units picks its column.
             lent = grad_psi + line[:, None] * W + ((R - 1) * E + unit)[None, :]
             lends = inside & (index >= N)[None, :]
             of_beta = tl.sum(tl.load(lent, mask=lends, other=0.0).to(tl.float32), axis=1)
@@ -180,7 +184,7 @@ def key_gradient(
         from_g = from_g * down * undo
         by_b += from_g
         by_v = tl.sum(of_beta[:, None] * x, axis=0) * slope * down * undo
-        # 0, or NaN where a gradient has overflowed: the sum over all blocks then says so.
+        # Adds 0, or NaN where a gradient has overflowed, which the sum over all blocks then shows.
         by_v += 0.0 * tl.sum(from_g, axis=0) + 0.0 * tl.sum(tl.sum(of_value, axis=1), axis=0)
         at = (at_head.to(tl.int64) * blocks + block) * E + unit
         tl.store(partial + at, by_v, mask=real)
@@ -196,7 +200,7 @@ def key_gradient(
 def sum_of_blocks(
     partial, head, B, H, blocks, E: tl.constexpr, EP: tl.constexpr, ROWS: tl.constexpr
 ):
-    """The sum of (B, H, blocks, E) over batch and blocks, for one head."""
+    """The sum of `partial` (B, H, blocks, E) over batch and blocks, for one head."""
     unit = tl.arange(0, EP)
     total = tl.zeros([ROWS, EP], tl.float32)
     for first in range(0, B * blocks, ROWS):
@@ -213,12 +217,13 @@ def weight_gradient(
     from_queries, from_keys, grad_v, skip, B, H, query_blocks, key_blocks,
     E: tl.constexpr, EP: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """The gradient dv (H, E); where it is not finite, `skip` becomes 0.
+    """Write dv (H, E). Where it is not finite, set `skip` to 0, so that the exact fallback runs.
 
-    Gradients that overflowed fp16 on the way have made it NaN.
+    A gradient that overflowed fp16 on the way has made dv NaN.
     """
     head = tl.program_id(0)
     unit = tl.arange(0, EP)
+    # In a fixed order, without atomics: the result is the same to the bit from run to run.
     total = sum_of_blocks(from_queries, head, B, H, query_blocks, E, EP, ROWS)
     total += sum_of_blocks(from_keys, head, B, H, key_blocks, E, EP, ROWS)
     at = grad_v + head * E + unit

@@ -11,13 +11,13 @@ value dim. Features are ordered by frequency: sin (or cos) of unit e and frequen
     phi_i = rate v c [sin wa_i, cos wa_i | 1, 1]      psi_j = [cos wb_j, sin wb_j | beta_j, its rest]
     beta_j = rate sum_e v_e linear_e b_je
 
-`|` and what follows is there where beta goes into columns of its own. Where columns are lent, they take
-the place of the last sine of the unit with the least |v|, whose row is then one of a second table, N
-and beyond. Values are multiplied by `lift`, the power of two that brings those of a head into the
-range of fp16; grad_out has one of its own. `rate` is 1 / temperature.
+The columns after `|` exist where beta has columns of its own. Where columns are lent (LENT), beta takes
+those of the last sine of the unit with the least |v|; that unit has a row N or beyond, of a second table.
+Values are multiplied by a power of two that brings those of a head into the range of fp16, and grad_out
+by another one. `rate` is 1 / temperature.
 
-One program serves one block of places of one head. Programs are numbered along one axis of the grid:
-the others end at 65,535.
+One program serves one block of positions ("places") of one head. The grid has one axis, because the
+others end at 65,535 programs.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ import triton
 
 @triton.jit
 def power_below(largest, target: tl.constexpr):
-    """The power of two that brings `largest` (fp32) into [2^(target-1), 2^target), to the bit."""
+    """The exact power of two that brings `largest` (fp32) into [2^(target-1), 2^target)."""
+    # From the exponent bits; clamped, so that the power and its inverse are normal numbers.
     exponent = (largest.to(tl.int32, bitcast=True) >> 23) & 255
     biased = tl.minimum(tl.maximum(253 + target - exponent, 1), 227)
     return (biased << 23).to(tl.float32, bitcast=True)
@@ -37,19 +38,20 @@ def power_below(largest, target: tl.constexpr):
 
 @triton.jit
 def inverse(power):
-    """1 / power for a power of two, to the bit."""
+    """1 / power, exact for a power of two."""
     bits = (254 << 23) - power.to(tl.int32, bitcast=True)
     return bits.to(tl.float32, bitcast=True)
 
 
 @triton.jit
 def sine_cosine(x):
-    """Both sin x and cos x, to 2e-6 for |x| up to 60, where fp16 stores them to 5e-4.
+    """Both sin x and cos x, with an error of 2e-6 for |x| up to 60; fp16 stores them to 5e-4.
 
-    Both from one reduction to |r| <= pi/4 and two short Taylor series: a third of the work of tl.sin
-    and tl.cos, which are good for fp32 and for every x.
+    One reduction to |r| <= pi/4 and two short Taylor series take a third of the work of tl.sin and
+    tl.cos, which are accurate in fp32 for every x.
     """
     turns = tl.floor(x * 0.6366197723675814 + 0.5)
+    # pi/2 in two parts, of which the first is its rounding to fp32.
     r = (x - turns * 1.5707963705062866) + turns * 4.371139000186241e-08
     square = r * r
     sine = 1.0 - square * (1 / 6 - square * (1 / 120 - square * (1 / 5040)))
@@ -72,7 +74,7 @@ def load_units(x, base, place, unit, step, unit_step, length, E: tl.constexpr):
 
 @triton.jit
 def magnitude(x):
-    """The bits of |x| in fp32: integers in the order of the numbers, with NaN above them all."""
+    """The bits of |x| in fp32: as integers they are ordered like the numbers, with NaN above all."""
     return tl.abs(x.to(tl.float32)).to(tl.int32, bitcast=True)
 
 
@@ -81,7 +83,7 @@ def peak_of_units(
     x, part, at_head, heads, length, x_batch, x_head, x_place, x_unit,
     E: tl.constexpr, EP: tl.constexpr, PLACES: tl.constexpr, NUMBERS: tl.constexpr,
 ):  # fmt: skip
-    """The bits of the largest |x| of each column, of one of the parts of one head."""
+    """The bits of the largest |x| of each column in one part of one head, (EP,)."""
     BLOCK: tl.constexpr = min(PLACES, NUMBERS // EP)
     unit = tl.arange(0, EP)
     x += (at_head // heads).to(tl.int64) * x_batch + (at_head % heads).to(tl.int64) * x_head
@@ -104,8 +106,8 @@ def peaks(
 ):  # fmt: skip
     """The bits of the largest |a|, |b| and |value| of each part of a head.
 
-    (B, H, query parts, E), (B, K, key parts, E) and (B, K, key parts).
-    They follow one another in `found`, and so do the programs: those of a, of b, of the values.
+    They are (B, H, query parts, E), (B, K, key parts, E) and (B, K, key parts), one after another in
+    `found`. Programs have the same order: those of a, of b, of the values.
     """
     of_a, of_b = B * H * query_parts, B * K * key_parts
     program = tl.program_id(0)
@@ -134,7 +136,7 @@ def peaks(
 
 @triton.jit
 def most_of_parts(found, count, E: tl.constexpr, EP: tl.constexpr, PARTS: tl.constexpr):
-    """The largest of `count` rows of bits (count, E), as numbers in fp32 (EP,); NaN stays NaN."""
+    """The largest number (EP,) of each column of `count` rows of bits (count, E), in fp32; NaN is kept."""
     unit = tl.arange(0, EP)
     most = tl.zeros([PARTS, EP], tl.int32)
     for first in range(0, count, PARTS):
@@ -152,15 +154,15 @@ def pick_rows(
     G: tl.constexpr, E: tl.constexpr, EP: tl.constexpr, R: tl.constexpr, N: tl.constexpr,
     LENT: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
-    """The row of the table for each hidden unit, (B, K, E), and whether each head, (B, H), is sound.
+    """Write the table row of each hidden unit, (B, K, E), and whether each head is sound, (B, H).
 
-    A unit takes the first row that reaches max|a| + max|b|. A head is sound where every unit has
-    such a row, the bound `e^(2 delta) - 1 + rounding sqrt(sum_e v_e^2 sum_r c_r^2)` with
-    `delta = rate sum_e |v_e| error_e` is allowed, `rate |v|_1` is at most `largest`, and all values
-    are finite.
+    A unit takes the first row that reaches max|a| + max|b|. A head is sound if every unit has such a row,
+    the bound `e^(2 delta) - 1 + rounding sqrt(sum_e v_e^2 sum_r c_r^2)` with
+    `delta = rate sum_e |v_e| error_e` is at most `allowed`, `rate |v|_1` is at most `largest`, and all
+    values are finite.
 
-    `found` is what `peaks` found, of which the largest |value| (B, K) is kept; `weight` (H, E) becomes
-    rate v, rounded as v is; the four integers at `holds` become 0.
+    `found` holds the results of `peaks`. Also written: `peak_value` (B, K), the largest |value|; `weight`
+    (H, E), rate v in the precision of v; 0 in the four integers at `holds`.
     """
     program = tl.program_id(0)
     batch, key_head = program // K, program % K
@@ -173,13 +175,15 @@ def pick_rows(
     found += B * K * key_parts * E
     most_value = tl.max(most_of_parts(found + program * key_parts, key_parts, 1, 1, PARTS), axis=0)
     tl.store(peak_value + program, most_value)
+    # The number of rows that are too short is the index of the first that is long enough.
     index = tl.zeros([EP], tl.int32)
     for n in range(N):
         index += (tl.load(reach + n) < most).to(tl.int32)
+    # NaN compares as False, and so is not within the reach.
     within = (most <= tl.load(reach + N - 1)) | (unit >= E)
     index = tl.minimum(index, N - 1)
     if LENT:
-        # The unit with the least |v| takes a row of the second table.
+        # The unit with the least |v| lends, for which it takes a row of the second table.
         size = tl.zeros([EP], tl.float32)
         for g in range(G):
             at = v + (key_head * G + g) * v_head + unit * v_unit
@@ -197,6 +201,7 @@ def pick_rows(
         head = key_head * G + g
         of_head = tl.load(v + head * v_head + unit * v_unit, mask=real, other=0.0)
         pull = rate * of_head.to(tl.float32)
+        # Rounded to the dtype of v, as v / temperature is on the exact path.
         if batch == 0:
             tl.store(weight + head * E + unit, pull.to(of_head.dtype).to(tl.float32), mask=real)
         pull = tl.abs(pull)
@@ -215,7 +220,7 @@ def query_features(
     G: tl.constexpr, E: tl.constexpr, EP: tl.constexpr, R: tl.constexpr, W: tl.constexpr, TP: tl.constexpr,
     N: tl.constexpr, LENT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The features phi (B, H, Q, W) in fp16."""
+    """Write the features phi (B, H, Q, W) in fp16."""
     program = tl.program_id(0)
     block, at_head = program % blocks, program // blocks
     batch, head = at_head // H, at_head % H
@@ -234,12 +239,14 @@ def query_features(
         column = (r * E + unit)[None, :]
         first, second = c[None, :] * sine, c[None, :] * cosine
         if LENT and r == R - 1:
+            # Ones that meet the two columns of beta in psi.
             lends = (index >= N)[None, :]
             first, second = tl.where(lends, 1.0, first), tl.where(lends, 1.0, second)
         tl.store(out + column, first.to(tl.float16), mask=inside)
         tl.store(out + R * E + column, second.to(tl.float16), mask=inside)
     if W > 2 * R * E:
         tail = tl.arange(0, TP)
+        # Columns after the sines: two ones for beta if it has columns of its own, zeros beyond.
         ones = 0 if LENT else 2
         column = 2 * R * E + tail
         fill = tl.where(there[:, None] & (tail < ones)[None, :], 1.0, 0.0).to(tl.float16)
@@ -255,7 +262,7 @@ def key_features(
     D: tl.constexpr, X: tl.constexpr, XP: tl.constexpr, TARGET: tl.constexpr,
     N: tl.constexpr, LENT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The features psi (B, H, L, W) and the values (B, H, L, X) as cuDNN gets them, in fp16."""
+    """Write the features psi (B, H, L, W) and the scaled values (B, H, L, X) for cuDNN, in fp16."""
     program = tl.program_id(0)
     block, at_head = program % blocks, program // blocks
     batch, head = at_head // H, at_head % H
@@ -269,7 +276,7 @@ def key_features(
     pull = rate * tl.load(v + head * v_head + unit * v_unit, mask=real, other=0.0).to(tl.float32)
     pull = pull * tl.load(linear + index, mask=real, other=0.0)
     beta = tl.sum(x * pull[None, :], axis=1)
-    # Two columns: fp16 alone would round beta to 11 bits and shift whole weights.
+    # Two columns: one in fp16 would round beta to 11 bits, which changes weights visibly.
     high = beta.to(tl.float16).to(tl.float32)
     line = at_head.to(tl.int64) * L + place
     out = psi + line[:, None] * W
@@ -307,7 +314,7 @@ def key_features(
 
 @triton.jit
 def note(sound, holds, counts, heads, HEADS: tl.constexpr):
-    """Whether all heads are sound, into `holds`; and the call is counted, see `regard.sine.escapes`."""
+    """Write to `holds` whether all heads are sound, and count the call for `regard.sine.escapes`."""
     least = tl.full([HEADS], 1, tl.int32)
     for first in range(0, heads, HEADS):
         head = first + tl.arange(0, HEADS)
@@ -325,7 +332,7 @@ def finish(
     G: tl.constexpr, D: tl.constexpr, X: tl.constexpr, XP: tl.constexpr, TARGET: tl.constexpr,
     BLOCK: tl.constexpr, HEADS: tl.constexpr,
 ):  # fmt: skip
-    """The output (B, H, Q, D) from what cuDNN gave, (B, H, Q, X); the first program also does `note`."""
+    """Write the output (B, H, Q, D) from that of cuDNN, (B, H, Q, X); the first program also runs `note`."""
     program = tl.program_id(0)
     block, at_head = program % blocks, program // blocks
     batch, head = at_head // H, at_head % H

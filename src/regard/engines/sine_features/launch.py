@@ -1,4 +1,4 @@
-"""Binds and launches the feature kernels: block sizes, strides and memory, once for each signature.
+"""Binds and launches the feature kernels; block sizes, strides and memory are fixed by a signature.
 
 Shape legend: see `operators`; W width of the features, X width of the values.
 """
@@ -31,15 +31,15 @@ from regard.sine.series import load_lending
 if TYPE_CHECKING:
     from regard.engines.sine_features.operators import SineInputs
 
-# Elements of a tile of hidden units, and of one of values, that four warps hold in registers; the
-# backward of the keys holds three of the latter.
+# Elements of a tile of hidden units and of a tile of values that four warps hold in registers. The
+# backward of the keys holds three tiles of values, so that each is smaller.
 UNIT_TILE, VALUE_TILE, GRADIENT_TILE = 2048, 8192, 4096
-# Places whose range one program measures, and the numbers that it holds at once.
+# Positions whose range one program measures, and the numbers that it holds at once.
 PLACES_MEASURED, NUMBERS_HELD = 512, 4096
-# Parts of a head's range, heads, and numbers of sums that are read at once.
+# Parts of a head's range, heads, and numbers of partial sums that a program reads at once.
 PARTS_READ, HEADS_READ, SUMS_READ = 64, 1024, 2048
-# Values reach up to 4 and grad_out up to 1 in fp16: their products, times weights of 1 / L and summed
-# over Q queries, then stay clear of both ends of its range for lengths up to 32k and more.
+# Powers of two that values (4) and grad_out (1) are scaled to in fp16. Their products, times weights of
+# 1 / L and summed over Q queries, then neither overflow nor underflow for lengths of 32k and more.
 VALUE_TARGET, GRAD_TARGET = 2, 0
 INT, FLOAT, HALF = torch.int32, torch.float32, torch.float16
 MEASURING = {"PLACES": PLACES_MEASURED, "NUMBERS": NUMBERS_HELD}
@@ -72,7 +72,7 @@ def feature_signature(x: SineInputs) -> FeatureSignature:
 
 
 class FeatureCall(NamedTuple):
-    """One call: where its inputs are, its numbers, and the stream."""
+    """One call: addresses of its inputs, its numbers, and the stream."""
 
     a: Address
     b: Address
@@ -84,18 +84,18 @@ class FeatureCall(NamedTuple):
 
 
 def feature_call(x: SineInputs) -> FeatureCall:
-    """This call; x keeps the memory alive."""
+    """The addresses and numbers of this call; `x` keeps the memory alive."""
     a, b, v, value = addresses(x.a, x.b, x.v, x.value)
     rate, allowed = x.numbers.tolist()
     return FeatureCall(a, b, v, value, rate, allowed, current_stream(x.a.device))
 
 
 class Notes(NamedTuple):
-    """What is known of a call, in one memory, which the backward reads too.
+    """What the device finds out about a call, in one allocation that the backward reads too.
 
-    holds (4,), of which the first says whether the series holds; weight (H, E), rate v; row (B, K, E),
-    the row of the table for each unit; peak (B, K), the largest |value|; sound (B, H), for which heads
-    all holds; parts, what the range was found from.
+    holds (4,): the first number says whether the series holds. weight (H, E): rate v. row (B, K, E): the
+    row of the table for each unit. peak (B, K): the largest |value|. sound (B, H): whether the bound
+    holds for a head. parts: the partial maxima from which the range was found.
     """
 
     holds: Address
@@ -107,10 +107,10 @@ class Notes(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """What the backward writes down for itself.
+    """Scratch memory of the backward.
 
-    skip (1,), whether nothing is left to do; peak (B, H), the largest |grad_out|, and what it was
-    found from; what each block of queries and of keys adds to dv.
+    skip (1,): whether the exact fallback has nothing to do. peak (B, H): the largest |grad_out|. parts:
+    its partial maxima. from_queries, from_keys: what each block of queries and of keys adds to dv.
     """
 
     skip: Address
@@ -121,7 +121,7 @@ class Scratch(NamedTuple):
 
 
 class Tables(NamedTuple):
-    """Where the columns of the series are that kernels read."""
+    """Addresses of the columns of the series that kernels read."""
 
     reach: Address
     linear: Address
@@ -131,7 +131,7 @@ class Tables(NamedTuple):
 
 
 def note_words(a: torch.Size, b: torch.Size) -> tuple[tuple[int, torch.dtype], ...]:
-    """How much of which dtype each of `Notes` is, by the shapes of a and b."""
+    """The size in words and the dtype of each field of `Notes`, from the shapes of a and b."""
     (batch, heads, queries, hidden), (_, key_heads, keys, _) = a, b
     query_parts, key_parts = blocks_in(queries, PLACES_MEASURED), blocks_in(keys, PLACES_MEASURED)
     parts = (heads * query_parts + key_heads * key_parts) * hidden + key_heads * key_parts
@@ -146,7 +146,7 @@ def note_words(a: torch.Size, b: torch.Size) -> tuple[tuple[int, torch.dtype], .
 
 
 class Features:
-    """The launches of all calls of one signature, with the sizes and strides that they take."""
+    """The bound launches for all calls of one signature."""
 
     def __init__(self, signature: FeatureSignature) -> None:
         # Not at the top of the file: `import regard` works without Triton.
@@ -160,7 +160,7 @@ class Features:
         self.widths = widths_of(signature.series, signature.rank, self.hidden, self.value_dim)
         load = load_lending if self.widths.lent else sine.load
         self.series = load(signature.series, signature.rank, signature.device)
-        # Tables stay where they are, in `series`.
+        # `self.series` keeps the tables alive, to which these addresses point.
         self.tables = Tables(*addresses(*(getattr(self.series, name) for name in Tables._fields)))
         self.sizes = (self.heads, self.key_heads)
         self.parts = (
@@ -168,6 +168,7 @@ class Features:
             blocks_in(self.keys, PLACES_MEASURED),
         )
         padded, wide = power_of_two(self.hidden), power_of_two(self.widths.values)
+        # Tiles of a fixed number of elements: the wider a row, the fewer rows.
         self.block = max(16, UNIT_TILE // padded)
         self.value_block = max(16, VALUE_TILE // wide)
         self.gradient_block = max(16, GRADIENT_TILE // wide)
@@ -201,14 +202,14 @@ class Features:
     def launch(
         self, kernel: Any, programs: int, dtypes: Sequence, *sizes: Any, **more: int
     ) -> Launch:
-        """A kernel that takes pointers, then sizes, then floats; its constants have names."""
+        """A launch of a kernel that takes pointers, then sizes, then floats, then named constants."""
         given = {**self.fixed, **more}
-        # Nothing else of a kernel is annotated.
+        # The constants are the only annotated parameters of a kernel.
         constants = [given[name] for name in kernel.fn.__annotations__]
         return Launch(kernel, programs, dtypes, sizes_between(len(dtypes), *sizes), constants)
 
     def bind_forward(self, signature: FeatureSignature) -> None:
-        """The launches around cuDNN's forward."""
+        """Bind the launches before and after cuDNN's forward."""
         kernels, total, both = self.kernels, self.batch * self.heads, self.sizes
         a, b, v, value = signature.dtypes
         strides = (*signature.a_stride, *signature.b_stride, *signature.value_stride)
@@ -245,10 +246,11 @@ class Features:
             BLOCK=self.value_block,
             HEADS=HEADS_READ,
         )
+        # Returned by the operator and saved for the backward: without gaps, see `Pieces`.
         self.notes = Pieces(*note_words(signature.a, signature.b), gaps=False)
 
     def bind_backward(self, signature: FeatureSignature) -> None:
-        """The launches around cuDNN's backward."""
+        """Bind the launches before and after cuDNN's backward."""
         gradients, total = self.gradient_kernels, self.batch * self.heads
         a, b, v, value = signature.dtypes
         targets = {"VALUE_TARGET": VALUE_TARGET, "GRAD_TARGET": GRAD_TARGET}
@@ -283,6 +285,7 @@ class Features:
             *(self.batch, self.heads, self.query_blocks, self.gradient_blocks),
             ROWS=max(SUMS_READ // self.fixed["EP"], 1),
         )
+        # Bound later: strides and dtype of grad_out are no part of the signature.
         self.of_output = functools.lru_cache(maxsize=8)(self.bind_output)
         self.scratch = Pieces(
             (1, INT),
@@ -310,11 +313,11 @@ class Features:
         return find, make
 
     def new(self, shape: Sequence[int], dtype: torch.dtype = HALF) -> Tensor:
-        """A tensor to write to."""
+        """An uninitialised tensor."""
         return torch.empty(shape, dtype=dtype, device=self.device)
 
     def measure(self, call: FeatureCall) -> tuple[Tensor, Notes]:
-        """The range, and what follows from it, in its memory."""
+        """Measure the range and pick rows: the allocation of the notes, and its addresses."""
         memory, tables = self.notes.new(self.device), self.tables
         notes = Notes(*self.notes.cut(memory))
         holds, weight, row, peak, sound, parts = notes
@@ -345,7 +348,7 @@ class Features:
         return psi, wide
 
     def finish(self, call: FeatureCall, attended: Tensor, notes: Notes) -> Tensor:
-        """The output (B, H, Q, D) in the dtype of the values; the call is counted."""
+        """The output (B, H, Q, D) in the dtype of the values; also counts the call in `escapes`."""
         output = self.new(self.output, self.dtype)
         given, into, counts = addresses(attended, output, escapes.counter(self.device))
         known = (given, notes.peak, into, notes.sound, notes.holds, counts)
@@ -355,7 +358,7 @@ class Features:
     def output_gradient(
         self, call: FeatureCall, grad: Tensor, notes: Notes
     ) -> tuple[Tensor, Scratch, Tensor]:
-        """What the backward notes, in its memory, and the gradient of what cuDNN gave."""
+        """The allocation of the scratch memory, its addresses, and the gradient of cuDNN's output."""
         memory, given = self.scratch.new(self.device), self.new(self.attended)
         scratch = Scratch(*self.scratch.cut(memory))
         find, make = self.of_output(grad.stride(), grad.dtype)
@@ -386,5 +389,5 @@ class Features:
 
 @functools.lru_cache(maxsize=REMEMBERED)
 def features_of(signature: FeatureSignature) -> Features:
-    """The launches of a signature, made once."""
+    """The launches of a signature, bound once."""
     return Features(signature)

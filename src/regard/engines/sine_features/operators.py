@@ -1,10 +1,11 @@
 """The sine engine on a GPU as two registered operators: features, cuDNN, and the exact fallback.
 
-Nothing waits for the device. It measures the range, picks a table row for each hidden unit, and sets a
-flag that says whether the series holds. Where it does not, exact attention overwrites the result.
+The host never waits for the device. The device measures the range, picks a table row for each hidden unit,
+and sets a flag that says whether the series holds. Where it does not, exact attention overwrites the
+result.
 
-The features are not kept for the backward, which builds them again: what a call keeps grows with the
-length times the value dim, not with the width of the features.
+The backward builds the features again. The memory that a call saves for it is therefore proportional to
+the value dim, not to the width of the features.
 
 Shape legend: B batch, H query heads, K key heads (K divides H), Q queries, L keys, E hidden units, D
 value dim, X width of the values as cuDNN gets them.
@@ -36,8 +37,8 @@ class SineInputs(NamedTuple):
     """The arguments of both operators.
 
     a (B, H, Q, E), b (B, K, L, E), v (H, E), value (B, K, L, D), any strides. `numbers` is
-    (1 / temperature, the error allowed), fp64 on the CPU: `torch.compile` takes floats for symbols
-    that two operators cannot share. `kind` and `rank` name the series. `causal` needs Q = L.
+    (1 / temperature, the allowed error), fp64 on the CPU: a tensor, because `torch.compile` makes floats
+    symbols that two operators cannot share. `kind` and `rank` name the series. `causal` needs Q = L.
     """
 
     a: Tensor
@@ -51,14 +52,14 @@ class SineInputs(NamedTuple):
 
     @property
     def widths(self) -> Widths:
-        """The layout for cuDNN, which the engine has checked to exist."""
+        """The layout for cuDNN; the engine has checked that there is one."""
         return widths_of(self.kind, self.rank, self.a.shape[-1], self.value.shape[-1])
 
 
 class Kept(NamedTuple):
-    """What the backward needs beside the inputs.
+    """What the backward needs besides the inputs.
 
-    attended (B, H, Q, X) in fp16 and lse (B, H, Q) as cuDNN gave them; notes, the memory of `Notes`.
+    attended (B, H, Q, X) in fp16 and lse (B, H, Q) as cuDNN returned them; notes, the memory of `Notes`.
     """
 
     attended: Tensor
@@ -79,19 +80,19 @@ TENSOR_COUNT = SineInputs._fields.index("causal")
 
 
 def behind() -> ExactFallback:
-    """The exact attention that stands behind the series."""
+    """The exact attention that runs where the series does not hold."""
     if PARTS.exact is None:
-        raise RuntimeError("no exact attention stands behind the series: set PARTS.exact first")
+        raise RuntimeError("no exact attention is set as the fallback: set PARTS.exact first")
     return PARTS.exact
 
 
 def empty_call(x: SineInputs) -> bool:
-    """Whether there is nothing to attend from or to."""
+    """Whether an input is empty, so that there is nothing to compute."""
     return x.a.numel() == 0 or x.b.numel() == 0 or x.value.numel() == 0
 
 
 def attend(*flat) -> tuple[Tensor, ...]:
-    """The output (B, H, Q, D), and `Kept`."""
+    """The output (B, H, Q, D), then the fields of `Kept`."""
     x = SineInputs(*flat)
     if empty_call(x):
         return tuple(made.zero_() for made in fake_attend(*flat))
@@ -99,8 +100,10 @@ def attend(*flat) -> tuple[Tensor, ...]:
     memory, notes = features.measure(call)
     wide = features.key(call, notes)
     attended, lse = PARTS.fused.forward(features.query(call, notes), *wide, x.causal)
+    # Features are the largest tensors of the call: freed before the output is allocated.
     del wide
     output = features.finish(call, attended, notes)
+    # Returns at once on the device where the series holds; otherwise it overwrites the output.
     behind().attend(notes.holds, x.a, x.b, notes.weight, x.value, x.causal, output)
     return output, attended, lse, memory
 
@@ -120,6 +123,7 @@ def attend_backward(*flat) -> tuple[Tensor, ...]:
     memory, scratch, given = features.output_gradient(call, grad, notes)
     phi, wide = features.query(call, notes), features.key(call, notes)
     found = PARTS.fused.backward(given, phi, *wide, kept.attended, kept.lse, x.causal)
+    # Each group of large tensors is freed before the next one is allocated.
     del given, phi, wide
     found = tuple(part.contiguous() for part in found)
     grads = features.input_gradients(call, notes, scratch, found)
@@ -131,7 +135,7 @@ def attend_backward(*flat) -> tuple[Tensor, ...]:
 
 
 def fake_attend(*flat) -> tuple[Tensor, ...]:
-    """What `attend` returns as far as shapes, dtypes and strides go."""
+    """Results of `attend` with the right shapes, dtypes and strides, and no data."""
     x = SineInputs(*flat)
     batch, heads, queries, _ = x.a.shape
     words = sum(count for count, _ in note_words(x.a.shape, x.b.shape))
@@ -144,13 +148,13 @@ def fake_attend(*flat) -> tuple[Tensor, ...]:
 
 
 def fake_attend_backward(*flat) -> tuple[Tensor, ...]:
-    """What `attend_backward` returns as far as shapes, dtypes and strides go."""
+    """Results of `attend_backward` with the right shapes, dtypes and strides, and no data."""
     x = SineInputs(*flat[:INPUT_COUNT])
     return tuple(y.new_empty(y.shape) for y in (x.a, x.b, x.v, x.value))
 
 
 class SineAttend(torch.autograd.Function):
-    """`sine_attend` with its gradient; what is kept has none."""
+    """`sine_attend` with its gradient; the fields of `Kept` have none."""
 
     generate_vmap_rule = True
 
@@ -161,11 +165,11 @@ class SineAttend(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        """Keep what the backward recomputes from."""
+        """Save what the backward starts from."""
         ctx.save_for_backward(*inputs[:TENSOR_COUNT], *output[1:])
         ctx.settings = inputs[TENSOR_COUNT:]
         ctx.mark_non_differentiable(*output[1:])
-        # Zeros for what has no gradient would be made and not read.
+        # None instead of zeros for results without gradient: no kernel would read the zeros.
         ctx.set_materialize_grads(False)
 
     @staticmethod
@@ -175,6 +179,7 @@ class SineAttend(torch.autograd.Function):
             return (None,) * INPUT_COUNT
         saved = ctx.saved_tensors
         flat = (*saved[:TENSOR_COUNT], *ctx.settings, grad, *saved[TENSOR_COUNT:])
+        # Under create_graph or an observer the operator runs, else its kernels are launched directly.
         if torch.is_grad_enabled() or needs_dispatcher((grad, *saved)):
             grads = once("sine", "attend_backward", *flat)
         else:
@@ -184,12 +189,12 @@ class SineAttend(torch.autograd.Function):
 
 
 def needs_gradient(x: SineInputs) -> bool:
-    """Whether autograd has to know of the call."""
+    """Whether autograd has to record the call."""
     return differentiated((x.a, x.b, x.v, x.value))
 
 
 def with_autograd(*flat):
-    """The operator as autograd sees it, so that an exported program has gradients too."""
+    """The operator's entry for autograd, which gives an exported program gradients."""
     if needs_gradient(SineInputs(*flat)):
         return SineAttend.apply(*flat)
     with torch._C._AutoDispatchBelowAutograd():
@@ -210,7 +215,7 @@ def forward(*flat) -> tuple[Tensor, ...]:
 
 
 launched, launched_backward = on_own_device(attend), on_own_device(attend_backward)
-# On the CPU the kernels run in Triton's interpreter, with other parts: that is how they are tested.
+# Tests run the kernels on the CPU, in Triton's interpreter, with other parts in `PARTS`.
 for device in ("CUDA", "CPU"):
     LIBRARY.impl("sine_attend", launched, device)
     LIBRARY.impl("sine_attend_backward", launched_backward, device)

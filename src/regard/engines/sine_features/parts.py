@@ -29,11 +29,11 @@ class Fused(Protocol):
 
 
 class ExactFallback(Protocol):
-    """Exact additive attention behind a flag that stays on the device.
+    """Exact additive attention that runs or not by a flag on the device.
 
     `skip` is one integer on the device. Where it is 1 the kernels return at once; where it is 0 they
-    overwrite their results, in place. Nothing waits for the device. Inputs have any strides, but for
-    `weight`, v / temperature in fp32; results are contiguous. Causal is top-left (Q = L).
+    overwrite their results in place. The host never waits for the device. Inputs have any strides, except
+    `weight`, v / temperature in fp32, which is contiguous like the results. Causal needs Q = L.
     """
 
     def attend(
@@ -46,7 +46,7 @@ class ExactFallback(Protocol):
         causal: bool,
         output: Tensor,
     ) -> None:
-        """Put `softmax(sum_e weight_e tanh(a + b)) value` into `output` (B, H, Q, D).
+        """Write `softmax(sum_e weight_e tanh(a + b)) value` to `output` (B, H, Q, D).
 
         a (B, H, Q, E), b (B, K, L, E), weight (H, E), value (B, K, L, D).
         """
@@ -67,18 +67,19 @@ class ExactFallback(Protocol):
         grad_v: Tensor,
         grad_value: Tensor,
     ) -> None:
-        """Put the gradients for grad_out `grad` into the last four; `rate` is 1 / temperature.
+        """Write the gradients for grad_out `grad` to the last four; `rate` is 1 / temperature.
 
-        It computes again what it needs of its forward, which in general never ran.
+        It computes what it needs of its own forward, which did not run where the series held.
         """
         ...
 
 
 class Cudnn:
-    """cuDNN's attention, called below SDPA so that nothing else can be chosen in its place."""
+    """cuDNN's attention, called below SDPA, which might choose another backend."""
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
         """See `Fused`."""
+        # No bias, LSE computed, no dropout; scale 1, because the features hold the rate.
         found = torch.ops.aten._scaled_dot_product_cudnn_attention.default(
             q, k, v, None, True, 0.0, causal, False, scale=1.0
         )
@@ -88,7 +89,7 @@ class Cudnn:
         self, grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, causal: bool
     ) -> tuple[Tensor, Tensor, Tensor]:
         """See `Fused`."""
-        # Seed and offset belong to dropout, which is 0 here, so that any integers will do.
+        # Seed and offset are for dropout, which is 0 here: they are not read.
         seed = torch.empty((), dtype=torch.int64, device=q.device)
         return torch.ops.aten._scaled_dot_product_cudnn_attention_backward.default(
             grad,
@@ -99,6 +100,7 @@ class Cudnn:
             lse.unsqueeze(-1),
             seed,
             seed,
+            # No bias, and no cumulative lengths, which are for packed sequences.
             None,
             None,
             None,
@@ -111,7 +113,7 @@ class Cudnn:
 
 
 class SineParts:
-    """The attention in use. `plan` sets the exact one, because engines do not import one another."""
+    """The attention in use. `lineup.py` sets the exact one, because engines do not import one another."""
 
     def __init__(self) -> None:
         self.fused: Fused = Cudnn()

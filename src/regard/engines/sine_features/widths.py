@@ -1,6 +1,6 @@
-"""How a call is laid out for cuDNN: the widths of features and values, and where beta goes.
+"""The layout of a call for cuDNN: the widths of features and values, and the columns of beta.
 
-A pure function of shapes: the same call has the same layout on every machine.
+It is a pure function of shapes, so that a call has the same layout on every machine.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from typing import NamedTuple
 from regard.sine.series import can_lend
 
 # Milliseconds of forward, and of forward and backward, through cuDNN SDPA on one NVIDIA H200 (batch 4,
-# 16 heads, length 4096, fp16), by width of the features and of the values; benchmarks/widths.py measures
-# them. A call is padded to the cheapest that holds it. Widths between these cost more than the next ones
-# here: (136, 64) 1.17 and 7.17, (160, 64) 1.06 and 7.00, (128, 72) 0.893 and 3.62, (192, 72) 1.16 and 12.2.
+# 16 heads, length 4096, fp16), by width of features and of values; benchmarks/widths.py measures them. A
+# call is padded to the cheapest pair that holds it. Widths in between cost more than the next pair here:
+# (136, 64) 1.17 and 7.17, (160, 64) 1.06 and 7.00, (128, 72) 0.893 and 3.62, (192, 72) 1.16 and 12.2.
 COST = {
     (64, 64): (0.579, 2.26),
     (128, 64): (0.738, 3.27),
@@ -25,7 +25,7 @@ COST = {
 }
 CHEAPEST_FIRST = sorted(COST, key=lambda widths: sum(COST[widths]))
 WIDEST_FEATURES, WIDEST_VALUE = 256, 128
-# beta as columns of the features: what fp16 holds of it, and the rest.
+# Feature columns of beta: one with its value in fp16, one with what that rounds away.
 BETA_COLUMNS = 2
 
 
@@ -34,10 +34,9 @@ class Widths(NamedTuple):
 
     features: width of phi and psi, padding included.
     values: width of the values, padding included.
-    lent: whether beta takes the two columns of the last sine of one hidden unit, the one with the
-        least |v|, which then has a series shorter by one: the output errs no more than before, 3.7e-3
-        for *fast* either way (benchmarks/results/sine_errors.json). Else it has two columns of its
-        own.
+    lent: whether beta takes the two columns of the last sine of one hidden unit, else it has two columns
+        of its own. The unit with the least |v| lends them and has a series shorter by one. The error of
+        the output does not grow: 3.7e-3 for *fast* either way (benchmarks/results/sine_errors.json).
     """
 
     features: int
@@ -48,9 +47,9 @@ class Widths(NamedTuple):
 def lay_out(series_width: int, value_dim: int, lend: bool = True) -> Widths | None:
     """The cheapest layout for 2 * rank * hidden features, or None where cuDNN has none.
 
-    Cheap is a forward alone and one with its backward, together. `lend` says whether there is a
-    series shorter by one for a unit that lends; columns of their own come first where they cost
-    nothing.
+    The cost is the time of a forward alone plus that of a forward and backward. `lend` says whether a
+    unit can lend columns, which needs a series shorter by one; it does so only where beta's own columns
+    would not fit into the same width.
     """
     for wide, wide_value in CHEAPEST_FIRST:
         if wide >= series_width and wide_value >= value_dim:

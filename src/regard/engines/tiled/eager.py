@@ -20,10 +20,10 @@ from regard.observed import in_forward_mode, needs_dispatcher
 
 
 def apply(function: type[torch.autograd.Function], *flat) -> Any:
-    """`function.apply` without the questions that it asks each time, which take longer than a kernel.
+    """`function.apply` without its checks of every call, which take longer than a short kernel.
 
-    It binds arguments to names by reading the signature anew, and looks at each of them for a wrapper
-    that a `torch.func` transform has left behind; at work, such a transform is asked for here.
+    `Function.apply` binds the arguments to the signature of `forward`, and searches them for wrappers
+    that a finished `torch.func` transform left behind. Transforms that are active are checked for here.
     """
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
         return function.apply(*flat)
@@ -31,11 +31,11 @@ def apply(function: type[torch.autograd.Function], *flat) -> Any:
 
 
 def below_autograd(operator: Callable, *flat) -> Any:
-    """Call an operator that no gradient is asked of.
+    """The result of an operator of which no gradient is needed.
 
-    Autograd's own entry to it would find that out too, in Python and at the cost of a second call.
-    Not under a transform of `torch.func`, around which a gradient may be asked for that its tensors do
-    not know of; and compilers cannot trace this way, and need not.
+    It skips autograd's entry to the operator, which is Python and would call the operator a second time.
+    Under a transform of `torch.func` the entry is kept: an outer transform may need a gradient that the
+    tensors here do not show. Compilers cannot trace this way, and do not need it.
     """
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
         return operator(*flat)
@@ -44,16 +44,17 @@ def below_autograd(operator: Callable, *flat) -> Any:
 
 
 def differentiated(inputs: Sequence[Tensor | None]) -> bool:
-    """Whether one of them wants a gradient, or carries a tangent of forward mode."""
+    """Whether one of the inputs requires a gradient, or carries a tangent of forward mode."""
     given = [x for x in inputs if x is not None]
     if torch.is_grad_enabled() and any(x.requires_grad for x in given):
         return True
-    # Then `apply` says that there is no forward mode; an operator alone would give tangents of 0.
+    # With a tangent `apply` raises that there is no forward mode; an operator alone would return
+    # tangents of 0.
     return in_forward_mode() and any(forward_ad.unpack_dual(x).tangent is not None for x in given)
 
 
 def is_readable(x: Tensor) -> bool:
-    """Whether Python can be told its numbers: not those of a batch under `vmap`, nor fake ones."""
+    """Whether Python can read the numbers of x: not if it is batched by `vmap` or fake."""
     while is_functorch_wrapped_tensor(x):
         if is_batchedtensor(x):
             return False
@@ -62,10 +63,11 @@ def is_readable(x: Tensor) -> bool:
 
 
 def numbers(*given: float) -> Tensor:
-    """Numbers as operators take them, fp64 on the CPU.
+    """Numbers as the operators take them: a tensor in fp64 on the CPU.
 
-    Made once where nothing observes the call: making it takes longer than a kernel.
+    Where nothing observes the call it comes from a cache: making it takes longer than a short kernel.
     """
+    # A tensor made under a mode or a tracer belongs to it and must not be kept.
     if needs_dispatcher(()):
         return torch.tensor(given, dtype=torch.float64, device="cpu")
     return remembered(*given)
@@ -73,7 +75,7 @@ def numbers(*given: float) -> Tensor:
 
 @functools.lru_cache(maxsize=64)
 def remembered(*given: float) -> Tensor:
-    """The same for all calls that agree in them; nothing writes to it."""
-    # Made in inference mode it could not be saved for a backward later.
+    """The tensor of these numbers, shared by all calls that use them; nothing writes to it."""
+    # A tensor made in inference mode could not be saved for a later backward.
     with torch.inference_mode(False):
         return torch.tensor(given, dtype=torch.float64, device="cpu")

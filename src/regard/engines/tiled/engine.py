@@ -1,4 +1,4 @@
-"""A problem through the operators of an engine: sink, statistics, hard rows and dense weights."""
+"""`Tiled`, the base of engines on the tiled operators: adds sink, statistics, hard rows, dense weights."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ WEIGHTS_ALONE = frozenset({"weights"})
 
 
 class Tiled(Engine):
-    """All of an engine but its kernels and what it refuses.
+    """An engine on the tiled operators; a subclass adds its kernels, `refusals` and `missing_promises`.
 
     Attributes:
-        name: the engine's.
-        operators: its kernels, registered.
+        name: the name of the engine.
+        operators: its kernels as registered operators.
     """
 
     name: str
     operators: Operators
 
     def run(self, problem: Problem) -> Attended:
-        """Run the operators and put sink, statistics and hard rows together."""
+        """The result: output of the operators, then sink, statistics and hard rows."""
         p, layout = problem, Layout(problem)
         if p.hard:
             return self.all_hard_rows(p, layout)
@@ -35,16 +35,17 @@ class Tiled(Engine):
             return self.from_weights(p)
         args = layout.arguments(p.bias)
         if p.sink is None and len(p.want) == 0 and not isinstance(p.temperature, Tensor):
-            # Most calls; what follows would take longer than a short kernel.
+            # Most calls end here: the code below would take longer than a short kernel.
             return Attended(layout.back(self.operators.output(args)).to(p.dtype))
         rows = self.operators.attend("entropy" in p.want, args)
         output, tail, entropy, peak = (layout.back(x) for x in rows)
         empty = peak == -torch.inf
+        # share: weight of all keys together; left: weight of the sink.
         lse = torch.where(empty, peak, (peak + tail).to(peak.dtype))
         share, left = torch.where(empty, 0.0, torch.ones_like(peak)), torch.zeros_like(peak)
         if p.sink is not None:
             sink = p.sink.to(peak.dtype).view(-1, 1)
-            # Not lse - sink: the sum in lse has rounded away what the difference would need.
+            # Not lse - sink: at large logits lse has rounded away the digits that the difference needs.
             margin = torch.where(empty | (sink == -torch.inf), 0, (peak - sink) + tail)
             share, left = shares(margin, empty, sink)
             output = output * share.unsqueeze(-1)
@@ -57,7 +58,7 @@ class Tiled(Engine):
             found["jacobian"] = self.jacobian(layout, args, peak, tail.to(peak.dtype), share, left)
         if "weights" in p.want:
             weights = self.dense_weights(p)
-            # A hidden key has none, also where the row is NaN.
+            # The weight of a hidden key is 0, also in a row of NaN.
             found["weights"] = torch.where(weights == 0, 0, weights * share.unsqueeze(-1))
         found = {name: x for name, x in found.items() if name in p.want}
         return self.add_hard_rows(p, layout, Attended(output.to(p.dtype), **found))
@@ -68,7 +69,7 @@ class Tiled(Engine):
         return layout.back(self.operators.scores(layout.arguments(None, raw=True, masked=False)))
 
     def from_weights(self, p: Problem) -> Attended:
-        """`weights @ value`, in working precision."""
+        """The output as `weights @ value` in working precision, with the weights."""
         weights = self.dense_weights(p)
         heads = p.value.shape[-3]
         value = p.value.to(weights.dtype).unsqueeze(-3)
@@ -78,11 +79,11 @@ class Tiled(Engine):
     def dense_weights(self, p: Problem) -> Tensor:
         """The weights (*, H, Q, L) from raw scores, as if there were no sink.
 
-        Not from the row statistics: scores in other blocks round otherwise, and a sole key would get
-        a weight that is not quite 1.
+        They are not computed from the row statistics: those come from other blocks, whose scores round
+        differently, so that a sole key would get a weight that is not quite 1.
         """
-        # With the mask, which changes no score: a hidden pair then gives nothing in the backward, where
-        # 0 times the slope of a score that is NaN would be NaN.
+        # The mask changes no score, but keeps hidden pairs out of the backward, where 0 times the slope of
+        # a score that is NaN would be NaN.
         layout = Layout(p)
         given = layout.arguments(only_hiding(p.bias), raw=True)
         logits = layout.back(self.operators.scores(given))
@@ -99,13 +100,13 @@ class Tiled(Engine):
             logits = logits + torch.where(p.bias == -torch.inf, 0, p.bias).to(logits.dtype)
         logits = logits.expand(*p.lead, p.heads, p.queries, p.keys)
         if seen is not None:
-            # A row that sees nothing would be NaN, and its gradient too.
+            # A row that sees nothing is left unmasked: softmax of all -inf is NaN, and so is its gradient.
             logits = torch.where(seen | ~seen.any(-1, keepdim=True), logits, -torch.inf)
         weights = logits.softmax(-1)
         return weights if seen is None else torch.where(seen, weights, 0)
 
     def hard_lookup(self, p: Problem, layout: Layout, hard: Tensor) -> tuple[Tensor, Tensor]:
-        """The value of the best key of each hard row, and its index: -1 for none, -2 for NaN."""
+        """The value of the best key of each hard row, and the key's index: -1 for none, -2 for NaN."""
         # A finite bias does not matter at temperature 0, but -inf still hides a key.
         plain = layout.arguments(only_hiding(p.bias), raw=True)
         index = layout.back(self.operators.best_keys(plain, hard))
@@ -122,7 +123,7 @@ class Tiled(Engine):
         return torch.where(at == -2, torch.nan, found), index
 
     def all_hard_rows(self, p: Problem, layout: Layout) -> Attended:
-        """A hard look-up for every query."""
+        """The result at temperature 0: a hard look-up for every query."""
         every = p.value.new_ones(1, 1, 1, 1, 1, dtype=torch.bool)
         output, index = self.hard_lookup(p, layout, every)
         found = {name: mass(index, p) for name in p.want - {"weights"}}
@@ -131,7 +132,7 @@ class Tiled(Engine):
         return with_hard_rows(Attended(output, **found), every[0, 0, 0], mass(index, p))
 
     def add_hard_rows(self, p: Problem, layout: Layout, soft: Attended) -> Attended:
-        """Put hard look-ups in the rows whose temperature is 0."""
+        """`soft` with hard look-ups in the rows whose temperature is 0."""
         if not isinstance(p.temperature, Tensor):
             return soft
         hard = layout.five(p.temperature.detach().unsqueeze(-1)) == 0
@@ -152,9 +153,9 @@ class Tiled(Engine):
 
 
 def shares(margin: Tensor, empty: Tensor, sink: Tensor) -> tuple[Tensor, Tensor]:
-    """The weight of all keys together, and the sink's, (*, H, Q); 0 for what is at -inf.
+    """The weight of all keys together and that of the sink, (*, H, Q); 0 for one at -inf.
 
-    `margin` is how far the keys' LSE is above the sink, 0 where either is -inf.
+    `margin` is the LSE of the keys minus the sink, 0 where either is -inf.
     """
     no_sink = sink == -torch.inf
     share = torch.where(empty, 0, torch.where(no_sink, 1, torch.sigmoid(margin)))
@@ -165,28 +166,28 @@ def shares(margin: Tensor, empty: Tensor, sink: Tensor) -> tuple[Tensor, Tensor]
 def with_sink(lse: Tensor, sink: Tensor, margin: Tensor, entropy: Tensor) -> tuple[Tensor, Tensor]:
     """LSE and entropy with the sink as one more outcome.
 
-    The entropy is the keys' own, in proportion to their share, and that of the choice between keys
-    and sink.
+    The entropy is that of the choice between keys and sink, plus the entropy of the keys times their share.
     """
     empty, no_sink = lse == -torch.inf, sink == -torch.inf
     # -log of each share; softplus would lose digits beyond its threshold.
     of_keys, of_sink = -F.logsigmoid(margin), -F.logsigmoid(-margin)
     share, left = shares(margin, empty, sink)
     choice = torch.where(empty | no_sink, 0, share * of_keys + left * of_sink)
+    # The larger of the two outcomes minus the log of its share: the addition does not cancel.
     larger = torch.where(margin > 0, lse + of_keys, sink + of_sink)
     total = torch.where(empty, sink.expand_as(lse), torch.where(no_sink, lse, larger))
     return total.to(lse.dtype), (share * entropy + choice).to(lse.dtype)
 
 
 def only_hiding(bias: Tensor | None) -> Tensor | None:
-    """Of a bias what hides keys, -inf, and 0 elsewhere."""
+    """The part of a bias that hides keys: -inf where it is -inf, 0 elsewhere."""
     return None if bias is None else torch.where(bias == -torch.inf, bias, 0)
 
 
 def weights_say_all(p: Problem) -> bool:
-    """Whether the output can be had from the weights asked for, and nothing else is needed.
+    """Whether the requested weights give the output, and nothing else is needed.
 
-    Tiles would compute every score once more: for a decoder's one query that is half of the time.
+    Tiles would compute every score a second time, half of the time for a decoder's single query.
     """
     plain = p.sink is None and not p.dropout and not isinstance(p.temperature, Tensor)
     return plain and p.want == WEIGHTS_ALONE and p.hides_whole(p.value.shape)
@@ -200,6 +201,6 @@ def one_hot(index: Tensor, p: Problem) -> Tensor:
 
 
 def mass(index: Tensor, p: Problem) -> Tensor:
-    """The sum of those weights: 1, or 0 where nothing is seen."""
+    """The sum of the weights of a hard look-up: 1, 0 where nothing is seen, NaN where NaN is."""
     total = (index >= 0).to(working_dtype(p.dtype))
     return torch.where(index == -2, torch.nan, total)

@@ -1,4 +1,4 @@
-"""A problem's tensors as the operators take them, and results back; see `operators` for the legend."""
+"""Tensors of a problem in the layout of the operators, and results back; `operators.py` has the legend."""
 
 from __future__ import annotations
 
@@ -23,16 +23,18 @@ class Layout:
         key, value = p.form.key, p.value
         key_heads, value_heads = key.shape[-3], value.shape[-3]
         groups = max(key_heads, value_heads)
+        # Neither divides the other: every query head becomes a group of its own.
         if groups % key_heads or groups % value_heads:
             groups = p.heads
         self.groups, self.group = groups, p.heads // groups
         self.batch = math.prod(p.lead)
 
     def five(self, x: Tensor) -> Tensor:
-        """5 dims, with size 1 kept wherever `x` broadcasts."""
+        """`x` with 5 dims, of size 1 wherever it broadcasts."""
         x = x.view(*[1] * (3 - x.ndim), *x.shape) if x.ndim < 3 else x
         lead, tail = x.shape[:-3], x.shape[-2:]
         heads = x.shape[-3]
+        # Fewer heads than groups: keys and values differ in their number of heads.
         if heads != 1 and heads != self.groups and heads != self.problem.heads:
             x = x.repeat_interleave(self.groups // heads, -3)
             heads = self.groups
@@ -49,12 +51,17 @@ class Layout:
         return x.reshape(self.batch, *split, *tail)
 
     def back(self, x: Tensor) -> Tensor:
-        """(B, K, G, ...) to (*, H, ...)."""
+        """A result (B, K, G, ...) as (*, H, ...)."""
         return x.reshape(*self.problem.lead, self.problem.heads, *x.shape[3:])
 
     def arguments(self, bias: Tensor | None, raw: bool = False, masked: bool = True) -> Arguments:
-        """The operators' arguments; `raw` leaves out all but score and mask, not `masked` that too."""
+        """The arguments of the operators.
+
+        `raw` keeps the score and the mask alone; with `masked` False the mask is left out too.
+        """
         p, form = self.problem, self.problem.form
+        # A number goes into scale, v, alpha and beta. A tensor goes to the kernels as `rate`, with 1 in
+        # hard rows, which are replaced afterwards.
         factor, rate = 1.0, None
         if isinstance(p.temperature, Tensor) and not raw:
             soft = torch.where(p.temperature == 0, 1, p.temperature).to(working_dtype(p.dtype))
@@ -78,7 +85,7 @@ class Layout:
             None if spans.stop is None else self.rows(spans.stop, -1),
             None if segments[0] is None else self.rows(segments[0], -1),
             None if segments[1] is None else self.rows(segments[1], -2),
-            # Drawn where the tensors are: a GPU never waits for it.
+            # Drawn on the device of the tensors, so that the host does not wait for a GPU.
             torch.randint(2**62, (), device=p.device) if p.dropout and not raw else None,
             self.numbers(factor, raw),
             [self.batch, self.groups, self.group, p.queries, p.keys],
@@ -86,7 +93,7 @@ class Layout:
         )
 
     def numbers(self, factor: float, raw: bool) -> Tensor:
-        """Scale, soft cap, dropout and parameter; see `Arguments`."""
+        """Scale, soft cap, dropout and parameter of the activation; see `Arguments`."""
         p, form = self.problem, self.problem.form
         scale = form.scale * factor if isinstance(form, Inner) else 1.0
         parameter = 0.0 if isinstance(form, Inner) else form.parameter
@@ -94,7 +101,7 @@ class Layout:
         return numbers(scale, softcap, dropout, parameter)
 
     def term(self, x: Tensor | None, factor: float, dim: int) -> Tensor | None:
-        """A term as a column (dim -1, alpha) or a row (dim -2, beta), times `factor`."""
+        """A term of the inner form times `factor`, as a column (dim -1, alpha) or a row (dim -2, beta)."""
         return None if x is None else self.rows(x * factor if factor != 1 else x, dim)
 
     def rows(self, x: Tensor, dim: int) -> Tensor:
@@ -102,7 +109,7 @@ class Layout:
         return self.five(x.unsqueeze(dim))
 
     def spans(self) -> Spans:
-        """The mask resolved; a second set of segments goes into the dense part."""
+        """The mask as spans. Operators take one set of segments: with more, the whole mask becomes dense."""
         p = self.problem
         assert p.mask is not None
         spans = p.mask.spans(p.queries, p.keys, p.device)

@@ -1,11 +1,11 @@
 """Kernels as registered PyTorch operators, and their autograd.
 
 An operator is one opaque node to `torch.compile` and `torch.export`, so that loops over tiles are
-never traced. Each takes the same arguments, `Arguments`, in this order.
+never traced. Every operator takes the fields of `Arguments` first, in their order.
 
-Shape legend: operands have 5 dims, (B, K, G, rows, columns): B leading dims made one, K groups of
-heads, G query heads in each group; rows are Q queries, columns L keys. A size of 1 broadcasts, also
-in gradients, which are summed into it. Statistics of rows are (B, K, G, Q).
+Shape legend: operands have 5 dims, (B, K, G, rows, columns): B flattened leading dims, K groups of
+heads, G query heads in each group; rows are Q queries, columns L keys. A size of 1 broadcasts, and
+its gradient is summed into size 1. Statistics of rows are (B, K, G, Q).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from regard.engines.tiled.eager import (
 from regard.observed import needs_dispatcher
 from regard.precision import working_dtype
 
-Rows = tuple[Tensor, Tensor, Tensor, Tensor]
+AttendResults = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 class Arguments(NamedTuple):
@@ -37,8 +37,8 @@ class Arguments(NamedTuple):
     a row, are terms of the inner form. `rate` multiplies the score (1 / temperature). `dense` is True
     where a pair is seen. `start`, `stop` and `query_segment` are columns, `key_segment` is a row.
     `seed` is one integer. `numbers` is (scale, soft cap or 0, dropout, parameter of the activation),
-    fp64 on the CPU: as a tensor, because `torch.compile` takes floats for symbols that it cannot
-    share between two operators. `sizes` is (B, K, G, Q, L).
+    fp64 on the CPU: a tensor, because `torch.compile` makes floats symbols that two operators cannot
+    share. `sizes` is (B, K, G, Q, L).
     """
 
     q: Tensor
@@ -60,7 +60,7 @@ class Arguments(NamedTuple):
     activation: str
 
     def differentiable(self) -> tuple[Tensor | None, ...]:
-        """The first 8, which have gradients."""
+        """The inputs that have gradients: the first 8 fields."""
         return (
             self.q,
             self.k,
@@ -74,22 +74,22 @@ class Arguments(NamedTuple):
 
 
 class Kernels(Protocol):
-    """What an engine has to compute; a module with these functions will do.
+    """The kernels of an engine; a module with these functions satisfies it.
 
-    Results are in working precision, but for `tail` in fp64. Gradients are those of
-    `Arguments.differentiable()`, each in the dtype of its input and contiguous, and an empty tensor
+    Results are in working precision, except `tail` in fp64. Gradients are those of
+    `Arguments.differentiable()`, each contiguous and in the dtype of its input, and an empty tensor
     of one dim where there is none.
     """
 
-    def attend(self, args: Arguments, entropy: bool) -> Rows:
-        """Output (B, K, G, Q, dv), tail, entropy (any number unless asked for), largest logit.
+    def attend(self, args: Arguments, entropy: bool) -> AttendResults:
+        """Output (B, K, G, Q, dv), tail, entropy (undefined unless requested), largest logit.
 
-        The tail is LSE minus the largest logit; the largest logit is -inf where nothing is seen.
+        The tail is LSE minus the largest logit. The largest logit is -inf where nothing is seen.
         """
         ...
 
     def output(self, args: Arguments) -> Tensor:
-        """The first of these alone, also in the dtype of the values if that takes less time."""
+        """The output alone, in working precision or, if that is faster, in the dtype of the values."""
         ...
 
     def attend_backward(
@@ -104,20 +104,20 @@ class Kernels(Protocol):
         grad_spread: Tensor | None,
         bias_gradient: bool,
     ) -> tuple[Tensor, ...]:
-        """All gradients; `spread` is the entropy, if `attend` was asked for it, `peak` the largest logit.
+        """All gradients. `peak` is the largest logit, `spread` the entropy, None if not requested.
 
-        `grad_tail` and `grad_spread` are None where there is none.
+        `grad_tail` and `grad_spread` are None where those results got no gradient.
         """
         ...
 
     def best_keys(self, args: Arguments, hard: Tensor) -> Tensor:
-        """The best visible key of each row where `hard` (5 dims): -1 for none, -2 for NaN."""
+        """Index of the best visible key of each row where `hard` (5 dims): -1 for none, -2 for NaN."""
         ...
 
     def jacobian(
         self, args: Arguments, peak: Tensor, tail: Tensor, share: Tensor, left: Tensor
     ) -> Tensor:
-        """Norm of the softmax Jacobian; `share` is the weight of all keys, `left` the sink's."""
+        """Norm of the softmax Jacobian; `share` is the weight of all keys, `left` that of the sink."""
         ...
 
     def scores(self, args: Arguments) -> Tensor:
@@ -125,42 +125,42 @@ class Kernels(Protocol):
         ...
 
     def scores_backward(self, args: Arguments, grad: Tensor) -> tuple[Tensor, ...]:
-        """Gradients of the form's inputs; those of value, rate and bias are empty."""
+        """Gradients of the inputs of the form; those of value, rate and bias are empty."""
         ...
 
 
-SCHEMA = (
+ARGUMENTS_SCHEMA = (
     "Tensor q, Tensor k, Tensor value, Tensor? v, Tensor? alpha, Tensor? beta, Tensor? rate, "
     "Tensor? bias, Tensor? dense, Tensor? start, Tensor? stop, Tensor? query_segment, "
     "Tensor? key_segment, Tensor? seed, Tensor numbers, SymInt[] sizes, str activation"
 )
 # The gradients of q, k, value, v, alpha, beta, rate and bias; empty where there is none.
-GRADIENTS = "(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
-# What follows an operator's name: the operands beyond `Arguments`, and what it returns.
+GRADIENTS_SCHEMA = "(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
+# The schema of each operator: `Arguments`, its further operands, and its results.
 SIGNATURES = {
-    "attend": f"({SCHEMA}, bool entropy) -> (Tensor, Tensor, Tensor, Tensor)",
+    "attend": f"({ARGUMENTS_SCHEMA}, bool entropy) -> (Tensor, Tensor, Tensor, Tensor)",
     "attend_backward": (
-        f"({SCHEMA}, Tensor grad, Tensor output, Tensor peak, Tensor tail, Tensor? grad_tail, "
-        f"Tensor? spread, Tensor? grad_spread, bool bias_gradient) -> {GRADIENTS}"
+        f"({ARGUMENTS_SCHEMA}, Tensor grad, Tensor output, Tensor peak, Tensor tail, Tensor? grad_tail, "
+        f"Tensor? spread, Tensor? grad_spread, bool bias_gradient) -> {GRADIENTS_SCHEMA}"
     ),
-    "best_keys": f"({SCHEMA}, Tensor hard) -> Tensor",
-    "jacobian": f"({SCHEMA}, Tensor peak, Tensor tail, Tensor share, Tensor left) -> Tensor",
-    "scores": f"({SCHEMA}) -> Tensor",
-    "scores_backward": f"({SCHEMA}, Tensor grad) -> {GRADIENTS}",
+    "best_keys": f"({ARGUMENTS_SCHEMA}, Tensor hard) -> Tensor",
+    "jacobian": f"({ARGUMENTS_SCHEMA}, Tensor peak, Tensor tail, Tensor share, Tensor left) -> Tensor",
+    "scores": f"({ARGUMENTS_SCHEMA}) -> Tensor",
+    "scores_backward": f"({ARGUMENTS_SCHEMA}, Tensor grad) -> {GRADIENTS_SCHEMA}",
 }
 LIBRARY = torch.library.Library("regard", "DEF")
-# By engine and operator, what the latter runs: for calls that nobody looks at.
+# The function behind each operator, by engine and operator: called directly by unobserved calls.
 KERNELS: dict[tuple[str, str], Callable] = {}
 COUNT = len(Arguments._fields)
-TENSORS = Arguments._fields.index("sizes")
+TENSOR_ARGUMENTS = Arguments._fields.index("sizes")
 
 
 class Operators:
-    """The operators `regard::{name}_*` of one engine, and how to call them.
+    """The operators `regard::{name}_*` of one engine: registers them and calls them.
 
     Args:
-        name: the engine's.
-        kernels: what they run.
+        name: the name of the engine.
+        kernels: the functions that the operators run.
         devices: dispatch keys of the devices that the kernels serve.
     """
 
@@ -175,33 +175,33 @@ class Operators:
             fake = with_arguments(FAKES[kernel])
             torch.library.register_fake(f"regard::{name}_{kernel}", fake, lib=LIBRARY)
         self.alone = on_own_device(with_arguments(kernels.output))
-        # An exported program calls the operators themselves: with these it has gradients too.
+        # An exported program calls the operators directly; these registrations give it gradients.
         LIBRARY.impl(f"{name}_attend", self._attend_with_autograd, "Autograd")
         LIBRARY.impl(f"{name}_scores", self._scores_with_autograd, "Autograd")
 
-    def attend(self, entropy: bool, args: Arguments) -> Rows:
-        """Output, tail, entropy and largest logit; the operator alone where no gradient is needed."""
+    def attend(self, entropy: bool, args: Arguments) -> AttendResults:
+        """Output, tail, entropy and largest logit; below autograd where no gradient is needed."""
         if needs_gradient(args):
             return apply(Attend, self.name, entropy, *args)
         return attended(self.name, *args, entropy)
 
     def output(self, args: Arguments) -> Tensor:
         """The output alone, in working precision or in the dtype of the values."""
-        # Not a slice of `args` itself: compilers of older releases would make `Arguments` of it.
-        tensors: Any = (*args,)[:TENSORS]
+        # Of a plain tuple: torch.compile of older releases makes `Arguments` of a slice of `args`.
+        tensors: Any = (*args,)[:TENSOR_ARGUMENTS]
         if needs_gradient(args) or needs_dispatcher(tensors):
             return self.attend(False, args)[0]
         with torch._C._AutoDispatchBelowAutograd():
             return self.alone(*args)
 
     def scores(self, args: Arguments) -> Tensor:
-        """Raw scores; the operator alone where no gradient is needed."""
+        """Raw scores; below autograd where no gradient is needed."""
         if needs_gradient(args):
             return apply(Scores, self.name, *args)
         return below_autograd(operator(self.name, "scores"), *args)
 
     def best_keys(self, args: Arguments, hard: Tensor) -> Tensor:
-        """The best visible key of each hard row; it has no gradient."""
+        """Index of the best visible key of each hard row, without gradient."""
         return operator(self.name, "best_keys")(*detached(args), hard)
 
     def jacobian(
@@ -225,20 +225,20 @@ class Operators:
 
 
 def operator(name: str, kernel: str) -> Callable:
-    """One of the operators of the engine `name`."""
+    """The registered operator `kernel` of the engine `name`."""
     return getattr(torch.ops.regard, f"{name}_{kernel}")
 
 
-def attended(name: str, *flat) -> Rows:
+def attended(name: str, *flat) -> AttendResults:
     """`attend` of the engine `name` below autograd."""
-    if needs_dispatcher(flat[:TENSORS]):
+    if needs_dispatcher(flat[:TENSOR_ARGUMENTS]):
         return below_autograd(operator(name, "attend"), *flat)
     with torch._C._AutoDispatchBelowAutograd():
         return KERNELS[name, "attend"](*flat)
 
 
 def with_arguments(kernel: Callable) -> Callable:
-    """The kernel as an operator calls it, with its arguments in a row."""
+    """The kernel as a function of flat arguments, as an operator calls it."""
 
     def run(*flat):
         return kernel(Arguments(*flat[:COUNT]), *flat[COUNT:])
@@ -247,12 +247,12 @@ def with_arguments(kernel: Callable) -> Callable:
 
 
 def needs_gradient(args: Arguments) -> bool:
-    """Whether autograd has to know of the call."""
+    """Whether autograd has to record the call."""
     return differentiated(args.differentiable())
 
 
 def detached(values: Sequence) -> list:
-    """The same, tensors without their history."""
+    """The values, with tensors detached from autograd."""
     return [x.detach() if isinstance(x, Tensor) else x for x in values]
 
 
@@ -261,7 +261,7 @@ def _fake_rows(args: Arguments, *last: int, dtype: torch.dtype | None = None) ->
     return args.q.new_empty((b, k, g, q, *last), dtype=dtype or working_dtype(args.q.dtype))
 
 
-def _fake_attend(args: Arguments, entropy: bool) -> Rows:
+def _fake_attend(args: Arguments, entropy: bool) -> AttendResults:
     output = _fake_rows(args, args.value.shape[-1])
     return output, _fake_rows(args, dtype=torch.float64), _fake_rows(args), _fake_rows(args)
 
@@ -274,7 +274,7 @@ def _fake_gradients(args: Arguments, with_value: bool, with_bias: bool) -> tuple
     )
 
 
-# What each operator returns as far as shapes, dtypes and strides go.
+# Fakes of the operators: results with the right shapes, dtypes and strides, and no data.
 FAKES: dict[str, Callable] = {
     "attend": _fake_attend,
     "attend_backward": lambda args, *more: _fake_gradients(args, True, with_bias=more[-1]),
@@ -297,13 +297,13 @@ class Attend(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        """Keep what the backward recomputes from."""
+        """Save what the backward starts from."""
         ctx.name, ctx.entropy, *flat = inputs
         out, tail, spread, peak = output
-        ctx.save_for_backward(*flat[:TENSORS], out, tail, spread, peak)
-        ctx.settings = flat[TENSORS:]
+        ctx.save_for_backward(*flat[:TENSOR_ARGUMENTS], out, tail, spread, peak)
+        ctx.settings = flat[TENSOR_ARGUMENTS:]
         ctx.mark_non_differentiable(peak)
-        ctx.set_materialize_grads(False)  # zeros would have to be made, and read
+        ctx.set_materialize_grads(False)  # None instead of zeros, which would cost memory and reads
 
     @staticmethod
     def backward(ctx, grad, grad_tail, grad_spread, _):  # type: ignore[override] # fixed arity
@@ -341,10 +341,10 @@ class Scores(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        """Keep what the backward recomputes from."""
+        """Save what the backward starts from."""
         ctx.name, *flat = inputs
-        ctx.save_for_backward(*flat[:TENSORS])
-        ctx.settings = flat[TENSORS:]
+        ctx.save_for_backward(*flat[:TENSOR_ARGUMENTS])
+        ctx.settings = flat[TENSOR_ARGUMENTS:]
 
     @staticmethod
     def backward(ctx, grad):  # type: ignore[override] # fixed arity
@@ -355,7 +355,7 @@ class Scores(torch.autograd.Function):
 
 
 def _returned(grads: tuple, args: Arguments, needed: tuple[bool, ...]) -> list[Tensor | None]:
-    """Gradients for every argument of a Function, None where there is none or none is needed."""
+    """A gradient for every field of `Arguments`, None where there is none or it is not needed."""
     found: list[Tensor | None] = [None] * COUNT
     for i, (g, x) in enumerate(zip(grads, args.differentiable(), strict=True)):
         if x is not None and needed[i] and g.ndim == x.ndim:
@@ -364,7 +364,7 @@ def _returned(grads: tuple, args: Arguments, needed: tuple[bool, ...]) -> list[T
 
 
 class Once(torch.autograd.Function):
-    """A backward pass that cannot be differentiated again, and says what can."""
+    """A backward pass that cannot be differentiated again; its error names the engine that can."""
 
     generate_vmap_rule = True
 
@@ -375,22 +375,22 @@ class Once(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        """Keep the engine's name for the error."""
+        """Keep the name of the engine for the error message."""
         ctx.name = inputs[0]
 
     @staticmethod
     def backward(ctx, *grads):
-        """Refuse."""
+        """Raise: there is no second derivative."""
         raise RuntimeError(
             f"engine {ctx.name!r} has no second derivative; use engine='reference' for one"
         )
 
 
 def once(name: str, kernel: str, *flat) -> tuple:
-    """Run a backward pass; the Function around it is there to refuse a second derivative.
+    """The results of a backward pass, inside a Function that raises on a second derivative.
 
-    Compilers trace the operator, not a Function in one; and where nobody differentiates what is
-    computed here it would only take time.
+    The Function is left out where it would only cost time: under a compiler, which traces the operator
+    itself, and where neither autograd nor forward mode records this backward.
     """
     watched = torch.is_grad_enabled() or in_forward_mode()
     if not watched and not needs_dispatcher([x for x in flat if isinstance(x, Tensor)]):

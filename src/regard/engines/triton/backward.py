@@ -1,17 +1,16 @@
-"""The backward kernel: every tile is computed again, once, and gives its gradient to all inputs.
+"""The backward kernel: every tile is computed again, once, and adds its gradient to that of all inputs.
 
-One program owns a block of keys and runs over all queries, or, where that would leave most of the GPU
-idle, over a part of them. What belongs to its keys it adds up alone or with the programs of the other
-parts, and so it does with the gradient of v, which has a place for each key until the end; what
-belongs to queries all programs of a head add to the same memory, in whatever order they come. Where
-a fixed result is asked for there is one part, and programs add integers, whose sum does not depend on
-the order: see `ordered.py`.
+One program owns a block of keys and runs over all queries, or over a part of them where that would leave
+most of the GPU idle. Gradients of its keys and values are added to by it and the programs of the other
+parts. So is the gradient of v, which has one number for each key until the end. Gradients of queries are
+added to by all programs of a head, in no fixed order. Where torch wants deterministic results there is
+one part, and programs add integers, whose sum does not depend on the order: see `ordered.py`.
 
-Of the sums over a tile that each hidden unit needs, those over queries stay within a lane, which
-holds one key and all queries of the tile; those over keys are a matrix product with zeros and ones,
-two hidden units at a time, which tensor cores do beside the rest. By shuffles between lanes they
-would cost more than the terms themselves. In fp32, without tensor cores, the product is with ones
-alone. In bf16 tensor cores take both sums from the registers as they are: see `lanes.py`.
+Each hidden unit needs sums over the queries and over the keys of a tile. Sums over queries stay within a
+lane, which holds one key and all queries of the tile. Sums over keys are a matrix product with zeros and
+ones, two hidden units at a time, which tensor cores compute beside the other work. Shuffles between lanes
+would cost more than the terms themselves. In fp32, without tensor cores, the product is with ones alone.
+In bf16 tensor cores take both sums straight from registers: see `lanes.py`.
 """
 
 from __future__ import annotations
@@ -40,24 +39,27 @@ from regard.engines.triton.tiles import (
     unit_of,
 )
 
-# Dims of a value that are read at once.
+# Value dims that a program reads at once.
 VALUE_CHUNK = tl.constexpr(16)
 
 
 @triton.jit
 def add(place, x, mask):
-    """Add to memory."""
+    """Add x to memory at `place`, atomically."""
     tl.atomic_add(place, x, mask=mask, sem="relaxed")
 
 
 @triton.jit
 def add_shared(place, x, mask, grads, who):
-    """Add to memory that other programs add to as well; NaN is noted for the rows `who`."""
+    """Add x to a sum of rows, to which all programs of a head add; `who` are the indices of the rows.
+
+    In a fixed order (with `unit`) sums are integers, and NaN or inf marks the row as broken instead.
+    """
     if grads.unit is None:
         add(place, x, mask)
     else:
         bad = (x != x) | (tl.abs(x) == float("inf"))
-        # In fp64: gradients of 1e-36 take units beyond the range of fp32.
+        # In fp64: gradients of 1e-36 need units beyond the range of fp32.
         unit = tl.load(grads.unit + who, mask=mask, other=0.0)
         count = tl.where(bad, 0.0, x).to(tl.float64) * unit
         count = count.to(tl.int64)
@@ -67,9 +69,10 @@ def add_shared(place, x, mask, grads, who):
 
 @triton.jit
 def lane_by_key(x, tile):
-    """The same tile, arranged such that a lane holds one key: Triton would keep that of a product.
+    """The tile x in a layout where a lane holds one key.
 
-    It is a gather of every entry from its own place, which brings its own arrangement with it.
+    After a matrix product Triton would keep the layout of the product. A gather of every entry from its
+    own position changes nothing but the layout.
     """
     if tile.INTERPRET or tile.W > 1:
         return x
@@ -80,7 +83,10 @@ def lane_by_key(x, tile):
 
 @triton.jit
 def two_halves(tile):
-    """(2 BN, 8): even rows have ones in the first 4 columns, odd rows in the last 4."""
+    """A matrix (2 BN, 8) that sums two units side by side.
+
+    Even rows have ones in the first 4 columns, odd rows in the last 4.
+    """
     n, which = tl.arange(0, 8)[None, :] // 4, tl.arange(0, 2 * tile.BN)[:, None] % 2
     return tl.where(n == which, 1.0, 0.0).to(tile.DOT)
 
@@ -89,10 +95,10 @@ def two_halves(tile):
 def give_two_units(
     grads, head, h, first_row, first_column, t0, t1, g0, g1, v0, v1, halves, sizes, tile
 ):
-    """Add what hidden units h and h + 1 give: t sums to a and b with factor v, g sums to v itself.
+    """Add the gradients of hidden units h and h + 1: sums of t times v to a and b, sums of g to v.
 
-    g are (BN,), summed over queries already; the second unit may be one too many. Where a tile
-    begins in memory takes 64 bits, and one number for all lanes; what is within it takes 32.
+    g are (BN,), summed over queries already. The second unit may be one beyond the last. Addresses are
+    split into the start of the tile, 64 bits and the same for all lanes, and an offset of 32 bits.
     """
     unit, second = head * grads.units + h, h + 1 < tile.REAL
     begin = unit * grads.k_step + first_column
@@ -103,14 +109,14 @@ def give_two_units(
     add(grads.v + begin + column, g0, mask)
     add(grads.v + begin + grads.k_step + column, g1, mask & second)
     if by_fma(tile.DOT, tile.PRECISION):
-        # One below the other, times ones: every term is added once, by the lane of its query.
+        # The units one below the other, times ones: the lane of a query adds each of its terms once.
         pair = tl.permute(tl.join(t0.to(tile.DOT), t1.to(tile.DOT)), (2, 0, 1))
         pair, ones = tl.reshape(pair, [2 * tile.BM, tile.BN]), tl.full([tile.BN, 1], 1.0, tile.DOT)
         sums = tl.dot(pair, ones, input_precision=tile.PRECISION, out_dtype=tile.WORK)
         at = tl.arange(0, 2 * tile.BM)[:, None]
         n, row = at // tile.BM * 4, at % tile.BM
     else:
-        # Side by side, entry by entry: one product sums both over keys.
+        # The units interleaved along the keys: one product sums both.
         pair = tl.reshape(tl.join(t0.to(tile.DOT), t1.to(tile.DOT)), [tile.BM, 2 * tile.BN])
         sums = tl.dot(pair, halves, input_precision=tile.PRECISION, out_dtype=tile.WORK)
         n, row = tl.arange(0, 8)[None, :], tl.arange(0, tile.BM)[:, None]
@@ -122,10 +128,10 @@ def give_two_units(
 
 @triton.jit
 def fast_terms(q0, q1, k0, k1, ds, tile):
-    """Of two hidden units: ds r and ds (r - r^2) of each pair, where r = 1 / (1 + exp(2a) exp(2b)).
+    """For two hidden units, ds r and ds (r - r^2) of each pair, where r = 1 / (1 + exp(2a) exp(2b)).
 
-    tanh is 1 - 2r and its derivative 4 (r - r^2). In a bounded head r is always a number, so that
-    hidden pairs, whose ds is 0, need no care.
+    tanh is 1 - 2r and its derivative 4 (r - r^2). In a head that is not loose r is always finite, so that
+    hidden pairs, whose ds is 0, need no special care.
     """
     d0, d1 = q0 * k0 + 1.0, q1 * k1 + 1.0
     both = reciprocal(d0 * d1, tile)
@@ -136,12 +142,12 @@ def fast_terms(q0, q1, k0, k1, ds, tile):
 
 @triton.jit
 def fast_units(q, k, v, grads, head, first_row, first_column, rows, columns, ds, form, sizes, tile):
-    """The gradient through the fast form of tanh."""
+    """Add the gradients of a, b and v through the fast form of tanh."""
     whole, halves = tl.sum(ds, 0), two_halves(tile)
     v0, v1 = tl.load(v), tl.load(v + tl.minimum(1, tile.REAL - 1))
     for h in range(0, tile.REAL, 2):
         q0, k0 = q + h * form.q_step + rows, k + h * form.k_step + columns
-        # One turn ahead: nothing else hides how long a load takes.
+        # Loaded one iteration ahead: nothing else hides the latency of these loads.
         next0 = tl.load(v + tl.minimum(h + 2, tile.REAL - 1))
         next1 = tl.load(v + tl.minimum(h + 3, tile.REAL - 1))
         g0, g1, t0, t1 = fast_terms(
@@ -158,11 +164,11 @@ def fast_units(q, k, v, grads, head, first_row, first_column, rows, columns, ds,
 def fast_units_in_lanes(
     q, k, v, grads, head, first_row, first_column, rows, columns, ds, form, sizes, tile
 ):
-    """The same, summed as in `lanes.py`; the memory of the gradients is padded, no mask is needed."""
+    """`fast_units` with sums as in `lanes.py`. The sums are padded, so that no mask is needed."""
     whole, q, k = tl.sum(ds, 0), q + rows, k + columns
     chosen, fixed = lanes.selections(), lanes.counting(grads, head, first_row, sizes)
     to_key, to_query, to_v = lanes.places(grads, head, first_row, first_column)
-    # One turn ahead, one number by each lane: nothing else hides how long a load takes.
+    # Loaded one iteration ahead, one number by each lane: nothing else hides the latency of these loads.
     q0, q1, k0, k1 = two_units(q, k, 0, form, tile)
     v0, v1 = tl.load(v), tl.load(v + tl.minimum(1, tile.REAL - 1))
     for h in range(0, tile.E, 2):
@@ -174,7 +180,7 @@ def fast_units_in_lanes(
         add(to_v + grads.k_step, whole - 2.0 * tl.sum(g1, 0), None)
         lanes.give(grads, t0, t1, 4.0 * v0, 4.0 * v1, to_key, to_query, chosen, fixed, tile)
         v0, v1 = next0, next1
-        # Places go along: made anew from h they would take more instructions.
+        # Addresses are advanced: computed from h they would take more instructions.
         to_key += 2 * grads.k_step
         to_query += 2 * grads.q_step
         to_v += 2 * grads.k_step
@@ -182,7 +188,7 @@ def fast_units_in_lanes(
 
 @triton.jit
 def is_broken(ds):
-    """Whether a tile holds NaN, or what may be infinite in bf16."""
+    """Whether a tile holds NaN, or a number that may become infinite in bf16."""
     return tl.max(tl.max(tl.where(tl.abs(ds) < 1e37, 0, 1), 0), 0) > 0
 
 
@@ -190,7 +196,7 @@ def is_broken(ds):
 def broken_units(
     q, k, v, grads, head, first_row, first_column, rows, columns, ds, form, sizes, tile
 ):
-    """`fast_units` for a tile whose bad numbers must not spread: each row is summed on its own."""
+    """`fast_units` for a tile with NaN or inf, which must not spread: each row is summed on its own."""
     row, column = tl.arange(0, tile.BM)[:, None], tl.arange(0, tile.BN)[None, :]
     here, there = row < sizes.queries - first_row, column < sizes.keys - first_column
     for h in range(tile.REAL):
@@ -207,14 +213,14 @@ def broken_units(
 
 @triton.jit
 def plain_unit(q, k, h, rows, columns, ds, seen, form, tile):
-    """Of one hidden unit: ds f' of each pair (BM, BN), and ds f summed over queries (BN,)."""
+    """For one hidden unit, ds f' of each pair (BM, BN), and ds f summed over queries (BN,)."""
     x = tl.load(q + unit_of(h, form.q_step, rows, tile) + rows * form.q_row).to(tile.WORK)
     at = unit_of(h, form.k_step, columns, tile) + columns * form.k_row
     x += tl.load(k + at).to(tile.WORK)
     y = activated(x, form, tile)
     given, terms = ds * y, ds * steepness(x, y, form, tile)
     if tile.HIDES:
-        # What a hidden key holds may make its terms NaN, and 0 * NaN is NaN.
+        # A hidden key may hold NaN, and 0 * NaN is NaN.
         given, terms = tl.where(seen, given, 0.0), tl.where(seen, terms, 0.0)
     return terms, tl.sum(given, 0)
 
@@ -223,7 +229,7 @@ def plain_unit(q, k, h, rows, columns, ds, seen, form, tile):
 def plain_units(
     q, k, v, grads, head, first_row, first_column, rows, columns, ds, seen, form, sizes, tile
 ):
-    """The gradient through any activation."""
+    """Add the gradients of a, b and v through any activation."""
     halves = two_halves(tile)
     for h in range(0, tile.REAL, 2):
         last = tl.minimum(h + 1, tile.REAL - 1)
@@ -237,7 +243,7 @@ def plain_units(
 
 @triton.jit
 def pairwise_gradient(form, sizes, grads, z, first_row, first_column, ds, seen, tile):
-    """Give ds, the gradient of the raw scores of a tile, to a, b and v."""
+    """Add the gradients of a, b and v for ds, the gradient of the raw scores of a tile."""
     rows, columns = row_index(first_row, tile), column_index(first_column, tile)
     of_q = at_head(z, sizes, form.q_b, form.q_k, form.q_g)
     q, k = form.q + of_q, form.k + at_head(z, sizes, form.k_b, form.k_k, form.k_g)
@@ -259,7 +265,7 @@ def pairwise_gradient(form, sizes, grads, z, first_row, first_column, ds, seen, 
             )
     else:
         if tile.FORM == "direct":
-            # There is no padding to read.
+            # The caller's tensors have no padding: clamp to the last row and key.
             rows = tl.minimum(rows, sizes.queries - 1).to(tl.int64)
             columns = tl.minimum(columns, sizes.keys - 1).to(tl.int64)
         plain_units(
@@ -272,7 +278,7 @@ def pairwise_gradient(form, sizes, grads, z, first_row, first_column, ds, seen, 
 def inner_gradient(
     form, sizes, grads, z, first_row, first_column, ds, seen, tile, CHUNK: tl.constexpr
 ):
-    """Give ds to phi and psi, chunk by chunk of features."""
+    """Add the gradients of phi and psi for ds, CHUNK features at a time."""
     q = form.q + at_head(z, sizes, form.q_b, form.q_k, form.q_g)
     k = form.k + at_head(z, sizes, form.k_b, form.k_k, form.k_g)
     head, n = z.to(tl.int64), tl.arange(0, CHUNK)
@@ -302,10 +308,10 @@ def inner_gradient(
 
 @triton.jit
 def gradient_of_weights(sizes, values, known, grads, z, first_row, first_column, used, seen, tile):
-    """<grad, value> of each pair; what the pairs, weighed by `used`, give to the values is added.
+    """<grad, value> of each pair; also adds the gradient of the values, with weights `used`.
 
-    By chunks of the value's dims: the whole, and where it lies in memory, would take the registers
-    that let more warps run.
+    Some value dims at a time: all of them, with their addresses, would take registers that more warps
+    need.
     """
     head, slope = z.to(tl.int64), tl.zeros([tile.BM, tile.BN], tile.WORK)
     row, key = tl.arange(0, tile.BM)[:, None], tl.arange(0, tile.BN)[:, None]
@@ -332,9 +338,9 @@ def gradient_of_logits(
     form, pairs, sizes, values, known, grads, z, first_row, first_column, seen, tile,
     CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of the raw scores of a tile; those of values, bias and the like are added here.
+    """The gradient of the raw scores of a tile; also adds those of values, bias, rate, alpha and beta.
 
-    Values are read anew for each tile, and their gradient goes straight to memory: kept in
+    Values are read again for each tile, and their gradient is added to memory at once: kept in
     registers, the two would leave no room for more warps.
     """
     rows, columns = row_index(first_row, tile), column_index(first_column, tile)
@@ -359,7 +365,7 @@ def gradient_of_logits(
         slope *= keep
     slope += tl.load(known.shift + row, mask=here, other=0.0)
     if known.grad_entropy is not None:
-        # log p + entropy, where a weight of 0 has no say.
+        # log p + entropy; for hidden pairs log p is -inf, and is replaced by 0.
         surprise = tl.where(seen, below - tail, 0.0)
         surprise += tl.load(known.entropy + row, mask=here, other=0.0)
         slope -= surprise * tl.load(known.grad_entropy + row, mask=here, other=0.0)
@@ -386,7 +392,7 @@ def backward_step(
     form, pairs, sizes, values, known, grads, z, first_row, first_column, seen, tile,
     CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """All of one tile."""
+    """Add all gradients of one tile."""
     if known.given is not None:
         rows, columns = row_index(first_row, tile), column_index(first_column, tile)
         at = (z.to(tl.int64) * sizes.queries + rows) * sizes.keys + columns
@@ -405,7 +411,7 @@ def backward_step(
 def backward_kernel(
     form, pairs, sizes, values, known, grads, skip, parts, tile, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """One program for each block of keys of each head, and each part of the queries."""
+    """Add all gradients to `grads`; one program for each block of keys of a head and part of the queries."""
     blocks, row_blocks = tl.cdiv(sizes.keys, tile.BN), tl.cdiv(sizes.queries, tile.BM)
     part, block = tl.program_id(0) % parts, tl.program_id(0) // parts
     z, first_column = block // blocks, block % blocks * tile.BN
@@ -414,6 +420,7 @@ def backward_kernel(
     columns, share = column_index(first_column, tile), tl.cdiv(row_blocks, parts) * tile.BM
     for first_row in range(part * share, tl.minimum((part + 1) * share, sizes.queries), tile.BM):
         seen = seen_pairs(pairs, sizes, z, row_index(first_row, tile), columns)
+        # Tiles without a visible pair are skipped; without a mask the test itself would cost time.
         if tile.HIDES:
             if some(seen, tile) > 0:
                 backward_step(

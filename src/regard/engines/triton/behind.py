@@ -1,7 +1,7 @@
-"""Exact additive attention behind a flag on the device, for engine "sine" to fall back to.
+"""Exact additive attention that runs by a flag on the device: the fallback of engine "sine".
 
-Every kernel looks at the flag first. Where the series holds, a call costs a few empty launches; where
-it does not, the exact result is written over the approximate one. Nothing waits for the device.
+Every kernel reads the flag first. Where the series holds, a call costs a few empty launches; where it
+does not, the exact result overwrites the approximate one. The host never waits for the device.
 
 Shape legend: see `regard.engines.sine_features.parts`; Z = B H.
 """
@@ -28,13 +28,13 @@ from regard.engines.launching import (
 from regard.engines.sizes import blocks_in, power_of_two
 from regard.engines.tiled import Arguments
 
-# Rows that one program takes products of, or collects; numbers that one clears, or sums up.
+# For one program: rows whose shift it computes, rows it collects, numbers it clears, numbers it sums.
 ROWS_SHIFTED, ROWS_COLLECTED, NUMBERS_CLEARED, NUMBERS_SUMMED = 16, 32, 4096, 1024
 INT, FLOAT = torch.int32, torch.float32
 
 
 class Behind:
-    """What `regard.engines.sine_features.parts.ExactFallback` asks for, by the kernels of this folder."""
+    """`regard.engines.sine_features.parts.ExactFallback` by the kernels of this folder."""
 
     def attend(
         self,
@@ -46,7 +46,7 @@ class Behind:
         causal: bool,
         output: Tensor,
     ) -> None:
-        """The output (B, H, Q, D), in place."""
+        """Write the output (B, H, Q, D) in place."""
         bound = standby(fallback_signature(a, b, value, causal))
         # Addresses do not keep memory alive: these names do, until the launch is queued.
         memory, value, stop = bound.rows.new(a.device), bound.packed(value), bound.stop()
@@ -71,7 +71,7 @@ class Behind:
         grad_v: Tensor,
         grad_value: Tensor,
     ) -> None:
-        """The gradients, in place; its own forward is computed again."""
+        """Write the gradients in place, after a forward of its own for the statistics of each row."""
         bound, stream = standby(fallback_signature(a, b, value, causal)), current_stream(a.device)
         memory, value, stop = bound.sums.new(a.device), bound.packed(value), bound.stop()
         grad = grad.contiguous()
@@ -107,7 +107,7 @@ def fallback_signature(a: Tensor, b: Tensor, value: Tensor, causal: bool) -> Fal
 
 
 class Standby:
-    """The launches of all calls of one signature."""
+    """The bound launches for all calls of one signature."""
 
     def __init__(self, signature: FallbackSignature) -> None:
         # Not at the top of the file: `import regard` works without Triton.
@@ -116,10 +116,12 @@ class Standby:
         self.choices, self.signature = choices, signature
         self.args = arguments(signature)
         ((form, self.name, self.units),) = prepare.direct(self.args)
+        # Templates: everything but the addresses of a call is fixed here.
         self.form = filling(form, "q", "k", "v")
         self.pairs = prepare.pairs(self.args)
         self.values = filling(prepare.values(self.args), "value")
         given = self.args.value
+        # Decided once: strides of the values are part of the signature.
         self.is_packed = prepare.packed(given) is given
         self.sizes = choices.sizes(self.args)
         self.dtypes = (*signature.dtypes[:2], FLOAT, signature.dtypes[2], INT)
@@ -127,17 +129,18 @@ class Standby:
         self.batch, self.heads, self.queries, self.hidden = signature.a
         self.keys, self.dims = signature.value[-2:]
         total = self.batch * self.heads
+        # Tail and largest logit, which the forward kernel writes and `attend` does not need.
         row = (total * self.queries, FLOAT)
         self.rows = Pieces(row, row)
         self.bind_forward()
         self.bind_backward(total)
 
     def packed(self, value: Tensor) -> Tensor:
-        """The values as the kernels take them."""
+        """The values with their last two dims dense, as the kernels need them."""
         return value if self.is_packed else value.contiguous()
 
     def stop(self) -> tuple[Tensor, ...]:
-        """Where the keys that a query sees end, if it does not see all."""
+        """The end of the keys that each query sees, or nothing where it sees all."""
         if not self.signature.causal:
             return ()
         ends = torch.arange(1, self.queries + 1, dtype=torch.int32, device=self.signature.device)
@@ -149,7 +152,7 @@ class Standby:
         return self.form(q, k, v), pairs, self.sizes, self.values(value)
 
     def bind_forward(self) -> None:
-        """The launches of the forward: to the output, and once more for the backward."""
+        """Bind two launches of the forward: one to the output, one in fp32 for the backward."""
         from regard.engines.triton.forward import forward_kernel
 
         choices, args = self.choices, self.args
@@ -171,12 +174,14 @@ class Standby:
         )
 
     def bind_backward(self, total: int) -> None:
-        """Where the backward adds up; its launches wait for dtypes."""
+        """Lay out the sums of the backward; its launches are bound when dtypes of gradients are known."""
         from regard.engines.triton.buffers import GradientBuffers
 
+        # On "meta", for the shapes alone; the sums of a call are in `self.sums`.
         grads = GradientBuffers(self.args, True, False, None).pointers()
         shapes = [tuple(x.shape) for x in (grads.q, grads.k, grads.v, grads.value)]
         self.grads = filling(grads, "q", "k", "v", "value")
+        # Output, tail, largest logit and shift of its own forward, then the sums of q, k, v and value.
         counts = [total * self.queries * self.dims, *[total * self.queries] * 3]
         counts += [math.prod(shape) for shape in shapes]
         self.sums = Pieces(*((count, FLOAT) for count in counts))
@@ -184,12 +189,13 @@ class Standby:
         self.of_gradient = functools.lru_cache(maxsize=4)(self.bind_gradient)
 
     def bind_gradient(self, dtype: torch.dtype, of_v: torch.dtype) -> tuple[Launch, ...]:
-        """The launches of the backward for grad_out in this dtype, and v in that."""
+        """The launches of the backward for grad_out in `dtype` and the gradient of v in `of_v`."""
         from regard.engines.triton.backward import backward_kernel
         from regard.engines.triton.flagged import ready_kernel
         from regard.engines.triton.structs import BackwardRows
 
         choices, args = self.choices, self.args
+        # The sums begin at piece 4 and are cleared up to the end of the allocation.
         rows, count = self.batch * self.heads * self.queries, self.sums.words - self.sums.starts[4]
         blocks = blocks_in(rows, ROWS_SHIFTED)
 
@@ -223,7 +229,7 @@ class Standby:
         return ready, back, self.bind_collecting(of_v)
 
     def bind_collecting(self, of_v: torch.dtype) -> Launch:
-        """The launch that makes gradients of what was added up."""
+        """The launch that turns the sums into gradients."""
         from regard.engines.triton.flagged import collect_kernel, collected_sizes
 
         total, shared = self.batch * self.heads, self.args.sizes[2]
@@ -243,12 +249,12 @@ class Standby:
 
 @functools.lru_cache(maxsize=REMEMBERED)
 def standby(signature: FallbackSignature) -> Standby:
-    """The launches of a signature, made once."""
+    """The launches of a signature, bound once."""
     return Standby(signature)
 
 
 def arguments(signature: FallbackSignature) -> Arguments:
-    """A call of this signature as operators take it, without memory; query heads grouped by key head."""
+    """The `Arguments` of a call of this signature on "meta", with query heads grouped by key head."""
     (batch, heads, queries, units), (_, groups, keys, _) = signature.a, signature.b
     shared = heads // groups
 

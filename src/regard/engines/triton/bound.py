@@ -1,9 +1,10 @@
 """The forward of common calls, with its launches bound once and kept.
 
-A common call has a pairwise form, no mask or one of spans, and nothing else that changes a logit. All
-other calls go through `calls.py`, which prepares every launch anew. The launches of a signature (shapes,
-strides, dtypes) are bound at its second call, by the same functions that `calls.py` uses, from tensors
-without memory. They hold no tensor of any call. `bound_backward.py` does the same for the backward.
+A common call has a pairwise form, no mask or one that consists of spans, and nothing else that changes a
+logit. All other calls go through `calls.py`, which prepares every launch anew. The launches of a
+signature (shapes, strides, dtypes) are bound at its second call, by the same functions that `calls.py`
+uses, from tensors on "meta". They hold no tensor of any call. `bound_backward.py` does the same for the
+backward.
 
 Shape legend: see `structs`; (B, K, G, rows, columns) as in `regard.engines.tiled.operators`.
 """
@@ -15,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from regard.engines.launching import REMEMBERED, SecondUseCache, Steps
+from regard.engines.launching import REMEMBERED, SecondUseCache, Steps, interpreted
 from regard.engines.sizes import blocks_in
 from regard.engines.tiled import Arguments
 from regard.engines.triton import choices, lanes, prepare
@@ -26,26 +27,26 @@ from regard.engines.triton.structs import KernelForm, PairTerms
 
 BOUND_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 FLOAT, DOUBLE = torch.float32, torch.float64
-# Ends of spans that one program brings to 32 bits.
+# Ends of spans that one program converts to 32 bits.
 ENDS = 1024
 
 
 class Described(NamedTuple):
-    """All of a tensor but its memory."""
+    """Shape, strides and dtype of a tensor."""
 
     shape: torch.Size
     stride: tuple[int, ...]
     dtype: torch.dtype
 
     def empty(self) -> Tensor:
-        """A tensor like this without memory."""
+        """A tensor like this on "meta", without memory."""
         return torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device="meta")
 
 
 class CallSignature(NamedTuple):
-    """What calls have to agree in to share their launches: nothing of their numbers.
+    """What calls have to agree in to share their launches; numbers in the tensors are no part of it.
 
-    `lanes` says whether sums as in `lanes.py` are still trusted.
+    `lanes` says whether sums by `lanes.py` are still trusted.
     """
 
     q: Described
@@ -62,13 +63,14 @@ class CallSignature(NamedTuple):
 
 
 def described(x: Tensor) -> Described:
-    """This tensor but for its memory."""
+    """The shape, strides and dtype of this tensor."""
     return Described(x.shape, x.stride(), x.dtype)
 
 
 def call_signature(args: Arguments) -> CallSignature | None:
     """The signature of this call, or None where it is not a common one."""
     q, k, value, v, alpha, beta, rate, bias, dense, start, stop, segment, _, seed, *_ = args
+    # An inner form has no v.
     if v is None or q.dtype not in BOUND_DTYPES or k.dtype != q.dtype or value.dtype != q.dtype:
         return None
     for x in (alpha, beta, rate, bias, dense, segment, seed):
@@ -99,7 +101,7 @@ def find_forward(args: Arguments, entropy: bool, alone: bool = False) -> BoundFo
 
 
 def arguments(signature: CallSignature) -> Arguments:
-    """A call of this signature without memory."""
+    """The `Arguments` of a call of this signature, with tensors on "meta"."""
     _, groups, heads, _, _ = signature.sizes
     v = torch.empty(1, groups, heads, 1, signature.q.shape[-1], dtype=signature.v, device="meta")
     return Arguments(
@@ -124,15 +126,15 @@ def arguments(signature: CallSignature) -> Arguments:
 
 
 class Operands:
-    """What kernels are given of a call without memory, and what is made of it first.
+    """The arguments of kernels for a call on "meta", and the launches that prepare them.
 
     Attributes:
         args: the call.
-        given: its tensors, as `of` lists those of a real one.
-        forms: the launches, see `prepare.forms`.
+        given: its tensors, in the order in which `of` lists those of a real call.
+        forms: one for each launch, see `prepare.forms`.
         pairs, values, sizes: see `structs`.
-        pieces: memory that is made for the call.
-        zeros: the same, which has to be 0 at first.
+        pieces: scratch memory, allocated in each call.
+        zeros: the same, cleared first.
     """
 
     def __init__(
@@ -152,7 +154,7 @@ class Operands:
         self.given = [args.q, args.k, v, self.values.value, *spans]
 
     def read_as_it_is(self) -> Tensor:
-        """The form for few queries; v is read in its dtype."""
+        """Use the caller's tensors as they are, for few queries; returns v, which is read in its dtype."""
         args = self.args
         ((form, name, units),) = prepare.direct(args)
         self.forms = [prepare.PreparedForm(form._replace(v=args.v), name, units)]
@@ -160,10 +162,11 @@ class Operands:
         return args.v
 
     def lay_out(self, exponentials: bool) -> Tensor:
-        """The forms that need both sides laid out, and v as it is given."""
+        """Use both sides laid out, for tiles; returns v as the caller passes it."""
         args, (sides, self.forms) = self.args, prepare.laid_out(self.args, exponentials)
         weights = self.forms[0].form.v
         assert args.v is not None
+        # Kernels read v in fp32: in another dtype the launch of the query side converts it.
         v, into = (weights, None) if args.v.dtype == FLOAT else (args.v, weights)
         for side, made in zip(sides, (into, None), strict=True):
             laying = side.arguments(made)
@@ -174,7 +177,8 @@ class Operands:
         return v
 
     def note(self, form: KernelForm, v: Tensor) -> None:
-        """Keep memory for what a form is given."""
+        """Add the tensors of a form to the memory that a call allocates, each once."""
+        # Added to or set by several programs, so that they have to be 0 first.
         zeros = (form.base, form.loose_q, form.loose_k)
         for x in (form.q, form.k, form.second_q, form.v, form.gate, *zeros):
             into = self.zeros if any(x is y for y in zeros) else self.pieces
@@ -182,15 +186,16 @@ class Operands:
                 into.append(x)
 
     def add_preparation(self, steps: Steps) -> None:
-        """The launches that come first."""
+        """Append the launches that prepare the operands."""
         if self.ends:
             steps.add(ends_kernel, *self.spans_template(self.pairs))
         for programs, laying, constants in self.sides:
             steps.add(side_kernel, programs, laying, constants)
 
     def spans_template(self, pairs: PairTerms) -> tuple[int, tuple, tuple[int]]:
-        """Programs, arguments and constants of the kernel that brings ends of spans to 32 bits."""
+        """Programs, arguments and constants of the kernel that converts ends of spans to 32 bits."""
         args, (_, groups, heads, queries, keys) = self.args, self.args.sizes
+        # Spans that all heads share are converted once.
         count = queries if prepare.shared_spans(args) else self.count * queries
         strides = (*prepare.strides(args.start)[:4], *prepare.strides(args.stop)[:4])
         template = (args.start, args.stop, pairs.start, pairs.stop, *strides)
@@ -198,9 +203,10 @@ class Operands:
         return blocks_in(count, ENDS), template, (ENDS,)
 
     def of(self, args: Arguments) -> list[Tensor]:
-        """The tensors of a real call, as kernels read them."""
+        """The tensors of a real call in the layout of this signature."""
         assert args.v is not None
         v, value = args.v, args.value
+        # One v for all heads is expanded, which the signature does not record.
         if v.shape != self.v_shape or not v.is_contiguous():
             v = v.expand(self.v_shape).contiguous()
         found = [args.q, args.k, v, value if self.is_packed else value.contiguous()]
@@ -212,10 +218,10 @@ class Operands:
 
 
 class BoundForward:
-    """The launches of the forward of all calls of one signature.
+    """The bound launches of the forward for all calls of one signature.
 
-    With `alone` the caller wants the output only, and the kernel writes it in the dtype of the values.
-    The interpreter still writes fp32: it truncates to half precision where a GPU rounds.
+    With `alone` only the output is needed, and the kernel writes it in the dtype of the values. The
+    interpreter still writes fp32, because it truncates to half precision where a GPU rounds.
     """
 
     def __init__(self, signature: CallSignature, entropy: bool, alone: bool) -> None:
@@ -224,11 +230,12 @@ class BoundForward:
         self.operands = Operands(signature, direct=decode)
         self.rows = tuple(args.sizes[:4])
         self.shape = (*self.rows, args.value.shape[-1])
-        self.dtype = signature.value.dtype if alone and not choices.INTERPRETED else FLOAT
+        self.dtype = signature.value.dtype if alone and not interpreted() else FLOAT
         output = torch.empty(self.shape, dtype=self.dtype, device="meta")
         tail = torch.empty(self.rows, dtype=FLOAT if alone else DOUBLE, device="meta")
         spread, peak = (torch.empty(self.rows, dtype=FLOAT, device="meta") for _ in range(2))
         if alone:
+            # Kernels still write tail and largest logit: to scratch memory.
             self.operands.pieces += [tail, peak]
             self.results = [output]
         else:
@@ -240,7 +247,7 @@ class BoundForward:
             self.bind(written, entropy)
 
     def bind(self, written: tuple[Tensor | None, ...], entropy: bool) -> None:
-        """The launches that go over tiles."""
+        """Bind the launches of the tiled kernel, one for each form."""
         x = self.operands
         self.steps = Steps([*x.given, *self.results], x.pieces, x.zeros)
         x.add_preparation(self.steps)
@@ -257,7 +264,7 @@ class BoundForward:
             )
 
     def bind_decode(self, written: tuple[Tensor | None, ...]) -> None:
-        """The launches for few queries."""
+        """Bind the launches of the decode kernels, for few queries."""
         x, dims = self.operands, self.shape[-1]
         rows, block, wide, parts, share, even = choices.decode_split(x.args)
         together = choices.combining(parts, dims)
@@ -297,7 +304,7 @@ class BoundForward:
         return output
 
     def new_output(self) -> Tensor:
-        """Memory for the output."""
+        """An uninitialised tensor for the output."""
         return torch.empty(self.shape, dtype=self.dtype, device=self.device)
 
 

@@ -1,4 +1,4 @@
-"""The backward of common calls, with its launches bound; see `bound.py` for what is common.
+"""The backward of common calls, with its launches bound once; `bound.py` says which calls are common.
 
 Shape legend: see `structs`; (B, K, G, rows, columns) as in `regard.engines.tiled.operators`.
 """
@@ -32,12 +32,12 @@ from regard.engines.triton.flagged import collect_kernel, ready_kernel
 from regard.engines.triton.structs import BackwardRows
 
 TensorList = Sequence[Tensor]
-# Numbers of grad that one program reads, and numbers that one clears.
+# Numbers of grad that one program reads, and numbers that one program clears.
 GRADS_READ, SUMS_CLEARED = 4096, 4096
 
 
 class BackwardSignature(NamedTuple):
-    """What calls have to agree in, in their backward: also in which gradients come in."""
+    """What calls have to agree in to share the launches of their backward: also which gradients come in."""
 
     call: CallSignature
     grad: torch.dtype
@@ -56,10 +56,10 @@ def attend_backward(
     spread: Tensor | None,
     grad_spread: Tensor | None,
 ) -> tuple[Tensor, ...] | None:
-    """All gradients of a common call, from bound launches; None where there are none.
+    """All gradients of a common call from bound launches, or None where `calls.py` has to compute them.
 
-    There are none for calls that are not common, for the first of a signature, and for deterministic
-    sums over many queries, which `calls.py` does. With few queries sums have a fixed order in any case.
+    That is for calls that are not common, for the first call of a signature, and for deterministic sums
+    over many queries. With few queries sums have a fixed order in any case.
     """
     fixed, entropy = torch.are_deterministic_algorithms_enabled(), spread is not None
     if not prepare.has_own_memory(args) or (fixed and not choices.is_decode(args, entropy)):
@@ -75,16 +75,16 @@ def attend_backward(
     made = [torch.empty(x, dtype=dtype, device=bound.device) for x, dtype in bound.shapes]
     known = [x.contiguous() for x in rows if x is not None]
     if not bound.run(bound.operands.of(args), known, made):
-        # The compiled layout is not the one `lanes.py` needs, so that the sums are wrong. Only memory made
-        # here was written: run again, which now takes the other backward.
+        # The compiled layout is not the one that `lanes.py` needs, so the sums are wrong. Only memory made
+        # here was written. Run again: `lanes.refused()` now selects the other backward.
         return attend_backward(args, grad, output, peak, tail, grad_tail, spread, grad_spread)
-    # And none of what a common call does not have.
+    # Empty gradients of alpha, beta, rate and bias, which a common call does not have.
     nothing = [torch.empty(0, dtype=args.q.dtype, device=args.q.device) for _ in range(4)]
     return (*made, *nothing)
 
 
 class KnownRows:
-    """What the forward has left and what comes in, without memory: as `BackwardRows`, but with 5 dims.
+    """Statistics of the forward and incoming gradients on "meta": `BackwardRows` with 5 dims.
 
     `given` lists them in the order of `attend_backward`.
     """
@@ -112,7 +112,7 @@ class KnownRows:
 
 
 class BoundBackward:
-    """The launches of the backward of all calls of one signature."""
+    """The bound launches of the tiled backward for all calls of one signature."""
 
     def __init__(self, signature: BackwardSignature) -> None:
         call = signature.call
@@ -137,13 +137,13 @@ class BoundBackward:
         self.steps.add(collect_kernel, *collecting(x.args, self.grads, results))
 
     def bind_ready(self) -> None:
-        """What the backward starts from, and sums of 0."""
+        """Bind the launch that computes the shift of each row and clears the sums."""
         x = self.operands
         rows, dims = x.count * x.args.sizes[3], x.args.value.shape[-1]
         wide = power_of_two(dims)
         block = max(GRADS_READ // wide, 1)
         blocks = blocks_in(rows, block)
-        # The sums lie one after another, up to the end of the memory.
+        # The sums are the last pieces of the allocation: one range to clear, from the first of them.
         count = Pieces(*map(piece, self.sums)).words
         known = self.known.rows
         empty = (known.peak, self.used) if self.hides else (None, None)
@@ -156,12 +156,12 @@ class BoundBackward:
         )
 
     def bind_kernels(self) -> None:
-        """The launches that compute every tile again."""
+        """Bind the launches of the backward kernel, one for each form."""
         x, by_lanes = self.operands, self.by_lanes
         sides = choices.backward_tile(x.args, by_lanes)
         programs = x.count * blocks_in(x.args.sizes[4], sides[1])
         parts = choices.query_parts(x.args, programs, sides, by_lanes)
-        # Without what the shift was made of: a kernel is not given what it does not read.
+        # Without output and grad_tail, from which the shift was made: the kernel does not read them.
         known = self.known.rows._replace(
             grad=self.used, shift=self.shift, output=None, grad_tail=None
         )
@@ -178,11 +178,11 @@ class BoundBackward:
             )
 
     def run(self, given: TensorList, known: TensorList, made: TensorList) -> bool:
-        """Write the gradients; False where what was compiled just now is not to be trusted.
+        """Write the gradients; False where the kernel just compiled has a layout that gives wrong sums.
 
         Args:
-            given: what `operands.of` makes of a call.
-            known: what the forward has left and what comes in, as `KnownRows` lists it.
+            given: the tensors of the call, from `operands.of`.
+            known: statistics of the forward and incoming gradients, as `KnownRows` lists them.
             made: memory for the gradients of q, k, value and v.
         """
         compiled = self.steps.run(*given, *known, *made)
@@ -190,7 +190,7 @@ class BoundBackward:
 
 
 class BoundDecodeBackward:
-    """The launches of the backward of all calls of one signature that have few queries."""
+    """The bound launches of the decode backward for all calls of one signature with few queries."""
 
     def __init__(self, signature: BackwardSignature) -> None:
         self.device, self.operands = signature.call.device, Operands(signature.call, direct=True)
@@ -199,6 +199,7 @@ class BoundDecodeBackward:
         self.shapes = gradient_shapes(x, signature.call)
         buffers = DecodeBuffers(x.args, parts)
         found, sums = buffers.pointers(), buffers.sums
+        # A complete gradient is written to its result at once; the others are summed from copies.
         results = {
             name: getattr(found, name) if buffers.is_whole(name) else made
             for name, made in zip(OPERAND_NAMES, described_results(self.shapes), strict=True)
@@ -223,7 +224,7 @@ class BoundDecodeBackward:
             )
 
     def run(self, given: TensorList, known: TensorList, made: TensorList) -> bool:
-        """As `BoundBackward.run`; always to be trusted."""
+        """As `BoundBackward.run`; always True, as these kernels do not depend on the layout of lanes."""
         self.steps.run(*given, *known, *made)
         return True
 
@@ -231,18 +232,18 @@ class BoundDecodeBackward:
 def gradient_shapes(
     operands: Operands, call: CallSignature
 ) -> list[tuple[torch.Size, torch.dtype]]:
-    """Shapes and dtypes of the gradients of q, k, value and v, as `Arguments.differentiable()` has them."""
+    """Shapes and dtypes of the gradients of q, k, value and v, the order of `Arguments.differentiable()`."""
     of_v = Described(operands.v_shape, (), call.v)
     return [(x.shape, x.dtype) for x in (call.q, call.k, call.value, of_v)]
 
 
 def described_results(shapes: list[tuple[torch.Size, torch.dtype]]) -> list[Tensor]:
-    """Gradients without memory."""
+    """Gradients on "meta", of these shapes and dtypes."""
     return [torch.empty(shape, dtype=dtype, device="meta") for shape, dtype in shapes]
 
 
 def bind_backward(signature: BackwardSignature) -> BoundBackward | BoundDecodeBackward:
-    """The launches for this signature of call."""
+    """The bound launches of the backward for this signature."""
     few = choices.is_decode(arguments(signature.call), signature.entropy)
     return BoundDecodeBackward(signature) if few else BoundBackward(signature)
 

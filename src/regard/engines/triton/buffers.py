@@ -1,4 +1,4 @@
-"""Memory that the backward adds to, and the gradients that come of it.
+"""Memory that the backward kernels write to, and the gradients made from it.
 
 Shape legend: see `structs`; (B, K, G, rows, columns) as in `regard.engines.tiled.operators`.
 """
@@ -20,18 +20,18 @@ from regard.engines.triton.lanes import SIDE
 from regard.engines.triton.structs import DecodePointers, GradientPointers
 from regard.precision import working_dtype
 
-# What was added up for every head, and its 5 dims.
+# A sum for every head, and its 5 dims.
 Total = tuple[Tensor | None, tuple[int, ...]]
 # Operands of a pairwise call, in the order of `Arguments.differentiable()`.
 OPERAND_NAMES = ("q", "k", "value", "v")
-# Rows that one program collects, and numbers that one sums up.
+# Rows that one program collects, and numbers that one program sums.
 ROWS_COLLECTED_AT_ONCE, NUMBERS_SUMMED_AT_ONCE = 32, 1024
 
 
 class GradientBuffers:
-    """Memory that the backward adds to, in working precision and for every head apart.
+    """The sums of the tiled backward, in working precision, separate for every head.
 
-    With `unit`, what several programs add to is integers: see `ordered.py`. For `lanes.py` it is
+    With `unit`, sums that several programs add to are integers, see `ordered.py`. For `lanes.py` they are
     padded to whole tiles and an even number of hidden units.
     """
 
@@ -51,7 +51,7 @@ class GradientBuffers:
         if by_lanes:
             self.units = units + units % 2
             self.steps = (aligned(queries, SIDE), aligned(keys, SIDE))
-        # Pairwise: hidden units before lengths, as the kernel adds them up.
+        # Pairwise: hidden units before lengths, the order in which the kernel adds to them.
         of_q = (z, self.units, self.steps[0]) if pairwise else (z, queries, units)
         of_k = (z, self.units, self.steps[1]) if pairwise else (z, keys, units)
         of_value = (z, keys, args.value.shape[-1])
@@ -90,11 +90,11 @@ class GradientBuffers:
         if args.beta is not None:
             self.beta = zeros(z, keys)
         if args.bias is not None and with_bias:
-            # For a fixed result each pair has a place of its own, summed afterwards.
+            # For a fixed order of sums each pair has a number of its own, and torch sums them afterwards.
             self.bias = zeros(*(args.bias.shape if unit is None else args.sizes))
 
     def pointers(self) -> GradientPointers:
-        """As the kernel takes them."""
+        """The sums as the kernel takes them."""
         return GradientPointers(
             self.q,
             self.k,
@@ -112,17 +112,18 @@ class GradientBuffers:
         )
 
     def counted(self, x: Tensor | None) -> Tensor | None:
-        """What integers (..., Q) of rows stand for; NaN where a row is broken."""
+        """The numbers that integers (..., Q) stand for; NaN in broken rows."""
         if x is None or self.unit is None or self.broken_rows is None:
             return x
         unit, broken = self.unit, self.broken_rows > 0
+        # Sums of q have hidden units before the rows, those of rate and alpha have rows alone.
         if x.ndim == 3:
             unit, broken = unit.unsqueeze(-2), broken.unsqueeze(-2)
         found = (x.double() / unit).to(working_dtype(self.args.q.dtype))
         return torch.where(broken, torch.nan, found)
 
     def is_common(self) -> bool:
-        """Whether `collect_kernel` collects, as in bound launches, so that every call sums in one order."""
+        """Whether `collect_kernel` makes the gradients, so that this call sums in the order of bound launches."""
         counts = self.unit is None and self.value is not None and self.q.dtype == torch.float32
         return counts and prepare.has_own_memory(self.args) and self.q.numel() > 0
 
@@ -162,7 +163,7 @@ class GradientBuffers:
 
 
 def collected_at_once(args: Arguments, grads: GradientPointers) -> list[Tensor]:
-    """The gradients of q, k, value and v of a call where `prepare.has_own_memory`."""
+    """The gradients of q, k, value and v, for a call where `prepare.has_own_memory`."""
     assert args.v is not None
     like = (args.q, args.k, args.value, args.v)
     made = [torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in like]
@@ -174,7 +175,7 @@ def collected_at_once(args: Arguments, grads: GradientPointers) -> list[Tensor]:
 def collecting(
     args: Arguments, grads: GradientPointers, results: list[Tensor]
 ) -> tuple[int, tuple, tuple]:
-    """Programs, arguments and constants of the kernel that makes these gradients of what was added up."""
+    """Programs, arguments and constants of `collect_kernel`, which makes gradients from the sums."""
     batch, groups, shared, queries, keys = args.sizes
     units, dims = args.q.shape[-1], args.value.shape[-1]
     of_q, of_k, of_value, of_v = results
@@ -189,11 +190,11 @@ def collecting(
 
 
 class DecodeBuffers:
-    """What the backward for few queries writes: see `DecodePointers`.
+    """The results of the decode backward, see `DecodePointers`.
 
-    What is left to sum is in working precision. What is whole as it is written is the gradient itself, in
-    its own dtype; for every call alike, as the dtype decides how a kernel is compiled, and so the order in
-    which it sums.
+    Copies that are left to sum are in working precision. A gradient that is complete as written is in its
+    final dtype. That holds for bound and other launches alike: the dtype decides how the kernel is
+    compiled, and with it the order of its sums.
     """
 
     def __init__(self, args: Arguments, parts: int, with_bias: bool = False) -> None:
@@ -217,11 +218,11 @@ class DecodeBuffers:
         self.bias = empty(z, queries, keys) if with_bias and args.bias is not None else None
 
     def is_whole(self, name: str) -> bool:
-        """Whether one program alone writes each number of this gradient."""
+        """Whether this gradient is complete as the kernel writes it, with nothing left to sum."""
         return self.own and name not in self.sums
 
     def pointers(self) -> DecodePointers:
-        """As the kernel takes them."""
+        """The results as the kernel takes them."""
         return DecodePointers(self.q, self.k, self.v, self.value, self.rate, self.bias)
 
     def collected(self) -> tuple[Tensor, ...]:
@@ -259,7 +260,7 @@ class DecodeBuffers:
 
 
 def summed(found: Tensor, summing: choices.Summing, like: Tensor) -> Tensor:
-    """The copies of each row summed up, in the shape and dtype of `like`; in the order of bound launches."""
+    """The sum of the copies of each row, in the shape and dtype of `like` and the order of bound launches."""
     result = torch.empty(like.shape, dtype=like.dtype, device=like.device)
     sum_copies_kernel[(summing.programs,)](found, result, *summing.numbers, *summing.constants)
     return result
@@ -268,7 +269,7 @@ def summed(found: Tensor, summing: choices.Summing, like: Tensor) -> Tensor:
 def in_shape(
     args: Arguments, totals: Sequence[Total], inputs: Sequence[Tensor | None]
 ) -> tuple[Tensor, ...]:
-    """Each total summed to the shape of its input; empty where there is none."""
+    """Each total summed to the shape of its input; an empty tensor where there is none."""
     return tuple(
         args.q.new_empty(0) if total is None or x is None else summed_to(total.reshape(shape), x)
         for (total, shape), x in zip(totals, inputs, strict=True)
@@ -276,9 +277,9 @@ def in_shape(
 
 
 def zeroed(like: Tensor, dtype: torch.dtype, *shapes: tuple[int, ...]) -> list[Tensor]:
-    """Zeros of these shapes in one piece of memory, which one launch clears."""
+    """Zeros of these shapes in one allocation, which one launch clears."""
     sizes = [math.prod(shape) for shape in shapes]
-    # Each begins where 16 bytes do: kernels are compiled anew for what does not.
+    # Each starts at a multiple of 16 bytes: Triton compiles another kernel for other pointers.
     parts = like.new_zeros(sum(aligned(n) for n in sizes), dtype=dtype).split(
         [aligned(n) for n in sizes]
     )
@@ -286,15 +287,15 @@ def zeroed(like: Tensor, dtype: torch.dtype, *shapes: tuple[int, ...]) -> list[T
 
 
 def aligned(count: int, to: int = 4) -> int:
-    """The next multiple."""
+    """`count` rounded up to a multiple of `to`."""
     return -(-count // to) * to
 
 
 def summed_to(total: Tensor, x: Tensor) -> Tensor:
-    """A gradient for each head, summed to the shape of x where heads share it; in the dtype of x.
+    """A gradient for each head, summed to the shape of x where heads share it, in the dtype of x.
 
-    Always in memory of its own, which others would keep alive; and not by `to` and then `contiguous`:
-    of a transposed tensor that would be two copies.
+    It is always a copy: a view would keep the whole buffer alive. `to` followed by `contiguous` would
+    copy a transposed tensor twice.
     """
     if total.shape != x.shape:
         total = total.sum_to_size(x.shape)

@@ -1,6 +1,6 @@
 """The Triton implementation of the tiled operators: turns `Arguments` into launches and shapes results.
 
-Every call may take this path. Common ones use bound launches (`bound.py`) once they repeat.
+Every call can take this path. Common calls use bound launches (`bound.py`) once they repeat.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from regard.precision import working_dtype
 
 
 def attend(args: Arguments, entropy: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Output, tail, entropy and largest logit."""
+    """Output, tail, entropy and largest logit of each query."""
     bound_call = bound.find_forward(args, entropy)
     if bound_call is not None:
         return bound_call.attend(args)
@@ -45,7 +45,7 @@ def attend(args: Arguments, entropy: bool) -> tuple[Tensor, Tensor, Tensor, Tens
 
 
 def output(args: Arguments) -> Tensor:
-    """The output alone, in the dtype of the values if the call is a common one."""
+    """The output alone, in the dtype of the values where bound launches write it."""
     bound_call = bound.find_forward(args, entropy=False, alone=True)
     return attend(args, False)[0] if bound_call is None else bound_call.output(args)
 
@@ -58,7 +58,7 @@ def launch_forward(
     spread: Tensor,
     peak: Tensor,
 ) -> None:
-    """Run the forward kernel into these tensors."""
+    """Run the forward kernel, which writes these tensors."""
     if not output.shape[0] * output.shape[1]:
         return
     if choices.is_decode(args, entropy):
@@ -88,7 +88,7 @@ def launch_forward(
 def launch_decode(
     args: Arguments, output: Tensor, tail: Tensor, spread: Tensor, peak: Tensor
 ) -> None:
-    """Run the kernel for few queries into these tensors."""
+    """Run the decode kernels, for few queries, which write these tensors."""
     rows, block, wide, parts, share, even = choices.decode_split(args)
     changes, dims = prepare.pairs(args), output.shape[-1]
     together = choices.combining(parts, dims)
@@ -138,7 +138,7 @@ def attend_backward(
     grad_spread: Tensor | None,
     bias_gradient: bool,
 ) -> tuple[Tensor, ...]:
-    """All gradients, recomputing every tile; `spread` is None where the forward was not asked for it."""
+    """All gradients; every tile is computed again. `spread` is None where entropy was not requested."""
     given = (grad, output, peak, tail, grad_tail, spread, grad_spread)
     found = bound_backward.attend_backward(args, *given)
     if found is not None:
@@ -148,10 +148,11 @@ def attend_backward(
         known = known._replace(output=output.contiguous())
         return launch_decode_backward(args, known, bias_gradient).collected()
     if prepare.hides(args):
-        # A row that sees nothing has no gradient, whatever comes in for it.
+        # The gradient of a row that sees nothing is 0, even if the incoming one is NaN.
         empty = peak == -math.inf
         grad = torch.where(empty.unsqueeze(-1), 0, grad)
         grad_tail = None if grad_tail is None else torch.where(empty, 0, grad_tail)
+    # d logit = p * (d p + shift): one number for each row, computed once for all tiles.
     shift = (grad * output).sum(-1).neg_()
     if grad_tail is not None:
         shift += grad_tail.to(working_dtype(args.q.dtype))
@@ -169,7 +170,7 @@ def known_rows(
     shift: Tensor | None = None,
     grad_tail: Tensor | None = None,
 ) -> BackwardRows:
-    """What a backward knows of each query, as its kernels read it."""
+    """What a backward is given for each query, in the layout and dtype of its kernels."""
     z, queries, work = prepare.count(args), args.sizes[3], working_dtype(args.q.dtype)
 
     def row(x: Tensor | None) -> Tensor | None:
@@ -187,14 +188,14 @@ def known_rows(
 
 
 def has_numbers(args: Arguments) -> bool:
-    """Whether there is anything to compute with; the other backward sees to the rest."""
+    """Whether no operand is empty; the tiled backward handles empty ones."""
     return all(x.numel() > 0 for x in (args.q, args.k, args.value))
 
 
 def launch_decode_backward(
     args: Arguments, known: BackwardRows, bias_gradient: bool
 ) -> DecodeBuffers:
-    """Run the backward kernel for few queries."""
+    """Run the decode backward, for few queries; returns its buffers."""
     sides, wide, dims, parts, even = choices.decode_blocks(args)
     changes, grads = prepare.pairs(args), DecodeBuffers(args, parts, bias_gradient)
     ((form, form_name, units),) = prepare.direct(args)
@@ -222,13 +223,14 @@ def visible_reach(args: Arguments) -> Tensor | None:
     shape, work = (prepare.count(args), args.sizes[3]), working_dtype(args.q.dtype)
     output = args.q.new_empty((*shape, args.value.shape[-1]), dtype=work)
     rows = [args.q.new_empty(shape, dtype=work) for _ in range(3)]
+    # Without dropout, which `ordered.largest_sum` accounts for.
     sizes_alone = args._replace(value=ordered.finite(args.value), seed=None)
     launch_forward(sizes_alone, False, output, *rows)
     return output
 
 
 def launch_backward(args: Arguments, known: BackwardRows, bias_gradient: bool) -> GradientBuffers:
-    """Run the backward kernel."""
+    """Run the tiled backward; returns the sums that it added up."""
     by_lanes = choices.in_lanes(args)
     changes, values, sides = (
         prepare.pairs(args),
@@ -237,6 +239,7 @@ def launch_backward(args: Arguments, known: BackwardRows, bias_gradient: bool) -
     )
     programs = prepare.count(args) * blocks_in(args.sizes[4], sides[1])
     unit, parts = None, choices.query_parts(args, programs, sides, by_lanes)
+    # Integer sums, and one program for each block of keys: no result depends on an order of additions.
     if torch.are_deterministic_algorithms_enabled():
         unit = ordered.unit(args, known, visible_reach(args) if known.given is None else None)
         parts = 1
@@ -261,13 +264,14 @@ def launch_backward(args: Arguments, known: BackwardRows, bias_gradient: bool) -
             **choices.backward_registers(form_name, by_lanes),
         )
         if by_lanes and form_name == "fast" and not lanes.trusted(kernel):
-            # Its sums are wrong. It wrote to its own memory alone: once more, in the other way.
+            # The compiled layout gives wrong sums, in buffers that are dropped here. Run again:
+            # `lanes.refused()` now selects the other backward.
             return launch_backward(args, known, bias_gradient)
     return grads
 
 
 def best_keys(args: Arguments, hard: Tensor) -> Tensor:
-    """The best visible key of each row; rows that are not `hard` are computed all the same."""
+    """The index of the best visible key of each row, also of rows that are not `hard`."""
     best = args.q.new_empty(args.sizes[:4], dtype=torch.int32)
     _launch_rows(best_kernel, args, best)
     return best.long()
@@ -277,6 +281,7 @@ def jacobian(args: Arguments, peak: Tensor, tail: Tensor, share: Tensor, left: T
     """The norm of the softmax Jacobian of each row."""
     sums, squares, cubes = (torch.empty_like(peak) for _ in range(3))
     _launch_rows(jacobian_kernel, args, sums, squares, cubes)
+    # The kernel's weights are relative to the largest one: scaled to their true size here.
     largest = torch.where(peak == -math.inf, 0, torch.exp(-tail) * share)
     return jacobian_norm(largest, left + largest * sums, largest**2 * squares, largest**3 * cubes)
 
@@ -293,7 +298,7 @@ def scores_backward(args: Arguments, grad: Tensor) -> tuple[Tensor, ...]:
     """Gradients of the form's inputs from the gradient of raw scores."""
     given = grad.to(working_dtype(args.q.dtype)).expand(args.sizes).contiguous()
     found = list(launch_backward(args, BackwardRows(given.flatten(0, 2)), False).collected())
-    # Terms of one side alone need no kernel.
+    # The kernel leaves out alpha and beta, whose gradients are plain sums.
     for i, x, dim in ((4, args.alpha, -1), (5, args.beta, -2)):
         if x is not None:
             found[i] = given.sum(dim, keepdim=True).sum_to_size(x.shape).to(x.dtype)
@@ -301,7 +306,7 @@ def scores_backward(args: Arguments, grad: Tensor) -> tuple[Tensor, ...]:
 
 
 def _launch_rows(kernel: Any, args: Arguments, *results: Tensor, by_tile: bool = False) -> None:
-    """Run a kernel of `rows.py`, one program for each block of queries, or for each tile."""
+    """Run a kernel of `rows.py`, with one program for each block of queries, or for each tile."""
     changes, sides = prepare.pairs(args), choices.forward_tile(args)
     programs = prepare.count(args) * blocks_in(args.sizes[3], sides[0])
     if by_tile:

@@ -1,8 +1,8 @@
-"""The forward kernel for few queries, such as a decoder's one: a query reads what it sees once, as it lies.
+"""The forward kernels for few queries, such as the single one of a decoder.
 
-With one query there is nothing to share between the rows of a tile, and no time to lay keys out. One
-program takes a part of the keys of one query and head; where heads are few, several programs share
-the keys of one, and `combine_kernel` puts their parts together.
+With one query the rows of a tile have nothing to share, and laying keys out would take longer than
+reading them once as they are. One program takes a part of the keys of one query and head. Where there are
+few heads, several programs share the keys of one, and `combine_kernel` combines their parts.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from regard.engines.triton.tiles import (
     seen_pairs,
 )
 
-# Bits of a block's values up to which registers hold them while its scores are computed.
+# Bits of the values of a block up to which registers can hold them while its scores are computed.
 EARLY_BITS = tl.constexpr(2**18)
 
 
 @triton.jit
 def even(n, EVEN: tl.constexpr):
-    """n, told to the compiler as a multiple of EVEN, so that it reads that many numbers at once."""
+    """The same n, in a form that shows the compiler a multiple of EVEN: loads then take that many numbers."""
     return n // EVEN * EVEN
 
 
 @triton.jit
 def keys_at(form, sizes, z, EVEN: tl.constexpr):
-    """Where the keys of head z begin, and how far they are apart."""
+    """The address of the keys of head z, and the stride between them."""
     at = at_head(z, sizes, form.k_b, form.k_k, form.k_g)
     return form.k + even(at, EVEN), even(form.k_row, EVEN)
 
@@ -38,15 +38,15 @@ def keys_at(form, sizes, z, EVEN: tl.constexpr):
 def units_to_sum(
     form, sizes, z, first, start, tile, BK: tl.constexpr, WIDE: tl.constexpr, EVEN: tl.constexpr
 ):  # fmt: skip
-    """Hidden units from `start` on, which are real, b of BK keys (1, 1, BK, WIDE), and v.
+    """WIDE hidden units from `start` on: indices, mask of real ones, b of BK keys (1, 1, BK, WIDE), v.
 
-    Forward and backward have to sum a score in one order: where scores are large, their last digit
-    decides the softmax. Which lanes sum what follows from how b is read, and
-    the compiler reads alike what has one shape: nothing else in the kernels has 4 dims.
+    Forward and backward have to sum a score in the same order: where scores are large, their last digit
+    changes the softmax. The order depends on how the compiler distributes b over lanes, which it does
+    alike for tensors of one shape. b therefore has 4 dims in both, and nothing else in the kernels has.
     """
     unit, keys = start + tl.arange(0, WIDE), first + tl.arange(0, BK)
     k, row = keys_at(form, sizes, z, EVEN)
-    # 64 bits: keys or units may be the outermost dim of a large memory.
+    # 64 bits: keys or units may be the outermost dim of a large tensor.
     key, column = keys[None, None, :, None].to(tl.int64), unit[None, None, None, :].to(tl.int64)
     inside = (key < sizes.keys) & (column < tile.REAL)
     b = tl.load(k + key * row + column * form.k_step, mask=inside, other=0.0).to(tile.WORK)
@@ -57,7 +57,7 @@ def units_to_sum(
 
 @triton.jit
 def summed_units(a, b, v, form, tile, BK: tl.constexpr):
-    """What hidden units give to the raw scores of one query, (BK,); b is (1, 1, BK, units)."""
+    """The sum of these hidden units in the raw scores of one query, (BK,); b is (1, 1, BK, units)."""
     x = a[None, None, None, :] + b
     terms = v[None, None, None, :] * activated(x, form, tile)
     return tl.reshape(tl.sum(terms, 3), [BK])
@@ -79,17 +79,17 @@ def row_scores(
 
 @triton.jit
 def add_both(a, b, other_a, other_b):
-    """Two sums."""
+    """Two additions, as the combining function of a reduction."""
     return a + other_a, b + other_b
 
 
 @triton.jit
 def sums_together(x, y, axis: tl.constexpr, tile):
-    """Sums of two tensors of one shape.
+    """The sums of two tensors of one shape along `axis`.
 
-    As one reduction, which makes the compiler keep both in the same lanes: on their own each gets an
-    arrangement, and all that it was computed from is computed twice. The interpreter takes them one by
-    one, or it would go through them number by number.
+    One reduction makes the compiler keep both in the same layout. With two, each gets a layout of its
+    own, and everything it depends on is computed twice. The interpreter uses two sums, because it would
+    run a reduction of pairs number by number.
     """
     if tile.INTERPRET:
         return tl.sum(x, axis, keep_dims=True), tl.sum(y, axis, keep_dims=True)
@@ -99,7 +99,7 @@ def sums_together(x, y, axis: tl.constexpr, tile):
 
 @triton.jit
 def seen_range(pairs, sizes, z, query, begin, end, BK: tl.constexpr):
-    """The keys from `begin` to `end` that the spans leave to a query, from the start of a block on."""
+    """The part of [begin, end) that the spans of a query allow, from the start of a block on."""
     at = z.to(tl.int64) * pairs.span_z + query
     if pairs.start is not None:
         begin = tl.maximum(begin, tl.load(pairs.start + at) // BK * BK)
@@ -111,7 +111,7 @@ def seen_range(pairs, sizes, z, query, begin, end, BK: tl.constexpr):
 
 @triton.jit
 def values_at(sizes, values, z, EVEN: tl.constexpr):
-    """Where the values of head z begin, and how far they are apart."""
+    """The address of the values of head z, and the stride between them."""
     at = at_head(z, sizes, values.value_b, values.value_k, values.value_g)
     return values.value + even(at, EVEN), even(sizes.value_dim, EVEN)
 
@@ -134,7 +134,7 @@ def step_weights(
     form, pairs, sizes, z, query, first, seen, top, tile, BK: tl.constexpr, WIDE: tl.constexpr,
     SIDE: tl.constexpr, EVEN: tl.constexpr,
 ):  # fmt: skip
-    """Largest logit with that of BK keys, by what sums so far shrink, and the keys' weights, for each dim."""
+    """The largest logit after BK more keys, the factor for sums so far, and the weights for each dim."""
     rows, columns = query + tl.arange(0, 1)[:, None], first + tl.arange(0, BK)[None, :]
     score = row_scores(form, sizes, z, query, first, tile, BK, WIDE, EVEN)[None, :]
     logits = final_logits(score, pairs, sizes, z, rows, columns, seen)[2]
@@ -150,10 +150,10 @@ def decode_step(
     form, pairs, sizes, values, z, query, first, seen, state, tile, BK: tl.constexpr,
     WIDE: tl.constexpr, SIDE: tl.constexpr, EVEN: tl.constexpr,
 ):  # fmt: skip
-    """Take BK keys into the state: largest logit (SIDE, 1, 1), sums of weights and values (SIDE, 1, dv)."""
+    """The state after BK more keys: largest logit (SIDE, 1, 1), sums of weights and values (SIDE, 1, dv)."""
     top, total, sums = state
     if BK * tile.DV * values.value.dtype.element_ty.primitive_bitwidth <= EARLY_BITS:
-        # Before the scores, so that both wait for memory at once.
+        # Values are loaded before the scores, so that the latencies of both overlap.
         x = step_values(sizes, values, z, first, tile, BK, SIDE, EVEN)
         raised, shrink, weights = step_weights(
             form, pairs, sizes, z, query, first, seen, top, tile, BK, WIDE, SIDE, EVEN
@@ -165,7 +165,7 @@ def decode_step(
         x = step_values(sizes, values, z, first, tile, BK, SIDE, EVEN)
     terms = weights * x.to(tile.WORK)
     if tile.HIDES:
-        # A value that is not seen is not read into the sum, whatever it holds.
+        # A hidden value may be NaN, and 0 * NaN is NaN.
         terms = tl.where(tl.reshape(seen, [SIDE, BK // SIDE, 1]), terms, 0.0)
     more, further = sums_together(weights, terms, 1, tile)
     return raised, total * shrink + more, sums * shrink + further
@@ -176,10 +176,10 @@ def decode_kernel(
     form, pairs, sizes, values, output, totals, tops, parts, share, tile, BK: tl.constexpr,
     WIDE: tl.constexpr, SIDE: tl.constexpr, EVEN: tl.constexpr,
 ):  # fmt: skip
-    """One part of the keys of one query: sums (Z, Q, parts, dv), totals and largest logits.
+    """Write sums (Z, Q, parts, dv), totals and largest logits; one program for a part of a query's keys.
 
-    SIDE keys lie side by side in the lanes, and the others of a block behind them in registers. Each of
-    the SIDE has a softmax of its own, so that lanes have nothing to tell each other until the end.
+    SIDE keys of a block are spread over the lanes, the others are in registers of the same lanes. Each of
+    the SIDE has an online softmax of its own, so that lanes exchange nothing until the end.
     """
     part = tl.program_id(0) % parts
     row = tl.program_id(0) // parts
@@ -221,12 +221,12 @@ def combine_kernel(
     parts_output, totals, tops, output, tail, entropy, peak, parts, value_dim,
     PARTS: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """Put the parts of one query together, CHUNK dims of the values in each program.
+    """Write the results of one query from its parts; each program takes CHUNK value dims.
 
-    Each program computes the weights of the parts again, which costs less than sharing them. These
+    Each program computes the weights of the parts again, which costs less than sharing them. The decode
     kernels do not compute the entropy: it is written as 0, or not at all where it is None.
     """
-    # One also where values have no dims: the other results are asked for.
+    # At least one program, also where values have no dims: it writes the other results.
     chunks = tl.maximum(tl.cdiv(value_dim, CHUNK), 1)
     row = (tl.program_id(0) // chunks).to(tl.int64)
     chunk = tl.program_id(0) % chunks
@@ -247,5 +247,5 @@ def combine_kernel(
         tl.store(tail + row, tl.log(filled))
         if entropy is not None:
             tl.store(entropy + row, 0.0)
-        # A maximum passes over NaN, a sum does not.
+        # A maximum ignores NaN, a sum does not.
         tl.store(peak + row, tl.where(whole != whole, whole, raised))

@@ -1,10 +1,10 @@
-"""The backward kernel for few queries, such as a decoder's one.
+"""The backward kernel for few queries, such as the single one of a decoder.
 
-A tile of the other backward is 16 or 32 queries high and would be nearly empty. Here one program owns a block
-of keys of one head and takes all queries to them, one after another, while the block stays in
-registers. What belongs to its keys it writes once; what belongs to queries and to v it sums over its own
-keys, into a place of its own, and `sum_copies_kernel` sums the places. Nothing is added to in turns, so
-that the result is the same bit for bit from run to run.
+A tile of the other backward is 16 or 32 queries high and would be nearly empty. Here one program owns a
+block of keys of one head and processes all queries one after another, while the block stays in
+registers. Gradients of its keys and values it writes once. Gradients of queries and of v it sums over its
+own keys and writes to memory of its own; `sum_copies_kernel` then sums these copies. There are no atomic
+additions, so that results are the same to the bit from run to run.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ def row_of(x, query, tile):
 
 @triton.jit
 def into_row(x, query, tile):
-    """A tile (BM, BN) with x (BN,) or one number in one row, and 0 in the others."""
+    """A tile (BM, BN) with x, (1, BN) or one number, in one row and 0 in the others."""
     own = tl.arange(0, tile.BM)[:, None] == query
     return tl.where(own, x, 0.0)
 
 
 @triton.jit
 def units_of(form, sizes, z, first, start, tile, WIDE: tl.constexpr, EVEN: tl.constexpr):
-    """Hidden units from `start` on, which are real, which pairs of key and unit are, b and v of them.
+    """WIDE hidden units from `start` on: their indices, masks of real units and of pairs, b and v.
 
-    Pairs and b are (BN, WIDE), the others (WIDE,).
+    The mask of pairs (key and unit) and b are (BN, WIDE), the others (WIDE,).
     """
     unit, keys = start + tl.arange(0, WIDE), first + tl.arange(0, tile.BN)
     real = unit < tile.REAL
@@ -55,7 +55,7 @@ def units_of(form, sizes, z, first, start, tile, WIDE: tl.constexpr, EVEN: tl.co
 
 @triton.jit
 def first_query(form, sizes, z, unit):
-    """Where these hidden units of the first query are; those of the next are `q_row` further."""
+    """The addresses of these hidden units of the first query; those of the next are `q_row` further."""
     q = form.q + at_head(z, sizes, form.q_b, form.q_k, form.q_g)
     return q + unit.to(tl.int64) * form.q_step
 
@@ -80,7 +80,7 @@ def block_values(
     sizes, values, known, grads, z, first, weights, seen, tile, CHUNK: tl.constexpr,
     EVEN: tl.constexpr,
 ):  # fmt: skip
-    """<grad, value - output> of each pair; the gradient of the values is written."""
+    """<grad, value - output> of each pair, (BM, BN); also writes the gradient of the values."""
     slope = tl.zeros([tile.BM, tile.BN], tile.WORK)
     key = first + tl.arange(0, tile.BN)[:, None]
     value, width = values_at(sizes, values, z, EVEN)
@@ -96,8 +96,8 @@ def block_values(
             real = dims < sizes.value_dim
             grad = tl.load(known.grad + row, mask=real, other=0.0).to(tile.WORK)
             output = tl.load(known.output + row, mask=real, other=0.0).to(tile.WORK)
-            # A value that is not seen is not read into a sum, nor what comes in for a query that sees
-            # nothing: 0 * NaN is NaN.
+            # 0 * NaN is NaN: hidden values are replaced by 0, and so is the incoming gradient of a query
+            # that sees nothing.
             visible = row_of(seen.to(tl.int32), query, tile) > 0
             beyond = tl.where(visible, x, 0.0) - output[None, :]
             slopes = tl.sum(grad[None, :] * beyond, 1)
@@ -112,7 +112,7 @@ def block_gradient(
     form, pairs, sizes, values, known, grads, z, first, part, parts, seen, tile, WIDE: tl.constexpr,
     CHUNK: tl.constexpr, EVEN: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of the raw scores (BM, BN); those of values, bias and rate are written."""
+    """The gradient of the raw scores (BM, BN); also writes those of values, bias and rate."""
     rows = tl.arange(0, tile.BM)[:, None]
     columns = first + tl.arange(0, tile.BN)[None, :]
     row, here = z.to(tl.int64) * sizes.queries + rows, rows < sizes.queries
@@ -121,8 +121,8 @@ def block_gradient(
     peak = tl.load(known.peak + row, mask=here, other=0.0)
     tail = tl.load(known.tail + row, mask=here, other=0.0).to(tile.WORK)
     below = final - tl.where(peak == -float("inf"), 0.0, peak)
-    # Two exponentials: rounding the sum of both logarithms would err in each pair on its own, where the
-    # error of the second is that of a row.
+    # Two exponentials: below - tail would be rounded for each pair on its own, while the error of
+    # exp(-tail) is the same for a whole row.
     weights = tl.where(seen, tl.exp(below) * tl.exp(-tail), 0.0)
     slope = block_values(sizes, values, known, grads, z, first, weights, seen, tile, CHUNK, EVEN)
     if known.grad_tail is not None:
@@ -143,7 +143,7 @@ def block_gradient(
 def give_units(
     form, sizes, grads, z, first, part, parts, ds, seen, tile, WIDE: tl.constexpr, EVEN: tl.constexpr
 ):  # fmt: skip
-    """Give ds to a, b and v."""
+    """Write the gradients of a, b and v for ds, the gradient of the raw scores."""
     head, keys = z.to(tl.int64), first + tl.arange(0, tile.BN)[:, None]
     own, heads = head * parts + part, tl.num_programs(0) // parts
     for start in range(0, tile.REAL, WIDE):
@@ -154,7 +154,7 @@ def give_units(
         for query in range(sizes.queries):
             x = tl.load(q, mask=real, other=0.0).to(tile.WORK)[None, :] + b
             y, given = activated(x, form, tile), row_of(ds, query, tile)
-            # What a hidden key holds may make its terms NaN, and 0 * NaN is NaN.
+            # A hidden key may hold NaN, and 0 * NaN is NaN.
             visible = row_of(seen.to(tl.int32), query, tile) > 0
             terms = tl.where(visible, given * steepness(x, y, form, tile), 0.0)
             of_b += terms
@@ -171,7 +171,7 @@ def give_units(
 def give_nothing(
     pairs, sizes, grads, z, first, part, parts, tile, WIDE: tl.constexpr, CHUNK: tl.constexpr
 ):  # fmt: skip
-    """Write zeros for all gradients of a block of keys that no query sees."""
+    """Write zeros as all gradients of a block of keys that no query sees."""
     head, keys = z.to(tl.int64), first + tl.arange(0, tile.BN)[:, None]
     own, heads = head * parts + part, tl.num_programs(0) // parts
     for start in range(0, sizes.value_dim, CHUNK):
@@ -204,7 +204,7 @@ def decode_backward_kernel(
     form, pairs, sizes, values, known, grads, parts, tile, WIDE: tl.constexpr,
     CHUNK: tl.constexpr, EVEN: tl.constexpr,
 ):  # fmt: skip
-    """One program for each block of keys of each head."""
+    """Write all gradients of `DecodePointers`; one program for each block of keys of each head."""
     part, z = tl.program_id(0) % parts, tl.program_id(0) // parts
     first = part * tile.BN
     rows = tl.arange(0, tile.BM)[:, None]
@@ -225,7 +225,7 @@ def sum_copies_kernel(
     found, result, copies, of_copy, of_row, columns, COPIES: tl.constexpr,
     WIDE: tl.constexpr,
 ):  # fmt: skip
-    """Sum copies of rows that lie `of_copy` apart into (rows, columns).
+    """Write (rows, columns), each the sum of copies that lie `of_copy` apart.
 
     One program sums some columns of one row, COPIES copies at a time.
     """

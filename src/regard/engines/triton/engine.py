@@ -1,4 +1,4 @@
-"""The `triton` engine: both forms in fused kernels on a GPU."""
+"""The `triton` engine: what it serves, without importing Triton."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from regard.engines.base import RunAgain
-from regard.engines.gpu import HAS_TRITON, MOST_ROWS, generation, is_known, too_large
+from regard.engines.gpu import HAS_TRITON, MOST_KERNEL_ROWS, generation, is_known, too_large
 from regard.engines.sizes import is_too_short_for_series
 from regard.engines.tiled import Kernels, Layout, Operators, Tiled
 from regard.forms import Pairwise
@@ -20,18 +20,18 @@ from regard.problem import Problem
 
 LARGEST_VALUE_DIM = 1024
 OLDEST_FOR_TRITON = 8  # Ampere
-# Kernels then run on the CPU, in NumPy: slow, and meant for tests. What Triton takes for yes, without
-# importing it.
+# Whether kernels run on the CPU in Triton's interpreter (NumPy), which is slow and meant for tests. The
+# accepted values are Triton's; `launching.interpreted` asks Triton itself once it is imported.
 INTERPRETED = os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "yes", "on", "y")
 KERNEL_ACTIVATIONS = ("tanh", "leaky_relu")
-# With fewer queries than this the decode kernels run: laying the keys out would cost more than it saves.
+# With fewer queries than this the decode kernels run: laying keys out would cost more than it saves.
 FEWEST_QUERIES_FOR_TILES = 16
-# What those kernels compute; all else goes by the others.
+# Statistics that the decode kernels compute; a request for any other one takes the tiled kernels.
 OF_FEW_QUERIES = {"lse", "max_logit", "max_weight"}
 
 
 class Lazy:
-    """`calls.py`, imported when the first kernel runs, so that `import regard` needs no Triton."""
+    """A stand-in for `calls.py`, which it imports at the first call: `import regard` needs no Triton."""
 
     def __getattr__(self, name: str):
         def run(*arguments):
@@ -42,7 +42,7 @@ class Lazy:
 
 @functools.cache
 def loaded() -> ModuleType:
-    """The module itself."""
+    """The module `calls.py`, which imports Triton."""
     from regard.engines.triton import calls
 
     return calls
@@ -51,7 +51,7 @@ def loaded() -> ModuleType:
 class Triton(Tiled):
     """Both forms in Triton: online softmax in tiles, forward and backward, statistics included.
 
-    The [Q, L, hidden] tensor of a pairwise score is never built, nor the Q x L matrix.
+    Neither the [Q, L, hidden] tensor of a pairwise score nor the Q x L matrix is ever built.
     """
 
     name = "triton"
@@ -60,7 +60,7 @@ class Triton(Tiled):
     operators = Operators("triton", cast(Kernels, Lazy()), devices=("CUDA", "CPU"))
 
     def refusals(self, problem: Problem) -> list[str]:
-        """What has no kernel here, and machines that cannot run one."""
+        """Calls without a kernel, and machines that cannot run one."""
         p, reasons = problem, []
         if not HAS_TRITON:
             return ["it needs Triton 3.6 or newer: pip install regard[triton]"]
@@ -85,18 +85,18 @@ class Triton(Tiled):
         return reasons
 
     def comes_first(self, problem: Problem) -> bool:
-        """Short calls, for which the series would refuse: they would notice the time of asking it."""
+        """True for short calls on a GPU: the series would refuse them, and asking it takes time."""
         p = problem
         return isinstance(p.form, Pairwise) and not p.on_cpu and is_too_short_for_series(p)
 
     def raw_scores(self, problem: Problem) -> Tensor | None:
-        """Of pairwise scores, without the [Q, L, hidden] tensor."""
+        """Raw scores of a pairwise form, without the [Q, L, hidden] tensor."""
         if not isinstance(problem.form, Pairwise) or self.refusals(problem):
             return None
         return None if self.has_long_heads(problem) else self.scores(problem)
 
     def has_long_heads(self, problem: Problem) -> bool:
-        """Whether raw scores are refused, also of few queries: theirs come from other kernels."""
+        """Whether heads are too large for the kernel of raw scores, which also serves few queries."""
         p = problem
         rows, units = max(p.queries, p.keys), p.form.query.shape[-1]
         return is_known(p.queries, p.keys) and len(too_large(rows, units)) > 0
@@ -104,7 +104,7 @@ class Triton(Tiled):
     def repeated(
         self, problem: Problem, given: Sequence[Tensor], output: Tensor
     ) -> RunAgain | None:
-        """What runs calls like this one by bound launches; see `Engine.repeated`."""
+        """A function that runs calls like this one by bound launches; see `Engine.repeated`."""
         if self.refusals(problem):
             return None
         from regard.engines.triton.repeated import repeated
@@ -112,7 +112,7 @@ class Triton(Tiled):
         return repeated(Layout(problem).arguments(None), given, output)
 
     def missing_promises(self, problem: Problem) -> list[str]:
-        """Second derivatives; and a fixed order of sums, unless asked for."""
+        """Second derivatives; and sums in a fixed order, unless torch is set to be deterministic."""
         missing = ["it has no second derivative (engine 'reference' has)"]
         if not torch.are_deterministic_algorithms_enabled():
             missing.append(
@@ -123,17 +123,17 @@ class Triton(Tiled):
 
 
 def sizes_refused(p: Problem) -> list[str]:
-    """What 32 bits cannot number or count. Under a compiler `prepare.py` asks when the call runs."""
+    """Reasons of sizes that 32 bits cannot index. For compiled graphs `prepare.py` checks them at run time."""
     rows, units = max(p.queries, p.keys), p.form.query.shape[-1]
-    if rows > MOST_ROWS:
-        return [f"more than {MOST_ROWS:,} queries or keys are too many for its kernels"]
+    if rows > MOST_KERNEL_ROWS:
+        return [f"more than {MOST_KERNEL_ROWS:,} queries or keys are too many for its kernels"]
     if not isinstance(p.form, Pairwise) or only_few_queries(p):
         return []
     return too_large(rows, units)
 
 
 def only_few_queries(p: Problem) -> bool:
-    """Whether none but the kernels for few queries serve, which count places in 64 bits."""
+    """Whether only the decode kernels run for this call; they index with 64 bits."""
     soft = not isinstance(p.temperature, torch.Tensor) and p.temperature != 0
     return (
         p.queries < FEWEST_QUERIES_FOR_TILES and not p.dropout and soft and p.want <= OF_FEW_QUERIES

@@ -1,7 +1,7 @@
-"""Small kernels around the backward: what it starts from, and gradients of what it has added up.
+"""Small kernels before and after the backward: they prepare its rows, and turn its sums into gradients.
 
-Where they stand behind an approximation they look at a flag on the device first, and return at once
-where it is set: in general it is, and what they cost then is a launch.
+As part of the fallback of engine `sine` they read a flag on the device first and return at once where it
+is set. It usually is, and the cost is then that of a launch.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ def ready_kernel(
     grad, output, grad_tail, peak, used, shift, sums, skip, rows, columns, count, shift_blocks,
     ROWS: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """What the backward starts from: `shift` of each row of (rows, columns), and sums of 0.
+    """Write `shift` of each row of (rows, columns), and zeros to `sums`.
 
-    The shift is `grad_tail - <grad, output>`, grad_tail 0 where it is None. Where rows may see nothing,
-    `peak` says which do; they have no gradient, whatever comes in for them: `used` is grad without it.
-    The first programs are those of the rows.
+    The shift is `grad_tail - <grad, output>`, with grad_tail 0 where it is None. Where rows may see
+    nothing, `peak` (-inf) tells which; their incoming gradient is dropped, and `used` is grad without it.
+    The first `shift_blocks` programs take the rows, the others clear `sums`.
     """
     if is_set(skip):
         return
@@ -61,7 +61,7 @@ def collect_rows(
     found, program, of_head, of_row, of_column, result, copies, of_copy, rows, columns,
     BLOCK: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """Sum copies of `found`, by its strides, into (heads, rows, columns): one block of rows."""
+    """Write one block of rows of `result` (heads, rows, columns), the sum of copies of `found` (strided)."""
     blocks = tl.cdiv(rows, BLOCK)
     head = (program // blocks).to(tl.int64)
     row = (program % blocks * BLOCK + tl.arange(0, BLOCK))[:, None]
@@ -70,6 +70,7 @@ def collect_rows(
         inside = (row < rows) & (column < columns)
         total = tl.zeros([BLOCK, WIDE], tl.float32)
         at = found + head * of_head + row.to(tl.int64) * of_row + column * of_column
+        # In a fixed order, so that every launch gives the same bits.
         for _ in range(copies):
             total += tl.load(at, mask=inside, other=0.0)
             at += of_copy
@@ -83,11 +84,11 @@ def collect_kernel(
     of_value, of_shared_value, rate,
     ROWS: tl.constexpr, WIDE_E: tl.constexpr, WIDE_D: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The gradients of a, b, value and v from the sums for each head, as the backward leaves them.
+    """Write the gradients of a, b, value and v from the sums that the backward leaves for each head.
 
-    q (Z, units, q_step), k and v (Z, units, k_step), of which the first E, Q and L count; value (Z, L,
-    D). Heads that share keys are summed; the gradient of v is still one number for each key. KernelSizes
-    are those of `collected_sizes`.
+    The sums are q (Z, units, q_step), k and v (Z, units, k_step), without padding (Z, E, Q) and
+    (Z, E, L), and value (Z, L, D). Query heads that share keys are summed. The sums of v have one number
+    for each key, which are summed here. The sizes come from `collected_sizes`.
     """
     if is_set(skip):
         return
@@ -125,9 +126,9 @@ def collected_sizes(
     hidden: int,
     dims: int,
 ) -> tuple[int, ...]:
-    """The sizes that `collect_kernel` takes; `steps` are units, q_step and k_step of the sums.
+    """The sizes for `collect_kernel`; `steps` are units, q_step and k_step of the sums.
 
-    Strides of heads are taken here: in the kernel's 32 bits they might overflow.
+    Strides of heads are computed here, because in the 32 bits of the kernel they might overflow.
     """
     units, q_step, k_step = steps
     of_k, of_value = units * k_step, keys * dims

@@ -24,23 +24,24 @@ from regard.engines.triton.tiles import (
     tile_logits,
 )
 
-# Keys of one product in fp32, which holds its operands in registers, whole: with more there are too few.
+# Keys of one product in fp32. It holds whole operands in registers, of which more keys need too many.
 PART_KEYS = tl.constexpr(16)
-# Dims of values in fp32 that are few enough for one product all the same, where no pair is hidden.
+# Value dims up to which one product takes all keys in fp32 nevertheless, where no pair is hidden.
 FEW_DIMS = 64
-# Digits that bad numbers are counted in, one for each sort: a tile has fewer keys than their base.
+# `count_bad` counts +inf, -inf and NaN in the digits of one number to this base, which is more than the
+# keys of a tile.
 MINUS, NAN = tl.constexpr(128), tl.constexpr(128**2)
 
 
 @triton.constexpr_function
 def in_parts(dtype, precision, hides, dims):
-    """Whether weighted values are added some keys at a time: in fp32 a whole tile would fill the stack."""
+    """Whether weighted values are added some keys at a time: in fp32 a whole tile would spill registers."""
     return by_fma(dtype, precision) and (hides or dims > FEW_DIMS)
 
 
 @triton.jit
 def read_values(values, sizes, z, first_column, KEYS: tl.constexpr, tile):
-    """Values of so many keys, (KEYS, DV)."""
+    """The values of KEYS keys, (KEYS, DV)."""
     columns = first_column + tl.arange(0, KEYS)
     dims = tl.arange(0, tile.DV)
     value = values.value + at_head(z, sizes, values.value_b, values.value_k, values.value_g)
@@ -51,9 +52,9 @@ def read_values(values, sizes, z, first_column, KEYS: tl.constexpr, tile):
 
 @triton.jit
 def halves(x, tile):
-    """What a tile, or a part of it, has for the first half of its keys, and for the second.
+    """The first and second half, along the keys, of a tile or a part of it.
 
-    With 5 dims they are registers of their own.
+    With 5 dims (see `tiles.py`) the halves are different registers, so that splitting moves nothing.
     """
     if tile.FIVE:
         x = tl.reshape(x, [x.shape[0], 2, x.shape[1] // 2, x.shape[2], x.shape[3], x.shape[4]])
@@ -64,7 +65,7 @@ def halves(x, tile):
 
 @triton.jit
 def flat_part(x, KEYS: tl.constexpr, tile):
-    """`flat` of a part of a tile."""
+    """A part of a tile as (BM, KEYS), see `tiles.flat`."""
     if tile.FIVE:
         return tl.reshape(tl.permute(x, (0, 3, 1, 2, 4)), [tile.BM, KEYS])
     else:
@@ -73,9 +74,9 @@ def flat_part(x, KEYS: tl.constexpr, tile):
 
 @triton.jit
 def add_in_parts(values, sizes, z, first_column, weights, sums, tile):
-    """Sums with the weighted values added, some keys at a time; and where values are NaN or inf.
+    """`sums` plus the weighted values, added some keys at a time; and where values are NaN or inf.
 
-    Where pairs may be hidden these are left out: 0 * NaN is NaN.
+    Where pairs may be hidden, values that are NaN or inf are left out (0 * NaN is NaN).
     """
     KEYS: tl.constexpr = weights.numel // tile.BM
     if KEYS > PART_KEYS:
@@ -96,7 +97,7 @@ def add_in_parts(values, sizes, z, first_column, weights, sums, tile):
 
 @triton.jit
 def count_bad(values, sizes, z, first_column, codes, counts, tile):
-    """Add up what `add_bad_values` counts, in the parts of `add_in_parts`."""
+    """`counts` plus the coded numbers of +inf, -inf and NaN of a tile, in the parts of `add_in_parts`."""
     KEYS: tl.constexpr = codes.numel // tile.BM
     if KEYS > PART_KEYS:
         first, second = halves(codes, tile)
@@ -112,10 +113,10 @@ def count_bad(values, sizes, z, first_column, codes, counts, tile):
 
 @triton.jit
 def add_bad_values(values, sizes, z, first_column, weights, seen, sums, tile):
-    """Sums with the values of a tile that are NaN or inf, for queries that see them.
+    """`sums` plus the values of a tile that are NaN or inf, for queries that see them.
 
-    All that matters of these is their sort. How many of each sort a query sees, tensor cores count in the
-    digits of one number. A weight of 0, or NaN, makes NaN of an infinite value too.
+    Only their sort matters (+inf, -inf or NaN). Tensor cores count how many of each sort a query sees, in
+    the digits of one number. An infinite value times a weight of 0 or NaN is NaN too.
     """
     codes = tl.where(seen, tl.where(weights > 0, 1.0, NAN), 0.0).to(tl.float16)
     none = tl.zeros([tile.BM, tile.DV], tl.float32)
@@ -131,10 +132,15 @@ def forward_step(
     form, pairs, sizes, values, z, first_row, first_column, seen, state, tile, CHUNK: tl.constexpr,
     ENTROPY: tl.constexpr,
 ):  # fmt: skip
-    """Take one tile into the state (largest logit, total, rest, moment, sums)."""
+    """The state of the online softmax (largest logit, total, rest, moment, sums) after one more tile.
+
+    Total is the sum of exp(logit - largest), rest the same without the largest, moment the sum of
+    (logit - largest) exp(logit - largest), which the entropy needs, sums the weighted values.
+    """
     top, total, rest, moment, sums = state
     logits = tile_logits(form, pairs, sizes, z, first_row, first_column, seen, tile, CHUNK)[2]
     raised = tl.maximum(top, row_max(logits, tile))
+    # Rows that have seen nothing yet: -inf - -inf would be NaN.
     base = tl.where(raised == -float("inf"), 0.0, raised)
     shrink = tl.exp(top - base)
     below = logits - base
@@ -165,10 +171,10 @@ def forward_kernel(
     form, pairs, sizes, values, skip, output, tail, entropy, peak, tile, CHUNK: tl.constexpr,
     ENTROPY: tl.constexpr,
 ):  # fmt: skip
-    """One program for each block of queries of each head.
+    """Write output (Z, Q, dv), tail, entropy (0 unless requested) and peak (Z, Q).
 
-    Results: output (Z, Q, dv), tail, entropy (0 unless asked for) and peak (Z, Q). Where the flag `skip` is given and
-    set, nothing is done: the caller has the result already.
+    One program for each block of queries of each head. Where the flag `skip` is given and set, nothing
+    is written: the caller has the result already.
     """
     blocks = tl.cdiv(sizes.queries, tile.BM)
     z = tl.program_id(0) // blocks
@@ -185,7 +191,7 @@ def forward_kernel(
         tl.zeros([tile.BM, tile.DV], tile.WORK),
     )
     first, last = key_range(pairs, sizes, z, first_row, tile)
-    # Values that are read ahead in fp32 would take more shared memory than some GPUs have.
+    # No prefetching of values in fp32, which would take more shared memory than some GPUs have.
     AHEAD: tl.constexpr = 1 if in_parts(tile.DOT, tile.PRECISION, tile.HIDES, tile.DV) else None
     for first_column in tl.range(first, last, tile.BN, num_stages=AHEAD):
         columns = column_index(first_column, tile)
@@ -207,14 +213,14 @@ def forward_kernel(
     filled = tl.where(total == 0.0, 1.0, total)
     log_total = tl.log(filled)
     if ENTROPY:
-        # log1p by hand: near 0 the logarithm of 1 + rest has lost the digits of rest.
+        # log1p by hand: 1 + rest would round away the digits of a small rest.
         log_total = tl.where(rest < 1e-4, rest - 0.5 * rest * rest, tl.log(1.0 + rest))
         tl.store(entropy + at, log_total - moment / filled, mask=inside)
     elif entropy is not None:
-        # Where it is not asked for: the same call gives the same numbers.
+        # Defined also where it is not requested, so that equal calls return equal numbers.
         tl.store(entropy + at, none, mask=inside)
     tl.store(tail + at, log_total, mask=inside)
-    # A maximum passes over NaN, a sum does not.
+    # A maximum ignores NaN, a sum does not.
     tl.store(peak + at, tl.where(total != total, total, top), mask=inside)
     dims = tl.arange(0, tile.DV)[None, :]
     row = first_row + tl.arange(0, tile.BM)[:, None]

@@ -1,26 +1,27 @@
 """Sums over the queries and over the keys of a tile, by tensor cores, straight from registers.
 
-The backward of a pairwise score has two numbers for each pair, of two hidden units, which it sums
-both ways. In a tile of 32 x 32 that one warp computes, a lane holds one key and all 32 queries. A
-matrix product by `tl.dot` would carry them through shared memory to the lanes where it wants them.
-But registers as they are, two queries in bf16 each, are already operands of `mma.m16n8k16`, only not
-of rows and columns of the tile: what they mean is up to the matrix of zeros and ones on the other
-side. With lane = 4 group + place, as the hardware counts:
+The backward of a pairwise score has one number for each pair and hidden unit. It takes two units at a
+time and sums them over queries and over keys. In a tile of 32 x 32 that one warp computes, a lane holds
+one key and all 32 queries. A matrix product by `tl.dot` would move the numbers through shared memory to
+other lanes. The registers as they are, with two queries in bf16 each, are already valid operands of
+`mma.m16n8k16`, though their rows and columns are not those of the tile. Which sums a product computes
+then depends on the matrix of zeros and ones on its other side. With lane = 4 group + place, as the
+hardware counts:
 
-- As the left operand, a register of all lanes is 8 groups x (4 places, 2 queries). A right operand
-  that is 1 where the place is the column's gives each lane the sum of its own two numbers, and
-  further products add further registers: sums over queries, two units at once, 8 products.
-- As the right operand it is (4 places, 2 queries) x 8 groups. A left operand that sends each query to
-  a row of its own sums over places: 2 products for 8 queries. Of what comes out, 8 queries x 8
-  groups, even and odd groups are already laid out as the left operand of `mma.m16n8k4` in TF32,
-  which sums over groups, into a column for each 8 queries: sums over keys, 12 products for each unit.
+- As the left operand, a register of all lanes is 8 groups x (4 places, 2 queries). A right operand that
+  is 1 where the place belongs to the column gives each lane the sum of its own two numbers. Further
+  products add further registers. Sums over queries of two units take 8 products.
+- As the right operand it is (4 places, 2 queries) x 8 groups. A left operand that sends each query to a
+  row of its own sums over places, with 2 products for 8 queries. In the result, 8 queries x 8 groups,
+  even and odd groups are already laid out as the left operand of `mma.m16n8k4` in TF32, which sums over
+  groups, into one column for each 8 queries. Sums over keys take 12 products for each unit.
 
-For 1024 pairs and two units that is 32 instructions, where shuffles would take more than the terms
-themselves. Terms are rounded to bf16, sums over 4 keys cut
-to the 11 bits of TF32, and everything else is fp32. One bad number spoils the sums of all queries
-(0 * NaN is NaN), so that the caller keeps tiles with such away.
+For 1024 pairs and two units that is 32 instructions. Shuffles would take more instructions than the
+terms themselves. Terms are rounded to bf16, sums over 4 keys are cut to the 11 bits of TF32, and
+everything else is fp32. One number that is not finite would spoil the sums of all queries (0 * NaN is
+NaN), so that the caller takes another path for tiles with such numbers.
 
-Triton does not promise which lane holds what. `arranged` therefore reads it from what was compiled.
+Triton does not promise which lane holds what. `arranged` therefore checks it in the compiled kernel.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ import triton.language as tl
 
 import triton
 
-# Queries and keys of a tile, and what one asm statement has of each operand.
+# Queries and keys of a tile, and the number of registers of each operand of the asm statement.
 SIDE = 32
 
-# The operands of the asm in order; those of fixed sums last.
-OUTPUTS = 8  # 32 results of 8 bits that asm has to return and no code reads
+# The operands of the asm in order; those for sums in a fixed order last.
+OUTPUTS = 8  # asm has to return something: 32 results of 8 bits that no code reads
 OPERANDS = (
     "first", "second", "even", "odd", "row0", "row2", "row4", "row6", "to_key", "to_next_key",
     "to_query", "to_next_query", "v0", "v1",
@@ -51,13 +52,13 @@ ADD = "red.relaxed.gpu.global.add"
 
 
 def product(name: str, instruction: str, left: list[str], right: list[str]) -> str:
-    """One matrix product, added to the four registers called `name`."""
+    """The instruction of one matrix product, added to the four registers called `name`."""
     sums = ", ".join(f"{name}{i}" for i in range(4))
     return f"{instruction} {{{sums}}}, {{{', '.join(left)}}}, {{{', '.join(right)}}}, {{{sums}}};"
 
 
 def assembly(fixed: bool) -> str:
-    """The text in PTX; `fixed` adds integers for queries, as `regard.engines.triton.ordered` counts."""
+    """The PTX text; with `fixed` sums for queries are integers, as `regard.engines.triton.ordered` defines."""
     names = (*OPERANDS, *FIXED_OPERANDS) if fixed else OPERANDS
     begin = {name: OUTPUTS + SIDE * i for i, name in enumerate(names)}
 
@@ -115,7 +116,7 @@ def assembly(fixed: bool) -> str:
 
 
 def constraints(fixed: bool) -> str:
-    """The registers of its operands, as LLVM writes them."""
+    """The register constraints of the operands of `assembly`, in LLVM's notation."""
     names = (*OPERANDS, *FIXED_OPERANDS) if fixed else OPERANDS
     letters = [ASM_LETTERS.get(name, "r") for name in names for _ in range(SIDE)]
     return ",".join(["=r"] * OUTPUTS + letters)
@@ -127,13 +128,13 @@ CONSTRAINTS, CONSTRAINTS_FIXED = tl.constexpr(constraints(False)), tl.constexpr(
 
 @triton.jit
 def halves(low, high):
-    """32 bits with 1 in bf16 in the low half, the high half, or both."""
+    """32 bits with the bf16 number 1 in the low half where `low`, and in the high half where `high`."""
     return tl.where(low, 0x3F80, 0) + tl.where(high, 0x3F800000, 0)
 
 
 @triton.jit
 def selections():
-    """The matrices of zeros and ones, as each lane holds its part of them: (1, 32) each."""
+    """The registers of the matrices of zeros and ones in each lane, (1, 32) each."""
     lane = tl.arange(0, 32)[None, :]
     group, own = lane // 4, lane % 4 == lane // 8
     even, odd = own & (group % 2 == 0), own & (group % 2 == 1)
@@ -151,22 +152,22 @@ def own_query():
 
 @triton.jit
 def places(grads, head, first_row, first_column):
-    """Where a lane adds for the first unit of a tile: for its key, its own query, and to v."""
+    """The addresses a lane adds to for the first unit of a tile: for its key, for its query, and for v."""
     lane, unit = tl.arange(0, 32), head * grads.units
     to_key = grads.k + unit * grads.k_step + (first_column + lane[None, :])
     to_query = grads.q + unit * grads.q_step + (first_row + own_query())
-    # Grouped otherwise than for keys: taken for one, the two places would cost more instructions.
+    # Grouped differently from `to_key`: recognised as equal offsets, the two would cost more instructions.
     to_v = grads.v + (unit * grads.k_step + first_column) + lane
     return to_key, to_query, to_v
 
 
 @triton.jit
 def counting(grads, head, first_row, sizes):
-    """For fixed sums: the units that integers count for the own query, and where it is broken."""
+    """For sums in a fixed order: the integer units of a lane's query, and the address of its broken flag."""
     if grads.unit is None:
         return 0, 0
     else:
-        # A row of padding stands for the last: it is broken only where v is, and with it all rows.
+        # A padded row uses the last real row: it can be broken only where v is, which breaks all rows.
         row = tl.minimum(first_row + own_query(), sizes.queries - 1)
         at = head * sizes.queries + row
         return tl.load(grads.unit + at), grads.broken_rows + at
@@ -174,7 +175,7 @@ def counting(grads, head, first_row, sizes):
 
 @triton.jit
 def give(grads, t0, t1, v0, v1, to_key, to_query, chosen, fixed, tile):
-    """Add the sums of the terms t of two hidden units, with their factors v, to the gradients."""
+    """Add the sums of the terms t of two hidden units, times their factors v, to the gradients."""
     if tile.INTERPRET:
         give_plainly(grads, t0, v0, to_key, to_query, fixed)
         give_plainly(grads, t1, v1, to_key + grads.k_step, to_query + grads.q_step, fixed)
@@ -202,7 +203,7 @@ def give(grads, t0, t1, v0, v1, to_key, to_query, chosen, fixed, tile):
 
 @triton.jit
 def give_plainly(grads, terms, factor, to_key, to_query, fixed):
-    """What the asm does for one unit, where there are no tensor cores: in the interpreter."""
+    """The effect of the asm for one unit, for the interpreter, which has no tensor cores."""
     tl.atomic_add(to_key, factor * tl.sum(terms, 0)[None, :], sem="relaxed")
     own = tl.arange(0, 32)[:, None] == own_query()
     sums = factor * tl.sum(tl.where(own, tl.sum(terms, 1)[:, None], 0.0), 0)[None, :]
@@ -216,12 +217,12 @@ def give_plainly(grads, terms, factor, to_key, to_query, fixed):
         tl.atomic_max(to_broken, (sound == 0).to(tl.int32), mask=sound == 0, sem="relaxed")
 
 
-# Compiled kernels, by their hashes, and whether their lanes hold what is said above.
+# Whether lanes of a compiled kernel hold what the docstring above says, by hash of the kernel.
 LAYOUT_VERDICTS: dict[str, bool] = {}
 
 
 def trusted(kernel: Any) -> bool:
-    """Whether sums of this compiled kernel are right; None is that of the interpreter."""
+    """Whether the sums of this compiled kernel are right; None stands for the interpreter."""
     if kernel is None:
         return True
     if kernel.hash not in LAYOUT_VERDICTS:
@@ -230,7 +231,7 @@ def trusted(kernel: Any) -> bool:
 
 
 def refused() -> bool:
-    """Whether this compiler was found to arrange a tile otherwise: nothing is summed so any more."""
+    """Whether some kernel was found with another layout; after that no call sums by lanes."""
     return False in LAYOUT_VERDICTS.values()
 
 

@@ -1,20 +1,20 @@
 """Lays operands out as the kernels read them, in O(length) work and memory.
 
-Pairwise scores are read hidden unit by hidden unit, so that both sides are transposed to
-(E, length), with the length padded to whole tiles: no load in the inner loop needs a mask. One
-kernel does it for each side, `sides.py`.
+Kernels read pairwise scores one hidden unit after another. Both sides are therefore transposed to
+(E, length), with the length padded to whole tiles, so that no load in the inner loop needs a mask. One
+launch of `side_kernel` does it for each side.
 
 **The fast form of tanh**, for half precision. With `x = exp(2a) exp(2b)`,
 
     v tanh(a + b) = v - 2v / (1 + x) = v + 1 / (g + g x),   g = -1 / (2v)
 
 so that a unit costs one fused multiply-add, `d = gate + (g exp(2a)) exp(2b)`, and two units share
-one reciprocal, `1/d0 + 1/d1 = (d0 + d1) / (d0 d1)`: the special-function unit, which gives 16
-results a clock, is no longer the limit. The exponentials of one side must not overflow before the
-other side can bring the product back: heads with |a| or |b| beyond `LARGEST_SIDE` take the plain form, which
-a flag on the device decides, and so do heads with |v| beyond 1 / `LEAST_V`. |v| is held above `LEAST_V`,
-so that d stays below 1e26; if the product d0 d1 then overflows, both terms are below 1e-12, and 0 is
-what comes out.
+one reciprocal, `1/d0 + 1/d1 = (d0 + d1) / (d0 d1)`. The special-function unit, which has 16 results a
+clock, is then no longer the limit. The exponentials of one side must not overflow where the other side
+would bring the product back into range. Heads with |a| or |b| beyond `LARGEST_SIDE`, or |v| beyond
+1 / `LEAST_V`, therefore take the plain form, by a flag on the device. |v| is held above `LEAST_V`, so
+that d stays below 1e26. If the product d0 d1 still overflows, both terms are below 1e-12, and the result
+is 0.
 """
 
 from __future__ import annotations
@@ -33,21 +33,23 @@ from regard.engines.triton.sides import side_kernel
 from regard.engines.triton.structs import KernelForm, Laying, PairTerms, Values
 from regard.precision import HALF, working_dtype
 
-# Lengths are padded to multiples of this; every tile's rows and columns divide it.
+# Lengths are padded to multiples of this, which the rows and columns of every tile divide.
 LENGTH_BLOCK = 64
+# exp(2 * 9.2) is 1e8, so that a product of two sides stays below 1e16; times a gate of at most 5e8 it is
+# below 1e26.
 LARGEST_SIDE = 9.2
 LEAST_V = 1e-9
 
 
 def count(args: Arguments) -> int:
-    """How many heads the whole call has, Z = B K G."""
+    """The number of heads of the whole call, Z = B K G."""
     return math.prod(args.sizes[:3])
 
 
 def has_own_memory(args: Arguments) -> bool:
-    """Whether each sequence has queries, keys and values of its own, and each head its v.
+    """Whether nothing broadcasts: each sequence has its own queries, keys and values, each head its v.
 
-    Then what is added up for each head is summed over the heads of a group, and nothing else.
+    Gradients of keys and values are then sums over the heads of a group, and over nothing else.
     """
     b, k, g, queries, keys = args.sizes
     units = args.q.shape[-1]
@@ -61,7 +63,7 @@ def has_own_memory(args: Arguments) -> bool:
 
 
 def hides(args: Arguments) -> bool:
-    """Whether a query may see less than all keys, or nothing at all."""
+    """Whether some query may not see all keys."""
     masks = (args.bias, args.dense, args.start, args.stop, args.query_segment)
     return args.sizes[4] == 0 or any(x is not None for x in masks)
 
@@ -96,20 +98,20 @@ def packed(x: Tensor) -> Tensor:
 
 
 def every_head(x: Tensor, args: Arguments, columns: int) -> Tensor:
-    """A small operand (B, K, G, n, columns) spread out over all heads, (Z, n * columns)."""
+    """A small operand (B, K, G, n, columns) copied for all heads, (Z, n * columns)."""
     b, k, g = args.sizes[:3]
-    # Not -1 for the last: without sequences any number would do.
+    # Not -1 for the last size: with B = 0 it would be ambiguous.
     return x.expand(b, k, g, -1, columns).reshape(b * k * g, x.shape[3] * columns).contiguous()
 
 
 def is_fast(args: Arguments) -> bool:
-    """Whether the fast form of tanh serves: half precision, queries enough, and a hidden unit."""
+    """Whether the fast form of tanh is used: half precision, enough queries, and a hidden unit."""
     fitting = args.q.dtype in HALF and args.activation == "tanh" and args.q.shape[-1] > 0
     return fitting and args.sizes[3] >= FEWEST_QUERIES_FOR_TILES
 
 
 def weights(args: Arguments) -> Tensor:
-    """The v of a pairwise form: one for each head of a sequence, also where all heads have the same."""
+    """The v of a pairwise form in working precision, expanded to every head of a sequence."""
     assert args.v is not None
     v = args.v.to(working_dtype(args.q.dtype))
     return v.expand(1, *args.sizes[1:3], 1, v.shape[-1]).contiguous()
@@ -124,9 +126,9 @@ class PreparedForm(NamedTuple):
 
 
 def forms(args: Arguments, exponentials: bool = False) -> list[PreparedForm]:
-    """The launches that together compute the call: one, or two for the fast form and the others.
+    """The forms whose launches together compute the call: one, or the fast form and the plain one.
 
-    `exponentials`: also the query side without v, as the second loop of the backward needs it.
+    `exponentials` also makes exp(2a) without v, which the second loop of the backward needs.
     """
     if args.v is None:
         scale, q, k = args.numbers.tolist()[0], packed(args.q), packed(args.k)
@@ -141,8 +143,9 @@ def forms(args: Arguments, exponentials: bool = False) -> list[PreparedForm]:
 def laid_out(
     args: Arguments, exponentials: bool = False
 ) -> tuple[tuple[Side, Side], list[PreparedForm]]:
-    """Both sides of a pairwise form and its launches, with memory that is still to be written."""
+    """Both sides of a pairwise form, and its forms with memory that the sides still have to write."""
     units, parameter = args.q.shape[-1], args.numbers.tolist()[3]
+    # Again, since a compiled graph has symbols for sizes when the engine checks them.
     for reason in too_large(max(args.q.shape[3], args.k.shape[3]), units):
         raise RuntimeError(f"engine 'triton': {reason}")
     v = weights(args)
@@ -152,8 +155,10 @@ def laid_out(
         k.make(raw=working_dtype(args.q.dtype))
         form = KernelForm(*q.of(q.raw), *k.of(k.raw), v=v, parameter=parameter)
         return (q, k), [PreparedForm(form, "plain", units)]
+    # Two units share a reciprocal: an odd number is padded.
     units += units % 2
     q, k = Side(args.q, units), Side(args.k, units)
+    # Flags of both sides in one tensor, which one launch clears.
     loose = args.q.new_zeros(q.heads + k.heads, dtype=torch.int32)
     base = args.q.new_zeros(q.heads, dtype=torch.float32)
     loose_q, loose_k = loose[: q.heads], loose[q.heads :]
@@ -166,7 +171,7 @@ def laid_out(
 
 
 def direct(args: Arguments) -> list[PreparedForm]:
-    """The plain form read from the operands as they are: slower, but nothing is laid out first."""
+    """The plain form read from the caller's operands: slower to read, but nothing is laid out first."""
     q, k = args.q, args.k
     sides = (q, *head_strides(q), q.stride(4), q.stride(3))
     sides = (*sides, k, *head_strides(k), k.stride(4), k.stride(3))
@@ -175,7 +180,7 @@ def direct(args: Arguments) -> list[PreparedForm]:
 
 
 class Side:
-    """One side of a pairwise form, (B, K, G, length, E), and what it is laid out to."""
+    """One side of a pairwise form, (B, K, G, length, E), and the tensors it is laid out to."""
 
     def __init__(self, x: Tensor, units: int) -> None:
         self.x, self.units = x, units
@@ -190,11 +195,11 @@ class Side:
         self.gate: Tensor | None = None
 
     def empty(self, dtype: torch.dtype) -> Tensor:
-        """Memory for all heads, (B, K, G, units, step)."""
+        """An uninitialised tensor for all heads, (B, K, G, units, step)."""
         return self.x.new_empty((*self.x.shape[:3], self.units, self.step), dtype=dtype)
 
     def of(self, laid_out: Tensor | None) -> tuple[Tensor, int, int, int, int, int]:
-        """A result with its strides of B, K and G, of hidden units and of rows."""
+        """A laid out tensor with its strides of B, K and G, of hidden units and of rows."""
         assert laid_out is not None
         return (laid_out, *head_strides(laid_out), self.step, 1)
 
@@ -206,7 +211,7 @@ class Side:
         base: Tensor | None = None,
         exponentials: bool = False,
     ) -> None:
-        """Memory for what is wanted; with v the exponentials times the gates too."""
+        """Allocate what is to be laid out; with v also the exponentials times the gates."""
         self.raw, self.loose, self.v, self.base = self.empty(raw), loose, v, base
         if exponentials:
             self.exponentials = self.empty(torch.float32)
@@ -215,11 +220,11 @@ class Side:
             self.gate = self.x.new_empty((self.heads, self.units), dtype=torch.float32)
 
     def programs(self) -> int:
-        """How many programs lay it out."""
+        """The number of programs that lay it out."""
         return self.heads * self.step // LENGTH_BLOCK
 
     def arguments(self, weights: Tensor | None = None) -> Laying:
-        """What the kernel is given."""
+        """The arguments of `side_kernel`."""
         _, groups, heads, length, _ = self.x.shape
         return Laying(
             self.x,
@@ -241,11 +246,11 @@ class Side:
         )
 
     def constants(self) -> tuple[int, int, int, int]:
-        """What the kernel is compiled for."""
+        """The compile-time arguments of `side_kernel`."""
         return (LENGTH_BLOCK, self.x.shape[-1], self.units, min(power_of_two(self.units), 64))
 
     def launch(self) -> None:
-        """Run the kernel."""
+        """Run `side_kernel`, unless there is nothing to lay out."""
         if self.programs():
             side_kernel[(self.programs(),)](*self.arguments(), *self.constants())
 
@@ -257,7 +262,7 @@ def shared_spans(args: Arguments) -> bool:
 
 
 def pairs(args: Arguments) -> PairTerms:
-    """All that changes or hides logits."""
+    """Everything that changes or hides a logit, as kernels take it."""
     queries, keys = args.sizes[3:]
     work = working_dtype(args.q.dtype)
 
@@ -272,7 +277,7 @@ def pairs(args: Arguments) -> PairTerms:
         )
 
     def ends(x: Tensor | None) -> Tensor | None:
-        # Ends of spans may lie far outside of the keys; 32 bits hold all that matters.
+        # Ends of spans may lie far outside of the keys, where they all mean the same: clamped to 32 bits.
         if x is None:
             return None
         x = x.clamp(-1, keys + 1).to(torch.int32).expand(-1, -1, -1, queries, 1)
@@ -280,6 +285,7 @@ def pairs(args: Arguments) -> PairTerms:
 
     one_span = shared_spans(args)
     bias = None if args.bias is None else args.bias.to(work)
+    # Triton loads booleans as bytes.
     dense = None if args.dense is None else args.dense.view(torch.uint8)
     softcap = args.numbers.tolist()[1]
     return PairTerms(
@@ -300,6 +306,6 @@ def pairs(args: Arguments) -> PairTerms:
 
 
 def values(args: Arguments) -> Values:
-    """The values, and dropout."""
+    """The values and dropout, as kernels take them."""
     value = packed(args.value)
     return Values(value, *head_strides(value), args.numbers.tolist()[2], args.seed)

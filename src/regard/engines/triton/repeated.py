@@ -1,8 +1,8 @@
-"""Repeated common calls without options, run from the caller's tensors straight to bound launches.
+"""Repeated common calls without options: from the caller's tensors straight to bound launches.
 
-Between a caller's tensors and the launches of `bound.py` and `bound_backward.py` there are checks, a form, a
-layout, arguments of an operator, and views to and fro. Calls that agree in shapes, strides, dtypes,
-device and activation differ only in addresses, so that none of this has to run again.
+Between a caller's tensors and the launches of `bound.py` and `bound_backward.py` there are checks, a form,
+a layout, arguments of an operator, and views in both directions. Calls that agree in shapes, strides,
+dtypes, device and activation differ only in addresses, so none of this has to run again.
 
 Shape legend: tensors as the caller has them, (*, heads, rows, columns), v (heads, hidden).
 """
@@ -26,12 +26,12 @@ AnyBackward = bound_backward.BoundBackward | bound_backward.BoundDecodeBackward
 
 
 def repeated(args: Arguments, given: TensorList, output: Tensor) -> RunAgain | None:
-    """What runs all calls like this one, or None; see `regard.engines.plan.repeated`."""
+    """A function that runs all calls like this one, or None; see `regard.engines.plan.repeated`."""
     signature = bound.call_signature(args)
     if signature is None or not prepare.has_own_memory(args):
         return None
     used = (args.q, args.k, args.value, args.v)
-    # A copy that the layout had to make would have to be made again.
+    # A copy that the layout made of these tensors would have to be made again for the next ones.
     if any(is_copy(x, y) for x, y in zip(used, given, strict=True)) or not given[3].is_contiguous():
         return None
     return RepeatedCall(signature, given, output)
@@ -45,17 +45,17 @@ def is_copy(x: Tensor | None, given: Tensor) -> bool:
 def operands(
     bound_call: BoundForward | AnyBackward, query: Tensor, key: Tensor, value: Tensor, v: Tensor
 ) -> tuple[Tensor, ...]:
-    """The tensors in the order that bound launches take them, values packed."""
+    """The tensors in the order of bound launches, with packed values."""
     return query, key, v, value if bound_call.operands.is_packed else value.contiguous()
 
 
 class RepeatedCall:
-    """All calls of one signature; it keeps no tensor of any.
+    """Runs all calls of one signature; it keeps no tensor of any.
 
     Args:
-        signature: what they agree in.
+        signature: what the calls agree in.
         given: query, key, value and v of one of them.
-        output: what it returned.
+        output: the output of that call.
     """
 
     def __init__(self, signature: CallSignature, given: TensorList, output: Tensor) -> None:
@@ -98,7 +98,7 @@ class RepeatedCall:
 
     def backward(self, grad: Tensor, given: TensorList, rows: TensorList) -> TensorList:
         """Gradients of query, key, value and v; `rows` is what `attend` returned."""
-        # As the whole way has it, which rounds the output outside of its own step.
+        # In fp32 as on the ordinary path, where rounding the output is a step of its own.
         grad = grad.to(FLOAT)
         watched = torch.is_grad_enabled() or needs_dispatcher((grad, *given, *rows))
         launches = None if watched or self.is_changed(given) else self.bound_backward()
@@ -109,7 +109,7 @@ class RepeatedCall:
         made = [torch.empty(x.shape, dtype=x.dtype, device=self.device) for x in given]
         with device_current(self.device):
             trusted = launches.run(operands(launches, *given), known, made)
-        # If not, once more in the other way: it wrote to its own memory alone.
+        # If the layout is not trusted, run again: `lanes.refused()` now selects the other backward.
         return made if trusted else self.backward(grad, given, rows)
 
     def is_changed(self, given: TensorList) -> bool:
@@ -117,7 +117,7 @@ class RepeatedCall:
         return [described(x) for x in given] != self.described
 
     def bound_backward(self) -> AnyBackward | None:
-        """The launches of the backward, but where sums in a fixed order are asked for that it has not."""
+        """The launches of the backward, or None where torch wants a fixed order of sums that they lack."""
         if torch.are_deterministic_algorithms_enabled() and not self.is_decode:
             return None
         by_lanes = not lanes.refused()
@@ -128,7 +128,7 @@ class RepeatedCall:
         return self.backwards[by_lanes]
 
     def by_operator(self, grad: Tensor, given: TensorList, rows: TensorList) -> TensorList:
-        """The gradients by the operator that all other calls have."""
+        """The gradients by the registered operator, as for any other call."""
         query, key, value, v = given
         args = bound.arguments(self.signature)
         args = args._replace(
@@ -151,7 +151,7 @@ class RepeatedStep(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, call: RepeatedCall, *given: Tensor) -> Tensor:
-        """Keep what the backward recomputes from."""
+        """The output; saves what the backward starts from."""
         rows = call.attend(*given)
         ctx.call = call
         ctx.save_for_backward(*given, *rows)
@@ -160,7 +160,7 @@ class RepeatedStep(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad):  # type: ignore[override] # fixed arity
-        """Recompute every tile."""
+        """Gradients of query, key, value and v; every tile is computed again."""
         if grad is None:
             return (None,) * 5
         saved = ctx.saved_tensors

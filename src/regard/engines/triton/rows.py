@@ -22,7 +22,7 @@ from regard.engines.triton.tiles import (
 
 @triton.jit
 def scores_kernel(form, pairs, sizes, scores, tile, CHUNK: tl.constexpr):
-    """Raw scores (Z, Q, L); one program for each tile."""
+    """Write the raw scores (Z, Q, L); one program for each tile."""
     down, across = tl.cdiv(sizes.queries, tile.BM), tl.cdiv(sizes.keys, tile.BN)
     z = tl.program_id(0) // (down * across)
     if is_other(z, form, sizes, None, tile):
@@ -33,6 +33,7 @@ def scores_kernel(form, pairs, sizes, scores, tile, CHUNK: tl.constexpr):
     rows, columns = row_index(first_row, tile), column_index(first_column, tile)
     here, there = rows < sizes.queries, columns < sizes.keys
     head = z.to(tl.int64)
+    # Added here and not by `final_logits`: raw scores have neither rate nor cap nor bias.
     if pairs.alpha is not None:
         score += tl.load(pairs.alpha + head * sizes.queries + rows, mask=here, other=0.0)
     if pairs.beta is not None:
@@ -46,7 +47,10 @@ def scores_kernel(form, pairs, sizes, scores, tile, CHUNK: tl.constexpr):
 
 @triton.jit
 def best_kernel(form, pairs, sizes, best, tile, CHUNK: tl.constexpr):
-    """The visible key with the largest logit, the lowest index among equals: -1 none, -2 NaN."""
+    """Write the index (Z, Q) of the visible key with the largest logit: -1 for none, -2 for NaN.
+
+    Among equals it is the lowest.
+    """
     blocks = tl.cdiv(sizes.queries, tile.BM)
     z, first_row = tl.program_id(0) // blocks, tl.program_id(0) % blocks * tile.BM
     if is_other(z, form, sizes, None, tile):
@@ -59,10 +63,12 @@ def best_kernel(form, pairs, sizes, best, tile, CHUNK: tl.constexpr):
         columns = column_index(first_column, tile)
         seen = seen_pairs(pairs, sizes, z, rows, columns)
         logits = tile_logits(form, pairs, sizes, z, first_row, first_column, seen, tile, CHUNK)[2]
+        # Counted apart: maxima pass over NaN.
         broken += row_sum(tl.where(logits != logits, 1.0, 0.0), tile)
         peak = row_max(logits, tile)
         # The lowest index is the largest of the negated ones.
         place = -row_max(tl.where(logits == peak, -columns, -(2**30)), tile)
+        # Strictly larger: among equals in several tiles the first stays.
         index = tl.where(peak > top, place, index)
         top = tl.maximum(top, peak)
     index = tl.where(broken > 0, -2, index)
@@ -71,7 +77,10 @@ def best_kernel(form, pairs, sizes, best, tile, CHUNK: tl.constexpr):
 
 @triton.jit
 def jacobian_kernel(form, pairs, sizes, sums, squares, cubes, tile, CHUNK: tl.constexpr):
-    """Sums of weights, squares and cubes over all but one largest logit, whose weight is 1; (Z, Q)."""
+    """Write sums (Z, Q) of weights, squares and cubes over all logits but one largest.
+
+    Weights are relative to that of the largest, which is 1; the host scales them, see `calls.jacobian`.
+    """
     blocks = tl.cdiv(sizes.queries, tile.BM)
     z, first_row = tl.program_id(0) // blocks, tl.program_id(0) % blocks * tile.BM
     if is_other(z, form, sizes, None, tile):

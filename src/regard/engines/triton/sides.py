@@ -1,6 +1,6 @@
-"""Kernels that lay operands out: a side of a pairwise form, hidden units first, lengths padded; spans.
+"""Kernels that lay operands out: a side of a pairwise form as (units, padded length), and ends of spans.
 
-One launch for each side, which reads it once.
+Each side takes one launch, which reads it once.
 
 Shape legend: E hidden units, UNITS the same made even where two share a reciprocal; `step` is the
 length padded to whole blocks.
@@ -19,17 +19,17 @@ def side_kernel(
     gated, exponentials, raw, loose, bound, least, BLOCK: tl.constexpr, E: tl.constexpr,
     UNITS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """One block of rows of one head of x, (length, E) to (UNITS, step) with zeros.
+    """Lay out one block of rows of one head of x, from (length, E) to (UNITS, step), padded with zeros.
 
-    `raw` gets x itself, `exponentials` exp(2x) and `gated` exp(2x) times the gate of each unit, each
-    if it is not None. `gate` and `base` are made from v by the first block of a head, and `weights`,
-    which is v itself in its dtype, by that of the first sequence. `loose` is set where |x| is beyond
-    `bound`, or NaN, or where |v| is beyond 1 / `least`.
+    Results that are not None are written: `raw` is x, `exponentials` exp(2x), `gated` exp(2x) times the
+    gate of each unit. The first block of a head computes `gate` and `base` from v; that of the first
+    sequence also writes `weights`, which is v in the dtype of the kernels. `loose` is set for a head where
+    |x| is beyond `bound` or NaN, or |v| beyond 1 / `least`.
     """
     blocks = step // BLOCK
     head, block = tl.program_id(0) // blocks, tl.program_id(0) % blocks
     b, k, g = head // (groups * heads), head // heads % groups, head % heads
-    # 64 bits: any of these may be the outermost dim of a large memory.
+    # 64 bits: any of these may be the outermost dim of a large tensor.
     start = b.to(tl.int64) * of_b + k.to(tl.int64) * of_k + g.to(tl.int64) * of_g
     rows = block * BLOCK + tl.arange(0, BLOCK)[:, None]
     for first in range(0, UNITS, WIDE):
@@ -51,6 +51,7 @@ def side_kernel(
             weight = tl.load(v + (head % (groups * heads)) * E + unit, mask=unit < E, other=0.0).to(
                 tl.float32
             )
+            # See `prepare.py`: |v| is held above `least`, so that the gate -1 / (2v) stays finite.
             held = tl.where(tl.abs(weight) < least, tl.where(weight < 0, -least, least), weight)
             opens = -0.5 / held
             grown = tl.exp(2.0 * turned.to(tl.float32)) * tl.trans(opens)
@@ -63,6 +64,7 @@ def side_kernel(
                     tl.atomic_max(loose + head, 1, sem="relaxed")
         if loose is not None:
             size = tl.abs(part.to(tl.float32))
+            # Compared as `<=`, so that NaN counts as beyond.
             beyond = tl.max(tl.max(tl.where(size <= bound, 0, 1), 1), 0)
             if beyond > 0:
                 tl.atomic_max(loose + head, 1, sem="relaxed")
@@ -73,7 +75,7 @@ def ends_kernel(
     start, stop, to_start, to_stop, start_b, start_k, start_g, start_row, stop_b, stop_k, stop_g,
     stop_row, groups, heads, queries, keys, count, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Ends of spans for each query of each head, in 32 bits: beyond the keys they are all the same."""
+    """Write the ends of spans for each query of each head in 32 bits, clamped just outside the keys."""
     n = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside, row, z = n < count, n % queries, n // queries
     b, k, g = (z // (groups * heads)).to(tl.int64), z // heads % groups, z % heads

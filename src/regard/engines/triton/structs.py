@@ -1,7 +1,7 @@
-"""What kernels are given, in groups: pointers and sizes as tuples, fixed choices as `KernelTile`.
+"""The arguments of kernels in groups: pointers and sizes as named tuples, fixed choices as `KernelTile`.
 
 Shape legend: Z = B K G heads of the whole call, one after the other; Q queries, L keys, E hidden
-units or features, dv value columns. A pointer that is None is compiled away with all that needs it.
+units or features, dv value columns. Code that needs a pointer which is None is compiled away.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import triton.language as tl
 
 
 class KernelSizes(NamedTuple):
-    """K and G, by which a head is found in operands that several heads share; lengths; dv."""
+    """K and G, which locate a head in operands that several heads share; the lengths; dv."""
 
     groups: int
     heads: int
@@ -25,9 +25,9 @@ class KernelForm(NamedTuple):
     """The two sides as `prepare.py` makes them, each with its strides of B, K and G.
 
     Pairwise: hidden unit h of row i is at `h * step + i * row`. Laid out as (E, length), row is 1 and
-    the length is padded to `step`; a "direct" form has its operands as they came. Inner: (length, E).
-    Where there are `loose` flags, the fast kernel computes the heads for which neither side is loose,
-    and the plain one the others.
+    the length is padded to `step`; a "direct" form reads the caller's operands with their own strides.
+    Inner: (length, E). Where there are `loose` flags, the fast kernel computes the heads for which
+    neither side is loose, and the plain one computes the others.
     """
 
     q: Any
@@ -53,7 +53,7 @@ class KernelForm(NamedTuple):
 
 
 class Laying(NamedTuple):
-    """One side (B, K, G, length, E) with its strides, and what it is laid out to: see `sides.py`."""
+    """Arguments of `side_kernel`: one side (B, K, G, length, E) with strides, and where to lay it out."""
 
     x: Any
     of_b: int
@@ -78,7 +78,7 @@ class Laying(NamedTuple):
 
 
 class PairTerms(NamedTuple):
-    """All that changes a logit or hides it. Rows are (Z, Q), columns (Z, L).
+    """Everything that changes or hides a logit. Terms of rows are (Z, Q), of columns (Z, L).
 
     `start` and `stop` are (Q,) where all heads share them: `span_z` is then 0, else Q.
     """
@@ -107,7 +107,7 @@ class PairTerms(NamedTuple):
 
 
 class Values(NamedTuple):
-    """The values (L, dv) of a head with strides of B, K and G; dropout and its seed."""
+    """The values, (L, dv) for each head, with strides of B, K and G; dropout and its seed."""
 
     value: Any
     value_b: int
@@ -118,14 +118,15 @@ class Values(NamedTuple):
 
 
 class KernelTile(NamedTuple):
-    """What is fixed when a kernel is compiled.
+    """The compile-time choices of a kernel.
 
-    A tile is BM queries by BN keys, computed by W warps. E counts hidden units or features as they
-    are laid out, REAL those there are; DV is dv made a power of two. FORM is "inner", "plain",
-    "direct" (plain, but not laid out) or "fast". WORK is the dtype of logits and sums, DOT that of
-    operands of matrix products. FIVE says whether tiles have 5 dims, see `tiles.py`. HIDES says
-    whether any pair within the lengths may be hidden, SPARSE whether whole tiles may be though the
-    spans do not say so. LANES says whether the backward sums as in `lanes.py`.
+    A tile is BM queries by BN keys, computed by W warps. E is the number of hidden units or features as
+    they are laid out, REAL their number without padding; DV is dv rounded up to a power of two. FORM is
+    "inner", "plain", "direct" (plain, but not laid out) or "fast". WORK is the dtype of logits and sums,
+    DOT that of operands of matrix products, PRECISION the `input_precision` of these. FIVE says whether
+    tiles have 5 dims, see `tiles.py`. HIDES says whether any pair within the lengths may be hidden,
+    SPARSE whether whole tiles within the spans may be. LANES says whether the backward sums as in
+    `lanes.py`, INTERPRET whether kernels run in the interpreter.
     """
 
     BM: tl.constexpr
@@ -147,11 +148,11 @@ class KernelTile(NamedTuple):
 
 
 class BackwardRows(NamedTuple):
-    """What the backward knows of each query: grad and output (Z, Q, dv), the rest (Z, Q).
+    """What the backward is given for each query: grad and output (Z, Q, dv), the rest (Z, Q).
 
-    `shift` is `grad_tail - <grad, output>`; the kernel for few queries is given `grad_tail` and `output`
-    instead, and computes it itself. Where `given` (Z, Q, L) is not None it is the gradient
-    of the raw scores itself, and nothing else of the rows is read.
+    `shift` is `grad_tail - <grad, output>`; the decode kernel gets `grad_tail` and `output` instead and
+    computes it. Where `given` (Z, Q, L) is not None, it is the gradient of the raw scores themselves, and
+    no other field is read.
     """
 
     given: Any = None
@@ -166,14 +167,15 @@ class BackwardRows(NamedTuple):
 
 
 class GradientPointers(NamedTuple):
-    """Where gradients are added to, all zero at first.
+    """The sums that the backward adds gradients to, all zero at first.
 
-    Pairwise: q (Z, units, q_step), k and v (Z, units, k_step), which is (Z, E, Q) and (Z, E, L), or
-    for `lanes.py` more: an even number of units, and lengths padded to whole tiles. Inner: q (Z, Q,
-    E), k (Z, L, E). value (Z, L, dv), rate and alpha (Z, Q), beta (Z, L), bias (5 dims, its
-    strides). All programs of a head add to q, rate and alpha; those of one block of keys add to
-    the others, but for the bias. With `unit` (Z, Q) a block of keys has one program; q, rate and alpha are then 64 bit integers that count units of
-    1 / unit, and NaN is noted in `broken_rows` (Z, Q).
+    Pairwise: q (Z, units, q_step), k and v (Z, units, k_step). That is (Z, E, Q) and (Z, E, L), or more
+    for `lanes.py`: an even number of units, and lengths padded to whole tiles. Inner: q (Z, Q, E), k (Z,
+    L, E). value (Z, L, dv), rate and alpha (Z, Q), beta (Z, L), bias (5 dims, its strides).
+
+    All programs of a head add to q, rate and alpha; those of one block of keys add to the others, except
+    the bias. With `unit` (Z, Q) a block of keys has one program. Then q, rate and alpha are 64 bit
+    integers that count units of 1 / unit, and `broken_rows` (Z, Q) marks rows with NaN.
     """
 
     q: Any
@@ -197,11 +199,11 @@ class GradientPointers(NamedTuple):
 
 
 class DecodePointers(NamedTuple):
-    """What the backward for few queries writes, none of it set before.
+    """The results of the decode backward; none has to be set before.
 
-    The bias (Z, Q, L) is whole, and so are k (Z, L, E) and value (Z, L, dv) where no heads share keys. Of
-    q (Z, parts, Q, E), v (parts, Z, E) and rate (Z, parts, Q) each of the `parts` blocks of keys of a
-    head writes its own. What is whole is in the dtype of its gradient, all else in working precision.
+    The bias (Z, Q, L) is complete, and so are k (Z, L, E) and value (Z, L, dv) where no heads share keys.
+    Of q (Z, parts, Q, E), v (parts, Z, E) and rate (Z, parts, Q) each of the `parts` blocks of keys of a
+    head writes its own copy. Complete gradients are in their final dtype, copies in working precision.
     """
 
     q: Any

@@ -1,14 +1,14 @@
-"""One tile of pairs: which are seen, their scores and logits. What every kernel here is made of.
+"""One tile of pairs: which pairs are seen, their scores and logits. Every kernel here is built from these.
 
-A tile is BM queries by BN keys. Where the loop over hidden units is the work, in the forward of
-pairwise scores, it is kept as 5 dims
+A tile is BM queries by BN keys. In the forward of pairwise scores, where the loop over hidden units takes
+the time, it has 5 dims
 
     (BM / 8, BN / (4 W), W, 8, 4)   row = 8 i + lane,   column = (4 W) j + 4 warp + lane
 
-because Triton gives the last two dims to the 32 lanes of a warp, the one before to the W warps, and
+because Triton assigns the last two dims to the 32 lanes of a warp, the one before to the W warps, and
 the first two to registers. Each thread then holds a block of rows by columns and loads one number
-for each of its rows and columns. With 2 dims it would hold one column and nearly all rows, and the
-loop would wait for loads: 2.8e12 against 4.4e12 tanh/s of the kernel alone on one NVIDIA H200.
+for each of its rows and columns. With 2 dims it would hold one column and nearly all rows, and the loop
+would wait for loads: 2.8e12 instead of 4.4e12 tanh/s of the kernel alone on one NVIDIA H200.
 
 Row tensors have the shape of `row_index`, column tensors that of `column_index`, and broadcast.
 """
@@ -19,21 +19,21 @@ import triton.language as tl
 
 import triton
 
-# Hidden units of the plain form that are summed on their own.
+# Hidden units of the plain form in one partial sum, see `plain_scores`.
 SUMMED_APART = tl.constexpr(32)
-# Features of one product in fp32, which holds its operands in registers, whole: with more there are too few.
+# Features of one product in fp32. It holds whole operands in registers, of which more features need too many.
 PART_FEATURES = tl.constexpr(16)
 
 
 @triton.constexpr_function
 def by_fma(dtype, precision):
-    """Whether matrix products are in fp32, which tensor cores do not have; known when compiled."""
+    """Whether matrix products are in fp32, which tensor cores do not support; known at compile time."""
     return dtype == tl.float32 and precision == "ieee"
 
 
 @triton.jit
 def row_index(first, tile):
-    """Queries of the tile, shaped as rows."""
+    """The indices of the queries of the tile, shaped as rows."""
     if tile.FIVE:
         register = tl.arange(0, tile.BM // 8)[:, None, None, None, None]
         return first + register * 8 + tl.arange(0, 8)[None, None, None, :, None]
@@ -43,7 +43,7 @@ def row_index(first, tile):
 
 @triton.jit
 def column_index(first, tile):
-    """Keys of the tile, shaped as columns."""
+    """The indices of the keys of the tile, shaped as columns."""
     if tile.FIVE:
         register = tl.arange(0, tile.BN // (4 * tile.W))[None, :, None, None, None]
         warp = tl.arange(0, tile.W)[None, None, :, None, None]
@@ -55,7 +55,7 @@ def column_index(first, tile):
 
 @triton.jit
 def flat(x, tile):
-    """A tile as (BM, BN), for matrix products."""
+    """The tile x as (BM, BN), for matrix products."""
     if tile.FIVE:
         return tl.reshape(tl.permute(x, (0, 3, 1, 2, 4)), [tile.BM, tile.BN])
     else:
@@ -70,8 +70,9 @@ def row_vector(x, tile):
 
 @triton.jit
 def row_max(x, tile):
-    """Largest entry of each row; registers first, then lanes, then warps."""
+    """The largest entry of each row."""
     if tile.FIVE:
+        # Registers first, then lanes, then warps: the cheapest reduction takes most of the numbers.
         x = tl.max(x, 1, keep_dims=True)
         return tl.max(tl.max(x, 4, keep_dims=True), 2, keep_dims=True)
     else:
@@ -80,7 +81,7 @@ def row_max(x, tile):
 
 @triton.jit
 def row_sum(x, tile):
-    """Sum of each row."""
+    """The sum of each row."""
     if tile.FIVE:
         x = tl.sum(x, 1, keep_dims=True)
         return tl.sum(tl.sum(x, 4, keep_dims=True), 2, keep_dims=True)
@@ -96,7 +97,7 @@ def some(x, tile):
 
 @triton.jit
 def at_head(z, sizes, of_b, of_k, of_g):
-    """Where head z starts in an operand with these strides; 64 bits, since operands may be large."""
+    """The offset of head z in an operand with these strides; 64 bits, since operands may be large."""
     z = z.to(tl.int64)
     b = z // (sizes.groups * sizes.heads)
     return b * of_b + (z // sizes.heads) % sizes.groups * of_k + z % sizes.heads * of_g
@@ -104,15 +105,15 @@ def at_head(z, sizes, of_b, of_k, of_g):
 
 @triton.jit
 def is_other(z, form, sizes, skip, tile):
-    """Whether head z is not this launch's to compute.
+    """Whether this launch leaves out head z.
 
-    Loose heads are not for the fast kernel, but for the plain one that follows it: in one kernel
-    the two loops would take each other's registers. The flag `skip` leaves out all heads.
+    The fast kernel leaves loose heads to the plain kernel that follows it, which leaves out all others:
+    with both loops in one kernel each would cost the other registers. The flag `skip` leaves out all heads.
     """
     other = False
     if form.loose_q is not None:
         q = at_head(z, sizes, form.q_b, form.q_k, form.q_g) // (tile.E * form.q_step)
-        # Without keys the step is 0, and so is what it divides.
+        # Without keys the step and the offset are 0: divide by 1 instead.
         k = at_head(z, sizes, form.k_b, form.k_k, form.k_g) // (tile.E * tl.maximum(form.k_step, 1))
         loose = tl.load(form.loose_q + q) + tl.load(form.loose_k + k) > 0
         other = loose == (tile.FORM == "fast")
@@ -123,7 +124,7 @@ def is_other(z, form, sizes, skip, tile):
 
 @triton.jit
 def reciprocal(x, tile):
-    """1 / x by the special-function unit alone, good to one unit in the last place."""
+    """1 / x by the special-function unit alone, with an error of one unit in the last place."""
     if tile.INTERPRET:
         return 1.0 / x
     else:
@@ -134,16 +135,20 @@ def reciprocal(x, tile):
 
 @triton.jit
 def tanh(x):
-    """Never NaN for a number: the exponential grows to inf, or vanishes. Errs by 2e-7 at most."""
+    """The tanh of x, with an absolute error of at most 2e-7.
+
+    It is never NaN for a number: where the exponential overflows or vanishes, the limit is exact.
+    """
     return 1.0 - 2.0 / (tl.exp(2.0 * x) + 1.0)
 
 
 @triton.jit
 def close_tanh(x):
-    """The same, erring by 2e-7 of itself: for what is multiplied by a large number."""
+    """The tanh of x, with a relative error of 2e-7: for results that are multiplied by a large number."""
     if x.dtype == tl.float64:
         return tanh(x)
     else:
+        # Near 0 the formula of `tanh` cancels; a Taylor series takes its place.
         y = x * x
         near = x + x * y * (-1 / 3 + y * (2 / 15 + y * (-17 / 315 + y * (62 / 2835))))
         return tl.where(tl.abs(x) < 0.25, near, tanh(x))
@@ -151,9 +156,10 @@ def close_tanh(x):
 
 @triton.jit
 def short_tanh(x):
-    """`tanh` of fp32 in five instructions: 2 log2(e) x, its power of 2, + 1, 1 / x, 1 - 2x.
+    """`tanh` of fp32 in five instructions, with an error of at most 3e-7.
 
-    Errs by 3e-7 at most. A division alone would take more, for ranges that this one does not have.
+    They are 2 log2(e) x, 2^x, x + 1, 1 / x and 1 - 2x. A full division alone would take more, for ranges
+    that do not occur here.
     """
     return tl.inline_asm_elementwise(
         "mul.f32 $0, $1, 0f4038AA3B; ex2.approx.ftz.f32 $0, $0; add.f32 $0, $0, 0f3F800000; "
@@ -195,7 +201,7 @@ def fast_pair(q, k, gate, h, rows, columns, form, tile):
 
 @triton.jit
 def two_units(q, k, h, form, tile):
-    """Hidden units h and h + 1 of both sides; of the last ones where there are no more."""
+    """Hidden units h and h + 1 of both sides, or the last two where h is beyond them."""
     h = tl.minimum(h, tile.E - 2)
     q, k = q + h * form.q_step, k + h * form.k_step
     return tl.load(q), tl.load(q + form.q_step), tl.load(k), tl.load(k + form.k_step)
@@ -203,7 +209,7 @@ def two_units(q, k, h, form, tile):
 
 @triton.jit
 def fast_scores_ahead(q, k, gate, form, total, tile):
-    """`fast_scores` with loads a turn ahead, of one number by each lane: they cost no registers."""
+    """`fast_scores` with loads one iteration ahead: of one number by each lane, which costs few registers."""
     q0, q1, k0, k1 = two_units(q, k, 0, form, tile)
     g0, g1 = tl.load(gate), tl.load(gate + 1)
     for h in tl.range(0, tile.E, 2, loop_unroll_factor=2):
@@ -217,14 +223,14 @@ def fast_scores_ahead(q, k, gate, form, total, tile):
 
 @triton.jit
 def fast_scores(q, k, gate, rows, columns, form, total, tile):
-    """`sum_h 1 / (gate_h + q_h k_h)`, two hidden units for each reciprocal; see `prepare.py`."""
+    """`sum_h 1 / (gate_h + q_h k_h)`, with one reciprocal for two hidden units; see `prepare.py`."""
     if tile.FIVE:
         for h in tl.range(0, tile.E, 2, loop_unroll_factor=2):
             total += fast_pair(q, k, gate, h, rows, columns, form, tile)
     elif tile.LANES:
         total = fast_scores_ahead(q + rows, k + columns, gate, form, total, tile)
     else:
-        # Here loads go through shared memory: asked for by name, they come two turns ahead.
+        # Loads go through shared memory here: `num_stages` makes them two iterations ahead.
         for h in tl.range(0, tile.E // 4 * 4, 4, num_stages=3):
             total += fast_pair(q, k, gate, h, rows, columns, form, tile)
             total += fast_pair(q, k, gate, h + 2, rows, columns, form, tile)
@@ -235,12 +241,12 @@ def fast_scores(q, k, gate, rows, columns, form, total, tile):
 
 @triton.jit
 def unit_of(h, step, index, tile):
-    """Where hidden unit h begins.
+    """The offset of hidden unit h.
 
-    In 64 bits, as the index, where operands are read as they came: units may then be the outermost dim
-    of a large memory. By way of the index, since h itself is a number of Python's in the interpreter.
+    In 64 bits for a "direct" form, where units may be the outermost dim of a large tensor.
     """
     if tile.FORM == "direct":
+        # By way of the 64 bit index: in the interpreter h is a Python number, which has no `to`.
         return (index * 0 + h) * step
     else:
         return h * step
@@ -248,10 +254,10 @@ def unit_of(h, step, index, tile):
 
 @triton.jit
 def plain_scores(q, k, v, rows, columns, form, total, tile):
-    """`sum_h v_h f(a_h + b_h)` as it is written.
+    """`sum_h v_h f(a_h + b_h)`, term by term.
 
-    In parts, each summed on its own: hundreds of terms in one row would lose digits that plain
-    PyTorch, which sums in a tree, keeps.
+    In partial sums: one long sum of hundreds of terms would lose digits that plain PyTorch, which sums
+    in a tree, keeps.
     """
     for first in range(0, tile.REAL, SUMMED_APART):
         part = tl.zeros_like(total)
@@ -274,8 +280,8 @@ def features(x, index, length, first, tile, CHUNK: tl.constexpr):
 
 @triton.jit
 def inner_scores(q, k, first_row, first_column, form, sizes, tile, CHUNK: tl.constexpr):
-    """`scale <phi, psi>` over chunks of features."""
-    # The smaller tiles of the backward leave registers enough.
+    """`scale <phi, psi>`, some features at a time."""
+    # The smaller tiles of the backward leave enough registers for whole chunks.
     PARTS: tl.constexpr = by_fma(tile.DOT, tile.PRECISION) and tile.BN > 32
     WIDE: tl.constexpr = PART_FEATURES if PARTS else CHUNK
     total = tl.zeros([tile.BM, tile.BN], tile.WORK)
@@ -301,13 +307,14 @@ def pairwise_scores(form, sizes, z, of_q, of_k, first_row, first_column, tile):
     if tile.FORM != "fast":
         v = form.v + z % (sizes.groups * sizes.heads) * tile.REAL
         if tile.FORM == "direct":
-            # There is no padding to read.
+            # The caller's tensors have no padding: clamp to the last row and key.
             rows = tl.minimum(rows, sizes.queries - 1).to(tl.int64)
             columns = tl.minimum(columns, sizes.keys - 1).to(tl.int64)
         total = plain_scores(q, k, v, rows, columns, form, total, tile)
     else:
         gate = form.gate + of_q // form.q_step
         total = fast_scores(q, k, gate, rows, columns, form, total, tile)
+        # The base is the sum of v over hidden units, the first term of the formula in `prepare.py`.
         total += tl.load(form.base + of_q // (tile.E * form.q_step))
     return total
 
@@ -345,6 +352,7 @@ def seen_pairs(pairs, sizes, z, rows, columns):
     if pairs.stop is not None:
         seen = seen & (columns < tl.load(pairs.stop + span, mask=here, other=0))
     if pairs.query_segment is not None:
+        # A negative segment is padding. Queries and keys out of range get different ones.
         own = tl.load(pairs.query_segment + row, mask=here, other=-1)
         column = z.to(tl.int64) * sizes.keys + columns
         seen = seen & (own >= 0)
@@ -361,7 +369,7 @@ def seen_pairs(pairs, sizes, z, rows, columns):
 
 @triton.jit
 def tempered(score, pairs, sizes, z, rows, columns):
-    """The whole raw score, and the logits before cap and bias."""
+    """The raw score with alpha and beta, and the logits before cap and bias."""
     row = z.to(tl.int64) * sizes.queries + rows
     here = rows < sizes.queries
     if pairs.alpha is not None:
@@ -377,7 +385,7 @@ def tempered(score, pairs, sizes, z, rows, columns):
 
 @triton.jit
 def capped_logits(logits, pairs):
-    """softcap(logits)."""
+    """The logits after the soft cap."""
     if pairs.softcap is not None:
         return pairs.softcap * close_tanh(logits / pairs.softcap)
     else:
@@ -405,7 +413,7 @@ def final_logits(score, pairs, sizes, z, rows, columns, seen):
 
 @triton.jit
 def through_cap(ds, capped, seen, pairs):
-    """The gradient of the logits before the cap."""
+    """The gradient of the logits before the soft cap, from that after it."""
     if pairs.softcap is not None:
         share = capped / pairs.softcap
         return tl.where(seen, ds * (1.0 - share * share), 0.0)
@@ -420,6 +428,7 @@ def key_range(pairs, sizes, z, first_row, tile):
     row, here = z.to(tl.int64) * pairs.span_z + rows, rows < sizes.queries
     first, last = 0, sizes.keys
     if pairs.start is not None:
+        # From the start of a tile, so that every query cuts its keys into the same tiles.
         first = tl.maximum(tl.min(tl.load(pairs.start + row, mask=here, other=2**31 - 1), 0), 0)
         first = first // tile.BN * tile.BN
     if pairs.stop is not None:
@@ -429,15 +438,16 @@ def key_range(pairs, sizes, z, first_row, tile):
 
 @triton.jit
 def off_the_maximum(logits, powers, top, shrink, tile):
-    """What a tile adds to the sum of powers of weights over all but one largest logit.
+    """What a tile adds to the sum of powers of weights over all logits but one largest.
 
-    Summed apart from the 1 of the largest, so that a saturated row keeps its few digits: either
-    the tile's largest is now the one left out and the one before joins, or it stays. `powers` are
-    powers of the weights, `shrink` the same power of what the largest before weighs now.
+    The largest contributes exactly 1 and is left out, so that a saturated row keeps the digits of the
+    others. If the tile has a new largest logit, that is left out and the former one joins the sum. If
+    not, the whole tile is added. `powers` are powers of the weights, `shrink` the same power of the weight
+    that the former largest logit has now.
     """
     peak = row_max(logits, tile)
     reaches = logits == peak
-    # Where the tile leads, its peak is the new maximum and weighs 1.
+    # If the tile has the new maximum, each logit equal to it has weight 1, and one of them is left out.
     others = row_sum(tl.where(reaches, 0.0, powers), tile)
     others += row_sum(tl.where(reaches, 1.0, 0.0), tile) - 1.0
     others += tl.where(top == -float("inf"), 0.0, shrink)
@@ -446,9 +456,9 @@ def off_the_maximum(logits, powers, top, shrink, tile):
 
 @triton.jit
 def kept(values, sizes, z, first_row, first_column, tile):
-    """Dropout of a tile: 0 or 1 / (1 - p), from the seed and the place of each pair alone.
+    """The dropout factors of a tile, 0 or 1 / (1 - p), from the seed and the position of each pair alone.
 
-    The counter of the generator has 32 bits: rows beyond 4096 take another seed.
+    The counter of the generator has 32 bits, so each block of 4096 rows has a seed of its own.
     """
     rows, columns = row_index(first_row % 4096, tile), column_index(first_column, tile)
     seed = tl.load(values.seed) + z.to(tl.int64) * 7919 + first_row // 4096 * 104729
@@ -458,10 +468,10 @@ def kept(values, sizes, z, first_row, first_column, tile):
 
 @triton.jit
 def selecting_dot(weights, x, seen, total, tile):
-    """`total + weights @ x` where x is not read at pairs that are not seen, whatever it holds.
+    """`total + weights @ x` that does not read x at hidden pairs, whatever it holds.
 
-    0 * NaN is NaN: where a tile of x holds NaN or inf and some pairs are hidden, the product is
-    taken without them, and with them only for results that see one.
+    0 * NaN is NaN. Where a tile of x holds NaN or inf and some pairs are hidden, the product is computed
+    without these numbers, and with them only for results that see one.
     """
     if tile.HIDES and by_fma(tile.DOT, tile.PRECISION):
         total = careful_product(weights, x, seen, total, tile)
@@ -492,8 +502,8 @@ def careful_dot(weights, x, seen, total, tile):
 def careful_product(weights, x, seen, total, tile):
     """`careful_dot` in fp32, where a second product would take more registers than there are.
 
-    All that matters of a result that sees NaN or inf is which of them it is, for which signs suffice:
-    tensor cores find it.
+    For a result that sees NaN or inf only which of them it becomes matters. The signs of the weights
+    decide that, in a product of fp16 by tensor cores.
     """
     bad = (x != x) | (tl.abs(x) == float("inf"))
     good = tl.where(bad, 0.0, x)

@@ -17,9 +17,9 @@ from regard.scores import Score, make_score
 Maker = Callable[[Layer], Score | None]
 
 OURS = (IMPLEMENTATION, LIKE_EAGER)
-# Where a model keeps the implementations it had before, for `restore`.
+# Attribute of a model that holds the implementations it had before, for `restore`.
 BEFORE = "_regard_before"
-# Where the config says which layer has which score.
+# Entry of the config that describes the score of each layer.
 DESCRIPTIONS = "regard_scores"
 
 
@@ -28,36 +28,36 @@ def use_score(
     score: Score | str | Maker,
     layers: str | int | Iterable[str | int] | None = None,
 ) -> PreTrainedModel:
-    """Let attention layers of a transformers model score with `score`.
+    """Replace the score of attention layers of a transformers model.
 
     Each chosen layer gets a score of its own as the submodule `regard_score`: it trains, moves,
     casts and saves with the model. The model's projections, rotary positions, cache and masks stay;
     the score sees each head's queries (batch, heads, Q, head_dim) and keys (batch, key_heads, L,
-    head_dim). Make the optimizer after this call, so that it has the new parameters.
+    head_dim). Create the optimizer after this call, so that it has the new parameters.
 
     Args:
         model: any model whose layers call transformers' attention interface.
         score: a name ("additive", "cosine", ...), built for each layer's sizes; a `Score`, copied
             into each layer; or a function from a `Layer` to its `Score`, which is kept and not
             copied, or to None for the model's own scaled dot.
-        layers: which layers: places (0, -1), names or patterns ("decoder.*"), or several; None for
-            all. The others keep what they have.
+        layers: which layers: indices (0, -1), names or patterns ("decoder.*"), or several; None for
+            all. The others keep their score.
 
-    The model's `scaling` is used by scaled dot alone, where it stands in place of 1 / sqrt(d); other
-    scores set their own size. Soft cap, sinks, position bias and dropout of the model apply to every
-    score.
+    The model's `scaling` is used only by scaled dot, in place of 1 / sqrt(d); other scores have a
+    scale of their own. Soft cap, sinks, position bias and dropout of the model apply to every score.
 
-    The model gets a config of its own, a copy, which names the scores: others that were built from
-    the same config stay as they are. Give the whole model and choose by `layers`: where a part alone
-    is given, the config that the whole saves does not name its scores.
+    The model gets a copy of its config, which names the scores, so that other models built from the
+    same config do not change. Pass the whole model and choose by `layers`: if only a part is passed,
+    the config that the whole model saves does not name its scores.
 
     Returns:
-        The model itself, changed, as transformers' own calls do. (`regard.nn.replace_attention`
-        returns the names of what it replaced; here `attention_layers` lists them.)
+        The model itself, changed in place, as transformers' own functions do.
+        (`regard.nn.replace_attention` returns the names of what it replaced; here
+        `attention_layers` lists them.)
     """
     found = attention_layers(model)
     make = as_maker(score)
-    # All are made before any is put in place: an error leaves the model as it was.
+    # All are built before any is put in place, so that an error leaves the model unchanged.
     made = {layer.name: check_made_score(make(layer), layer) for layer in select(found, layers)}
     if len(own := [x for x in made.values() if x is not None]) > len({id(x) for x in own}):
         raise ValueError(
@@ -65,18 +65,18 @@ def use_score(
             "make a new one for each layer"
         )
     scored = any(hasattr(layer.module, SCORE) for layer in found)
-    if not (scored and hasattr(model.config, DESCRIPTIONS)):  # else it has its own since before
+    if not (scored and hasattr(model.config, DESCRIPTIONS)):  # else an earlier call copied it
         _own_config(model)
     put_scores(model, found, made)
     return model
 
 
 def restore(model: PreTrainedModel) -> PreTrainedModel:
-    """Take the scores away and give the model back the implementation it had before `use_score`."""
+    """Remove the scores and restore the implementation that the model had before `use_score`."""
     layers, before = attention_layers(model), getattr(model, BEFORE, None)
     if before is None or not all(hasattr(layer.module, SCORE) for layer in layers):
         raise ValueError(
-            f"this {type(model).__name__} has no scores to take away: restore takes the model that "
+            f"this {type(model).__name__} has no scores to remove: restore takes the model that "
             "use_score or load_pretrained returned"
         )
     for layer in layers:
@@ -106,7 +106,7 @@ def as_maker(score: Score | str | Maker) -> Maker:
 
 
 def check_made_score(score: object, layer: Layer) -> Score | None:
-    """What a maker returned, if it is None or a score that fits the layer."""
+    """The score that a maker returned, or None, after checking that it fits the layer."""
     if score is None:
         return None
     if not isinstance(score, Score):
@@ -124,8 +124,8 @@ def check_made_score(score: object, layer: Layer) -> Score | None:
 
 
 def _own_config(model: PreTrainedModel) -> None:
-    """Give the model configs of its own: other models may have been built from the same object."""
-    copies: dict = {}  # one copy of each, so that what was one config stays one
+    """Replace the configs of the model by copies: other models may share the originals."""
+    copies: dict = {}  # the memo of deepcopy: a config held by several parts stays one object
     for part in model.modules():
         for name, held in list(vars(part).items()):
             if isinstance(held, PreTrainedConfig):
@@ -135,8 +135,8 @@ def _own_config(model: PreTrainedModel) -> None:
 def put_scores(
     model: PreTrainedModel, layers: list[Layer], scores: dict[str, Score | None]
 ) -> None:
-    """Put scores in their layers, switch the implementation, and write it all in the config."""
-    # Not only the first time: the implementation may have been changed by hand since.
+    """Put scores into their layers, switch the implementation, and record both in the config."""
+    # Checked at every call, because the user may have changed the implementation since the last one.
     wanted = _implementation_for(model, layers)
     ours = all(_implementation_of(layer) in (wanted, None) for layer in layers)
     if not ours or not hasattr(model, BEFORE):
@@ -150,15 +150,15 @@ def put_scores(
             descriptions[layer.name] = describe_score(score.train(layer.module.training))
         layer.module.register_module(SCORE, score)
     setattr(model.config, DESCRIPTIONS, descriptions)
-    # Saved with the config: a plain `from_pretrained` then asks for our implementation, which
-    # refuses to run without the scores, in place of a silent scaled dot.
+    # Saved with the config: a plain `from_pretrained` then requests our implementation, which refuses
+    # to run without scores. Otherwise it would silently compute scaled dot.
     model.config.attn_implementation = IMPLEMENTATION
 
 
 def _implementation_for(model: PreTrainedModel, layers: list[Layer]) -> str:
-    """Which of our two: are the model's masks and its layers' flags `is_causal` made for SDPA?
+    """`IMPLEMENTATION` if the model makes masks and `is_causal` flags for SDPA, else `LIKE_EAGER`.
 
-    Those made for flash attention are too, if every layer is causal (Gemma 2, gpt-oss).
+    What a model makes for flash attention also works if every layer is causal (Gemma 2, gpt-oss).
     """
     parts = [part for part in model.modules() if isinstance(part, PreTrainedModel)]
     if all(part._supports_sdpa for part in parts):
@@ -171,14 +171,14 @@ def _implementation_for(model: PreTrainedModel, layers: list[Layer]) -> str:
 def _switch_implementation(
     model: PreTrainedModel, layers: list[Layer], wanted: str
 ) -> dict[str, str | None]:
-    """Set the implementation, make sure that every layer heard of it, and return those before.
+    """Set the implementation, check that every layer follows it, and return the previous ones.
 
-    `_attn_implementation` is where layers look; `set_attn_implementation` writes it, and no public
-    call reads it.
+    Layers read `_attn_implementation`; `set_attn_implementation` writes it, and no public function
+    reads it.
     """
     configs = {name: getattr(model.config, name, None) for name in model.config.sub_configs}
     before = {
-        # A config taken from a model with scores names ours already: None is the model's default.
+        # The config of a model with scores names ours already: None stands for the model's default.
         name: None if config._attn_implementation in OURS else config._attn_implementation
         for name, config in {"": model.config, **configs}.items()
         if config is not None
@@ -195,5 +195,5 @@ def _switch_implementation(
 
 
 def _implementation_of(layer: Layer) -> str | None:
-    """What a layer will ask for; None for one without a config of its own, which follows the model."""
+    """The implementation that a layer uses; None for one without a config, which follows the model."""
     return getattr(getattr(layer.module, "config", None), "_attn_implementation", None)

@@ -17,20 +17,20 @@ from regard.attention import attend, attention
 from regard.mask import Mask
 from regard.scores import Score, named_score
 
-# Says whether a caller asked for weights; no public call tells it to an attention function.
+# Tells whether the caller asked for weights; transformers has no public function for that.
 try:
     from transformers.utils.output_capturing import _active_collector as COLLECTOR
 except ImportError:  # releases that pass `output_attentions` down to every layer
     COLLECTOR = None
 
 IMPLEMENTATION = "regard"
-# The same for models that know eager attention alone: see `eager_forward`.
+# The variant for models that only support eager attention: see `eager_forward`.
 LIKE_EAGER = "regard_like_eager"
 
 # The name under which an attention layer holds its score; None there is the model's own score.
 SCORE = "regard_score"
 
-# What models pass to kernels of their own, to be refused rather than left out.
+# Arguments that models pass to kernels of their own. Ignoring them would give wrong results.
 REFUSED = {
     "cache": "a paged cache (continuous batching)",
     "indices": "sparse attention over chosen keys",
@@ -61,14 +61,14 @@ def attention_forward(
         key: (B, K, L, D), from the cache where there is one.
         value: (B, K, L, value width).
         attention_mask: (B or 1, H or 1, Q or 1, L), boolean with True = attend, or floats to add.
-            None: the flag `is_causal` says all.
+            None: only `is_causal` decides.
         dropout: of the weights, in training only.
         scaling: what the model multiplies dot products by; used by scaled dot alone.
-        is_causal: whether None as a mask means causal; by default what the layer says.
+        is_causal: whether no mask means causal; by default the flag of the layer.
         position_bias: (B or 1, H, Q, L) added to the logits, as in T5.
         softcap: bounds the logits, as in Gemma 2.
         s_aux: (H,) logits of an outcome without value, as in gpt-oss.
-        kwargs: what else the model passes. A sliding window is in the mask already.
+        kwargs: other arguments of the model. A sliding window is part of the mask already.
 
     Returns:
         (B, Q, H, value width), and the weights before dropout (B, H, Q, L) where the model was
@@ -79,8 +79,8 @@ def attention_forward(
     mask, bias = _mask_and_bias(attention_mask, position_bias)
     if attention_mask is None and query.shape[-2] > 1:
         causal = _says_causal(module) if is_causal is None else is_causal
-        # From the first key: transformers leaves the mask out where the cache was empty, and a
-        # static cache has room for later keys at its end.
+        # Aligned at the first key: transformers leaves the mask out if the cache was empty, and a
+        # static cache has free room for later keys at its end.
         mask = Mask.causal("top_left") if causal else None
     options = {
         "mask": mask,
@@ -103,17 +103,17 @@ def eager_forward(
     """`attention_forward` where no mask means that nothing is hidden, as in eager attention.
 
     In models without SDPA no code reads the flag `is_causal` of a layer, and it may be wrong: the
-    decoder of Pegasus-X says False. Such models may also do sums with their masks, so that they are
-    given those of eager attention, floats that are never left out where something is hidden.
+    decoder of Pegasus-X has False. Such models may also compute with their masks, so they get those
+    of eager attention: floats, which are always given where something is hidden.
     """
     return attention_forward(module, *tensors, is_causal=False, **options)
 
 
 def _says_causal(module: nn.Module) -> bool:
-    """Whether a layer that is given no mask must not look ahead.
+    """Whether a layer without a mask is causal.
 
-    Transformers' own layers that do not say are of encoders or of cross attention (Mllama). Of a
-    layer from elsewhere both guesses could be silently wrong.
+    Layers of transformers without the attribute `is_causal` are encoders or cross attention (Mllama).
+    For a layer of another package either guess could be silently wrong, so it is refused.
     """
     causal = getattr(module, "is_causal", None)
     if causal is None and not type(module).__module__.startswith("transformers."):
@@ -125,7 +125,7 @@ def _says_causal(module: nn.Module) -> bool:
 
 
 def _layer_score(module: nn.Module) -> Score:
-    """The score of a layer; scaled dot where `use_score` left the layer out."""
+    """The score of a layer; scaled dot if `use_score` did not choose the layer."""
     if not hasattr(module, SCORE):
         raise RuntimeError(
             f"{type(module).__name__} runs with attn_implementation={IMPLEMENTATION!r} but has no "
@@ -136,14 +136,14 @@ def _layer_score(module: nn.Module) -> Score:
 
 
 def _own_temperature(score: Score, query: Tensor, scaling: float | Tensor | None) -> float | Tensor:
-    """What makes `<q, k> / sqrt(D)` the model's `scaling * <q, k>`; 1 for every other score.
+    """The temperature that turns `<q, k> / sqrt(D)` into the model's `scaling * <q, k>`; else 1.
 
     A wrapped scaled dot keeps the model's scaling too: `SoftCapped(ScaledDot(), 30.0)`.
     """
     if score.name != "scaled_dot" or scaling is None:
         return 1.0
     factor = scaling * query.shape[-1] ** 0.5
-    # The usual scaling, up to its rounding, is exactly what the score does by itself.
+    # The usual scaling differs from 1/sqrt(D) by rounding only: let the score apply its own.
     if isinstance(factor, float) and abs(factor - 1) < 1e-12:
         return 1.0
     return 1 / factor
@@ -154,8 +154,8 @@ def _mask_and_bias(
 ) -> tuple[Mask | None, Tensor | None]:
     """A mask and an additive bias from what the model passes.
 
-    In a float mask the dtype's lowest number stands for "hidden". It is taken at its word, so that
-    a row without any visible key gives 0 and not a mean of all values.
+    In a float mask the lowest number of the dtype means "hidden". It becomes part of the `Mask`, so
+    that a row without a visible key gives 0 and not the mean of all values.
     """
     if attention_mask is None:
         return None, position_bias
@@ -169,13 +169,13 @@ def _mask_and_bias(
 def _wants_weights(kwargs: dict) -> bool:
     """Whether the model was asked for `output_attentions`.
 
-    Some models keep the argument to themselves (GPT-2): then the recorder of their outputs knows.
+    Some models (GPT-2) do not pass the argument on; then the recorder of their outputs has it.
     """
     if kwargs.get("output_attentions"):
         return True
     if COLLECTOR is None:
         return False
-    # Compilers cannot read it, unless they also trace the call that began the recording.
+    # A compiler cannot read it, unless it also traces the call that started the recording.
     if torch.compiler.is_compiling() and not getattr(COLLECTOR, "compiling", False):
         return False
     recorded = COLLECTOR.get()
@@ -185,7 +185,7 @@ def _wants_weights(kwargs: dict) -> bool:
 def _refuse_unsupported(
     module: nn.Module, query: Tensor, attention_mask: Tensor | None, kwargs: dict
 ) -> None:
-    """Refuse what would change the result if it were left out."""
+    """Refuse arguments that would change the result if they were ignored."""
     where = type(module).__name__
     for name, meaning in REFUSED.items():
         if kwargs.get(name) is not None:
@@ -219,7 +219,7 @@ def _refuse_unsupported(
 
 
 def register() -> None:
-    """Register the function and, with it, the mask function: without one no mask is made at all."""
+    """Register the attention functions with mask functions; transformers makes no mask without one."""
     AttentionInterface.register(IMPLEMENTATION, attention_forward)
     AttentionMaskInterface.register(IMPLEMENTATION, sdpa_mask)
     AttentionInterface.register(LIKE_EAGER, eager_forward)

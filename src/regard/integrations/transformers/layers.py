@@ -1,4 +1,4 @@
-"""The attention layers of a model: which they are, and how wide."""
+"""`attention_layers`: the attention layers of a transformers model, with their sizes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from regard.describe import describe
 
-# What the models of transformers call these sizes, on the layer or in its config.
+# Names of these sizes in the models of transformers, on the layer or in its config.
 HEADS = ("num_heads", "num_attention_heads", "n_heads", "heads", "n_head")
 WIDTHS = ("qk_head_dim", "head_dim", "attention_head_size", "key_value_proj_dim", "head_size")
 WHOLE_WIDTHS = ("embed_dim", "hidden_size", "dim", "d_model")
@@ -21,11 +21,11 @@ REGISTRY = "ALL_ATTENTION_FUNCTIONS"
 
 @dataclass(frozen=True)
 class Layer:
-    """One attention layer of a model: what a function that makes its score is given.
+    """One attention layer of a model, the argument of a function that makes its score.
 
     Attributes:
         name: its dotted name in the model.
-        index: its place among all attention layers.
+        index: its index among all attention layers.
         module: the layer itself.
     """
 
@@ -54,7 +54,7 @@ class Layer:
 
     @property
     def tells_sizes(self) -> bool:
-        """Whether heads and width can be told from the layer or its config."""
+        """Whether the layer or its config has the number of heads and their width."""
         try:
             return self.heads > 0 and self.head_dim > 0
         except ValueError:
@@ -87,13 +87,16 @@ def attention_layers(model: PreTrainedModel) -> list[Layer]:
     if not found:
         raise ValueError(
             f"{type(model).__name__} has no layer that calls transformers' attention interface, so "
-            "that its attention cannot be replaced from outside"
+            "its attention cannot be replaced from outside"
         )
     return [Layer(name, index, module) for index, (name, module) in enumerate(found)]
 
 
 def _calls_interface(layer_class: type[nn.Module]) -> bool:
-    """Whether a method of the class reads the registry of attention functions."""
+    """Whether a method of the class reads the registry of attention functions.
+
+    By the names in its code: layers have no common base class or flag.
+    """
     if issubclass(layer_class, PreTrainedModel):  # whole models read it to check a name
         return False
     for owner in layer_class.__mro__:
@@ -105,7 +108,7 @@ def _calls_interface(layer_class: type[nn.Module]) -> bool:
 
 
 def select(layers: list[Layer], chosen: str | int | Iterable[str | int] | None) -> list[Layer]:
-    """The layers that `chosen` names: places, or patterns such as "decoder.*"; None for all."""
+    """The layers that `chosen` names: indices, or patterns such as "decoder.*"; None for all."""
     if chosen is None:
         return layers
     if isinstance(chosen, (str, int)) or not isinstance(chosen, Iterable):
@@ -117,7 +120,7 @@ def select(layers: list[Layer], chosen: str | int | Iterable[str | int] | None) 
         elif isinstance(one, int) and not isinstance(one, bool):
             matched = {one % len(layers)} if -len(layers) <= one < len(layers) else set()
         else:
-            raise TypeError(f"layers takes names, patterns and places, got {describe(one)}")
+            raise TypeError(f"layers must be names, patterns or indices, got {describe(one)}")
         if not matched:
             names = ", ".join(layer.name for layer in layers)
             raise ValueError(

@@ -1,4 +1,4 @@
-"""Open a saved model with its scores."""
+"""`load_pretrained`: load a saved model together with its scores."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ def load_pretrained(
     score: Score | str | Maker | None = None,
     **kwargs,
 ) -> PreTrainedModel:
-    """Open a model that was saved with scores: `from_pretrained`, scores and all.
+    """A model that was saved with scores: `from_pretrained` that also restores the scores.
 
-    Weights are read from safetensors alone; nothing is unpickled.
+    Weights are read from safetensors only; nothing is unpickled.
 
     Args:
         path: the folder that `save_pretrained` wrote, or a name on the hub, "owner/name".
         model_class: the model's class; by default the one that was saved.
-        score: as for `use_score`; needed only for scores that are not this library's. It must be
-            what the folder holds, and is refused by name otherwise.
+        score: as for `use_score`; needed only for scores of your own. It must be the score that was
+            saved; another one is refused by name.
         kwargs: for `from_pretrained`: dtype, device_map, revision and so on.
     """
     for name in OURS:
         if name in kwargs:
-            raise TypeError(f"load_pretrained sets {name}= by itself; take it out of the call")
+            raise TypeError(f"load_pretrained sets {name}= itself; remove it from the call")
     if not kwargs.setdefault("use_safetensors", True):
         raise ValueError(
             "load_pretrained reads safetensors only; leave use_safetensors out of the call"
@@ -74,8 +74,9 @@ def load_pretrained(
         layers = attention_layers(self)
         put_scores(self, layers, _saved_scores(layers, saved, make, self.base_model_prefix))
 
-    # `from_pretrained` builds the model itself, so the scores go in while it does. The class is
-    # the same to the eye (some registries of transformers go by its name) and is put back after.
+    # `from_pretrained` builds the model and loads the weights in one call, so the scores have to be
+    # added by its constructor. The subclass has the same name, because some registries of transformers
+    # go by it; the model gets its own class back afterwards.
     same = {"__module__": model_class.__module__, "__qualname__": model_class.__qualname__}
     builder: Any = type(model_class.__name__, (model_class,), {**same, "__init__": build})
     model, info = builder.from_pretrained(path, config=config, output_loading_info=True, **kwargs)
@@ -91,7 +92,7 @@ def load_pretrained(
 
 
 def _check_path(path: str | PathLike, subfolder: str) -> None:
-    """Refuse a path that holds no model before the hub is asked for it, again and again."""
+    """Refuse a path that holds no model, before transformers asks the hub for it several times."""
     place = Path(path)
     if place.is_file():  # transformers would read it as weights, and unpickle it
         raise ValueError(f"path {str(path)!r} is a file; give the folder that holds it")
@@ -145,7 +146,7 @@ def _saved_scores(
     """The score of each layer that has a description; refuses others than were saved."""
     left, scores = dict(saved), {}
     for layer in layers:
-        # A bare model may be opened from the file of a model with a head, and the other way round.
+        # A bare model may be loaded from the file of a model with a head, and the reverse.
         names = (layer.name, f"{prefix}.{layer.name}", layer.name.removeprefix(f"{prefix}."))
         name = next((name for name in names if name in left), None)
         if name is None:
@@ -161,7 +162,8 @@ def _saved_scores(
                 f"layer {name!r} was saved with score {description.get('name')!r}, {description}, "
                 f"but score= gives {given and given['name']!r}, {given}"
             )
-    # A part of the saved model, such as its encoder, leaves some of them out.
+    # A part of the saved model, such as its encoder, has only some of the layers: an error only if it
+    # has none of them.
     if saved and not scores:
         raise ValueError(
             f"the config has scores for layers that this model lacks: {', '.join(sorted(left))}"

@@ -1,7 +1,7 @@
-"""A score as plain JSON, and back: what a saved model's config says about its layers.
+"""Describe a score as plain JSON for a saved model's config, and rebuild it.
 
-Only the scores and stabilisers of this library are rebuilt. Nothing is imported by a name that a
-file gives, so that opening a folder runs none of its code.
+Only the scores and stabilisers of this library are rebuilt. No name from a file is imported, so
+opening a folder runs no code from it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from regard.scores import Projected, Score
 from regard.scores.exports import SCORES
 from regard.stabilize import ClippedKeys, Normalized, SoftCapped, Tempered, UnitKeys
 
-# What a file may name; nothing else is ever built.
+# The classes that a file may name; nothing else is built.
 KNOWN: tuple[type[Score], ...] = (
     *SCORES,
     Projected,
@@ -25,7 +25,7 @@ BY_NAME = {score_class.__name__: score_class for score_class in KNOWN}
 
 
 def describe_score(score: Score) -> dict:
-    """What builds the score again, as JSON; of a score that is not ours, its class and name."""
+    """The class and arguments of a score as JSON; for a score of a user's own, class and name only."""
     description: dict = {"type": type(score).__name__, "name": score.name}
     if type(score) not in KNOWN:
         return {**description, "foreign": True}
@@ -38,7 +38,7 @@ def describe_score(score: Score) -> dict:
 
 
 def rebuild_score(description: object) -> Score:
-    """A fresh score from its description; whatever is wrong with it is a ValueError."""
+    """A new score from its description; anything wrong with it raises ValueError."""
     if not isinstance(description, dict):
         raise ValueError(f"the config describes a score as {describe(description)}: not a table")
     kind, name = description.get("type"), description.get("name")

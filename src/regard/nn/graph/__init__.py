@@ -1,6 +1,7 @@
 """Attention over the edges of a graph.
 
-Here belong edges as masks and edge features. The scores GAT and GATv2 are in `regard.scores`.
+This folder covers softmax and sums over edges, edge features and self-loops. The scores GAT and GATv2
+are in `regard.scores`.
 """
 
 from regard.nn.graph.layer import GraphAttended, GraphAttention

@@ -1,4 +1,4 @@
-"""Every wrong argument of `GraphAttention` is met here, with one error."""
+"""Checks of the arguments of `GraphAttention`, one error each."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def check_fill(fill: str | float | Tensor, edge_dim: int | None) -> None:
 def node_pair(
     x: Tensor | tuple[Tensor, Tensor], dims: tuple[int, int], weight: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The features of source and target nodes, or an error; one tensor serves as both."""
+    """The features of source and target nodes, checked; a single tensor is both."""
     if isinstance(x, Tensor):
         if dims[0] != dims[1]:
             raise TypeError(
@@ -64,9 +64,8 @@ def node_pair(
 def check_edges(edge_index: Tensor, x_source: Tensor, x_target: Tensor) -> None:
     """Refuse edges that do not connect the nodes given.
 
-    Whether indices are in range is looked up on the CPU only. On a GPU the host would have to wait
-    for the answer, and in a compiled graph it would break the graph; there PyTorch's own gathers
-    stop with an assertion of theirs.
+    The range of the indices is checked only on the CPU. On a GPU the host would have to wait for the
+    answer, and a compiled graph would break; there PyTorch's own gathers fail with an assertion.
     """
     if not isinstance(edge_index, Tensor):
         raise TypeError(f"edge_index must be a tensor (2, edges), got {describe(edge_index)}")
@@ -99,7 +98,7 @@ def check_edges(edge_index: Tensor, x_source: Tensor, x_target: Tensor) -> None:
 def edge_features(
     edge_attr: Tensor | None, edges: int, edge_dim: int | None, weight: Tensor
 ) -> Tensor | None:
-    """The edge features as (edges, edge_dim), None where the layer takes none, or an error."""
+    """The edge features as (edges, edge_dim), checked; None if the layer takes none."""
     if edge_attr is None:
         if edge_dim is not None:
             raise ValueError(

@@ -1,8 +1,8 @@
-"""Attention where only some pairs exist: scores, softmax and sums over the edges of a graph.
+"""Attention over given pairs only: scores, softmax and sums over the edges of a graph.
 
-Every function here is a gather at the ends of the edges or a sum over the edges of a node. Nothing
-is larger than (E, H, D), and nothing has a shape that depends on what a tensor holds, so that all of
-it compiles with a free number of edges and never makes a GPU wait.
+Every function here is a gather at the ends of the edges or a sum over the edges of a node. No tensor
+is larger than (E, H, D), and no shape depends on the contents of a tensor. Everything therefore
+compiles with a dynamic number of edges, and the host never waits for a GPU.
 
 Shape legend: E edges, N nodes, H heads, D width for each head.
 """
@@ -17,19 +17,19 @@ from torch import Tensor
 from regard.forms import Form, Inner
 from regard.precision import working_dtype
 
-# What the edge features of a node's added self-loop may be made of, by PyTorch Geometric's names.
+# Reductions of a node's edge features to the feature of its added self-loop, by PyG's names.
 FILLS = ("mean", "add", "min", "max", "mul")
 
 
 class Edges(NamedTuple):
-    """Edges as the layer runs over them.
+    """The edges that a layer attends over.
 
     Args:
-        source: (E,) where a message comes from.
-        target: (E,) where it goes.
+        source: (E,) source node of each edge.
+        target: (E,) target node of each edge.
         feature: (E, edge dim), or None.
-        hidden: (E,), True for edges that carry nothing, or None where there are none: given
-            self-loops stay in place, for taking them out would make a shape depend on data.
+        hidden: (E,), True for edges that are ignored, or None if there are none. Self-loops that were
+            given are hidden and not removed, because removing them would make a shape depend on data.
     """
 
     source: Tensor
@@ -43,15 +43,15 @@ def with_self_loops(
 ) -> Edges:
     """Hide the self-loops given and append one for each of the first `nodes` nodes.
 
-    The feature of an appended loop is `fill`, or its mean (sum, ...) over the other edges that
-    point to the node; without any it is 0, for "mul" 1.
+    The feature of an appended loop is `fill`, or the reduction of that name over the other edges
+    that point to the node; for a node without other edges it is 0, for "mul" 1.
     """
     source, target = edge_index[0], edge_index[1]
     given = source == target
     loops = torch.arange(nodes, device=source.device)
     hidden = torch.cat([given, torch.zeros_like(loops, dtype=torch.bool)])
     if feature is not None:
-        # Not read at all, even where it is NaN.
+        # The feature of a hidden edge must not be read: NaN in it would reach the gradients.
         feature = torch.where(given.unsqueeze(-1), 0, feature)
         if isinstance(fill, str):
             filled = _reduced(feature, torch.where(given, -1, target), nodes, fill)
@@ -66,10 +66,11 @@ def with_self_loops(
 def _reduced(feature: Tensor, target: Tensor, nodes: int, fill: str) -> Tensor:
     """Reduce (E, D) to (nodes, D); edges whose target is not among the nodes are left out."""
     work = feature.to(working_dtype(feature.dtype))
-    # One row more takes what is left out.
+    # Edges that are left out go to an extra row, which is cut off at the end: no shape depends on
+    # how many they are.
     row = torch.where((target < 0) | (target >= nodes), nodes, target)
     if fill in ("mean", "add"):
-        # Not scatter_reduce, which has no deterministic sum on a GPU.
+        # index_add has a deterministic mode on a GPU, the sum of scatter_reduce has none.
         total = sum_at(work, row, nodes + 1)
         if fill == "mean":
             total = total / sum_at(torch.ones_like(work[:, :1]), row, nodes + 1).clamp(min=1)
@@ -84,8 +85,8 @@ def _reduced(feature: Tensor, target: Tensor, nodes: int, fill: str) -> Tensor:
 def edge_logits(form: Form, target: Tensor, source: Tensor | None) -> Tensor:
     """The score of every edge, (E, H), from a form whose tensors are (H, nodes, width).
 
-    `source` None says that the form has a key for each edge, in their order. Half precision is
-    computed in fp32.
+    With `source` None the form has one key for each edge, in the order of the edges. Half precision
+    is computed in fp32.
     """
     if isinstance(form, Inner):
         logits = (_ends(form.phi, target) * _ends(form.psi, source)).sum(-1) * form.scale
@@ -98,14 +99,14 @@ def edge_logits(form: Form, target: Tensor, source: Tensor | None) -> Tensor:
 
 
 def _ends(x: Tensor, index: Tensor | None) -> Tensor:
-    """(H, N, ...) at the nodes `index`: (E, H, ...)."""
+    """X (H, N, ...) gathered at the nodes `index`: (E, H, ...)."""
     return at(x.transpose(0, 1), index)
 
 
 def at(x: Tensor, index: Tensor | None) -> Tensor:
-    """(N, ...) at the nodes `index`, None for all: (E, ...) in the working dtype.
+    """X (N, ...) gathered at the nodes `index`, None for all: (E, ...) in the working dtype.
 
-    The cast comes before the gather, so that the backward sums in the working dtype too.
+    The cast comes before the gather, so that backward also sums in the working dtype.
     """
     x = x.to(working_dtype(x.dtype))
     return x if index is None else x.index_select(0, index)
@@ -114,15 +115,17 @@ def at(x: Tensor, index: Tensor | None) -> Tensor:
 def edge_softmax(logits: Tensor, target: Tensor, nodes: int) -> Tensor:
     """Softmax of (E, H) over the edges that share a target, separately for each head.
 
-    The largest logit of each node is subtracted, so that the sum of a node with any edge is at
-    least 1 and nothing need be added to it. -inf hides an edge; a node with hidden edges alone has
-    weights 0. NaN stays with its node and head. Half precision is computed and returned in fp32.
+    The largest logit of each node is subtracted, so the sum of a node with a visible edge is at
+    least 1 and needs no epsilon. -inf hides an edge; a node with only hidden edges has weights 0.
+    NaN stays with its node and head. Half precision is computed and returned in fp32.
     """
     logits = logits.to(working_dtype(logits.dtype))
     index = target.unsqueeze(-1).expand_as(logits)
+    # Softmax does not depend on what is subtracted, so no gradient needs to flow through the peak.
     fixed = logits.detach()
     peak = fixed.new_full((nodes, fixed.shape[-1]), -torch.inf)
     peak = peak.scatter_reduce(0, index, fixed, "amax")
+    # Only hidden edges, or none: -inf - (-inf) would be NaN.
     peak = torch.where(peak == -torch.inf, 0, peak)
     share = torch.exp(logits - peak.index_select(0, target))
     total = sum_at(share, target, nodes)
@@ -136,9 +139,9 @@ def sum_at(x: Tensor, target: Tensor, nodes: int) -> Tensor:
 
 
 def only_read(x: Tensor, *indices: Tensor) -> Tensor:
-    """(N, D) with rows of 0 for nodes that no edge reads.
+    """X (N, D) with rows of 0 for nodes that no edge reads.
 
-    Whatever padding holds, NaN included, then stays out of the gradient of the projections, where
+    What padding holds, NaN included, then stays out of the gradient of the projections, where
     0 * NaN would be NaN.
     """
     read = torch.zeros(x.shape[0], dtype=torch.bool, device=x.device)

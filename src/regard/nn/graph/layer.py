@@ -31,16 +31,16 @@ from regard.scores import Score
 
 
 class GraphAttended(NamedTuple):
-    """The output, and what each edge weighed.
+    """The output of `GraphAttention.attend`, with the weight of each edge.
 
     Row n of `weights` belongs to the edge `edge_index[:, n]`, which is edge `edge[n]` of those
-    given. With self-loops on, given self-loops are gone and a new one of each node stands at the
-    end, with -1 in `edge`.
+    given. With `self_loops`, self-loops that were given are missing, and the added one of each node
+    is at the end, with -1 in `edge`.
 
     Args:
-        output: (T, H * C), or (T, C) where heads are averaged.
+        output: (T, H * C), or (T, C) if heads are averaged.
         edge_index: (2, E), sources and targets of the edges that were attended over.
-        edge: (E,) the column of each in the edge_index given, -1 for an added self-loop.
+        edge: (E,) column of each edge in the edge_index given, -1 for an added self-loop.
         weights: (E, H), before dropout; they sum to 1 over the edges of a target.
     """
 
@@ -51,12 +51,12 @@ class GraphAttended(NamedTuple):
 
 
 class GraphAttention(nn.Module):
-    """Every node attends to the nodes that have an edge to it, by any score.
+    """Graph attention with any score: every node attends to the nodes that have an edge to it.
 
     `out_i = sum_j a_ij W_v x_j`, with `a_ij` the softmax of `s(W_q x_i, W_k x_j + W_e e_ij)` over
     the edges j -> i, for each head. The conventions are those of PyTorch Geometric:
     `edge_index[0]` holds sources, `edge_index[1]` targets; edges may repeat; a node that no edge
-    points to gets 0 (and the bias and residual, where there are any).
+    points to gets 0 (plus bias and residual, if there are any).
 
     | PyTorch Geometric | here |
     |---|---|
@@ -64,7 +64,7 @@ class GraphAttention(nn.Module):
     | `GATConv(i, o, h)` | `GraphAttention(i, o, h, score="gat")` |
     | `TransformerConv(i, o, h)` | `GraphAttention(i, o, h, score="scaled_dot", self_loops=False, residual=True)`, with edge features also `edge_in_value=True` |
 
-    `from_pyg` makes a layer from one of theirs, `load_pyg` takes their state_dict.
+    `from_pyg` converts one of these layers, `load_pyg` loads the state_dict of one.
 
     ```python
     layer = GraphAttention(8, 16, heads=2)
@@ -79,36 +79,36 @@ class GraphAttention(nn.Module):
         score: a name such as "gatv2", "gat" or "additive", None for scaled dot, or a `Score` for H
             heads on queries and keys of width W (this layer projects), which is kept and not
             copied: layers given one object share it.
-        width: W; default the score's own where it has one, else C.
+        width: W; default the score's own if it has one, else C.
         concat: concatenate the heads; False averages them.
         edge_dim: width of edge features, which are projected and added to the keys.
         edge_in_value: add the projected edge features to the values too (needs W == C).
-        self_loops: take given self-loops out and give every node one. Between two sets of nodes,
-            the first nodes of both are taken to be the same, as in sampled neighbourhoods.
+        self_loops: remove self-loops that are given and add one to every node. Between two sets of
+            nodes, nodes of the same index are taken to be the same, as in sampled neighbourhoods.
         fill: the edge features of these self-loops: "mean", "add", "min", "max" or "mul" of the
             features of the edges to the node, or a number or tensor.
         negative_slope: of "gat" and "gatv2", default 0.2.
         dropout: probability of dropping a weight, in training.
-        bias: learn biases: in the projections (not for "gat"), and at the output where the values
-            share the projection of the keys, in the residual where they do not.
+        bias: learn biases in the projections (not for "gat"), and one at the output if the values
+            share the projection of the keys, or in the residual if they do not.
         share_weights: project queries by the weights of the keys. Default: only for "gat" with one
-            set of nodes, as it was written.
+            set of nodes, as in its paper.
         share_value: the projected keys are the values. Default: for "gat" and "gatv2".
         residual: add a learned projection of the target nodes to the output.
-        gate: mix output and residual by a learned gate in place of adding, the beta of
+        gate: mix output and residual by a learned gate instead of adding them, the beta of
             TransformerConv.
 
-    Cost: the projections, and for each edge and head what the score costs for a pair and C
-    multiply-adds. Memory: a few tensors of (E, H, max(W, C)), self-loops counted among the edges; a
-    training step keeps about four, "gat" about two. In half precision logits, softmax and sums are
-    in fp32. Results are deterministic on the CPU, and on a GPU in torch's deterministic mode (which
-    refuses fill="mul"). Indices out of range raise an error on the CPU; on a GPU the host would have
-    to wait to look at them, and PyTorch's own assertion stops the program.
+    Cost: the projections, and for each edge and head one evaluation of the score and C
+    multiply-adds. Memory: a few tensors of (E, H, max(W, C)), self-loops included in E; a training
+    step keeps about four, "gat" about two. In half precision, logits, softmax and sums are in fp32.
+    Results are deterministic on the CPU, and on a GPU in torch's deterministic mode (which refuses
+    fill="mul"). Indices out of range raise an error on the CPU. On a GPU the host would have to wait
+    to check them, so there PyTorch's own assertion stops the program.
 
-    "gat" and "gatv2" start as PyTorch Geometric's do: Glorot uniform weights and vectors, uniform
-    biases of the projections. With every other score the weights start normal with variance 1 /
-    fan-in and biases at 0, so that scores have variance 1 for unit-variance nodes (edge features
-    add theirs). The output bias starts at 0. A `Score` object given is left as it is.
+    Initialisation: "gat" and "gatv2" as in PyTorch Geometric, Glorot uniform weights and vectors and
+    uniform biases of the projections. With every other score, weights are normal with variance 1 /
+    fan-in and biases 0, so that scores have variance 1 for unit-variance nodes (edge features add
+    theirs). The output bias is 0. A `Score` object that is given keeps its values.
     """
 
     def __init__(
@@ -158,8 +158,9 @@ class GraphAttention(nn.Module):
         self._reset_own()
 
     def _make_parameters(self, bias: bool, residual: bool, gate: bool) -> None:
-        """The projections and the bias, not drawn yet."""
+        """Register the projections and the bias; `_reset_own` draws them."""
         heads, total = self.heads, self.out_dim * (self.heads if self.concat else 1)
+        # GATConv has its bias at the output only.
         bias_inside = bias and self.score.name != "gat"
         self.key = nn.Linear(self.source_dim, heads * self.width, bias_inside)
         self.query = self.value = self.edge = self.residual = self.gate = self.bias = None
@@ -196,8 +197,8 @@ class GraphAttention(nn.Module):
         self.load_state_dict(pyg.renamed(state_dict, self.score.name, self.state_dict()))
 
     def reset_parameters(self) -> None:
-        """Draw all parameters anew, those of the score included."""
-        for part in self.score.modules():  # a wrapper does not reset the score inside
+        """Draw all parameters again, those of the score included."""
+        for part in self.score.modules():  # a wrapper does not reset the score it holds
             reset = getattr(part, "reset_parameters", None)
             if reset is not None:
                 reset()
@@ -227,7 +228,7 @@ class GraphAttention(nn.Module):
         edge_index: Tensor,
         edge_attr: Tensor | None = None,
     ) -> GraphAttended:
-        """`forward` with the weight of every edge, and which edge it is."""
+        """What `forward` returns, with the weight of every edge and its index."""
         output, edges, weights = self._run(x, edge_index, edge_attr)
         number = torch.arange(edges.source.shape[0], device=edges.source.device)
         number = torch.where(number < edge_index.shape[1], number, -1)
@@ -261,6 +262,8 @@ class GraphAttention(nn.Module):
         self, x_source: Tensor, x_target: Tensor, edges: Edges
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Queries (T, H, W), keys (S, H, W) and values (S, H, C)."""
+        # A node that no edge reads may be padding and hold NaN: zero it. With self-loops every node
+        # of a single set is read.
         one_set = x_source is x_target
         if not one_set:
             x_source = only_read(x_source, edges.source)
@@ -278,6 +281,7 @@ class GraphAttention(nn.Module):
     def _weights(self, query: Tensor, key: Tensor, edge: Tensor | None, edges: Edges) -> Tensor:
         """The softmax over the edges of each target, (E, H)."""
         score, source = self.score, edges.source
+        # Without edge features keys are lowered once for each node; with them, keys differ by edge.
         if edge is None:
             form = score.lower(query.transpose(0, 1), key.transpose(0, 1))
         else:
@@ -347,12 +351,12 @@ class GraphAttention(nn.Module):
         for name in ("share_value", "edge_in_value"):
             if getattr(self, name) and self.width != self.out_dim:
                 raise ValueError(
-                    f"{name}=True makes values of what is projected for keys, which needs "
+                    f"{name}=True uses what is projected for the keys as values, which needs "
                     f"width == out_dim, got width {self.width} and out_dim {self.out_dim}"
                 )
 
     def extra_repr(self) -> str:
-        """The sizes, and the options that were set; edges and residual show as parts."""
+        """The sizes and the options that were set; edge and residual layers show as parts."""
         dims = (self.source_dim, self.target_dim)
         text = f"{dims[0] if dims[0] == dims[1] else dims}, {self.out_dim}, heads={self.heads}"
         text += f", width={self.width}" if self.width != self.out_dim else ""

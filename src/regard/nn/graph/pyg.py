@@ -1,7 +1,7 @@
-"""Layers of PyTorch Geometric read by their attributes: it is never imported.
+"""Convert layers of PyTorch Geometric, which is never imported: they are read by their attributes.
 
-GATConv, GATv2Conv and TransformerConv each are one setting of `GraphAttention`, and each of their
-parameters has one place in it.
+GATConv, GATv2Conv and TransformerConv are each one configuration of `GraphAttention`, and each of
+their parameters has one place in it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from regard.describe import describe
 
 COMMON = {"lin_edge": "edge", "res": "residual", "bias": "bias"}
 
-# Where their projections and vectors go, by our score. A GATConv between two node sets has lin_src
+# The name here of each of their parameters, by score. A GATConv between two sets of nodes has lin_src
 # and lin_dst in place of lin.
 PLACES = {
     "gat": {
@@ -39,12 +39,12 @@ PLACES = {
     },
 }
 LAYERS = {"gat": "GATConv", "gatv2": "GATv2Conv", "scaled_dot": "TransformerConv"}
-# A parameter that only this layer has.
+# A parameter that only one of the three layers has, and its score here.
 SIGNS = {"att_src": "gat", "att": "gatv2", "lin_query.weight": "scaled_dot"}
 
 
 def _score_of(names: Mapping[str, Any], given: object) -> str:
-    """Which score the layer with these parameters uses, or an error."""
+    """The name of the score that a layer with these parameters uses."""
     for sign, score in SIGNS.items():
         if sign in names:
             return score
@@ -60,12 +60,14 @@ def arguments(conv: nn.Module) -> dict[str, Any]:
         raise TypeError(f"conv must be a layer of PyTorch Geometric, got {describe(conv)}")
     score = _score_of(dict(conv.named_parameters()), conv)
     if any(isinstance(p, nn.parameter.UninitializedParameter) for p in conv.parameters()):
-        raise ValueError("conv has not seen any input yet, so that its sizes are not known: run it")
+        raise ValueError(
+            "conv has not seen any input yet, so its sizes are not known: run it once before"
+        )
     for name, wanted in (("flow", "source_to_target"), ("aggr", "add")):
         found = getattr(conv, name, wanted)
         if found != wanted and (name, found) != ("aggr", "sum"):
             raise ValueError(
-                f"conv has {name}={found!r}; GraphAttention computes {name}={wanted!r} alone"
+                f"conv has {name}={found!r}, but GraphAttention supports only {name}={wanted!r}"
             )
     theirs: Any = conv
     same = {
@@ -96,7 +98,7 @@ def arguments(conv: nn.Module) -> dict[str, Any]:
 
 
 def renamed(state: Mapping[str, Tensor], score: str, ours: Mapping[str, Tensor]) -> dict:
-    """A state_dict of theirs under our names, for a layer with the parameters `ours`."""
+    """A state_dict of PyTorch Geometric under our names, for a layer with the parameters `ours`."""
     theirs = _score_of(state, state)
     if theirs != score:
         raise ValueError(
@@ -109,7 +111,7 @@ def renamed(state: Mapping[str, Tensor], score: str, ours: Mapping[str, Tensor])
         if module not in PLACES[theirs]:
             raise ValueError(f"{name!r} is not a parameter of a {LAYERS[theirs]}")
         place = PLACES[theirs][module] + dot + part
-        # They keep a leading dim of 1 on the vectors of a score.
+        # In PyTorch Geometric the vectors of a score have a leading dim of 1.
         found[place] = tensor.squeeze(0) if place.startswith("score.") else tensor
     for part in ("weight", "bias"):
         if "query.weight" not in ours:
@@ -119,7 +121,7 @@ def renamed(state: Mapping[str, Tensor], score: str, ours: Mapping[str, Tensor])
                     f"the {LAYERS[theirs]} projects sources and targets by different weights, but "
                     "this layer shares them; build it with share_weights=False"
                 )
-        # TransformerConv keeps the projection of the root even where it does not use it.
+        # TransformerConv has lin_skip even with root_weight=False, where it is not used.
         if theirs == "scaled_dot" and "residual.weight" not in ours:
             found.pop(f"residual.{part}", None)
     return found

@@ -1,4 +1,4 @@
-"""The score of a `GraphAttention`: how it is made, how wide it wants nodes, how edges enter it."""
+"""The score of a `GraphAttention`: its construction, its width, and how edge features enter it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def score_width(score: str | Score | None, width: int | None, out_dim: int) -> i
 def make_graph_score(
     score: str | Score | None, width: int, heads: int, negative_slope: float | None, edge: bool
 ) -> Score:
-    """The score object that compares projected nodes, or an error."""
+    """The score object that compares projected nodes, checked."""
     slope = 0.2 if negative_slope is None else negative_slope
     if isinstance(score, str) and score == "gatv2":
         return GATv2(width, heads, negative_slope=slope)
@@ -50,10 +50,11 @@ def make_graph_score(
 
 
 def lower_edges(score: Score, query: Tensor, key: Tensor, edge: Tensor, source: Tensor) -> Form:
-    """The form with a key for each edge: nodes (N, heads, width) and projected features of edges.
+    """The form with a key for each edge, from nodes (N, heads, width) and edges (E, heads, width).
 
-    Features (E, heads, width) are added to the keys. A GAT with a vector for them lowers keys and
-    features apart, so that the keys of nodes are lowered once and not for each of their edges.
+    The projected features of an edge are added to the key of its source. A GAT with a vector for
+    them lowers keys and features separately, so that keys are lowered once for each node and not for
+    each of its edges.
     """
     q = query.transpose(0, 1)
     if isinstance(score, GAT) and _has_edge_vector(score):

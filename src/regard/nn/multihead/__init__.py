@@ -1,7 +1,7 @@
-"""`torch.nn.MultiheadAttention` with any score, and how to put it into models that have torch's.
+"""`torch.nn.MultiheadAttention` with any score, and functions that put it into existing models.
 
-Here belongs what torch's module promises: its arguments, layouts, masks and errors. What torch has no
-word for goes into `transformer`.
+This folder covers what torch's module promises: its arguments, layouts and masks. What torch's module
+does not have goes into `transformer`.
 """
 
 from regard.nn.multihead.module import MultiheadAttention

@@ -1,4 +1,4 @@
-"""What `MultiheadAttention` refuses, with one error each."""
+"""Checks of the arguments and the saved parameters of `MultiheadAttention`, one error each."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from regard.scores import Projected, Score
 if TYPE_CHECKING:
     from regard.nn.multihead.module import MultiheadAttention
 
-# A parameter by which scores are told, where a file has no metadata (safetensors keeps none).
+# A parameter that identifies scores, for files without metadata (safetensors keeps none).
 TOLD_BY: dict[str, tuple[str, ...]] = {
     "query_factor": ("'low_rank'",),
     "query_vector": ("'gat'",),
@@ -34,7 +34,7 @@ TOLD_BY: dict[str, tuple[str, ...]] = {
 
 
 def feature_widths(score: Score, width: int | None, head_dim: int) -> tuple[int, int]:
-    """How wide the projected queries and keys are that the score takes."""
+    """The widths of projected queries and keys that the score takes."""
     inner = score.inner
     if isinstance(inner, Projected):
         raise ValueError(
@@ -109,11 +109,11 @@ def check_inputs(
 def check_saved_score(
     score: Score, state: Mapping[str, Tensor], prefix: str, metadata: Mapping
 ) -> str | None:
-    """One sentence that names both scores where the parameters are of another than `score`.
+    """An error message if the saved parameters belong to another score than `score`, or None.
 
-    The metadata say which score was saved; torch's own say nothing of it, which is scaled dot.
-    Files without any are told by the names of the parameters. A few parameters alone, as for
-    `strict=False`, tell nothing: it takes a projection of the queries.
+    Our metadata name the score that was saved; torch's own metadata do not, which means scaled dot.
+    Without metadata the names of the parameters decide, and only if a projection of the queries is
+    among them: a partial state dict, loaded by `strict=False`, says nothing about the score.
     """
     where = f" at {prefix[:-1]!r}" if prefix else ""
     own = {f"score.{name}" for name in score.state_dict()}
@@ -133,10 +133,10 @@ def check_saved_score(
 
 
 def _score_named_by(names: Collection[str]) -> str:
-    """The score that has these parameters, in words."""
+    """The score that has these parameters, as text for an error message."""
     if not names:
         return "'scaled_dot', or another without parameters"
-    # Wrappers hold the score inside as theirs: score.score.v is a v too.
+    # A wrapper holds another score as `score`, so score.score.v is a v too.
     leaves = {found[1] for name in names if (found := re.fullmatch(r"(?:score\.)+(\w+)", name))}
     for leaf, told in TOLD_BY.items():
         if leaf in leaves:

@@ -1,6 +1,6 @@
-"""Where a tensor of a module keeps its batch, and how it is cut into heads.
+"""The layouts of inputs, batch first or length first, and how they are split into heads.
 
-Plain functions of a name: compilers of older torch releases do not trace the methods of an enum.
+Layouts are strings, not an enum: the compilers of older torch releases do not trace enum methods.
 
 Shape legend: N batch, L length, H heads, W width of a head.
 """
@@ -29,14 +29,14 @@ class MultiheadSizes(NamedTuple):
 
 
 def batch_and_length(x: Tensor, layout: str) -> tuple[int, int]:
-    """The batch size, 1 where there is no batch, and the length."""
+    """The batch size (1 without a batch) and the length."""
     if layout == NO_BATCH:
         return 1, x.shape[0]
     return (x.shape[0], x.shape[1]) if layout == BATCH_FIRST else (x.shape[1], x.shape[0])
 
 
 def to_heads(x: Tensor, heads: int, layout: str) -> Tensor:
-    """A tensor whose last dim is H * W, as (N, H, L, W). No copy."""
+    """A view (N, H, L, W) of a tensor whose last dim is H * W."""
     x = x.unflatten(-1, (heads, x.shape[-1] // heads))
     if layout == NO_BATCH:
         return x.transpose(0, 1).unsqueeze(0)

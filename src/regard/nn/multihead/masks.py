@@ -1,7 +1,7 @@
-"""The masks of `torch.nn.MultiheadAttention`, where True means *ignore*, in this library's terms.
+"""Translate the masks of `torch.nn.MultiheadAttention`, where True means *ignore*.
 
-This is the one place where True does not mean *attend*. What comes out is a `Mask` for boolean
-masks and a bias for float masks, which are added to the logits.
+This is the only place in the library where True does not mean *attend*. A boolean mask becomes a
+`Mask`, a float mask a bias, which is added to the logits.
 
 Shape legend: N batch, H query heads, L query length, S key length.
 """
@@ -25,26 +25,27 @@ def translate(
 ) -> tuple[Mask | None, Tensor | None]:
     """Both masks as a `Mask` and a bias that broadcast to (N, H, L, S + added_keys).
 
-    Every query sees the added keys, which torch's masks do not speak of.
+    Torch's masks do not cover the added keys, which every query sees.
     """
     mask = bias = None
     for given in (_padding(key_padding_mask, sizes), _pairs(attn_mask, sizes)):
         if given is None:
             continue
-        # Zeros are "attend" in both of torch's kinds of mask.
+        # Zero means "attend" in both kinds of mask: False is not ignored, 0.0 adds nothing.
         added = given.new_zeros(*given.shape[:-1], added_keys)
         whole = torch.cat([given, added], -1) if added_keys else given
         if given.dtype == torch.bool:
             part = Mask.dense(~whole)
             mask = part if mask is None else mask & part
         else:
-            # Of two in half precision the sum would round, and overflow into hiding.
+            # Widened, because a sum of two masks in half precision would round, and could overflow
+            # to -inf, which hides a key.
             bias = whole if bias is None else widened(bias) + widened(whole)
     return mask, bias
 
 
 def real_keys(key_padding_mask: Tensor) -> Tensor:
-    """Where a key padding mask of either kind leaves a key in."""
+    """True for the keys that a padding mask, boolean or float, does not hide."""
     if key_padding_mask.dtype == torch.bool:
         return ~key_padding_mask
     return key_padding_mask != -torch.inf

@@ -24,7 +24,7 @@ from regard.scores import Score, make_score
 
 
 class Projections(NamedTuple):
-    """One of each for query, key and value."""
+    """A tensor each for query, key and value: weights, or what they project to."""
 
     query: Tensor
     key: Tensor
@@ -35,8 +35,8 @@ def _stay_off_the_fast_path(module: nn.Module, inputs: tuple) -> None:
     """A forward pre-hook that does nothing.
 
     In evaluation `torch.nn.TransformerEncoderLayer` hands the weights of its attention to a fused
-    kernel that knows the scaled dot product alone, and our forward would never run. It does not
-    where a module inside has a hook.
+    kernel that computes the scaled dot product, and our forward would never run. With a hook on any
+    module inside, it does not take that path.
     """
 
 
@@ -45,7 +45,7 @@ class MultiheadAttention(nn.Module):
 
     Queries and keys are projected to `num_heads` heads, compared by `score`, and the weighted
     values are projected to `embed_dim`. The score gets the projected queries (N, H, L, W) and keys
-    (N, K, S, W): W_q and W_k of an additive score are the projections here, so that
+    (N, K, S, W). For an additive score these projections are its W_q and W_k:
     `score=Additive(hidden, num_heads)` makes them num_heads * hidden wide.
 
     ```python
@@ -55,33 +55,33 @@ class MultiheadAttention(nn.Module):
     ```
 
     Args:
-        embed_dim: width of the output, and of the inputs unless told otherwise.
+        embed_dim: width of the output, and of the inputs unless qdim, kdim or vdim say otherwise.
         num_heads: query heads, a divisor of `embed_dim`.
         dropout: probability of dropping a weight in training.
         bias: learn a bias in every projection.
-        add_bias_kv: learn one more key and value, seen by every query.
+        add_bias_kv: learn an extra key and value, seen by every query.
         add_zero_attn: add a key and a value of zeros, seen by every query.
-        kdim: width of the keys given.
-        vdim: width of the values given.
-        batch_first: inputs and output are (batch, length, dim) and not (length, batch, dim).
-        device: where the parameters live; a score given is moved there, as `.to` does.
-        dtype: of the parameters; a score given is cast to it, as by `.to`.
+        kdim: width of the key inputs; default embed_dim.
+        vdim: width of the value inputs; default embed_dim.
+        batch_first: inputs and output are (batch, length, dim), not (length, batch, dim).
+        device: device of the parameters; a `Score` object is moved there, as by `.to`.
+        dtype: dtype of the parameters; a `Score` object is cast to it, as by `.to`.
         score: a name, None for scaled dot, or a `Score` for `num_heads` heads, which is kept and
-            not copied: modules given one object share it. Not a `Projected` one: the projections
-            are here.
-        qdim: width of the queries given.
+            not copied: modules given one object share it. Not a `Projected` one, because this
+            module projects.
+        qdim: width of the query inputs; default embed_dim.
         key_heads: heads of keys and values, a divisor of `num_heads`.
-        width: W, where the score does not say; default embed_dim // num_heads.
+        width: W, if the score has no width of its own; default embed_dim // num_heads.
         engine: the name of an engine, as in `regard.attention`; None picks one.
 
-    With scaled dot, and `qdim`, `key_heads` and `width` left out, parameters, their names and their
-    start from a given seed are those of torch, and a state_dict loads both ways. Other scores have
-    theirs under `score.`; `in_proj_weight` holds W_q, W_k and W_v one below the other (three
-    parameters where the inputs differ in width, as torch has it).
+    With scaled dot and without `qdim`, `key_heads` and `width`, the parameters, their names and
+    their initial values from a given seed are those of torch, and a state_dict loads both ways.
+    Other scores have their parameters under `score.`. `in_proj_weight` stacks W_q, W_k and W_v; as
+    in torch, there are three parameters if the inputs differ in width.
 
-    Start: scaled dot as torch does it, Xavier uniform. For other scores W_q and W_k are normal with
-    variance 1 / dim, so that unit-variance inputs are projected to unit variance, for which scores
-    start with variance 1; W_v is Xavier uniform. Biases start at 0.
+    Initialisation: scaled dot as in torch, Xavier uniform. For other scores W_q and W_k are normal
+    with variance 1 / dim, which projects unit-variance inputs to unit variance, where scores have
+    variance 1; W_v is Xavier uniform. Biases are 0.
     """
 
     in_proj_weight: nn.Parameter | None
@@ -142,9 +142,12 @@ class MultiheadAttention(nn.Module):
         self.register_forward_pre_hook(_stay_off_the_fast_path)
 
     def _make_parameters(self, bias: bool, add_bias_kv: bool, where: dict) -> None:
-        """Under torch's names, in torch's order: a seed then gives the same parameters."""
+        """Register the parameters under torch's names, in torch's order.
+
+        The order decides which random numbers each gets, so a seed gives the same ones as torch.
+        """
         dims = (self.qdim, self.kdim, self.vdim)
-        # Read by torch's encoder layers, under this name, before they call their attention.
+        # torch's encoder layers read this attribute before they call their attention.
         self._qkv_same_embed_dim = dims == (self.embed_dim,) * 3
         packed = self._qkv_same_embed_dim
         rows = sum(self.projected)
@@ -163,13 +166,14 @@ class MultiheadAttention(nn.Module):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Draw the projections anew; the score's own parameters stay."""
+        """Draw the projections again; the score's own parameters stay."""
         query, key, value = self.projection_weights()
         if self.score.name != "scaled_dot":
             nn.init.normal_(query, std=self.qdim**-0.5)
             nn.init.normal_(key, std=self.kdim**-0.5)
             nn.init.xavier_uniform_(value)
         elif self.in_proj_weight is not None:
+            # As one matrix, as in torch: its bound depends on the stacked height, not on each part's.
             nn.init.xavier_uniform_(self.in_proj_weight)
         else:
             for weight in (query, key, value):
@@ -207,20 +211,20 @@ class MultiheadAttention(nn.Module):
             query: (L, N, qdim), (N, L, qdim) with `batch_first`, or (L, qdim).
             key: (S, N, kdim), (N, S, kdim) with `batch_first`, or (S, kdim).
             value: as `key`, of width vdim.
-            key_padding_mask: (N, S), or (S,) without a batch. True = *ignore* the key, the inverse
+            key_padding_mask: (N, S), or (S,) without a batch. True = *ignore* the key, the opposite
                 of `regard.attention`; floats are added to the logits.
-            need_weights: return the weights too, which builds them; False runs a fused engine
-                and gives the same output.
+            need_weights: also return the weights, which have to be built for that; False runs a
+                fused engine and gives the same output.
             attn_mask: (L, S) or (N * num_heads, L, S), with the same two meanings.
             average_attn_weights: average the weights over the heads.
-            is_causal: a promise that `attn_mask` is the causal mask, which must be given. As in
-                torch it is relied on where no weights are asked for and no key is padding.
+            is_causal: a promise that `attn_mask` is the causal mask, which must be given too. As in
+                torch, the promise is used only without `need_weights` and `key_padding_mask`.
 
         Returns:
-            The output, shaped as the query and embed_dim wide, and the weights (N, L, S) or (N,
-            num_heads, L, S), without N where there is no batch, or None. In training the weights
+            The output, shaped like the query and embed_dim wide, and the weights (N, L, S) or (N,
+            num_heads, L, S), without N if there is no batch, or None. In training the weights
             are those after dropout, as in torch. A query that sees no key gets weights of 0, and
-            the bias of the last projection as its output.
+            its output is the bias of the last projection.
         """
         if is_causal and attn_mask is None:
             raise ValueError(
@@ -235,7 +239,8 @@ class MultiheadAttention(nn.Module):
         sizes = check_inputs(self, query, key, value, nested or self.batch_first)
         added = int(self.bias_k is not None) + int(self.add_zero_attn)
         mask, bias = translate(key_padding_mask, attn_mask, sizes, added)
-        # With the hint alone, keys that are added after the others would be hidden.
+        # Engines skip tiles of a causal mask, which a dense one does not allow. Not with added keys:
+        # they come after the others, and a causal mask would hide them.
         if is_causal and key_padding_mask is None and not need_weights and added == 0:
             mask, bias = Mask.causal("top_left"), None
         if key_padding_mask is not None:
@@ -276,7 +281,7 @@ class MultiheadAttention(nn.Module):
         return self.out_proj(from_heads(found, layout)), weights
 
     def _project(self, query: Tensor, key: Tensor, value: Tensor) -> Projections:
-        """Project all three, in as few matrix products as the inputs allow."""
+        """Project query, key and value, in as few matrix products as the inputs allow."""
         weight, bias, rows = self.in_proj_weight, self.in_proj_bias, self.projected
         if weight is not None and key is value:
             if query is key:
@@ -292,7 +297,7 @@ class MultiheadAttention(nn.Module):
         )
 
     def _add_keys(self, x: Tensor, learned: Tensor | None) -> Tensor:
-        """The projected keys or values, with the learned one and the zero after them."""
+        """The projected keys or values, followed by the learned one and the zero one."""
         parts, shape = [x], (*x.shape[:2], 1, x.shape[3])
         if learned is not None:
             parts.append(learned.view(1, x.shape[1], 1, x.shape[3]).expand(shape))
@@ -301,18 +306,18 @@ class MultiheadAttention(nn.Module):
         return torch.cat(parts, -2) if len(parts) > 1 else x
 
     def merge_masks(self, *_: object) -> None:
-        """What torch's encoder layer calls on its way into the fast path: refused.
+        """Raises: torch's encoder layer calls this when it takes its fast path.
 
-        It cannot come to this as long as the hook stands; see `_stay_off_the_fast_path`.
+        That cannot happen while the hook is in place; see `_stay_off_the_fast_path`.
         """
         raise RuntimeError(
             f"torch's fast path would compute the scaled dot product in place of score "
-            f"{self.score.name!r}; it is held off by a forward pre-hook of this module, which has "
-            "been removed. Keep it, or call torch.backends.mha.set_fastpath_enabled(False)"
+            f"{self.score.name!r}. A forward pre-hook of this module prevents that, and has been "
+            "removed: keep it, or call torch.backends.mha.set_fastpath_enabled(False)"
         )
 
     def _save_to_state_dict(self, destination: dict, prefix: str, keep_vars: bool) -> None:
-        """Note the score's name in the metadata."""
+        """Save, and write the name of the score to the metadata."""
         super()._save_to_state_dict(destination, prefix, keep_vars)
         if hasattr(destination, "_metadata"):
             destination._metadata[prefix[:-1]]["score"] = self.score.name
@@ -320,7 +325,7 @@ class MultiheadAttention(nn.Module):
     def _load_from_state_dict(
         self, state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
     ) -> None:
-        """Refuse the parameters of another score, in one sentence."""
+        """Load, or refuse the parameters of another score with one sentence."""
         refused = check_saved_score(self.score, state_dict, prefix, local_metadata)
         if refused is not None:
             error_msgs.append(refused)
@@ -330,7 +335,7 @@ class MultiheadAttention(nn.Module):
         )
 
     def extra_repr(self) -> str:
-        """The sizes that are not plain from the parts."""
+        """The sizes that the parts do not show."""
         text = f"embed_dim={self.embed_dim}, num_heads={self.num_heads}, dropout={self.dropout}"
         text += f", batch_first={self.batch_first}" if self.batch_first else ""
         text += f", key_heads={self.key_heads}" if self.key_heads != self.num_heads else ""
@@ -338,11 +343,12 @@ class MultiheadAttention(nn.Module):
 
 
 def _drop_weights(weights: Tensor, value: Tensor, rate: float) -> tuple[Tensor, Tensor]:
-    """Drop weights (N, H, L, S) and weigh the values (N, K, S, width) with what is left.
+    """The output (N, H, L, width) of weights (N, H, L, S) after dropout, and these weights.
 
-    torch returns the weights that it used, so that they are made here and not inside an engine.
+    torch returns the weights after dropout. An engine drops them internally and does not return
+    them, so this is done here.
     """
-    # A value that no query sees may hold anything, NaN included.
+    # A value that no query sees may hold anything, NaN included, and 0 * NaN is NaN.
     group = weights.shape[-3] // value.shape[-3]
     seen = (weights != 0).any(-2).unflatten(-2, (value.shape[-3], group)).any(-2)
     value = torch.where(seen.unsqueeze(-1), value, 0)
@@ -355,10 +361,10 @@ def _drop_weights(weights: Tensor, value: Tensor, rate: float) -> tuple[Tensor, 
 def _without_padding(
     query: Tensor, key: Tensor, value: Tensor, key_padding_mask: Tensor, layout: str
 ) -> tuple[Tensor, Tensor]:
-    """Keys and values with zeros where torch's mask says padding.
+    """Keys and values with zeros at padding.
 
-    Whatever padding holds, NaN included, then stays out of the gradients of the projections. In
-    self-attention it is a query as well, and is needed as it is.
+    What padding holds, NaN included, then stays out of the gradients of the projections. In
+    self-attention the tensor is the query too, and stays as it is.
     """
     real = real_keys(key_padding_mask)
     real = (real.T if layout == LENGTH_FIRST else real).unsqueeze(-1)

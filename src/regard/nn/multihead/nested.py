@@ -1,4 +1,4 @@
-"""Nested tensors, to which `torch.nn.TransformerEncoder` turns padded ones in evaluation.
+"""Nested tensors as padded ones and back: `torch.nn.TransformerEncoder` makes them in evaluation.
 
 Shape legend: N batch, L query length, S key length.
 """
@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 class Padded(NamedTuple):
-    """Nested tensors with zeros at their ends: (N, L or S, dim); `ignore` (N, S) as torch has it."""
+    """Nested tensors padded with zeros: (N, L or S, dim), `ignore` (N, S) with True = padding."""
 
     query: Tensor
     key: Tensor
@@ -22,18 +22,21 @@ class Padded(NamedTuple):
 
 
 def pad_nested(query: Tensor, key: Tensor, value: Tensor, masked: bool) -> Padded:
-    """All three padded; one tensor given twice stays one."""
+    """The three tensors, padded; one tensor given twice stays one object.
+
+    `MultiheadAttention` projects an object that is query, key and value in one product.
+    """
     given = (query, key, value)
     if masked or not all(x.is_nested and x.layout == torch.strided for x in given):
         raise ValueError(
-            "nested tensors are taken where query, key and value all are, in the strided layout "
-            "and without masks; pad them, and give a key_padding_mask"
+            "nested tensors need query, key and value to be all nested, in the strided layout, and "
+            "no masks; otherwise pad them and give a key_padding_mask"
         )
     queries, keys, values = ([len(row) for row in x.unbind()] for x in given)
     if keys != values or len(keys) != len(queries):
         raise ValueError(
-            f"nested query, key and value must hold as many sequences each, and as many values as "
-            f"keys in each, got lengths {queries}, {keys} and {values}"
+            f"nested query, key and value must hold the same number of sequences, and each as many "
+            f"values as keys, got lengths {queries}, {keys} and {values}"
         )
     made: dict[int, Tensor] = {}
     for x in given:
@@ -45,6 +48,6 @@ def pad_nested(query: Tensor, key: Tensor, value: Tensor, masked: bool) -> Padde
 
 
 def cut_padding(x: Tensor, lengths: list[int]) -> Tensor:
-    """A nested tensor of the first rows of each sequence."""
+    """A nested tensor with the first `lengths[i]` rows of each sequence."""
     rows = [row[:length] for row, length in zip(x.unbind(), lengths, strict=True)]
     return torch.nested.as_nested_tensor(rows)

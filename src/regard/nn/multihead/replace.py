@@ -1,4 +1,4 @@
-"""Put `MultiheadAttention` in the place of torch's inside a model that exists."""
+"""Replace torch's `MultiheadAttention` inside an existing model by ours."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from regard.describe import describe
 from regard.nn.multihead.module import MultiheadAttention
 from regard.scores import Score
 
-# What `score=` may be: one for all layers, or a function that is asked for each.
+# What `score=` may be: one score for all layers, or a function that returns one for each.
 ScoreChoice = Score | str | None | Callable[[nn.MultiheadAttention], Score | str | None]
 
 
 def replace_attention(model: nn.Module, score: ScoreChoice = None) -> list[str]:
-    """Put a `MultiheadAttention` with `score` in the place of every torch one inside `model`.
+    """Replace every torch `MultiheadAttention` inside `model` by ours with `score`.
 
     ```python
     replace_attention(encoder)                                          # the same results
@@ -26,25 +26,29 @@ def replace_attention(model: nn.Module, score: ScoreChoice = None) -> list[str]:
     ```
 
     Args:
-        model: changed in place. Subclasses of `torch.nn.MultiheadAttention` are left alone: their
-            forward may do something else.
+        model: changed in place. Subclasses of `torch.nn.MultiheadAttention` are not replaced,
+            because their forward may compute something else.
         score: a name, None for scaled dot, a `Score` of which each layer gets its own copy, or a
             function from the torch module to one of these.
 
-    With scaled dot every parameter is kept, as the same object, so that an optimizer made before
-    goes on working. With other scores those whose shape agrees are: the output projection and
-    the value projection always, those of query and key where the score takes heads of the
-    same width. The rest is new.
+    With scaled dot every parameter is kept as the same object, so an optimizer created before keeps
+    working. With other scores parameters of the same shape are kept: always the output and value
+    projections, and those of query and key if the score takes heads of the same width. The rest is
+    new.
 
     Returns:
-        The names of the modules replaced. A model without any is an error. (`use_score` of
-        `regard.integrations.transformers` returns the model, as transformers' own calls do.)
+        The names of the replaced modules. (`use_score` of `regard.integrations.transformers`
+        returns the model, as transformers' own functions do.)
+
+    Raises:
+        ValueError: the model has no such module.
     """
     if type(model) is nn.MultiheadAttention:
         raise ValueError(
             "model is a torch.nn.MultiheadAttention itself and has no place in a parent; use "
             "regard.nn.from_torch(model, score)"
         )
+    # By module: one that is registered at several places stays one, with shared weights.
     made: dict[nn.Module, MultiheadAttention] = {}
     places = []
     for prefix, parent in model.named_modules():
@@ -56,7 +60,7 @@ def replace_attention(model: nn.Module, score: ScoreChoice = None) -> list[str]:
             places.append((f"{prefix}.{name}".lstrip("."), parent, name, made[child]))
     if not places:
         raise ValueError(f"found no torch.nn.MultiheadAttention inside {type(model).__name__}")
-    # All are made before any is put in place: an error leaves the model as it was.
+    # All are built before any is put in place, so that an error leaves the model unchanged.
     for _, parent, name, module in places:
         setattr(parent, name, module)
     return [place for place, *_ in places]
@@ -107,7 +111,7 @@ def from_torch(module: nn.MultiheadAttention, score: ScoreChoice = None) -> Mult
 
 @torch.no_grad()
 def _copy_rows(own: torch.Tensor, given: torch.Tensor, rows: tuple[int, int, int]) -> None:
-    """Copy those of the three stacked parts, of query, key and value, that are equally high."""
+    """Copy those of the three stacked parts (query, key, value) that have the same shape."""
     for mine, theirs in zip(own.split(rows), given.chunk(3), strict=True):
         if mine.shape == theirs.shape:
             mine.copy_(theirs)

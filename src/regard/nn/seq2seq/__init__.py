@@ -1,7 +1,7 @@
 """Attention for recurrent decoders, the encoder-decoder around it, and search.
 
-Here belongs what steps through time over a fixed source. Attention of a sequence over itself, and its
-cache, are in `transformer`.
+This folder holds what decodes step by step from a fixed source. Attention of a sequence over itself,
+and its cache, are in `transformer`.
 """
 
 from regard.nn.seq2seq.attention import BahdanauAttention, DecoderAttention, LuongAttention

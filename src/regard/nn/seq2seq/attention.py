@@ -1,4 +1,4 @@
-"""Attention for recurrent decoders: one query at a time over a memory that was prepared once.
+"""Attention for recurrent decoders: one query at a time over a memory that is prepared once.
 
 Shape legend: B batch, H heads, T queries (decoder steps), L keys, V value width, E hidden width.
 """
@@ -64,20 +64,20 @@ class DecoderAttention(nn.Module):
     """Softmax attention with any score, step by step.
 
     Args:
-        score: how a key answers a query: a `Score`, or a name such as "dot" or "additive" for
-            queries and keys that are compared as they are; None is scaled dot.
+        score: how queries and keys compare: a `Score`, or a name such as "dot" or "additive" for
+            queries and keys without projections; None is scaled dot.
         width: width of queries and keys, for a name whose score has parameters of that size.
         location: settings of a location term, or None.
-        coverage: add a learned term of the total weight each key had so far.
-        window: (back, ahead): at a step only keys from `back` before the last peak to `ahead`
-            after it are visible, each head around its own peak. In eval mode alone; may be set
-            later, `attention.window = (1, 3)`, for a model that was trained without.
+        coverage: add a learned term of the total weight each key has received so far.
+        window: (back, ahead): at each step only keys from `back` before the last peak to `ahead`
+            after it are visible, for each head around its own peak. Used in eval mode only; may be
+            set later, `attention.window = (1, 3)`, for a model that was trained without.
         dropout: probability of dropping a weight, in training mode.
         engine: the engine to run, None to let `regard.attention` pick; a small step of one query
             is then computed in PyTorch's own operations, on any device, as "plain" does.
 
-    Each head reads the whole value; contexts are laid side by side, heads * value width. Hidden
-    keys have weight 0 exactly, and a sequence without a visible key has context 0.
+    Each head reads the whole value; the contexts of the heads are concatenated, heads * value width.
+    Hidden keys have weight exactly 0, and a sequence without a visible key has context 0.
     """
 
     def __init__(
@@ -132,9 +132,9 @@ class DecoderAttention(nn.Module):
 
         Args:
             keys: (B, L, key dim).
-            lengths: (B,), how many keys of each sequence are real, from 0; the rest is padding.
-            visible: (B, L) booleans, True = attend: the same for every query, so that it is no
-                `Mask`. With `lengths`, both must allow.
+            lengths: (B,), number of real keys of each sequence, 0 or more; the rest is padding.
+            visible: (B, L) booleans, True = attend, the same for every query. With `lengths`, both
+                must allow a key.
             values: (B, L, V); the keys themselves if None.
         """
         check_keys(keys, self.score, type(self).__name__)
@@ -144,9 +144,9 @@ class DecoderAttention(nn.Module):
         real = real_tokens(keys.shape[1], stop=stop, device=keys.device)
         if visible is not None:
             check_visible(visible, keys)
-            # In memory of its own: what is made of it has to stay true of it.
+            # A copy: zeros and `hidden` below are made from it, and the caller may change theirs.
             real = visible.clone() if real is None else real & visible
-        # Before the projection: whatever padding holds would reach the gradient of its weights.
+        # Before the projection: NaN in padding would otherwise reach the gradient of its weights.
         keys = zero_padding(keys, real)
         values = keys if values is None else zero_padding(values, real)
         side = zero_hidden(self.score.key(keys.unsqueeze(1)), real)
@@ -168,7 +168,7 @@ class DecoderAttention(nn.Module):
     ) -> AttentionResult:
         """Attend with one query (B, d), or with several (B, T, d) one after the other.
 
-        `state` is what the call before returned; None starts anew.
+        `state` is what the previous call returned; None starts a new sequence.
         """
         check_memory(memory)
         key = key_tensor(memory.side)
@@ -188,7 +188,7 @@ class DecoderAttention(nn.Module):
         contexts = [each[0] for each in found]
         context = contexts[0] if len(contexts) == 1 else torch.cat(contexts, 2)
         context = context.transpose(1, 2).flatten(2)
-        # In memory of their own: the last of them are the state's too.
+        # cat copies: the state refers to the weights of the last step, and the caller may change these.
         weights = torch.cat([each[1] for each in found], 2)
         if query.ndim == 2:
             context, weights = context.squeeze(1), weights.squeeze(2)
@@ -197,9 +197,10 @@ class DecoderAttention(nn.Module):
     def short_step(
         self, query: Tensor, memory: Memory, state: AttentionState
     ) -> AttentionResult | None:
-        """A step of one query (B, d) in as few operations as it takes; None to go by `look`.
+        """The result of one query (B, d) in few operations, or None if it has to go through `look`.
 
-        For a step that hides what `prepare` hid and drops no weights; `is_ordinary` has the rest.
+        Only for a step that hides what `prepare` hid and drops no weights; `is_ordinary` has the
+        other conditions.
         """
         score = self.score
         if not is_ordinary(query, memory, score, self.engine) or self.changes_step():
@@ -209,11 +210,11 @@ class DecoderAttention(nn.Module):
             return None
         context, weights = found
         state = AttentionState(weights, state.total + weights)
-        # Those of the caller, who may change them, are not what a backward reads.
+        # A copy for the caller, who may change it: backward reads the original.
         return AttentionResult(context.flatten(1), weights.clone(), state)
 
     def changes_step(self) -> bool:
-        """Whether dropout or a window is at work, or something of a subclass or a patch."""
+        """Whether dropout, a window, a subclass or a patch changes what a step computes."""
         if (self.dropout and self.training) or (self.window is not None and not self.training):
             return True
         return not is_as_written(self, LOOKING)
@@ -241,7 +242,10 @@ class DecoderAttention(nn.Module):
         return side
 
     def mask_now(self, memory: Memory, state: AttentionState) -> Mask | None:
-        """The same as a mask, which says if what it hides was zeroed once for all steps."""
+        """`visible_now` as a `Mask`, marked `over_finite` if `prepare` zeroed what it hides.
+
+        Engines then need not zero keys and values again at every step.
+        """
         visible = self.visible_now(memory, state)
         if visible is None:
             return None
@@ -256,7 +260,8 @@ class DecoderAttention(nn.Module):
         return None if memory.visible is None else memory.visible[:, None, None]
 
 
-# How a step looks as it is written here, whoever overrides or patches it.
+# The methods as written here: `short_step` repeats what they compute, so it is skipped if a subclass or
+# a patch replaces one.
 LOOKING = {name: getattr(DecoderAttention, name) for name in ("look", "mask_now", "visible_now")}
 
 

@@ -1,4 +1,4 @@
-"""Every wrong argument of the recurrent decoders is met here, with one error.
+"""Checks of the arguments of recurrent decoders, one error each.
 
 Shape legend: B batch, T queries, L keys, H heads.
 """

@@ -59,7 +59,7 @@ class LocationTerm(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw filters and projection anew."""
+        """Draw filters and projection again."""
         nn.init.normal_(self.filters, std=self.filters.shape[1] ** -0.5)
         nn.init.normal_(self.projection, std=self.location.channels**-0.5)
 
@@ -89,7 +89,7 @@ class CoverageTerm(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the vector anew."""
+        """Draw the vector again."""
         nn.init.normal_(self.weight, std=0.1)
 
     def forward(self, state: AttentionState) -> Tensor:
@@ -98,7 +98,7 @@ class CoverageTerm(nn.Module):
 
 
 def term_width(score: Score) -> int:
-    """How wide a term of the key's position is: E."""
+    """The width E of a location or coverage term: that of the score's hidden layer."""
     inner = score.inner
     if isinstance(inner, Projected):
         return term_width(inner.score)
@@ -106,8 +106,8 @@ def term_width(score: Score) -> int:
         return 1
     if inner.width is None:
         raise ValueError(
-            f"{type(inner).__name__} does not say its `width`: a location or coverage term cannot "
-            "tell how wide its hidden layer is"
+            f"{type(inner).__name__} has no `width`, so a location or coverage term cannot know how "
+            "wide its hidden layer is"
         )
     # The hidden layer need not be as wide as the keys: that of `GAT` is one number.
     like = next(inner.parameters(), torch.empty(0))
@@ -116,7 +116,7 @@ def term_width(score: Score) -> int:
 
 
 def add_to_keys(side: KeySide, term: Tensor) -> KeySide:
-    """Lowered keys with a term (B, H, L, E) added where it belongs.
+    """Lowered keys with a term (B, H, L, E) added to their hidden units.
 
     Keys that several heads share are repeated for each: their terms differ.
     """
@@ -129,7 +129,7 @@ def add_to_keys(side: KeySide, term: Tensor) -> KeySide:
 
 
 def _for_heads(x: Tensor, heads: int) -> Tensor:
-    """What adds to a tensor of `heads` heads: x, repeated where its heads serve several each."""
+    """X with its heads repeated to `heads`, so that it can be added to a tensor of that many."""
     own = x.shape[1]
     return x if own == 1 or own == heads else x.repeat_interleave(heads // own, 1)
 

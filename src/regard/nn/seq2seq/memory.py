@@ -1,7 +1,7 @@
-"""What encoders, attention and decoders hand on, as values: nothing here lives in a module.
+"""What encoders, attention and decoders pass on, as values: no module holds any of it.
 
-So there is nothing to reset, two sentences can be decoded in turns by one module, and a beam is
-reordered by `reorder`.
+There is therefore nothing to reset, one module can decode two sentences in turns, and beam search
+reorders its beams by `reorder`.
 
 Shape legend: B batch, H heads, T queries (decoder steps), L keys (source length), V value width,
 N layers, D width.
@@ -19,14 +19,14 @@ from regard.forms import InnerKey, KeySide, PairwiseKey, key_tensor
 
 
 class Hidden(NamedTuple):
-    """What a step hides, made once for all of them.
+    """Which keys are hidden, in the shapes that a step needs; made once for all steps.
 
     Args:
-        by: the very tensor (B, L) that says what is visible.
+        by: the `visible` tensor (B, L) it was made from, compared by identity.
         keys: (B, 1, L), True where a key is hidden.
-        whole: (B, 1), True where all keys of the sequence are.
-        logit: (B, 1, 1), that of a hidden key: -inf, or 0 in a sequence without a visible key, which
-            would become NaN, and so would its gradient.
+        whole: (B, 1), True where all keys of the sequence are hidden.
+        logit: (B, 1, 1), the logit of a hidden key: -inf, or 0 in a sequence without a visible key,
+            whose softmax and gradient would be NaN otherwise.
     """
 
     by: Tensor
@@ -38,17 +38,17 @@ class Hidden(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """Keys that were lowered once, their values, and which of them are real.
+    """Keys that were lowered once, their values, and which of them are visible.
 
     Args:
         side: the lowered keys (B, H or 1, L, width).
         value: (B, 1, L, V), 0 where hidden.
-        visible: (B, L), True = attend, or None where all keys are real.
-        zeroed: the very tensor by which keys and values were set to 0 where they are hidden; where it is
-            not `visible`, they may hold anything there.
-        hidden: what `zeroed` hides, as a step reads it; None where it was not made.
+        visible: (B, L), True = attend; None if all keys are visible.
+        zeroed: the tensor by which hidden keys and values were set to 0. If it is not the same object
+            as `visible`, hidden keys and values may hold anything.
+        hidden: what `zeroed` hides, in the shapes that a step needs; None if it was not made.
 
-    `visible` is not to be changed in place, as zeros and `hidden` were made by it; `_replace` takes another.
+    Do not change `visible` in place: the zeros and `hidden` were made from it. `_replace` sets another.
     """
 
     side: KeySide
@@ -69,12 +69,12 @@ class Memory(NamedTuple):
 
 
 class AttentionState(NamedTuple):
-    """What an attention remembers of earlier steps, (B, H, L) each.
+    """The state of an attention between steps, (B, H, L) each.
 
     Args:
-        weights: those of the last step; 0 before the first one (`MonotonicAttention`: 1 at the
+        weights: the weights of the last step; 0 before the first one (`MonotonicAttention`: 1 at the
             first key).
-        total: the sum over all steps so far, which is See's coverage vector.
+        total: the sum of the weights over all steps so far, See's coverage vector.
     """
 
     weights: Tensor
@@ -90,7 +90,7 @@ class AttentionState(NamedTuple):
 
 
 class AttentionResult(NamedTuple):
-    """What one call of an attention returns.
+    """The result of one call of an attention.
 
     Args:
         context: (B, H * V) for one query (B, d), (B, T, H * V) for several.
@@ -106,7 +106,7 @@ class AttentionResult(NamedTuple):
 
 
 class Encoded(NamedTuple):
-    """What an encoder returns.
+    """The result of an encoder.
 
     Args:
         output: (B, L, D), 0 at padding.
@@ -122,7 +122,7 @@ class Encoded(NamedTuple):
 
 
 class DecoderState(NamedTuple):
-    """What a decoder carries from step to step.
+    """The state of a decoder between steps.
 
     Args:
         hidden: (B, N, D).
@@ -149,7 +149,7 @@ class DecoderState(NamedTuple):
 
 
 class Decoded(NamedTuple):
-    """What a decoder returns.
+    """The result of a decoder.
 
     Args:
         logits: (B, vocabulary) for one step, (B, T, vocabulary) for several.
@@ -174,7 +174,7 @@ class Source(NamedTuple):
 
 
 def zero_hidden(side: KeySide, visible: Tensor | None) -> KeySide:
-    """Lowered keys with 0 where they are hidden: a score may make anything of a key of zeros."""
+    """Lowered keys with 0 where they are hidden: a score may turn a key of zeros into anything."""
     if visible is None:
         return side
     seen = visible[:, None]
@@ -185,12 +185,12 @@ def zero_hidden(side: KeySide, visible: Tensor | None) -> KeySide:
 
 
 def hidden_by(visible: Tensor | None) -> Hidden | None:
-    """What `visible` (B, L) hides; None where it hides nothing."""
+    """What `visible` (B, L) hides; None if it is None."""
     if visible is None:
         return None
     hidden = ~visible
     whole = hidden.all(-1, keepdim=True)
-    # Where logits are in double precision, this is brought to it.
+    # torch.where promotes it to double precision if the logits are.
     logit = torch.zeros_like(whole, dtype=torch.float32).masked_fill_(~whole, -torch.inf)
     return Hidden(visible, hidden.unsqueeze(1), whole, logit.unsqueeze(-1))
 

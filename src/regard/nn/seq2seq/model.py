@@ -1,4 +1,4 @@
-"""An encoder and a decoder put together, and the loss to train them.
+"""`EncoderDecoder`: a recurrent encoder and decoder, and the loss to train them.
 
 Shape legend: B batch, L source length, T target length.
 """
@@ -26,7 +26,7 @@ class EncoderDecoder(nn.Module):
         decoder: a `RecurrentDecoder`.
         bos: the token that starts every target; not part of the targets given.
         eos: the token that ends them.
-        pad: the token that fills targets up; the loss leaves it out.
+        pad: the token that pads targets; the loss ignores it.
     """
 
     def __init__(
@@ -47,8 +47,8 @@ class EncoderDecoder(nn.Module):
                 )
         if pad == eos:
             raise ValueError(
-                f"pad and eos are both {pad}: the loss leaves pad out, so that the end of a target "
-                "would not be learned; give them two tokens"
+                f"pad and eos are both {pad}: the loss ignores pad, so the end of a target would not "
+                "be learned; give them two different tokens"
             )
         for needs, width in (
             ("memory_dim", decoder.memory_dim),
@@ -100,12 +100,12 @@ class EncoderDecoder(nn.Module):
         label_smoothing: float = 0.0,
         coverage: float = 0.0,
     ) -> Tensor:
-        """Mean cross entropy of the target's tokens in nats, padding left out; 0 if all is padding.
+        """Mean cross entropy of the target's tokens in nats, without padding; 0 if all is padding.
 
-        `coverage` times the coverage loss of the weights is added where it is not 0.
+        If `coverage` is not 0, that multiple of the coverage loss of the weights is added.
         """
         logits, weights, _ = self(source, target, lengths)
-        logits = widened(logits)  # a sum of fp16 is soon beyond its range
+        logits = widened(logits)  # a sum of fp16 soon exceeds its range, 65504
         real = target != self.pad
         total = F.cross_entropy(
             logits.flatten(0, 1),

@@ -74,16 +74,16 @@ class MonotonicAttention(DecoderAttention):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Put the offset of each head back to where it started."""
+        """Reset the offset of each head to its initial value."""
         nn.init.constant_(self.offset, self.first_offset)
 
     @property
     def sequential(self) -> bool:
-        """Always: each step starts where the one before stopped."""
+        """True: each step starts where the step before stopped."""
         return True
 
     def initial_state(self, memory: Memory) -> AttentionState:
-        """Every head stands at the first visible key."""
+        """The state before the first step: every head is at the first visible key."""
         zeros = super().initial_state(memory).total
         return AttentionState(zeros + first_visible(memory).to(zeros.dtype), zeros)
 
@@ -115,7 +115,7 @@ class MonotonicAttention(DecoderAttention):
 
 
 def expected_alignment(stop: Tensor, previous: Tensor, method: str = "parallel") -> Tensor:
-    """Where a head stops, in expectation.
+    """The probability that a head stops at each key.
 
     `alpha_j = p_j sum_{k <= j} previous_k prod_{l=k}^{j-1} (1 - p_l)`
 

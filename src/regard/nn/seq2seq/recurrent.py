@@ -24,7 +24,7 @@ from regard.nn.seq2seq.memory import Decoded, DecoderState, Encoded, Memory
 
 
 class RecurrentEncoder(nn.Module):
-    """A GRU or LSTM over embedded tokens, in both directions unless told otherwise.
+    """Recurrent encoder: a GRU or LSTM over embedded tokens, in both directions by default.
 
     Args:
         vocabulary: how many tokens there are.
@@ -104,7 +104,7 @@ class RecurrentEncoder(nn.Module):
 
 
 class AttentionalVector(nn.Module):
-    """`tanh(W_c [c; h])`, what Luong's decoder predicts the next word from.
+    """Luong's attentional vector `tanh(W_c [c; h])`, from which the next word is predicted.
 
     Weights start normal with variance 1 / (context_dim + query_dim), and do so again by
     `reset_parameters`.
@@ -125,7 +125,7 @@ class AttentionalVector(nn.Module):
 
 
 class RecurrentDecoder(nn.Module):
-    """A GRU or LSTM that attends to a memory at each step.
+    """Recurrent decoder: a GRU or LSTM that attends to a memory at each step.
 
     Two orders are in use:
 
@@ -143,10 +143,10 @@ class RecurrentDecoder(nn.Module):
         attention: any `DecoderAttention`.
         memory_dim: width of the memory's values.
         summary_dim: width of the encoder's summary; memory_dim if None.
-        layers: how many cells on top of one another; the top one asks.
+        layers: number of stacked cells; the state of the top one is the query.
         kind: "gru" or "lstm".
         attend: "before" or "after".
-        feed: input feeding, for "after" alone. Without it all target steps are attended at once.
+        feed: input feeding, for "after" only. Without it all target steps attend at once.
         dropout: on the embedding, between layers and before the logits, in training mode.
 
     Parameters start as torch's own layers do; those of the attention as it documents.
@@ -209,7 +209,7 @@ class RecurrentDecoder(nn.Module):
         return Decoded(logits.squeeze(1), weights.squeeze(2), state)
 
     def forward(self, tokens: Tensor, memory: Memory, state: DecoderState) -> Decoded:
-        """All steps with the tokens given (B, T): teacher forcing, if they are the target's."""
+        """All steps with the tokens given (B, T); teacher forcing if they are those of the target."""
         check_token_ids(tokens, "tokens")
         if tokens.shape[1] == 0:
             raise ValueError(f"tokens must have one step at least, got shape {tuple(tokens.shape)}")
@@ -244,7 +244,7 @@ class RecurrentDecoder(nn.Module):
         return vector, weights, state
 
     def _attend_at_once(self, words: Tensor, memory: Memory, state: DecoderState) -> Decoded:
-        """Without feedback from the attention the states come first, and it is called once."""
+        """All steps with one call of the attention: without feedback the states do not depend on it."""
         hidden, cell = state.hidden, state.cell
         tops = []
         for word in words.unbind(1):

@@ -23,14 +23,15 @@ from regard.nn.seq2seq.model import EncoderDecoder
 from regard.precision import widened
 
 NEVER = -torch.inf
-# Beyond it the scores of long hypotheses are 0 in single precision, and no better than each other.
+# Beyond this the penalty is so large that scores of long hypotheses become 0 in single precision and
+# can no longer be compared.
 LARGEST_ALPHA = 8
 
 
 class Hypotheses(NamedTuple):
-    """What a search returns, best first.
+    """The results of a search, best first.
 
-    Where a search found fewer than N, the rest has length 0 and score -inf.
+    If a search found fewer than N, the rest have length 0 and score -inf.
 
     Args:
         tokens: (B, N, T), `pad` after the end.
@@ -86,7 +87,7 @@ def greedy(
             weights.append(weight.masked_fill(done[:, None, None], 0))
             length = length + ~done
             done = done | (token == model.eos)
-        # An empty batch takes no step, and a stack of nothing has no shape.
+        # An empty batch takes no step, and torch.stack of an empty list fails.
         no_weights = state.attention.weights.unsqueeze(2)[:, :, :0]
         found = Hypotheses(
             torch.stack(tokens, 1) if tokens else token.unsqueeze(1)[:, :0],
@@ -134,7 +135,7 @@ def beam_search(
         raise ValueError(f"length_penalty must be from 0 to {LARGEST_ALPHA}, got {length_penalty}")
     with _evaluating(model):
         memory, state = model.encode(source, lengths)
-        # All beams of a source share its memory: it is spread once, and only states are reordered.
+        # All beams of a source share its memory: repeat it once, and reorder only the states.
         spread = torch.arange(source.shape[0], device=source.device).repeat_interleave(beam)
         memory, state = memory.reorder(spread), state.reorder(spread)
         beams = _Beams(model, source, beam, length_penalty)
@@ -150,7 +151,7 @@ def beam_search(
 
 
 class _Ended(NamedTuple):
-    """Hypotheses that were set aside, (B, K) each; see `Hypotheses` for scores and log_probs.
+    """Hypotheses that have ended, (B, K) each; see `Hypotheses` for scores and log_probs.
 
     Args:
         length: how many tokens.
@@ -172,7 +173,7 @@ class _Ended(NamedTuple):
 
 
 class _Beams:
-    """The live beams of one search, those that ended, and the way back from each.
+    """The live beams of one search, those that ended, and the trail of tokens that led to each.
 
     Attributes:
         token, parent, log_probs: (B, K), the last token of each beam, the beam it extended, and
@@ -185,7 +186,7 @@ class _Beams:
         zeros = torch.zeros(source.shape[0], beam, dtype=torch.int64, device=source.device)
         never = zeros + NEVER
         self.token, self.parent = zeros + model.bos, zeros
-        # At first all beams are alike: only one may be extended.
+        # At first all beams are equal: only one may be extended, or all would stay copies.
         self.log_probs = never.index_fill(1, zeros.new_zeros(1), 0.0)
         self.ended = _Ended(never, never, zeros, zeros, zeros)
         self.count, self.done = zeros[:, 0], zeros[:, 0] > 0
@@ -196,7 +197,7 @@ class _Beams:
         batch, beam = self.token.shape
         words = log_probs.shape[-1]
         total = self.log_probs.unsqueeze(-1) + log_probs.view(batch, beam, words)
-        # Each beam ends in one way, so that among 2 K continuations K at least go on.
+        # Each beam has one continuation that ends (eos), so of the best 2 K at least K continue.
         best, place = total.flatten(1).topk(min(2 * beam, beam * words))
         parent, token = place // words, place % words
         ends = token == self.eos
@@ -208,7 +209,7 @@ class _Beams:
         self.trail.append((self.token, self.parent, weights.unflatten(0, (batch, beam))))
 
     def set_aside(self, log_probs: Tensor, parent: Tensor, token: Tensor, length: int) -> None:
-        """Let hypotheses (B, any) of `length` tokens compete, but for -inf and where all is done."""
+        """Add hypotheses (B, any) of `length` tokens to those that ended, except -inf and done sources."""
         log_probs = log_probs.masked_fill(self.done.unsqueeze(1), NEVER)
         self.count = self.count + (log_probs > NEVER).sum(1)
         scores = log_probs / gnmt_length_penalty(length, self.alpha)
@@ -216,11 +217,11 @@ class _Beams:
         self.ended = self.ended.merge(_Ended(scores, log_probs, lengths, parent, token))
 
     def close(self) -> None:
-        """No more steps: beams that have not ended compete as they are."""
+        """End the search: beams without `eos` compete as they are."""
         self.set_aside(self.log_probs, self.parent, self.token, len(self.trail))
 
     def best(self, count: int, heads_keys: torch.Size) -> Hypotheses:
-        """The best hypotheses, their tokens and weights found by going back along the trail."""
+        """The best hypotheses; tokens and weights are read backwards along the trail."""
         scores, log_probs, length, last_parent, last = (x[:, :count] for x in self.ended)
         length = length.masked_fill(scores == NEVER, 0)
         longest = int(length.max()) if length.numel() else 0
@@ -240,7 +241,7 @@ class _Beams:
 
 
 def _allowed_log_probs(logits: Tensor, model: EncoderDecoder) -> Tensor:
-    """Log probabilities (B, V), -inf for tokens that no hypothesis may hold."""
+    """Log probabilities (B, V), -inf for tokens that are not allowed in a hypothesis."""
     log_probs = widened(logits).log_softmax(-1)
     never = sorted({model.pad, model.bos} - {model.eos})
     return log_probs.index_fill(-1, torch.tensor(never, device=logits.device), NEVER)
@@ -248,7 +249,7 @@ def _allowed_log_probs(logits: Tensor, model: EncoderDecoder) -> Tensor:
 
 @contextmanager
 def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Eval mode without gradients; afterwards every part is in the mode it was in."""
+    """A context in eval mode without gradients; restores the mode of every part on exit."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:

@@ -1,8 +1,8 @@
-"""One query for each sequence, over a memory that was prepared: attention in a dozen operations.
+"""Attention of one query for each sequence over a prepared memory, in a dozen operations.
 
-A small step waits for Python and for launches, not for arithmetic. What `regard.attend` checks,
-zeroes and plans at each call is known here since `prepare`: padding is 0, and what is hidden lies
-ready. The rest is written as in textbooks; for pairwise scores it is what engine `plain` computes.
+A small step is bound by Python and kernel launches, not by arithmetic. What `regard.attend` checks,
+zeroes and plans at each call was done once in `prepare`: padding is 0, and the masks are ready. The
+rest is the textbook formula; for pairwise scores it is what engine `plain` computes.
 
 Shape legend: B batch, H heads, K key heads, L keys, D width of queries, V value width, E hidden
 width.
@@ -24,13 +24,14 @@ from regard.precision import HALF, widened
 from regard.scores import PairwiseScore, Projected, Score
 from regard.scores.base import is_as_written
 
-# Pairs times hidden units that are built on a GPU: 16 MiB in single precision, which it writes and
-# reads in the time of a few launches, and keeps for each step of a loop until its backward. Above, kernels
-# that never build them pay.
+# The largest number of pairs times hidden units that is built on a GPU: 16 MiB in single precision, which
+# it writes and reads in the time of a few launches. A loop keeps that much for each step until backward.
+# Above it, kernels that never build the tensor are faster.
 FEW_PRODUCTS_ON_GPU = 2**22
 # Activations that are one operation in PyTorch.
 ONE_OPERATION = ("tanh", "leaky_relu")
-# How `Projected` lowers queries as it is written, whoever patches it.
+# The methods of `Projected` as written there: the short way repeats what they compute, so it is not taken
+# if a patch replaces one.
 PROJECTING = {
     name: getattr(Projected, name)
     for name in ("join", "project_query", "query", "query_at", "query_for")
@@ -38,13 +39,13 @@ PROJECTING = {
 
 
 def is_ordinary(query: Tensor, memory: Memory, score: Score, engine: str | None) -> bool:
-    """Whether queries (B, D) may go the short way: it means the same, and takes less time.
+    """Whether queries (B, D) may take the short way: the result is the same, and it is faster.
 
-    The whole way is for what is observed, what is large, and what is refused with an error.
-    Modes and profilers do not need it: they see the operations of PyTorch that happen here.
+    Calls that are observed, large, or to be refused with an error go through `regard.attend`. Modes
+    and profilers do not count as observers here: they see the PyTorch operations of the short way.
     """
     key, value = key_tensor(memory.side), memory.value
-    # First, since a compiler need not read what follows.
+    # First: under torch.compile each attribute read below would become a guard.
     if is_observed((query, key, value), keeps_operations=True):
         return False
     visible, hidden = memory.visible, memory.hidden
@@ -52,14 +53,14 @@ def is_ordinary(query: Tensor, memory: Memory, score: Score, engine: str | None)
         hidden is None or hidden.by is not visible or memory.zeroed is not visible
     ):
         return False
-    if value.is_inference() and torch.is_grad_enabled():  # which a backward cannot save
+    if value.is_inference() and torch.is_grad_enabled():  # autograd cannot save inference tensors
         return False
     if score.softcap is not None or not _is_one_operation(score):
         return False
     if not _fit(query, key, value, score):
         return False
     if isinstance(memory.side, InnerKey):
-        # In half precision keys would be copied, to be multiplied in single.
+        # In half precision the keys would have to be copied to single precision.
         return engine is None and key.dtype not in HALF
     heads = score.heads or 1
     products = key.numel() if key.shape[1] == heads else key.numel() * heads
@@ -70,10 +71,10 @@ def is_ordinary(query: Tensor, memory: Memory, score: Score, engine: str | None)
 def attend_once(
     query: Tensor, side: KeySide, memory: Memory, score: Score
 ) -> tuple[Tensor, Tensor] | None:
-    """Context (B, H, V) and weights (B, H, L) of queries (B, D) that are ordinary.
+    """Context (B, H, V) and weights (B, H, L) of queries (B, D) for which `is_ordinary` holds.
 
-    `side` is what they are compared with: the memory's keys, with the terms of this step. None
-    where the score turns out to be lowered to something that other engines do better.
+    `side` is the memory's keys with the terms of this step. None if the score is lowered to a form
+    that other engines run better.
     """
     hidden = None if memory.visible is None else memory.hidden
     if hidden is not None and torch.is_grad_enabled():
@@ -94,7 +95,7 @@ def attend_once(
 
 
 def _is_one_operation(score: Score) -> bool:
-    """Whether the activation of a pairwise score is; other scores have none."""
+    """Whether the activation of a pairwise score is one operation; True for other scores."""
     inner = score.inner
     while isinstance(inner, Projected):
         inner = inner.score.inner
@@ -102,7 +103,7 @@ def _is_one_operation(score: Score) -> bool:
 
 
 def _fit(query: Tensor, key: Tensor, value: Tensor, score: Score) -> bool:
-    """Whether shapes, dtypes and devices are as usual; the whole way says what is wrong."""
+    """Whether shapes, dtypes and devices fit; if not, `regard.attend` raises the error."""
     if key.ndim != 4:
         return False
     batch, key_heads, keys, width = key.shape
@@ -119,7 +120,10 @@ def _fit(query: Tensor, key: Tensor, value: Tensor, score: Score) -> bool:
 
 
 def _are_alike(module: nn.Module, dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether all its parameters are; `parameters()` would take as long as two operations."""
+    """Whether all parameters have this dtype and device.
+
+    Not by `parameters()`, which takes as long as two operations of the step.
+    """
     for x in module._parameters.values():
         if x is not None and (x.dtype != dtype or x.device != device):
             return False
@@ -130,10 +134,10 @@ def _are_alike(module: nn.Module, dtype: torch.dtype, device: torch.device) -> b
 
 
 def _logits(query: Tensor, side: KeySide, score: Score) -> Tensor | None:
-    """(B, H, L) in working precision of queries (B, D), or None; see `attend_once`."""
+    """The logits (B, H, L) of queries (B, D) in working precision, or None; see `attend_once`."""
     given, heads = score, score.heads or 1
     if type(score) is Projected and is_as_written(score, PROJECTING):
-        # One product of matrices, and not one for each sequence.
+        # One matrix product for all sequences, not one for each.
         rows = linear(query, score.query_weight, score.query_bias)
         query, score = rows.view(rows.shape[0], score.heads, 1, -1), score.score
     else:
@@ -142,7 +146,7 @@ def _logits(query: Tensor, side: KeySide, score: Score) -> Tensor | None:
         v = score.bare()
         if v is not None and query.shape[1] in (1, len(v)) and query.shape[3] == side.b.shape[3]:
             return _pairwise_logits(query, side.b, v, score.activation, score.parameter)
-    # As `attend` lowers them, whatever a score makes of `query_for`.
+    # As `attend` lowers queries, also if a score overrides `query_for`.
     origin = side.origin if isinstance(side, InnerKey) else None
     lowered = score.query(query) if origin is None else score.query_at(query, origin)
     check_lowered(side, lowered, given)
@@ -162,7 +166,7 @@ def _pairwise_logits(
         a, v = widened(a), widened(v)
         if a.dtype != v.dtype or (b.dtype not in HALF and b.dtype != a.dtype):
             return None
-    # There is one query, whose dim is broadcast to that of the keys.
+    # The dim of the single query broadcasts to that of the keys.
     units = ACTIVATIONS[activation].value(a + b, parameter)
     if v.shape[0] == 1:
         return units @ v.reshape(-1)
@@ -170,16 +174,16 @@ def _pairwise_logits(
 
 
 def _is_usual(form: Inner, heads: int) -> bool:
-    """Whether queries have as many heads as the score, and all is of one dtype."""
+    """Whether queries have as many heads as the score, and all tensors have one dtype."""
     beta, dtype = form.beta, form.psi.dtype
     alike = form.phi.dtype == dtype and (beta is None or beta.dtype == dtype)
     return alike and form.phi.shape[1] == heads
 
 
 def _inner_logits(form: Inner) -> Tensor:
-    """The same of inner products; alpha is left out, which cannot change the weights."""
+    """Logits of inner products, without alpha: a term of the query alone does not change weights."""
     phi, psi = form.phi if form.scale == 1 else form.phi * form.scale, form.psi
-    # Heads that share the keys are rows of one product: they need no copies of them.
+    # Heads that share keys become rows of one product, which needs no copies of the keys.
     shared = psi.shape[1] == 1
     logits = phi.squeeze(2) @ psi.squeeze(1).mT if shared else (phi @ psi.mT).squeeze(2)
     return logits if form.beta is None else logits + form.beta

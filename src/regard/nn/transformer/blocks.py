@@ -25,13 +25,13 @@ from regard.scores import Score
 
 
 class BlockOutput(NamedTuple):
-    """What `attend` of a block gives back.
+    """The result of `attend` of a block.
 
     Args:
         output: (B, L, dim).
         cache: the tokens so far.
-        own: the self-attention's output and the statistics asked for.
-        memory: the same of the attention to the memory, None without one.
+        own: output of the self-attention, with the statistics asked for.
+        memory: the same for the attention to the memory; None without one.
     """
 
     output: Tensor
@@ -41,7 +41,7 @@ class BlockOutput(NamedTuple):
 
 
 class Block(nn.Module):
-    """What both blocks share: self-attention and the feed-forward layer, with norm and shortcut."""
+    """Base class of blocks: self-attention and a feed-forward layer, each with norm and residual."""
 
     def __init__(
         self, dim: int, heads: int, score: Score | str | None, causal: bool, options: BlockOptions
@@ -71,18 +71,18 @@ class Block(nn.Module):
     def look_around(
         self, cache: Cache, x: Tensor, want: Iterable[str], mask: Mask | Tensor | None
     ) -> tuple[Tensor, Cache, Attended]:
-        """The self-attention with its norm and shortcut."""
+        """The self-attention with its norm and residual connection."""
         seen = self.attention.attend_after(cache, self.around_attention.enter(x), want, mask)
         return self.around_attention.leave(x, seen.output), seen.cache, seen.attended
 
     def feed(self, x: Tensor) -> Tensor:
-        """The feed-forward layer with its norm and shortcut."""
+        """The feed-forward layer with its norm and residual connection."""
         y = self.feedforward(self.around_feedforward.enter(x))
         return self.around_feedforward.leave(x, y)
 
 
 class EncoderBlock(Block):
-    """Self-attention and a feed-forward layer, each with norm, dropout and shortcut.
+    """Encoder block: self-attention and a feed-forward layer, each with norm, dropout and residual.
 
     Args:
         dim: width of the tokens.
@@ -130,7 +130,8 @@ class EncoderBlock(Block):
     ) -> Tensor:
         """(B, L, dim) to (B, L, dim); mask, lengths and left_padding as in `SelfAttention`.
 
-        A stack gives `checked` in place of lengths and left_padding.
+        A stack passes `checked` in place of lengths and left_padding, so that padding is checked
+        and zeroed once and not in every block.
         """
         if checked is not None:
             return self.attend_after(checked.own, x, (), mask).output
@@ -160,15 +161,15 @@ class EncoderBlock(Block):
 
 
 class DecoderBlock(Block):
-    """Causal self-attention, attention to a memory if there is one, and a feed-forward layer.
+    """Decoder block: causal self-attention, attention to a memory if any, a feed-forward layer.
 
     Args:
         dim: width of the tokens.
         heads: query heads.
         score: any score, by name or built; see `SelfAttention`.
         memory_dim: width of the memory to attend to; None for a block without one.
-        memory_score: the score of tokens against the memory; default a copy of `score` with
-            parameters drawn anew.
+        memory_score: the score of tokens against the memory; default a copy of `score` with newly
+            drawn parameters.
         position: a `Rotary` or an `Alibi` for the self-attention, or None.
         feedforward: hidden width of the feed-forward layer; default 4 * dim.
         norm: "pre", the default, which trains without warm-up, or "post", as in the original
@@ -212,7 +213,7 @@ class DecoderBlock(Block):
         self.cross = CrossAttention(
             dim, heads, memory_score, memory_dim=memory_dim, **attention_options(options)
         )
-        # As around the self-attention, norm and all; its parameters are all at their start.
+        # A copy is enough: the parameters of a norm start at constants, none is drawn.
         self.around_cross = copy.deepcopy(self.around_attention)
 
     def prepare(self, memory: Tensor, lengths: Counts | None = None) -> Cache:
@@ -234,8 +235,8 @@ class DecoderBlock(Block):
     ) -> Tensor:
         """(B, L, dim) to (B, L, dim).
 
-        `memory` is (B, M, memory_dim) with `memory_lengths` (B,), or what `prepare` gave; the
-        rest as in `SelfAttention`. A stack gives `checked` in place of all counts.
+        `memory` is (B, M, memory_dim) with `memory_lengths` (B,), or what `prepare` returned; the
+        rest is as in `SelfAttention`. A stack passes `checked` in place of all lengths and padding.
         """
         if checked is not None:
             if self.cross is not None and isinstance(memory, Tensor):
@@ -258,9 +259,9 @@ class DecoderBlock(Block):
         *,
         mask: Mask | Tensor | None = None,
     ) -> tuple[Tensor, Cache]:
-        """The output for the next tokens, one or more, and the grown cache.
+        """The output for the next tokens, one or more, and the cache with them appended.
 
-        Begin with `Cache()`, or `Cache(left_padding=...)` where sequences begin with padding.
+        Start with `Cache()`, or `Cache(left_padding=...)` if sequences start with padding.
         """
         result = self.attend(x, memory, cache=cache, mask=mask)
         return result.output, result.cache

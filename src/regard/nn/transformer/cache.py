@@ -1,4 +1,6 @@
-"""What attention keeps of the tokens it has seen: a value, passed in and returned, never state.
+"""`Cache`: keys and values of earlier tokens, as a value that is passed in and returned.
+
+No module holds state between calls, so a search can keep, drop and reorder caches freely.
 
 Shape legend: B batch, K key heads, L tokens so far, V value width.
 """
@@ -19,22 +21,24 @@ from regard.scores import Score
 
 
 def tokens_in(value: Tensor | None) -> int:
-    """How many tokens there are values for; older compilers cannot trace a tuple's property."""
+    """The number of tokens in `value`.
+
+    A function and not a property of `Cache`, which older compilers cannot trace on a tuple.
+    """
     return 0 if value is None else value.shape[-2]
 
 
 class Cache(NamedTuple):
     """The lowered keys and the values of the tokens so far, for one attention layer.
 
-    `Cache()` is empty. Nothing in it changes: `append` and `reorder` give new ones, so that a
-    search may keep and drop any of them.
+    `Cache()` is empty. A cache never changes: `append` and `reorder` return new ones.
 
     Args:
         key: the keys as the score lowered them; None while empty.
         value: (B, K, L, V); None while empty.
-        left_padding: (B,) how many tokens of padding each sequence begins with, None for none.
+        left_padding: (B,) number of padding tokens at the start of each sequence; None for none.
             They are hidden, and the first real token has position 0.
-        stop: (B,) where each sequence's padding at the end begins, None for no padding.
+        stop: (B,) index of the first padding token at the end of each sequence; None for none.
     """
 
     key: KeySide | None = None
@@ -44,11 +48,11 @@ class Cache(NamedTuple):
 
     @property
     def length(self) -> int:
-        """How many tokens it holds, padding included."""
+        """Number of tokens in the cache, padding included."""
         return tokens_in(self.value)
 
     def append(self, score: Score, key: Tensor, value: Tensor) -> Cache:
-        """These tokens and then later ones: keys (B, K, L, W), which `score` lowers, and values."""
+        """The cache with later tokens appended: keys (B, K, L, W), lowered by `score`, and values."""
         if self.key is None or self.value is None:
             return Cache(score.key(key), value, self.left_padding, self.stop)
         if self.stop is not None:
@@ -67,7 +71,7 @@ class Cache(NamedTuple):
         return Cache(whole, torch.cat([own, value], -2), self.left_padding, self.stop)
 
     def reorder(self, index: Tensor) -> Cache:
-        """The sequences of `index` (any number, also more than once), as beam search needs."""
+        """The cache of the sequences `index`, which may repeat, for beam search."""
         return Cache(
             None if self.key is None else self.key.reorder(index),
             None if self.value is None else self.value.index_select(0, index),
@@ -76,9 +80,9 @@ class Cache(NamedTuple):
         )
 
     def positions(self, count: int, device: torch.device) -> Tensor:
-        """Where the next `count` tokens stand: (count,), or (B, count) with padding before them.
+        """Positions of the next `count` tokens: (count,), or (B, count) with left padding.
 
-        Padding itself stands at 0: it is hidden, but must stay in the range of a learned position.
+        Padding gets position 0: it is hidden, but a learned position has to stay in range.
         """
         before = tokens_in(self.value)
         place = torch.arange(before, before + count, device=device)
@@ -87,13 +91,13 @@ class Cache(NamedTuple):
         return (place - self.left_padding.unsqueeze(-1)).clamp(min=0)
 
     def hide(self, x: Tensor) -> Tensor:
-        """Zero the padding among the next tokens x (B, count, dim), whatever it holds."""
+        """The next tokens x (B, count, dim) with zeros at padding."""
         before = tokens_in(self.value)
         real = real_tokens(x.shape[1], self.left_padding, self.stop, x.device, before)
         return zero_padding(x, real)
 
     def mask(self) -> Mask:
-        """Which of its tokens are real."""
+        """The mask that hides the padding in the cache."""
         mask = Mask() if self.stop is None else Mask.lengths(keys=self.stop)
         if self.left_padding is None:
             return mask
@@ -112,18 +116,18 @@ class Cache(NamedTuple):
 
 
 class DecoderCache(NamedTuple):
-    """What a `Decoder` keeps: a `Cache` for each block, and one of its memory, if it has one."""
+    """The cache of a `Decoder`: a `Cache` of tokens for each block, and one of the memory if any."""
 
     own: tuple[Cache, ...]
     memory: tuple[Cache, ...] = ()
 
     @property
     def length(self) -> int:
-        """How many tokens were decoded, padding included."""
+        """Number of tokens decoded, padding included."""
         return self.own[0].length
 
     def reorder(self, index: Tensor) -> DecoderCache:
-        """The sequences of `index`, as beam search needs."""
+        """The cache of the sequences `index`, for beam search."""
         return DecoderCache(
             tuple(cache.reorder(index) for cache in self.own),
             tuple(cache.reorder(index) for cache in self.memory),
@@ -136,9 +140,9 @@ class DecoderCache(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """Padding that a stack has checked, and zeroed in what it passes on: its blocks need not again.
+    """Padding of tokens and memory that a stack has checked and zeroed, so that its blocks need not.
 
-    Both caches are empty but for the padding, of the tokens and of the memory.
+    Both caches hold the padding and no tokens.
     """
 
     own: Cache
@@ -155,9 +159,9 @@ def begin(
     left_padding: Counts | None = None,
     name: str = "lengths",
 ) -> Cache:
-    """The cache that x (B, L, dim) is added to: an empty one learns the padding of x.
+    """The cache to append x (B, L, dim) to, checked; an empty one gets the padding of x.
 
-    `name` is what the lengths are called where they were given.
+    `name` is the name of the argument that gave the lengths, for error messages.
     """
     if not isinstance(cache, Cache):
         raise TypeError(
@@ -181,7 +185,8 @@ def begin(
     return Cache(
         None,
         None,
-        # What a cache brings may be longer than the first chunk of a prompt.
+        # Left padding from a cache may be longer than the first chunk of a prompt, so it is only
+        # bounded by the length of x if it was given with x.
         None if left is None else check_counts(left, "left_padding", x, bounded=given),
         None if stop is None else check_counts(stop, name, x),
     )

@@ -1,4 +1,4 @@
-"""What stands around attention in a block: the feed-forward layer, norms and shortcuts.
+"""The parts of a block around attention: the feed-forward layer, norms and residual connections.
 
 Shape legend: B batch, L tokens.
 """
@@ -61,7 +61,7 @@ class FeedForward(nn.Module):
 
 
 class Residual(nn.Module):
-    """A norm and a shortcut around a layer f: `x + f(norm(x))` (pre) or `norm(x + f(x))` (post)."""
+    """A norm and a residual connection around a layer f: `x + f(norm(x))` (pre) or `norm(x + f(x))` (post)."""
 
     def __init__(self, dim: int, norm: str, norm_type: str, dropout: float) -> None:
         super().__init__()
@@ -71,14 +71,14 @@ class Residual(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def enter(self, x: Tensor) -> Tensor:
-        """What the layer sees of x."""
+        """The input of the layer."""
         return normalize(self.norm, x) if self.pre else x
 
     def leave(self, x: Tensor, y: Tensor) -> Tensor:
-        """The shortcut and what the layer made of x."""
+        """The sum of x and the layer's output y, with dropout on y."""
         x = x + self.dropout(y)
         return x if self.pre else normalize(self.norm, x)
 
     def extra_repr(self) -> str:
-        """Where the norm is."""
+        """The place of the norm."""
         return "pre" if self.pre else "post"

@@ -1,4 +1,4 @@
-"""What attention layers share: projections around `regard.attention`, with any score.
+"""`Heads`: the base of attention layers, projections around `regard.attention` with any score.
 
 Shape legend: B batch, L tokens, M tokens of the memory, H heads, K key heads (K divides H),
 W width of the projections for each head, V value width.
@@ -25,7 +25,7 @@ from regard.stabilize import Normalized
 
 
 class AttentionOutput(NamedTuple):
-    """What `attend` of a layer gives back.
+    """The result of `attend` of an attention layer.
 
     Args:
         output: (B, L, dim).
@@ -39,11 +39,11 @@ class AttentionOutput(NamedTuple):
 
 
 class Heads(nn.Module):
-    """What `SelfAttention` and `CrossAttention` share: the score, values, sinks and the way out.
+    """Base class of `SelfAttention` and `CrossAttention`: score, values, sinks and output projection.
 
-    `score` compares what comes in, (B, 1, L, dim) with (B, 1, M, memory_dim): a `Projected` around
-    the score given, or, where that has `query_dim` and `key_dim`, the score itself. The arguments
-    are those of `CrossAttention`.
+    `score` compares tokens (B, 1, L, dim) with memory (B, 1, M, memory_dim). It is a `Projected`
+    around the score given, or the score itself if it has `query_dim` and `key_dim`. The arguments are
+    those of `CrossAttention`.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Heads(nn.Module):
         check_sizes(width=width, value_dim=value_dim)
         check_probability(dropout=dropout)
         own = score.inner if isinstance(score, Score) else None
-        # With a query_dim it takes the tokens themselves.
+        # A score with a query_dim projects the tokens itself.
         own = own if own is not None and own.query_dim is not None else None
         if key_heads is None:
             key_heads = (None if own is None else own.key_heads) or heads
@@ -90,7 +90,7 @@ class Heads(nn.Module):
     def _project(
         self, score: Score | str | None, width: int | None, qk_norm: str | None, bias: bool
     ) -> Projected:
-        """Projections before the score, as wide as it needs; norms between them if wanted."""
+        """The score behind projections of the width it needs, with norms between them if wanted."""
         if width is None and isinstance(score, Score):
             width = score.width
         width = _share(self.dim, self.heads, "width") if width is None else width
@@ -109,25 +109,25 @@ class Heads(nn.Module):
         )
 
     def reset_parameters(self) -> None:
-        """Put the sinks back to 0; for all that is inside too there is `regard.nn.reset_all`."""
+        """Reset the sinks to 0; `regard.nn.reset_all` also resets everything inside."""
         if self.sink is not None:
             nn.init.zeros_(self.sink)
 
     @property
     def compare(self) -> Score:
-        """The score of projected, normalised and turned heads."""
+        """The score that compares heads after projection, norm and rotary positions."""
         score = self.score.score if isinstance(self.score, Projected) else self.score
         return score.score if isinstance(score, Normalized) else score
 
     def queries(self, x: Tensor) -> Tensor:
-        """Queries as `compare` takes them, before they are turned: (B, H, L, W)."""
+        """Queries (B, H, L, W) for `compare`, before rotary positions."""
         heads, score = x.unsqueeze(1), self.score
         if isinstance(score, Projected):
             heads, score = score.project_query(heads), score.score
         return score.change_query(heads) if isinstance(score, Normalized) else heads
 
     def keys(self, x: Tensor) -> Tensor:
-        """Keys as `compare` takes them, before they are turned: (B, K, M, W)."""
+        """Keys (B, K, M, W) for `compare`, before rotary positions."""
         heads, score = x.unsqueeze(1), self.score
         if isinstance(score, Projected):
             heads, score = score.project_key(heads), score.score
@@ -140,7 +140,7 @@ class Heads(nn.Module):
     def attend_over(
         self, query: Tensor, seen: Cache, mask: Mask, bias: Tensor | None, want: Iterable[str]
     ) -> AttentionOutput:
-        """Attend over a cache and lead the heads out."""
+        """Attend over a cache, and project the heads to the output."""
         assert seen.key is not None and seen.value is not None
         result = attend(
             query,
@@ -167,7 +167,7 @@ class Heads(nn.Module):
 
 
 def check_tokens(x: Tensor, dim: int, name: str, layer: nn.Linear | None = None) -> None:
-    """Refuse what is not (B, L, dim), or not of the dtype and device of the layer it comes to."""
+    """Refuse tokens that are not (B, L, dim), or not of the dtype and device of `layer`."""
     if isinstance(x, Tensor) and not x.is_floating_point():
         raise TypeError(
             f"{name} is {describe(x)}, not floating point: embed the tokens first, for example "

@@ -1,4 +1,4 @@
-"""Attention layers for blocks to use: of tokens to one another, and to a memory.
+"""Attention layers of blocks: `SelfAttention` among tokens, `CrossAttention` to a memory.
 
 Shape legend: B batch, L tokens, M tokens of the memory, H heads.
 """
@@ -22,7 +22,7 @@ from regard.stabilize import Normalized, Stabilized
 
 
 class SelfAttention(Heads):
-    """Tokens attend to one another: project, turn, score, weigh, project out.
+    """Self-attention of tokens with any score, positions and cache.
 
     ```python
     layer = SelfAttention(64, heads=4, score="additive", causal=True)
@@ -33,26 +33,26 @@ class SelfAttention(Heads):
     Args:
         dim: width of the tokens.
         heads: query heads.
-        score: how queries and keys compare. None is scaled dot; a name, which is built as wide as
-            each head; or a `Score` that takes projected heads: `Additive(hidden, heads)` gets
-            projections of width `hidden`. A score with projections of its own, `Projected`,
-            `Bilinear` or `LowRank`, takes the tokens themselves, one head shared, and the layer
-            adds no projections.
-        causal: hide later tokens, as a cache needs.
+        score: how queries and keys compare. None is scaled dot; a name is built as wide as each
+            head; a `Score` takes projected heads: `Additive(hidden, heads)` gets projections of
+            width `hidden`. A score with projections of its own, `Projected`, `Bilinear` or
+            `LowRank`, takes the tokens themselves as one shared head, and the layer adds no
+            projections.
+        causal: hide later tokens; needed for a cache.
         position: a `Rotary`, an `Alibi` or None.
         key_heads: heads of keys and values, a divisor of `heads`; default `heads`.
         width: width of queries and keys for each head; default the score's own, or dim / heads.
         value_dim: width of the values for each head; default dim / heads.
-        qk_norm: "rms" or "layer": normalise projected queries and keys, before they are turned.
+        qk_norm: "rms" or "layer": normalise projected queries and keys, before rotary positions.
             The same as `score=Normalized(score, width)`.
-        sink: learn a logit for each head, from 0, of looking at nothing.
-        bias: add biases, from 0, to all projections.
-        dropout: of weights, while training.
+        sink: learn a logit for each head, initially 0, of attending to nothing.
+        bias: add biases, initially 0, to all projections.
+        dropout: probability of dropping a weight, in training.
         engine: the name of an engine, as in `regard.attention`; None picks one.
 
-    Parameters: W_q, W_k in `score`, `value`, `out`. All start normal with variance 1 / fan-in, so
-    that scores have variance 1 for unit-variance tokens, except those of `Dot`, which is meant to
-    have the width as its variance, and of `Gaussian`: 1.5 over the keys.
+    Parameters: W_q and W_k in `score`, `value`, `out`. All are initialised normal with variance 1 /
+    fan-in, so that scores have variance 1 for unit-variance tokens. Exceptions: `Dot`, whose scores
+    have the width as their variance by definition, and `Gaussian`, 1.5 over the keys.
     """
 
     def __init__(
@@ -83,17 +83,17 @@ class SelfAttention(Heads):
         Args:
             x: the tokens.
             mask: a `Mask`, or booleans with True = attend, (L, L) or (B, H or 1, L, L).
-            lengths: (B,) how many tokens of each sequence are real; the rest is padding.
-            left_padding: (B,) how many tokens of padding each sequence begins with.
+            lengths: (B,) number of real tokens of each sequence; the rest is padding.
+            left_padding: (B,) number of padding tokens at the start of each sequence.
         """
         return self.attend(x, mask=mask, lengths=lengths, left_padding=left_padding).output
 
     def step(
         self, x: Tensor, cache: Cache = EMPTY, *, mask: Mask | Tensor | None = None
     ) -> tuple[Tensor, Cache]:
-        """Attend from the next tokens, one or more, to those before; also the grown cache.
+        """The output for the next tokens, one or more, and the cache with them appended.
 
-        Begin with `Cache()`, or `Cache(left_padding=...)` where sequences begin with padding.
+        Start with `Cache()`, or `Cache(left_padding=...)` if sequences start with padding.
         """
         result = self.attend(x, cache=cache, mask=mask)
         return result.output, result.cache
@@ -119,10 +119,11 @@ class SelfAttention(Heads):
         """As `attend`, for a cache from `begin` and tokens whose padding is zeroed already."""
         if cache.key is not None and not self.causal:
             raise ValueError(
-                "a cache needs SelfAttention(causal=True): without it earlier tokens, which are "
-                "done, would have to look at later ones"
+                "a cache needs SelfAttention(causal=True): without it earlier tokens, whose outputs "
+                "are final, would have to attend to later ones"
             )
         count, query, key = x.shape[1], self.queries(x), self.keys(x)
+        # Keys are rotated before they enter the cache, so that each is rotated once.
         if isinstance(self.position, Rotary):
             where = cache.positions(count, x.device)
             query = self.position(query, positions=where)
@@ -132,7 +133,7 @@ class SelfAttention(Heads):
         if isinstance(self.position, Alibi):
             bias = self.position(count, keys, device=x.device).unsqueeze(0)
         seen = _as_mask(mask, x, keys) & cache.mask()
-        if cache.stop is not None:  # all tokens came at once: queries are padded as keys are
+        if cache.stop is not None:  # all tokens came at once: queries have the padding of the keys
             seen = seen & Mask.lengths(queries=cache.stop)
         if self.causal:
             seen = seen & Mask.causal()
@@ -144,7 +145,7 @@ class SelfAttention(Heads):
 
 
 class CrossAttention(Heads):
-    """Tokens attend to a memory, as a decoder to its encoder's output.
+    """Cross-attention of tokens to a memory, as a decoder to its encoder's output.
 
     ```python
     layer = CrossAttention(64, heads=4, score="additive", memory_dim=32)
@@ -161,12 +162,12 @@ class CrossAttention(Heads):
         width: width of queries and keys for each head; default the score's own, or dim / heads.
         value_dim: width of the values for each head; default dim / heads.
         qk_norm: "rms" or "layer": normalise projected queries and keys.
-        sink: learn a logit for each head, from 0, of looking at nothing.
-        bias: add biases, from 0, to all projections.
-        dropout: of weights, while training.
+        sink: learn a logit for each head, initially 0, of attending to nothing.
+        bias: add biases, initially 0, to all projections.
+        dropout: probability of dropping a weight, in training.
         engine: the name of an engine, as in `regard.attention`; None picks one.
 
-    Parameters and how they start: as `SelfAttention`.
+    Parameters and their initialisation are those of `SelfAttention`.
     """
 
     def __init__(
@@ -204,9 +205,9 @@ class CrossAttention(Heads):
 
         Args:
             x: the tokens.
-            memory: (B, M, memory_dim), or what `prepare` gave for it.
+            memory: (B, M, memory_dim), or what `prepare` returned for it.
             mask: a `Mask`, or booleans with True = attend, (L, M) or (B, H or 1, L, M).
-            lengths: (B,) how much of each memory is real; `prepare` has taken it already.
+            lengths: (B,) number of real tokens of each memory; not with a prepared memory.
         """
         return self.attend(x, memory, mask=mask, lengths=lengths).output
 
@@ -243,7 +244,7 @@ class CrossAttention(Heads):
 
 
 def _as_mask(mask: Mask | Tensor | None, x: Tensor, keys: int) -> Mask:
-    """The mask given, for x (B, L, dim) and so many keys; None sees everything."""
+    """The mask given as a `Mask`, checked for x (B, L, dim) and `keys` keys; None hides nothing."""
     if mask is None:
         return Mask()
     if isinstance(mask, Mask):
@@ -291,7 +292,8 @@ def _check_position(position: object, layer: SelfAttention) -> None:
             f"Rotary was built for heads of width {position.dim}, but they have {width}; use "
             f"Rotary({width})"
         )
-    # Norms come before the rotation; one further inside would be applied after it.
+    # `queries` and `keys` apply the outermost norm before the rotation. A norm further inside is part
+    # of `compare` and would act after it.
     inside = layer.compare
     while isinstance(inside, Stabilized):
         if isinstance(inside, Normalized):

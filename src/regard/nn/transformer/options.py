@@ -1,4 +1,4 @@
-"""The keywords that layers and blocks share, and one error for any other."""
+"""The keywords that layers and blocks share, and the error for any other keyword."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from regard.nn.position import Alibi, Rotary
 
 
 class AttentionOptions(TypedDict, total=False):
-    """What every attention layer takes; `SelfAttention` says what each does."""
+    """The options of every attention layer; `SelfAttention` documents them."""
 
     key_heads: int | None
     width: int | None
@@ -25,7 +25,7 @@ class AttentionOptions(TypedDict, total=False):
 
 
 class BlockOptions(AttentionOptions, total=False):
-    """What every block takes; `EncoderBlock` says what each does."""
+    """The options of every block; `EncoderBlock` documents them."""
 
     position: Rotary | Alibi | None
     feedforward: int | None
@@ -37,7 +37,7 @@ class BlockOptions(AttentionOptions, total=False):
 def check_keywords(
     module: nn.Module, given: Mapping[str, object], options: type, hints: Mapping[str, str] = {}
 ) -> None:
-    """Refuse a keyword that is none of `options`, by the name of the class that was called."""
+    """Refuse a keyword that is not in `options`; the error names the class that was called."""
     known = options.__optional_keys__  # type: ignore[attr-defined] # of every TypedDict
     for name in given:
         if name not in known:
@@ -50,6 +50,6 @@ def check_keywords(
 
 
 def attention_options(options: Mapping[str, object]) -> AttentionOptions:
-    """Those of a block's options that are for its attention layers."""
+    """The part of a block's options that its attention layers take."""
     known = AttentionOptions.__optional_keys__
     return {name: x for name, x in options.items() if name in known}  # type: ignore[return-value]

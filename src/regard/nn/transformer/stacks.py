@@ -22,14 +22,14 @@ from regard.norms import normalize
 
 
 class EncoderOutput(NamedTuple):
-    """What `Encoder.attend` gives back: (B, L, dim), and what each block gave."""
+    """The result of `Encoder.attend`: (B, L, dim), and the result of each block."""
 
     output: Tensor
     blocks: tuple[BlockOutput, ...]
 
 
 class DecoderOutput(NamedTuple):
-    """What `Decoder.attend` gives back: (B, L, dim), the grown cache, and what each block gave."""
+    """The result of `Decoder.attend`: (B, L, dim), the new cache, and the result of each block."""
 
     output: Tensor
     cache: DecoderCache
@@ -37,10 +37,10 @@ class DecoderOutput(NamedTuple):
 
 
 class Stack(nn.Module):
-    """What both stacks share: blocks of one width, positions before them, a norm after them.
+    """Base class of stacks: blocks of one width, with positions before them and a norm after them.
 
-    `forward` calls each block as a module, so that hooks on it run, and what is built on them:
-    sharding, checkpointing. `attend` and `step` call its methods, which no hook sees.
+    `forward` calls each block as a module, so that hooks on it run, on which sharding and
+    checkpointing are built. `attend` and `step` call methods of the block, which run no hooks.
     """
 
     _kind: type[Block]
@@ -71,11 +71,11 @@ class Stack(nn.Module):
             raise ValueError(f"blocks and position must have one width, got {sorted(widths)}")
         self.dim, self.position = widths.pop(), position
         last = self.blocks[-1].around_feedforward
-        # A pre-norm block leaves a sum that nothing has normalised yet.
+        # The output of a pre-norm block is a residual sum that no norm has seen.
         self.norm = copy.deepcopy(last.norm) if last.pre else None
 
     def enter(self, x: Tensor, cache: Cache) -> Tensor:
-        """X without what its padding holds, with positions added."""
+        """X with its padding zeroed and positions added."""
         x = cache.hide(x)
         if self.position is None:
             return x
@@ -125,7 +125,7 @@ class Encoder(Stack):
         lengths: Counts | None = None,
         left_padding: Counts | None = None,
     ) -> EncoderOutput:
-        """What `forward` does, and what each block gave: `want={"weights"}` and others."""
+        """What `forward` returns, with the result of each block: `want={"weights"}` and others."""
         check_tokens(x, self.dim, "x")
         padding = begin(EMPTY, x, lengths, left_padding)
         x, passed = self.enter(x, padding), []
@@ -216,9 +216,9 @@ class Decoder(Stack):
         *,
         mask: Mask | Tensor | None = None,
     ) -> tuple[Tensor, DecoderCache]:
-        """The output for the next tokens, one or more, and the grown cache.
+        """The output for the next tokens, one or more, and the cache with them appended.
 
-        None begins without padding or memory; else begin with `begin(...)`.
+        None starts without padding and memory; otherwise start with `begin(...)`.
         """
         result = self.attend(x, cache=cache, mask=mask)
         return result.output, result.cache
@@ -235,9 +235,9 @@ class Decoder(Stack):
         left_padding: Counts | None = None,
         memory_lengths: Counts | None = None,
     ) -> DecoderOutput:
-        """What `forward` and `step` do, and what each block gave: `want={"weights"}`.
+        """What `forward` and `step` return, with the result of each block: `want={"weights"}`.
 
-        A memory is given here, or to `begin`, which made the cache.
+        A memory is given here, or to the `begin` that made the cache.
         """
         check_tokens(x, self.dim, "x")
         if cache is None:
@@ -246,6 +246,7 @@ class Decoder(Stack):
             raise ValueError("memory and memory_lengths go into begin(), which made the cache")
         self._check_cache(cache)
         first = begin(cache.own[0], x, lengths, left_padding)
+        # An empty cache has just got its padding, checked once: all blocks start from it.
         own = cache.own if first.key is not None else (first,) * len(self.blocks)
         x, passed = self.enter(x, first), []
         for i, block in enumerate(self.blocks):

@@ -1,11 +1,11 @@
-// What a probe found: three attacks, a table each, the calls as rows.
+// The results of a probe: one table for each of the three attacks, with the calls as rows.
 const percent = (x) => Number.isNaN(x) ? "–" : !Number.isFinite(x) ? "NaN" : x > 10 ? "> 10×" : `${Math.round(100 * x)}%`;
 const times = (x) => `×${Number(real(x).toPrecision(3))}`;
 const head = (text) => el("th", { scope: "col" }, text);
 const call = (site, rows) => el("th", { scope: "rowgroup", rowspan: rows > 1 ? rows : null }, name(site, 34));
 const what = (text) => el("th", { class: "what", scope: "row" }, text);
 
-// A share of something, tinted by how much it is.
+// A cell with a share from 0 to 1, tinted by its size.
 function share(x) {
   x = real(x);
   const part = Number.isNaN(x) ? 0 : Math.min(Math.max(x, 0), 1);
@@ -38,14 +38,14 @@ function inputTable({ input_factors, inputs }) {
 }
 
 function positionTable({ positions: { shifts, sites, moved } }) {
-  const rows = sites.map(({ site, changed }) => el("tr", null, call(site, 1), what("weight gone elsewhere"), changed.map(share)));
+  const rows = sites.map(({ site, changed }) => el("tr", null, call(site, 1), what("weight that moved"), changed.map(share)));
   rows.push(el("tr", null, el("th", { scope: "rowgroup" }, "the whole model"), what("the output moves by"), moved.map(share)));
   return [[head("attention call"), head(""), shifts.map((s) => head(`+${s}`))], rows];
 }
 
 const SHIFTED = {
-  position_ids: "Positions count from a later start. With 0% a call sees distances alone.",
-  rolled: "The input is rolled round, and the output back. With 0% a call cannot tell places.",
+  position_ids: "Positions start at a later number. At 0% a call depends on distances only.",
+  rolled: "The input is rolled, and the output rolled back. At 0% a call does not depend on positions.",
 };
 
 function drawAttacks({ probe }) {
@@ -53,9 +53,9 @@ function drawAttacks({ probe }) {
   const card = (title, about, [heads, rows]) => el("div", { class: "card attack" }, el("h3", null, title), el("p", null, about),
     el("div", { class: "table-scroll", tabindex: "0", role: "region", "aria-label": title }, el("table", null, el("thead", null, el("tr", null, heads.flat())), el("tbody", null, rows))));
   const cards = [
-    probe.keys.length ? card("One key gets longer", "A query is captured when that key has half of its weight.", keyTable(probe)) : null,
-    probe.inputs.length ? card("The inputs get smaller and larger", `Multiplied: ${visible(probe.scaled)}. Tinted where a call does not withstand it: logits above 1000, entropy below 0.1, or no numbers.`, inputTable(probe)) : null,
-    probe.positions.how ? card("Everything moves by some places", SHIFTED[probe.positions.how], positionTable(probe)) : null,
+    probe.keys.length ? card("One key gets longer", "A query is captured when that key gets half of its weight.", keyTable(probe)) : null,
+    probe.inputs.length ? card("The inputs get smaller and larger", `Multiplied: ${visible(probe.scaled)}. Tinted where a call fails: logits above 1000, entropy below 0.1, or NaN and Inf.`, inputTable(probe)) : null,
+    probe.positions.how ? card("All positions shift", SHIFTED[probe.positions.how], positionTable(probe)) : null,
     probe.notes.length ? el("div", { class: "card attack" }, el("h3", null, "What was not tried"), el("ul", null, probe.notes.map((note) => el("li", null, el("bdi", null, visible(note)))))) : null,
   ].filter(Boolean);
   $("#attacks").hidden = !cards.length;

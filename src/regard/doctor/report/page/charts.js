@@ -1,4 +1,4 @@
-// The course over time and the histogram over heads, drawn as SVG in the size that there is.
+// The course over time and the histogram over heads, drawn as SVG in the size of their container.
 const HEIGHT = 230, PAD = { left: 48, right: 14, top: 12, bottom: 28 };
 
 function frame(holder) {
@@ -8,7 +8,7 @@ function frame(holder) {
   return { plot, width, right: width - PAD.right, bottom: HEIGHT - PAD.bottom };
 }
 
-// Round numbers between two, about so many; powers of ten on a log scale.
+// About so many round numbers within a range, for the ticks of an axis; powers of ten on a log scale.
 function ticks(low, high, count, log) {
   if (log) {
     const from = Math.ceil(Math.log10(low) - 1e-9), to = Math.floor(Math.log10(high) + 1e-9);

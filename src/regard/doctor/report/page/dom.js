@@ -1,4 +1,4 @@
-// Small tools. Names come from strangers: they get into the page as text, never as markup.
+// Small tools. Names in a record are not trusted: they enter the page as text, never as markup.
 const SVG = "http://www.w3.org/2000/svg";
 
 function fill(node, attributes, children) {
@@ -19,7 +19,7 @@ const name = (text, most = 0) => el("bdi", { class: "name", title: visible(text)
 const HIDDEN = /[\p{Cc}\p{Cf}\p{Cs}\p{Zl}\p{Zp}]/gu;
 const visible = (text) => text.replace(HIDDEN, (one) => `\\u${one.codePointAt(0).toString(16).padStart(4, "0")}`);
 
-// The middle is left out: both ends of a module's path tell it apart. Wide letters take two places.
+// Leaves out the middle, since both ends of a module's path tell it apart. Wide letters count as two.
 const WIDE = /[\u1100-\u115f\u2e80-\ua4cf\uac00-\ud7a3\uf900-\ufaff\ufe30-\ufe6f\uff00-\uff60\uffe0-\uffe6\u{1f300}-\u{1faff}\u{20000}-\u{3fffd}]/u;
 const places = (signs) => signs.reduce((sum, one) => sum + (WIDE.test(one) ? 2 : 1), 0);
 function shortened(text, most) {
@@ -31,7 +31,7 @@ function shortened(text, most) {
   return `${head.join("")}…${tail.join("")}`;
 }
 
-// Numbers: null was not measured, "inf" and "-inf" are infinite.
+// Numbers of the record: null means not measured, "inf" and "-inf" are infinities.
 const real = (x) => x === null || x === undefined ? NaN : x === "inf" ? Infinity : x === "-inf" ? -Infinity : x;
 function shown(x) {
   x = real(x);
@@ -56,7 +56,7 @@ function ranges(numbers) {
   return found.map(([a, b]) => a === b ? `${a}` : `${a}–${b}`).join(", ");
 }
 
-// A scale from numbers to 0..1: by logarithm where they are positive and far apart.
+// A scale from numbers to 0..1, logarithmic if they are all positive and far apart.
 function scaleOf(values) {
   const finite = values.map(real).filter(Number.isFinite);
   let low = Infinity, high = -Infinity;

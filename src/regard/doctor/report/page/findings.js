@@ -1,5 +1,5 @@
 // Findings as cards, and the board of attention calls above them.
-// Of one disease at many places, what helps is written out once.
+// For a disease at several places the remedies are written out once and folded in later cards.
 function findingCard(finding, state, again) {
   const site = state.site(finding.site);
   const heads = finding.heads;
@@ -31,7 +31,7 @@ function signalRow(signal) {
     el("p", { class: "source" }, signal.source));
 }
 
-// The number against its threshold: the side that is bad is tinted.
+// The number against its threshold, with the unhealthy side tinted.
 function gauge(value, threshold, above) {
   const parts = [value, threshold].map(Math.abs).filter((x) => Number.isFinite(x) && x > 0);
   const most = Math.max(...parts, 1e-30), least = Math.min(...parts, most);
@@ -50,7 +50,7 @@ function gauge(value, threshold, above) {
 }
 
 function remedies(finding, again) {
-  const hint = finding.remedies.some((remedy) => remedy.code) && el("p", { class: "hint" }, "In the code ", el("code", null, "d"), " is the doctor that watches the model, ", el("code", null, "batch"), " an input of it, and ", el("code", null, "finding"), " this one; what is copied finds it first.");
+  const hint = finding.remedies.some((remedy) => remedy.code) && el("p", { class: "hint" }, "In the code ", el("code", null, "d"), " is the doctor that watches the model, ", el("code", null, "batch"), " is an input of the model, and ", el("code", null, "finding"), " is this finding; the copied code looks it up first.");
   const title = again ? el("summary", null, el("b", null, "What helps, as above: "), finding.remedies.map((remedy) => remedy.remedy).join(", ")) : el("h4", null, "What helps");
   return el(again ? "details" : "div", { class: "remedies" }, title, el("ol", null, finding.remedies.map((remedy) => el("li", null,
     el("p", null, el("b", null, remedy.remedy), ` ${remedy.expected}`),
@@ -72,7 +72,7 @@ function drawFindings(record, state) {
     const seen = record.sites.some((site) => Object.keys(site.last).length);
     cards.append(el("p", { class: "card quiet" }, seen
       ? "Nothing to report: every number is within its bounds."
-      : "Nothing was measured, so nothing can be said. The notes below may tell why."));
+      : "Nothing was measured, so there is no verdict. The notes below may tell why."));
     return;
   }
   let wanted = null, most = MOST_CARDS;

@@ -12,7 +12,7 @@ function colour(share) {
 const rgb = (parts) => `rgb(${parts.join(" ")})`;
 const bright = ([r, g, b]) => 0.299 * r + 0.587 * g + 0.114 * b > 140;
 
-const SHEET = 840; // what fits a sheet of paper, which cannot break a drawing
+const SHEET = 840; // pixels that fit a sheet of paper: a canvas cannot break across pages
 
 class HeatMap {
   constructor(record, state) {
@@ -37,7 +37,7 @@ class HeatMap {
     const room = (box - this.labels - 2) / this.mostHeads;
     this.cell = room < 3 ? 3 : Math.min(room, sites <= TALL ? 84 : 58);
     this.gap = this.cell > 9 ? 2 : this.cell > 5 ? 1 : 0;
-    const signs = Math.max(Math.floor((this.labels - 14) / (this.row < 18 ? 6 : 7.4) + 0.01), 6); // or rounding takes one
+    const signs = Math.max(Math.floor((this.labels - 14) / (this.row < 18 ? 6 : 7.4) + 0.01), 6); // + 0.01: rounding could otherwise cost a letter
     $(".heat-labels").replaceChildren(...this.record.sites.map((site) => {
       const kind = this.state.severity(site.name);
       return el("div", { class: kind || "", style: { height: `${this.row}px` } }, name(site.name, signs));
@@ -97,7 +97,7 @@ class HeatMap {
     if (y < 0) return;
     const [left, w] = head < 0 ? [0, this.record.sites[y].heads * this.cell - this.gap] : [head * this.cell, this.cell - this.gap];
     const h = this.row - Math.max(this.gap, 1);
-    // Two lines, one of which shows on every colour.
+    // Two outlines, of which one is visible on any colour.
     for (const [ink, line, inset] of [[css("--card"), 4, 2], [css("--ink"), 2, 1]]) {
       pen.strokeStyle = ink;
       pen.lineWidth = line;

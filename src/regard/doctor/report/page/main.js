@@ -1,4 +1,4 @@
-// What is chosen, and who is told of it.
+// The chosen vital, attention call and head, and the functions to call when the choice changes.
 class State {
   constructor(record) {
     this.record = record;
@@ -6,7 +6,7 @@ class State {
     this.vitals = new Map(record.vitals.filter((vital) => record.sites.some((site) => site.last[vital.name])).map((vital) => [vital.name, vital]));
     this.severities = new Map();
     this.alarms = new Map();
-    for (const finding of [...record.findings].reverse()) { // the worst first, and here last
+    for (const finding of [...record.findings].reverse()) { // sorted worst first: reversed, the worst is set last and wins
       this.severities.set(finding.site, finding.severity);
       for (const signal of finding.signals) this.alarms.set(JSON.stringify([finding.site, signal.made_of]), finding);
     }
@@ -31,7 +31,7 @@ class State {
   }
 }
 
-// More attention calls than this, and the charts stand beside the heat map.
+// With more attention calls than this the charts stand beside the heat map, not below it.
 const TALL = 14;
 
 function drawPickers(record, state) {
@@ -57,7 +57,7 @@ function drawPickers(record, state) {
   };
 }
 
-// A call in a few words: how it was seen, and its sizes.
+// A call in one line: how it was seen, and its sizes.
 function about({ route, heads, facts }) {
   const { queries, keys, dims, scale } = facts;
   return [`seen in ${{ sdpa: "SDPA", flex: "FlexAttention", softmax: "a softmax", regard: "regard.attention" }[route] ?? route}`, plural(heads, "head"),

@@ -1,4 +1,4 @@
-// Every number, to sort and to filter.
+// The table of all numbers, which can be sorted and filtered.
 const PAGE = 100;
 
 class NumberTable {
