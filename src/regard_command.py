@@ -1,12 +1,12 @@
-"""The command `regard`, which begins without the package of that name: importing it loads torch.
+"""The entry point of the command `regard`, which parses arguments before torch is loaded.
 
-That takes seconds: too long for a help text, a version, a Tab, or the message that an option is
-misspelt. So the package first stands in `sys.modules` as Python found it, its `__init__` not
-yet run, and the parsers of `regard.cli` are imported from it. A verb calls `load_library` when its
-arguments are read: then `__init__` runs in that same module, and all is as after `import regard`.
+`import regard` loads torch, which takes seconds: too long for a help text, a version, a Tab, or a message
+about a misspelt option. So `without_torch` puts the package into `sys.modules` without running its
+`__init__`, and the parsers of `regard.cli` are imported from it. When a verb has read its arguments it calls
+`load_library`. That runs `__init__` in the same module, and the state is as after `import regard`.
 
-This is a module beside the package and not in it, because Python imports a package before any of its
-modules; `python -m regard` is the same command, and waits for torch.
+This module is beside the package and not in it, because Python imports a package before its modules.
+`python -m regard` is the same command, but waits for torch.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ def without_torch() -> None:
     if "regard" in sys.modules:
         return
     spec = importlib.util.find_spec("regard")
-    if spec is not None:  # else the first import from it says that it is missing
+    if spec is not None:  # otherwise the first import from it raises the error
         sys.modules["regard"] = importlib.util.module_from_spec(spec)
 
 
 def load_library() -> None:
-    """Run what `import regard` would have run; nothing where it has been imported.
+    """Run the package's `__init__`, as `import regard` does; nothing if it has already run.
 
     Raises:
         click.ClickException: torch is missing or broken; the message is one line.
     """
     package = sys.modules["regard"]
-    if hasattr(package, "__version__"):  # which is set behind the imports
+    if hasattr(package, "__version__"):  # `__init__` sets it after its imports
         return
     try:
         importlib.import_module("torch")
-    except Exception as error:  # of a driver, a library that it links to, or its own
-        from click import ClickException  # a verb has asked: the package is there
+    except Exception as error:  # torch is missing, or it or a library that it links to is broken
+        from click import ClickException  # installed, since a verb has called this
 
         why = " ".join(str(error).split()) or type(error).__name__
         raise ClickException(f"torch cannot be loaded: {why}") from None
-    importlib.reload(package)  # for the first time: it keeps the module, and runs its code
+    importlib.reload(package)  # runs `__init__` for the first time, and keeps the module object

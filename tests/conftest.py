@@ -20,6 +20,7 @@ import hypothesis
 import pytest
 import torch
 
+from .interpreter import patch_once_a_launch
 from .slow import is_slow
 
 STARTED = pytest.StashKey[float]()
@@ -66,7 +67,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if hasattr(config, "workerinput"):  # one of several xdist processes that share the cores
         torch.set_num_threads(1)
         # Programs that tests start have one thread too: with two, each waits in a busy loop for a core
-        # that the other worker holds (29 s of CPU time in place of 9 s in `contract/test_places.py`).
+        # that the other worker holds (29 s of CPU time in place of 5 s in `contract/test_places.py`).
         os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
@@ -89,6 +90,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         why["interpreted"] = "no Triton 3.6 or newer"
     elif os.environ.get("TRITON_INTERPRET") != "1":
         why["interpreted"] = "Triton compiles for the GPU here"
+    else:
+        patch_once_a_launch()
     for item in items:
         if is_slow(item.nodeid):
             item.add_marker("slow")

@@ -135,7 +135,7 @@ def test_keys_with_and_without_beta_are_not_put_together():
         (InnerKey(key, key.sum(-1)), InnerKey(key)),
         (InnerKey(key), InnerKey(key, key.sum(-1))),
     ):
-        with pytest.raises(ValueError, match="both must come from the same score"):
+        with pytest.raises(ValueError, match="lower both with the same score"):
             first.append(later)
 
 

@@ -152,10 +152,7 @@ class Mask:
         return Mask(allowed, *self._parts()[1:], hides_finite=self.hides_finite)
 
     def _parts(self) -> tuple:
-        """The fields that hide something, in order.
-
-        `dataclasses.replace` would do without them, but torch.compile of torch 2.6 cannot trace it.
-        """
+        """The fields that hide something; torch.compile of 2.6 cannot trace `dataclasses.replace`."""
         return self.allowed, self.key_lengths, self.query_lengths, self.bands, self.packed
 
     def __and__(self, other: Mask) -> Mask:
@@ -217,11 +214,8 @@ class Mask:
         key_end = None if mask.key_lengths is None else mask.key_lengths[..., None, None]
         query_end = None if mask.query_lengths is None else mask.query_lengths[..., None, None]
         start, stop = None, key_end
-        row = (
-            torch.arange(queries, device=device)
-            if len(mask.bands) > 0 or query_end is not None
-            else None
-        )
+        by_row = len(mask.bands) > 0 or query_end is not None
+        row = torch.arange(queries, device=device) if by_row else None
         for band in mask.bands:
             assert row is not None
             # The key at the position of each query.
@@ -265,10 +259,7 @@ class Mask:
         )
 
     def hides_nothing(self, queries: int, keys: int) -> bool:
-        """Whether every query is known to see every key, as a single query at the last key does.
-
-        Like the following questions this one is answered without reading tensors.
-        """
+        """Whether every query sees every key, as far as can be told without reading tensors."""
         return self._bands_only() and all(
             queries == 1 and band.is_causal and band.alignment == "bottom_right"
             for band in self.bands

@@ -69,11 +69,7 @@ def prepare(
         check_parameters(chosen, query, autocast)
     real = None  # which keys are real, (*, heads or 1, L); None: all
     if mask is not None or bias is not None:
-        mask = None if mask is None else check_mask(mask, query, key, value, ndim)
-        # A decoder's step has one query at the last key, from which a causal mask hides nothing. More
-        # engines serve a call without a mask.
-        if mask is not None and mask.hides_nothing(query.shape[-2], key.shape[-2]):
-            mask = None
+        mask = None if mask is None else useful_mask(mask, query, key, value, ndim)
         bias = None if bias is None else check_bias(bias, query, key, value, ndim)
         # Before lowering: NaN in padding must not reach the gradients of the score's parameters.
         query, key, value, real = hide_padding(query, key, value, mask, bias)
@@ -95,12 +91,29 @@ def prepare(
     problem = Problem(
         form, value, mask, bias, sink, temperature, softcap, dropout, want, lead, error, key.shape
     )
-    if problem.hard and sink is not None:
+    if sink is not None:
+        check_soft(problem)
+    return problem, squeeze
+
+
+def useful_mask(
+    mask: Mask | Tensor, query: Tensor, key: Tensor, value: Tensor, ndim: int
+) -> Mask | None:
+    """The checked mask, or None if it hides nothing: more engines serve a call without a mask.
+
+    So it is in a decoder's step, where a causal mask hides nothing from the one query at the last key.
+    """
+    checked = check_mask(mask, query, key, value, ndim)
+    return None if checked.hides_nothing(query.shape[-2], key.shape[-2]) else checked
+
+
+def check_soft(problem: Problem) -> None:
+    """Refuse a hard look-up, for a call with a sink."""
+    if problem.hard:
         raise ValueError(
             "temperature 0 is a hard look-up, which takes the best key and cannot use a sink; leave "
             "sink= out, or give a small positive temperature"
         )
-    return problem, squeeze
 
 
 def check_one_head(score: Score, heads: int, ndim: int) -> None:

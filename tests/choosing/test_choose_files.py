@@ -358,5 +358,5 @@ def test_a_path_cannot_move_the_cursor(suffix: str, tmp_path: Path) -> None:
 
 def test_no_name_is_told_as_such() -> None:
     result = CliRunner().invoke(group, ["choose", "--data", ""], prog_name="regard")
-    said = "Error: --data names no file; for example --data mine.npz\n"
+    said = "Error: --data is empty; give a file, for example --data mine.npz\n"
     assert (result.exit_code, result.stderr) == (2, said)

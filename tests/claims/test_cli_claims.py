@@ -144,7 +144,7 @@ def test_a_claim_that_raises_gives_status_1(cli, known, fake) -> None:
     assert (
         "ValueError: no such luck" in result.stdout and "2 run, 0 kept, 1 failed" in result.stdout
     )
-    assert "A2 failed: regard-claims/A2.log says why at length" in result.stderr
+    assert "A2 failed: regard-claims/A2.log has the details" in result.stderr
     assert Path("regard-claims/report.html").exists() and "Traceback" not in result.output
 
 
@@ -153,16 +153,16 @@ def test_a_claim_that_raises_gives_status_1(cli, known, fake) -> None:
     [
         (["run", "A3"], "there is no claim 'A3'. Did you mean A2 or A1?"),
         (["show", "Q9"], "there is no claim 'Q9'"),
-        (["show", "A"], "'A' is a group: name one of A1, A2"),
-        (["run", "--quick", "--full"], "--quick and --full: choose one"),
+        (["show", "A"], "'A' is a group; give one of A1, A2"),
+        (["run", "--quick", "--full"], "--quick and --full exclude each other"),
         (["run", "--seed", "-1"], "--seed"),
         (["run", "--out", "taken"], "Directory 'taken' is a file"),
         (["run", "--out", "taken/deeper"], "cannot write to taken/deeper: Not a directory"),
         (["--out", "taken"], "Directory 'taken' is a file"),
-        (["run", "--out", ""], "--out names no folder"),
+        (["run", "--out", ""], "--out is empty; give a folder"),
         (["report"], "there are no results in regard-claims: `regard claims run` makes them"),
-        (["--json", "run"], "--json belongs behind the command"),
-        (["A1"], "there is no command 'A1': there are run, show and report"),
+        (["--json", "run"], "put --json after the command"),
+        (["A1"], "there is no command 'A1'; the commands are run, show and report"),
     ],
 )
 def test_a_mistake_is_one_message_and_status_2(cli, arguments: list[str], said: str) -> None:
@@ -229,7 +229,7 @@ def test_a_report_on_a_full_disk_is_no_mistake_of_the_user(
     assert (again.exit_code, again.stderr) == (1, "Error: " + said.format("x.html"))
     os.mkfifo("pipe.html")
     taken = cli("report", "--to", "pipe.html")
-    assert taken.exit_code == 2 and "something that is no file" in taken.stderr
+    assert taken.exit_code == 2 and "this exists and is not a file" in taken.stderr
 
 
 def test_a_file_that_cannot_be_loaded_is_named(cli, known) -> None:
@@ -301,7 +301,7 @@ def test_ctrl_c_is_one_line(cli, monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.exit_code == 130 and result.stdout == ""
     assert result.stderr == (
         "Interrupted: 1 of 3 claims were finished and are kept in regard-claims; the same command "
-        "goes on.\n"
+        "continues.\n"
     )
 
 

@@ -104,7 +104,7 @@ def test_json_is_all_that_stdout_holds(regard_cli) -> None:
         (["explain"], "--shape is missing. Example: regard explain --shape d_q="),
         (["choose", "--data", "none.npz"], "none.npz: cannot be read: No such file"),
         (["choose", "--data", "a.npz", "--shape", "d_q=4,len=3"], "give one of them"),
-        (["choose", "--tasks", "chess"], "--tasks chess: there is none. There are: look-up"),
+        (["choose", "--tasks", "chess"], "--tasks chess: unknown task. Tasks: look-up"),
         (["choose", "--shape", "d_q=8,length=3"], "unknown key 'length' in 'length=3'"),
         (["choose", "--shape", "d_q=x,len=3"], "d_q must be a positive whole number, got 'x'"),
         (["choose", "--shape", "d_q=9999999,len=99999999"], "too large for this machine"),

@@ -51,8 +51,8 @@ CASES = {
             "--data dir": "files are .npz",
             "--data bad.npz": "not a valid .npz file",
             "--shape d_q=x,len=3": "positive whole number",
-            "--shape d_q=4,len=3 --seconds nan": "no finite number",
-            "--minutes nan": "no finite number",
+            "--shape d_q=4,len=3 --seconds nan": "not a finite number",
+            "--minutes nan": "not a finite number",
             "--out taken": "is a file",
             "--report dir": "is a directory",
             "--tasks look-up --storage dir": "Is a directory",
@@ -87,7 +87,7 @@ CASES = {
         {
             "show Z9": "there is no claim 'Z9'",
             "run Z9": "there is no claim 'Z9'",
-            "frobnicate": "there are run, show and report",
+            "frobnicate": "the commands are run, show and report",
             "run C1 --out taken": "is a file",
             "run C1 --out taken/dir": "Not a directory",
             "report --out dir": "no results in dir",
@@ -105,7 +105,7 @@ CASES = {
             "healthy --data bad.npz": "not an .npz archive",
             "healthy --report dir": "is a directory",
             "healthy --report nowhere/out.html": "no folder nowhere",
-            "healthy --rate inf": "no finite number",
+            "healthy --rate inf": "not a finite number",
         },
     ),
     "play": Case(
@@ -237,7 +237,7 @@ def test_ctrl_c_in_a_training_says_how_to_go_on(run, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(Suite, "interrupted", property(lambda suite: True))
     result = run("choose --data mine.npz")
     assert result.exit_code == 130
-    assert "Interrupted: the same command with --resume goes on." in result.stderr
+    assert "Interrupted: the same command with --resume continues." in result.stderr
 
 
 def unbuffered(file: int) -> io.TextIOWrapper:

@@ -226,7 +226,7 @@ def test_a_report_has_what_the_probe_found(doctor, healthy):
 def test_a_model_that_does_not_survive_the_probe_loses_only_that(doctor, healthy):
     result = doctor(":fragile", "--probe", "--json")
     assert result.exit_code == 0 and json.loads(result.stdout)["probe"] is None
-    assert "did not survive it: RuntimeError: too loud" in result.stderr
+    assert "the model raised an error: RuntimeError: too loud" in result.stderr
 
 
 def test_interrupted_prints_what_was_measured(doctor, healthy, monkeypatch):

@@ -29,7 +29,7 @@ class TestResidual:
             model[1].attend(*model[1].sides(first)).transpose(1, 2).flatten(2)
         )
         torch.testing.assert_close(model(x), model[2](second), atol=1e-12, rtol=1e-12)
-        with pytest.raises(TreatmentRefused, match="every attention module up to 1 has one"):
+        with pytest.raises(TreatmentRefused, match="every attention module up to 1 has a residual"):
             treat(model, x, "residual", collapsed("1"))
         last = treat(model, x, "residual", collapsed("2"))
         assert "around 1 attention module: 2" in last.applied.what
@@ -125,7 +125,7 @@ class TestContrast:
     @pytest.mark.parametrize(
         ("name", "why"),
         [
-            ("sdpa", "differ by as much as they have in common: that is not the reason"),
+            ("sdpa", "differ by about as much as their mean, so they are not the cause"),
             ("eager", "written out, whose values cannot be reached"),
         ],
     )

@@ -40,7 +40,9 @@ class TestPositions:
         treatment = doctor.treat(found, "positions", sick.batch(0), share=0.5)
         shares = treatment.after[:, INDEX["value_place"]]
         assert float(shares.mean()) == pytest.approx(0.5, abs=0.06)
-        with pytest.raises(TreatmentRefused, match=r"places make 0\.\d+ of the variance already"):
+        with pytest.raises(
+            TreatmentRefused, match=r"positions explain 0\.\d+ of the variance already"
+        ):
             doctor.treat(found, "positions", sick.batch(0), share=0.5)
         with pytest.raises(ValueError, match="share must be between"):
             doctor.treat(found, "positions", sick.batch(0), share=1.0)
@@ -61,13 +63,15 @@ class TestPositions:
         torch.manual_seed(0)
         plain = nn.Sequential(nn.Embedding(8, DIM), Plain(DIM, HEADS))
         ids = torch.randint(8, (4, 12))
-        with pytest.raises(TreatmentRefused, match="no table of positions is found"):
+        with pytest.raises(TreatmentRefused, match="no table of positions was found"):
             watch(plain).treat(lost("1"), batch=ids)
         model, batch = Model(*attentions(1)), NoGradient().batch(0)
         with pytest.raises(TreatmentRefused, match="give a batch of two or more"):
             watch(model).treat(lost(at(0)), batch=(batch[0][:1],))
         idle = nn.Sequential(nn.Embedding(8, DIM), Idle())
-        with pytest.raises(TreatmentRefused, match=r"no factor on 1\.pos_embed makes places 0\.3"):
+        with pytest.raises(
+            TreatmentRefused, match=r"no factor on 1\.pos_embed makes positions explain 0\.3"
+        ):
             watch(idle).treat(lost("1"), batch=ids)
         assert torch.equal(idle[1].pos_embed, torch.ones(12, DIM))
 

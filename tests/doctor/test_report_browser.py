@@ -237,7 +237,7 @@ def test_what_a_probe_found(record: Record, visit: Callable[..., Page]) -> None:
     assert "63%" in keys and "NaN" in keys and "×7.92" in keys and "beyond ×100" in keys
     assert "×0.3 to ×1" in inputs and "not even ×1" in inputs and "NaN or Inf" in inputs
     assert cards.nth(1).locator("td.failure").count() == 6
-    assert "rolled round" in positions and "50%" in positions
+    assert "rolled back" in positions and "50%" in positions
 
 
 def test_without_a_probe_nothing_is_said_of_one(record: Record, visit: Callable[..., Page]) -> None:

@@ -49,13 +49,13 @@ def test_a_named_one_is_taken_if_it_fits():
 @pytest.mark.parametrize(
     ("remedy", "why"),
     [
-        ("soft-cap", "it takes 24% of the queries with a cap and 25% without"),
+        ("soft-cap", "the key takes 24% of the queries with a cap and 25% without"),
         ("scale", "one loud key stays the loudest"),
         ("temperature", "one loud key stays the loudest"),
         ("qk-clip", "one loud key stays the loudest"),
-        ("shrink-tanh", "is for saturated additive scores"),
-        ("mask", "no disease of masks"),
-        ("heads", "has found none"),
+        ("shrink-tanh", "treats saturated additive scores"),
+        ("mask", "not a disease of masks"),
+        ("heads", "names none"),
     ],
 )
 def test_what_does_not_fit_the_disease_is_refused(remedy, why):
@@ -149,7 +149,7 @@ def test_bad_arguments():
         with pytest.raises(ValueError, match="start must be a positive number"):
             doctor.treat(finding(), "temperature", x, **{option: value})
     with pytest.raises(
-        TreatmentRefused, match=r"nowhere makes no attention call .* there are: layers.0"
+        TreatmentRefused, match=r"nowhere, was not measured on this batch; measured were: layers.0"
     ):
         doctor.treat(finding(site="nowhere"), "temperature", x)
     with pytest.raises(TreatmentRefused, match="None is known"):
@@ -195,7 +195,7 @@ def test_summaries_fit_the_screen(remedy):
     made = finding(*LARGE, *over_steps, ("tanh_slope", 0.25, False))
     text = watch(model).treat(made, remedy, x).summary()
     assert all(len(line) <= 80 for line in text.splitlines()), text
-    assert "key_norm growth shows over" in text and "tanh_slope: not measured" in text
+    assert "key_norm growth needs several" in text and "tanh_slope: not measured" in text
     assert text.count("logit_max:") == 1 and "logit_max growth" not in text
     narrow = watch(model).treat(made, "temperature", x).summary(60)
     assert all(len(line) <= 60 for line in narrow.splitlines()[1:])
@@ -205,10 +205,7 @@ def test_what_made_it_worse_says_so():
     model, x = case(1.0)
     treatment = watch(model).treat(finding(), "temperature", x, start=0.1)
     assert not treatment.better and treatment.effects[0].gain < -0.5
-    assert (
-        treatment.verdict()
-        == "nothing got better on this batch; treatment.undo() takes it back"
-    )
+    assert treatment.verdict() == "nothing got better on this batch; treatment.undo() takes it back"
 
 
 def test_effects():

@@ -71,9 +71,9 @@ def test_layers_by_pattern_place_and_both():
         ),
         (2, ValueError, "layers=2 matches none"),
         ([], ValueError, "layers is empty"),
-        (True, TypeError, "names, patterns and places"),
-        ([1.5], TypeError, "names, patterns and places"),
-        (1.5, TypeError, "names, patterns and places, got 1.5"),
+        (True, TypeError, "names, patterns or indices"),
+        ([1.5], TypeError, "names, patterns or indices"),
+        (1.5, TypeError, "names, patterns or indices, got 1.5"),
     ],
 )
 def test_wrong_layers_leave_the_model_as_it_was(layers, error, message):

@@ -230,9 +230,7 @@ def test_nested_tensors(need, added):
         module(query, key, key, key_padding_mask=torch.zeros(3, 6).bool())
     with pytest.raises(ValueError, match="nested tensors need query, key and value to be all"):
         module(query, keys[0], keys[0])
-    with pytest.raises(
-        ValueError, match=r"as many values as keys in each, got lengths \[3, 1, 5\]"
-    ):
+    with pytest.raises(ValueError, match=r"each as many values as keys, got lengths \[3, 1, 5\]"):
         module(query, key, query)
     with pytest.raises(ValueError, match="give attn_mask too"):
         module(query, key, key, is_causal=True)

@@ -239,5 +239,5 @@ def test_a_pairwise_score_of_unknown_width_is_refused():
     class Odd(regard.PairwiseScore):
         name, activation = "odd", "tanh"
 
-    with pytest.raises(ValueError, match="Odd does not say its `width`"):
+    with pytest.raises(ValueError, match="Odd has no `width`"):
         DecoderAttention(Odd(), coverage=True)

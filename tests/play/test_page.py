@@ -230,7 +230,7 @@ def test_a_sentence_is_typed(visit: Visiting) -> None:
     assert f"{100 * found['weights'][11][11]:.1f}%" in page.locator("#readout").inner_text()
     canvas.press("ArrowUp")
     canvas.press("ArrowLeft")
-    assert "“b” looks at “b”" in page.locator("#readout").inner_text()
+    assert "“b” attends to “b”" in page.locator("#readout").inner_text()
     page.get_by_role("button", name="Cosine").last.click()
     page.locator("#set-heads").press("Home")
     there.until("s.score === 'cosine' && s.heads === 1")

@@ -27,8 +27,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from regard.bench.candidate import BOTH, Stated, Work
+from regard.bench.candidate import BOTH, FORWARD, Stated, Work
 from regard.bench.peers import dot, textbook_summed
+from regard.bench.results import Pass
 from regard.bench.tensors import Tensors
 from regard.measuring.errors import allowed, distance, spread_rows, worst
 
@@ -39,6 +40,10 @@ MOST_ROWS = 64
 # Limits on elements of the [B, H, rows, L, N] tensor: for all sampled rows together, and for one block.
 ALL_NUMBERS = {"cuda": 2**31, "cpu": 2**25}
 BLOCK_NUMBERS = {"cuda": 2**26, "cpu": 2**22}
+
+
+class Wrong(Exception):
+    """The error of a pass is too large, so it gets no time; the message says how large it is."""
 
 
 class PassErrors(NamedTuple):
@@ -154,3 +159,28 @@ def check(work: Work, truth: Truth, which: str) -> PassErrors:
 def output_limit(plain: float, stated: Stated, dtype: torch.dtype) -> float:
     """The largest error with which an output passes."""
     return allowed(plain, FACTOR, dtype, OUTPUT_ROUNDINGS) + stated.output
+
+
+def judge(result: Pass, errors: PassErrors, which: str) -> None:
+    """Record the errors of a pass.
+
+    Raises:
+        Wrong: one of them is too large.
+    """
+    if which == FORWARD:
+        result.error, result.plain_error = errors.output, errors.plain_output
+        result.limit = errors.output_limit
+    else:
+        result.error, result.plain_error = errors.gradient, errors.plain_gradient
+        result.limit, result.others_error = errors.gradient_limit, errors.others
+    if not errors.output_passed:
+        raise Wrong(
+            f"no time: its output errs by {errors.output:.1e} against fp64, and "
+            f"{errors.output_limit:.1e} would pass"
+        )
+    if which == BOTH and not errors.gradient_passed:
+        raise Wrong(
+            f"no time: the gradient of a errs by {errors.gradient:.1e} against fp64 and the "
+            f"others by {errors.others:.1e}; {errors.gradient_limit:.1e} and "
+            f"{errors.others_limit:.1e} would pass"
+        )

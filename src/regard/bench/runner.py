@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import torch
 
 from regard.bench.candidate import BOTH, FORWARD, PASSES, Candidate, Held, Work
-from regard.bench.check import PassErrors, Truth, check
+from regard.bench.check import Truth, Wrong, check, judge
 from regard.bench.results import BenchRow, Measured, Pass
 from regard.bench.settings import Setting
 from regard.bench.tensors import Tensors, make_tensors
@@ -55,10 +55,6 @@ class Effort:
 
 class Skip(Exception):
     """A pass is skipped; the message says why."""
-
-
-class Wrong(Exception):
-    """The error of a pass is too large, so it gets no time; the message says how large it is."""
 
 
 @dataclass(eq=False)
@@ -181,7 +177,7 @@ class Runner:
         if tensors.setting.loop and which == BOTH and not self.on_gpu:
             self.foresee(work)
         errors = check(work, self.truth(tensors), which)
-        self.judge(result, errors, which)
+        judge(result, errors, which)
         # Memory comes before the clock: this run also warms up caches of the allocator.
         run = work.of(which)
         result.bytes = round(factor * memory.peak(run, self.device))
@@ -192,30 +188,6 @@ class Runner:
             cost = min(self.watch.first(run) for _ in range(2))
         result.status = "measured"
         return TimedPass(which, row, run, factor, cost)
-
-    def judge(self, result: Pass, errors: PassErrors, which: str) -> None:
-        """Record the errors of a pass.
-
-        Raises:
-            Wrong: one of them is too large.
-        """
-        if which == FORWARD:
-            result.error, result.plain_error = errors.output, errors.plain_output
-            result.limit = errors.output_limit
-        else:
-            result.error, result.plain_error = errors.gradient, errors.plain_gradient
-            result.limit, result.others_error = errors.gradient_limit, errors.others
-        if not errors.output_passed:
-            raise Wrong(
-                f"no time: its output errs by {errors.output:.1e} against fp64, and "
-                f"{errors.output_limit:.1e} would pass"
-            )
-        if which == BOTH and not errors.gradient_passed:
-            raise Wrong(
-                f"no time: the gradient of a errs by {errors.gradient:.1e} against fp64 and the "
-                f"others by {errors.others:.1e}; {errors.gradient_limit:.1e} and "
-                f"{errors.others_limit:.1e} would pass"
-            )
 
     def fit(self, candidate: Candidate, which: str) -> Tensors:
         """The inputs with all heads if they fit into memory and time, else with a few heads."""

@@ -126,12 +126,7 @@ def choose(
     check_sizes(query_dim=pair[0], key_dim=pair[1], seeds=seeds, steps=steps, batch=batch)
     check_sizes(finalists=finalists, jobs=jobs, width=width)
     check_positive(minutes=minutes)
-    for rate in rates:
-        check_positive(rates=rate)
-    if not rates or not counts:
-        raise ValueError(f"rates and heads must not be empty, got {rates!r} and {heads!r}")
-    if not (matters >= 0 and math.isfinite(matters)):
-        raise ValueError(f"matters must be a finite number of 0 or more, got {matters!r}")
+    check_choices(rates, counts, matters)
     # The same projection width for all head counts, so that only the number of heads differs.
     wide = width or max(min(pair) // max(counts), 1)
     sizes = ScoreSizes(*pair, wide, pair[0] != pair[1] if projected is None else projected)
@@ -161,6 +156,16 @@ def check_lists(**given: Any) -> None:
     for name, value in given.items():
         if isinstance(value, (str, int, float)):
             raise ValueError(f"{name} must be a list such as [{value!r}], got {describe(value)}")
+
+
+def check_choices(rates: Sequence[float], heads: Sequence[int], matters: float) -> None:
+    """Raise ValueError for rates, head counts or a smallest difference that cannot be used."""
+    for rate in rates:
+        check_positive(rates=rate)
+    if not rates or not heads:
+        raise ValueError(f"rates and heads must not be empty, got {rates!r} and {heads!r}")
+    if not (matters >= 0 and math.isfinite(matters)):
+        raise ValueError(f"matters must be a finite number of 0 or more, got {matters!r}")
 
 
 def need() -> None:

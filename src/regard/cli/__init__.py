@@ -1,10 +1,9 @@
-"""The command line. `regard --help` says what there is.
+"""The command line `regard`: arguments, help, completion and exit codes.
 
-click, rich and matplotlib are an extra: this module needs only the standard library, and says how
-to install the rest where it is missing.
+click, rich and matplotlib are an extra. This module needs only the standard library, and says how to
+install them if they are missing.
 
-Here belong arguments, help, completion and exit codes: a verb is a row of `app.VERBS` and a file of its
-name. What a verb does is in the package that it calls.
+A verb is a row in `app.VERBS` and a file of its name here. Its work is done in the package that it calls.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def load() -> click.Group:
-    """The root of all commands, or one sentence about the package that it lacks."""
+    """The root command; exits with one sentence if a package that it needs is missing."""
     for package in NEEDS:
         if importlib.util.find_spec(package) is None:
             print(f"regard: the command line needs {package}: {INSTALL}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""The group of commands: a table of verbs, and how all of them end.
+"""The root command: the table of verbs, and the error messages and exit codes that all share.
 
 A new verb is one row of `VERBS` and one file beside this one, with a command of the same name.
 """
@@ -20,7 +20,7 @@ from regard.cli.common import INTERRUPTED
 
 
 class Verb(NamedTuple):
-    """A command: its name and that of its file, what it is for, and an example."""
+    """A command: its name, which is also that of its file, its purpose, and an example."""
 
     name: str
     about: str
@@ -28,36 +28,37 @@ class Verb(NamedTuple):
 
 
 VERBS = (
-    Verb("choose", "Which score for your data, and what it costs.", "choose --data my.npz"),
+    Verb("choose", "Find the best score for your data, and its cost.", "choose --data my.npz"),
     Verb(
         "explain",
-        "Which engine would run a score, and why.",
+        "Show which engine would run a score, and why.",
         "explain --shape d_q=64,len=512,heads=8 --score additive",
     ),
-    Verb("bench", "Additive attention: ours and every peer, timed here.", "bench --quick"),
-    Verb("claims", "Statements about attention, proved or refuted here.", "claims run --quick"),
-    Verb("doctor", "Is the attention in a model healthy?", "doctor growing-logits"),
-    Verb("play", "Drag vectors, and watch every score answer.", "play"),
-    Verb("completion", "Completion by Tab for your shell.", "completion bash"),
+    Verb("bench", "Time additive attention here, beside other libraries.", "bench --quick"),
+    Verb("claims", "Test statements about attention by experiment.", "claims run --quick"),
+    Verb("doctor", "Check whether the attention in a model is healthy.", "doctor growing-logits"),
+    Verb("play", "Drag vectors in a browser and compare all scores.", "play"),
+    Verb("completion", "Print a script for Tab completion in your shell.", "completion bash"),
 )
-NEAR = 0.7  # as difflib measures it: "chose" is near to "choose", "run" is near to nothing
+# The similarity, by difflib, from which a name is suggested: "chose" suggests "choose", "run" nothing.
+NEAR = 0.7
 EXAMPLES = "\n".join(f"  regard {verb.example}" for verb in VERBS)
-HELP = f"""Attention for PyTorch: which score to use, what it costs, what runs.
+HELP = f"""Attention for PyTorch: which score to use, what it costs, how it runs.
 
 \b
 Examples:
 {EXAMPLES}
 
-Exit codes of every command: 0 done, 1 the answer is bad news or could not be saved, 2 a mistake in
-the arguments or the data, 130 interrupted. `regard COMMAND --help` says it more closely.
+Exit codes of every command: 0 done; 1 a check failed, or a result could not be saved; 2 a mistake in
+the arguments or the data; 130 interrupted. `regard COMMAND --help` has the details.
 """
 
 
 class Commands(click.Group):
-    """Loads a command when it is asked for, and says every mistake in one line."""
+    """A group that imports a command when it is called, and reports every mistake in one line."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """In the order of the table."""
+        """The names of all commands, in the order of the table."""
         return [verb.name for verb in VERBS]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -70,43 +71,46 @@ class Commands(click.Group):
         return None
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        """As click does, with the verb that was meant: click's own table of them is empty."""
+        """The command that `args` name; an unknown one raises an error that suggests a name.
+
+        click's own suggestion does not work here: its table of commands is empty.
+        """
         known = self.list_commands(ctx)
         if not (args[0] in known or args[0].startswith("-") or ctx.resilient_parsing):
             raise click.UsageError(f"No such command {args[0]!r}.{meant(args[0], known)}", ctx)
         return super().resolve_command(ctx, args)
 
     def main(self, *arguments: Any, **options: Any) -> Any:
-        """As click does it, but a mistake is one line, and Ctrl-C has its own status."""
+        """Run a command; a mistake prints one line, and Ctrl-C exits with status 130."""
         options["standalone_mode"] = False
         try:
             try:
                 status = super().main(*arguments, **options)
             except SystemExit as end:
                 status = end.code
-            sys.stdout.flush()  # here, since a full disk could no longer be reported while Python exits
+            sys.stdout.flush()  # here: while Python exits, a full disk could not be reported any more
         except click.ClickException as error:
             click.echo(f"Error: {sentence(error)}", err=True)
             status = error.exit_code
-        except OSError as error:  # a full disk below stdout, a name that no file can have
+        except OSError as error:  # a full disk behind stdout, or an impossible file name
             given = "" if error.filename is None else f": {printable(str(error.filename)[:80])}"
             click.echo(f"Error: {error.strerror or error}{given}", err=True)
             status = 1 if error.filename is None else 2
-        except click.Abort:  # Ctrl-C; commands with something to keep catch it first
+        except click.Abort:  # Ctrl-C; commands that have results to keep catch it before
             click.echo("Interrupted.", err=True)
             status = INTERRUPTED
         raise SystemExit(status if isinstance(status, int) else 0)
 
 
 def printable(text: str) -> str:
-    """The text with what would steer a terminal spelled out."""
+    """The text with control characters spelled out, so that it cannot control the terminal."""
     return "".join(x if x.isprintable() else ascii(x)[1:-1] for x in text)
 
 
 def sentence(error: click.ClickException) -> str:
-    """What is wrong, on one line; where a usage error happened, also where to look."""
+    """The error message on one line; for a usage error with the help page to look at."""
     text = error.format_message()
-    if isinstance(error, click.NoSuchOption):  # click names up to three, far ones too
+    if isinstance(error, click.NoSuchOption):  # click suggests up to three, even dissimilar ones
         params = [] if error.ctx is None else error.ctx.command.get_params(error.ctx)
         known = [name for param in params for name in (*param.opts, *param.secondary_opts)]
         text = f"No such option {error.option_name!r}.{meant(error.option_name, known)}"
@@ -118,13 +122,13 @@ def sentence(error: click.ClickException) -> str:
 
 
 def meant(given: str, known: Iterable[str]) -> str:
-    """A question after the nearest name, if one is near."""
+    """The question "Did you mean ...?" with the nearest name; empty if none is near."""
     near = difflib.get_close_matches(given, known, n=1, cutoff=NEAR)
     return f" Did you mean {near[0]}?" if near else ""
 
 
 def say_version(ctx: click.Context, param: click.Parameter, wanted: bool) -> None:
-    """The versions that decide what is measured."""
+    """Print the versions of regard and torch, on which measurements depend."""
     if wanted and not ctx.resilient_parsing:
         versions = {"regard": "__init__.py", "torch": "version.py"}
         said = (f"{package} {version_in(package, file)}" for package, file in versions.items())
@@ -133,9 +137,9 @@ def say_version(ctx: click.Context, param: click.Parameter, wanted: bool) -> Non
 
 
 def version_in(package: str, file: str) -> str:
-    """`__version__` as a file of the package says it: importing torch to ask takes seconds.
+    """`__version__` of a package, read from one of its files: importing torch takes seconds.
 
-    Metadata would not do: there a wheel of torch may leave out what it was built for, as +cu126.
+    The metadata of a wheel is not enough: for torch it may lack the build, such as +cu126.
     """
     try:
         spec = importlib.util.find_spec(package)
@@ -144,7 +148,7 @@ def version_in(package: str, file: str) -> str:
             if found := re.search(r"""^__version__ = ["'](.+)["']$""", text, re.MULTILINE):
                 return found[1]
         return importlib.import_module(package).__version__
-    except Exception:  # a torch that is missing, or of which a part is
+    except Exception:  # torch is missing, or its installation is broken
         return "not found"
 
 

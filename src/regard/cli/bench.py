@@ -1,4 +1,4 @@
-"""`regard bench`: its options are those of `regard.bench`, which also runs without click."""
+"""`regard bench`: hands its arguments to the parser of `regard.bench`, which also runs without click."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ OFFERED = {"peers": offering_lists((*names.PEERS, "all", "none"))}
 
 
 class Bench(click.Command):
-    """A command whose options another parser reads; click knows them for completion alone."""
+    """A command whose arguments argparse reads; click knows the options only for completion."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Hand all of them on, `--help` too."""
+        """Keep all arguments, `--help` included, for the other parser."""
         if ctx.resilient_parsing:
             return super().parse_args(ctx, args)
         ctx.args = list(args)
@@ -32,7 +32,7 @@ class Bench(click.Command):
 
 
 def as_click(action: argparse.Action) -> click.Option:
-    """An option of argparse as completion needs it."""
+    """The click option for an option of argparse, as completion needs it."""
     kind: Any = None
     if action.choices is not None:
         kind = click.Choice([str(choice) for choice in action.choices])
@@ -52,7 +52,7 @@ def as_click(action: argparse.Action) -> click.Option:
 @click.command(cls=Bench)
 @click.pass_context
 def bench(ctx: click.Context) -> None:
-    """Measure ours and every peer on this machine."""
+    """Measure our engines and every peer on this machine."""
     from regard.bench.options import parser
 
     options = parser().parse_args(ctx.args)

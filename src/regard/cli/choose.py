@@ -1,4 +1,4 @@
-"""`regard choose`: on the tasks that come with it, on your data, or by cost alone at a shape."""
+"""`regard choose`: compare scores on bundled tasks, on the user's data, or by cost at a shape."""
 
 from __future__ import annotations
 
@@ -40,14 +40,16 @@ INSTALL = "pip install 'regard[choose]'"
 DEMO_MINUTES, DATA_MINUTES = 6.0, 5.0
 HELP = f"""Which attention score should you use, and what will it cost?
 
-With nothing: trains every kind of score on small tasks, one for each property of data that decides
-(look-up, non-linear match, unlike dims, heavy-tailed norms, long range, two criteria, real digits),
-and says which score wins where, by how much, and what it costs. About two minutes on two cores.
+Without options it trains every kind of score on small tasks, one for each property of data that matters
+(look-up, non-linear match, unlike dims, heavy-tailed norms, long range, two criteria, real digits). It
+says which score wins where, by how much, and what it costs. This takes about two minutes on two cores.
 
-With --data FILE: the same on your data: arrays query (rows, dim), key (rows, keys, dim), target, and
-value (rows, keys, dim) where the answer is made of what keys carry; docs/choose.md has it all.
+With --data FILE it does the same on your data: arrays query (rows, dim), key (rows, keys, dim) and
+target, and also value (rows, keys, dim) if the answer is computed from values. docs/choose.md has the
+details.
 
-With --shape: nothing is trained; time, memory, parameters and error of every score at that shape.
+With --shape it trains nothing, and measures time, memory, parameters and error of every score at that
+shape.
 
 \b
 Examples:
@@ -59,9 +61,9 @@ Examples:
 
 {keys_help()}
 
-Exit codes: 0 done, 1 a file could not be written, a task had no verdict or a score failed its error
-check, 2 a mistake in the arguments or the data, 130 interrupted (what was found is printed; --resume
-goes on).
+Exit codes: 0 done; 1 a file could not be written, a task had no verdict, or a score failed its error
+check; 2 a mistake in the arguments or the data; 130 interrupted (the results so far are printed, and
+--resume continues).
 """
 
 
@@ -71,32 +73,32 @@ def choose_options(command: Any) -> Any:
         click.option("--data", type=click.Path(path_type=Path), metavar="FILE",
                      help="Your data: .npz, .safetensors or .parquet."),
         click.option("--kind", type=click.Choice(["auto", "classification", "regression", "ranking"]),
-                     default="auto", show_default=True, help="What the target of --data is."),
+                     default="auto", show_default=True, help="Kind of target in --data."),
         click.option("--tasks", metavar="NAME,...", shell_complete=offering_lists(TASKS),
-                     help="Only these of the tasks that come with it."),
+                     help="Only these of the bundled tasks."),
         click.option("--minutes", type=Amount(0.05, 10000), metavar="M",
-                     help="For the trainings.  [default: 6 at most; with --data 5]"),
+                     help="Time for training.  [default: at most 6; with --data 5]"),
         click.option("--seeds", type=click.IntRange(1, 1000), default=5, show_default=True,
-                     metavar="N", help="For the final comparison."),
+                     metavar="N", help="Random seeds in the final comparison."),
         click.option("--steps", type=click.IntRange(1), metavar="N",
-                     help="Of one training.  [default: the task's own, or what fits]"),
+                     help="Steps of one training.  [default: the task's, or what fits]"),
         click.option("--jobs", type=click.IntRange(1, 1024), metavar="N",
-                     help="Processes.  [default: one for each core, 1 on a GPU]"),
+                     help="Parallel processes.  [default: one per core; 1 on a GPU]"),
         click.option("--storage", metavar="URL|FILE", shell_complete=offering_files,
-                     help="Where trainings are kept.  [default: study.journal in --out]"),
+                     help="Where to keep trainings.  [default: study.journal in --out]"),
         click.option("--resume", is_flag=True,
-                     help="Go on with the last run, or join one from another machine."),
+                     help="Continue the last run, or join one on another machine."),
         click.option("--shape", type=ShapeType(), metavar="KEY=N,...",
-                     help="Compare costs at these sizes: see the keys above."),
+                     help="Compare costs at these sizes; the keys are listed above."),
         click.option("--seconds", metavar="S", type=Amount(0.1, 86400), default=30,
-                     show_default=True, help="With --shape: for the timing rounds together."),
+                     show_default=True, help="With --shape: total time for timing."),
         click.option("--threads", metavar="N", type=click.IntRange(1, 1024), default=None,
-                     help="With --shape: CPU threads; by default as many as are free."),
+                     help="With --shape: CPU threads.  [default: the free cores]"),
         click.option("--out", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
                      default=Path("regard-choose"), show_default=True,
-                     help="Folder for what is written."),
+                     help="Output folder."),
         click.option("--report", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
-                     help="The HTML report.  [default: choose.html in --out]"),
+                     help="Path of the HTML report.  [default: choose.html in --out]"),
         json_option,
         device_option,
         seed_option,
@@ -123,9 +125,9 @@ def choose(shape: Shape | None, data: Path | None, **options: Any) -> None:
 
 
 def check_data(path: Path) -> None:
-    """Refuse what is no file of data."""
-    if path == Path():  # as from a variable that is not set
-        raise Mistake("--data names no file; for example --data mine.npz")
+    """Refuse a path that is not a data file."""
+    if path == Path():  # an empty string, as from a shell variable that is not set
+        raise Mistake("--data is empty; give a file, for example --data mine.npz")
     from regard.choosing.tasks.header import check_file
     from regard.choosing.training.errors import ChooseError
 
@@ -136,7 +138,10 @@ def check_data(path: Path) -> None:
 
 
 def tell_answer(answer: Answer, alone: bool) -> None:
-    """A line for a task that is done; of the only one, the end tells why there is no answer."""
+    """Print a line for a finished task, unless it failed and is the only one.
+
+    The only task's failure is reported at the end, as an error.
+    """
     from regard.choosing.present import line
 
     if answer.verdict or not alone:
@@ -147,7 +152,7 @@ def by_training(data: Path | None, where: torch.device, options: dict[str, Any])
     """Train on the tasks, or on the user's data."""
     missing = [name for name in NEEDS if importlib.util.find_spec(name) is None]
     if missing:
-        raise Mistake(f"training needs {', '.join(missing)}: {INSTALL}. --shape does without")
+        raise Mistake(f"training needs {', '.join(missing)}: {INSTALL}. --shape does not need them")
     import torch
 
     from regard.choosing.present import show_first_look, show_suite
@@ -194,7 +199,7 @@ def by_training(data: Path | None, where: torch.device, options: dict[str, Any])
     finally:  # an output that cannot be written, as on a full disk, must not cost the files
         saved = save_suite(suite, out, options["report"], quiet=as_json)
     if suite.interrupted:
-        click.echo("Interrupted: the same command with --resume goes on.", err=True)
+        click.echo("Interrupted: the same command with --resume continues.", err=True)
         raise SystemExit(INTERRUPTED)
     if suite.failed or not saved:
         raise SystemExit(1)
@@ -220,12 +225,12 @@ def pick_tasks(data: Path | None, kind: str, names: str | None) -> list[Task]:
     known = {task.name: task for task in tasks}
     for name in wanted:
         if name not in known:
-            raise Mistake(f"--tasks {name}: there is none. There are: {', '.join(known)}")
+            raise Mistake(f"--tasks {name}: unknown task. Tasks: {', '.join(known)}")
     return [known[name] for name in wanted]
 
 
 def check_storage(place: str | Path) -> None:
-    """Refuse what trainings cannot be kept in, before the first of them."""
+    """Refuse a storage that cannot be opened, before any training starts."""
     from regard.choosing.training.errors import ChooseError
     from regard.choosing.training.storage import opened
 
@@ -237,7 +242,7 @@ def check_storage(place: str | Path) -> None:
 
 
 def tell_unfinished(tasks: list[Task], place: str | Path) -> None:
-    """Say that a run of the same data waits to be gone on with."""
+    """Tell the user about an unfinished run on the same data, which --resume would continue."""
     from regard.choosing.training.series import left_behind
     from regard.choosing.training.show import UNFINISHED
 
@@ -246,20 +251,20 @@ def tell_unfinished(tasks: list[Task], place: str | Path) -> None:
 
 
 def tell_unexamined(suite: Suite) -> None:
-    """Say once that the doctor failed, and how; the report says of which candidates."""
+    """Warn once if the doctor failed, with the first error; the report names the candidates."""
     verdicts = [answer.verdict for answer in suite.answers if answer.verdict is not None]
     rows = [row for verdict in verdicts for row in verdict.rows]
     errors = [row.vitals["error"] for row in rows if "error" in row.vitals]
     if errors:
         click.echo(
             f"Warning: the doctor could not examine {len(errors)} of the trained candidates "
-            f"({errors[0]}). Qualities and costs hold all the same.",
+            f"({errors[0]}). Qualities and costs are not affected.",
             err=True,
         )
 
 
 def default_jobs(where: torch.device) -> int:
-    """One for each core that this process may use; a GPU is not shared."""
+    """The number of cores that this process may use; 1 on a GPU, since processes do not share one."""
     if where.type == "cuda":
         return 1
     cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else [0]
@@ -267,7 +272,7 @@ def default_jobs(where: torch.device) -> int:
 
 
 def save_suite(suite: Suite, out: Path, report: Path | None, quiet: bool) -> bool:
-    """Write choose.json and the report; a folder that cannot be written loses only the files."""
+    """Write choose.json and the report; return whether that worked."""
     from regard.choosing.report import write_report
     from regard.measuring.files import json_bytes, write_atomic
 
@@ -283,7 +288,7 @@ def save_suite(suite: Suite, out: Path, report: Path | None, quiet: bool) -> boo
 
 
 def unsaved(out: Path, error: OSError) -> bool:
-    """Say that the files are lost; False, for that."""
+    """Print why the results were not saved; return False."""
     why = error.strerror or str(error)
     click.echo(f"Error: --out {out}: the results were not saved: {why}", err=True)
     return False
@@ -326,7 +331,7 @@ def by_cost(shape: Shape, where: torch.device, options: dict[str, Any]) -> None:
 
 
 def save(report: CostReport, out: Path, quiet: bool) -> bool:
-    """Write the files and say where; a folder that cannot be written loses only the files."""
+    """Write the files and print where they are; return whether that worked."""
     from regard.choosing.cost import files
 
     try:

@@ -1,4 +1,4 @@
-"""`regard claims`: list, run, show and report what regard claims about attention."""
+"""`regard claims`: list, run, show and report the tested statements about attention."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 NEEDS = ("scipy", "statsmodels", "jinja2")
 INSTALL = "pip install 'regard[claims]'"
 FOLDER = Path("regard-claims")
-LIST_HELP = """Statements about attention that run and can fail.
+LIST_HELP = """List statements about attention, each tested by an experiment.
 
-Lists them with their last verdicts. Each is an experiment with a criterion written before the run;
-the verdict is computed from the measured numbers.
+The list shows the last verdict of each. The criterion of an experiment is written before the run, and the
+verdict is computed from the measured numbers.
 
 \b
 Examples:
@@ -49,14 +49,14 @@ Examples:
   regard claims report --lang zh
   regard claims --json
 
-Exit codes: 0 done, 1 the output could not be written, 2 a mistake in the arguments or a folder that
-cannot be read, 130 interrupted.
+Exit codes: 0 done; 1 the output could not be written; 2 a mistake in the arguments, or a folder that
+cannot be read; 130 interrupted.
 """
-RUN_HELP = """Run claims: those of the IDS (C1) or groups (C) named, else all.
+RUN_HELP = """Run claims: those with the given IDS (C1) or groups (C), or all.
 
-Each finished claim is saved at once as ID.json, ID.svg and ID.png. Claims that are finished with the
-same seed and code, at this size or at full size, are not run again. At the end there is a report as
-one HTML file.
+Each claim is saved as ID.json, ID.svg and ID.png when it is finished. A claim that has already been run
+with the same seed and code, at this size or at full size, is not run again. At the end a report is written
+as one HTML file.
 
 \b
 Examples:
@@ -65,46 +65,46 @@ Examples:
   regard claims run --full --jobs 8 --out full
   regard claims run C --json
 
-Exit codes: 0 done, 1 a claim failed (ID.log in the folder says why) or a file could not be written, 2
-a mistake in the arguments or a folder that cannot be used, 130 interrupted. The same command goes on
-where a run ended.
+Exit codes: 0 done; 1 a claim failed to run (ID.log in the folder says why), or a file could not be
+written; 2 a mistake in the arguments, or a folder that cannot be used; 130 interrupted (the same command
+continues the run).
 """
-SHOW_HELP = """One claim: what it says, what decides, the verdict and what it means.
+SHOW_HELP = """Show one claim: statement, criterion, verdict and what it means.
 
 \b
 Examples:
   regard claims show C1
   regard claims show b2 --lang zh --out full
 
-Exit codes: 0 done, 1 the output could not be written, 2 there is no such claim, or its folder cannot
+Exit codes: 0 done; 1 the output could not be written; 2 there is no such claim, or its folder cannot
 be read.
 """
-REPORT_HELP = """Write the report of the results on disk as one HTML file; nothing is run.
+REPORT_HELP = """Write the report of saved results as one HTML file, without running claims.
 
 \b
 Examples:
   regard claims report
   regard claims report --lang zh --to claims-zh.html
 
-Exit codes: 0 done, 1 the report could not be written, 2 there are no results, or no such folder.
+Exit codes: 0 done; 1 the report could not be written; 2 there are no results, or no such folder.
 """
 
 
 class Verbs(click.Group):
-    """Says what to do with an id that stands where a command should."""
+    """A group whose error for an unknown command shows how to run a claim by its id."""
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        """As click does, with a hint."""
+        """The command that `args` name, or an error with an example."""
         if args and self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
             raise Mistake(
-                f"there is no command {args[0]!r}: there are run, show and report. "
+                f"there is no command {args[0]!r}; the commands are run, show and report. "
                 f"Example: regard claims run C1"
             )
         return super().resolve_command(ctx, args)
 
 
 def careful(command: Command) -> Command:
-    """One message for what the user can put right."""
+    """The command with its requirements checked, torch loaded, and user errors as one message."""
 
     @wraps(command)
     def run(*arguments: Any, **options: Any) -> Any:
@@ -115,7 +115,7 @@ def careful(command: Command) -> Command:
         from regard.claims.registry import UnknownClaim
         from regard.claims.running.store import ResultStoreError
 
-        # A statement has letters that not every terminal can show.
+        # Statements have characters that some terminals cannot encode.
         for stream in (sys.stdout, sys.stderr):
             if hasattr(stream, "reconfigure"):
                 stream.reconfigure(errors="replace")
@@ -128,9 +128,9 @@ def careful(command: Command) -> Command:
 
 
 def named_folder(ctx: click.Context, param: click.Parameter, value: Path) -> Path:
-    """A folder with a name: `--out ""`, from a variable that is not set, would fill the current one."""
+    """The folder, unless it is empty: an unset shell variable would fill the current folder."""
     if value == Path():
-        raise Mistake('--out names no folder; for the current one say --out "$PWD"')
+        raise Mistake('--out is empty; give a folder, or --out "$PWD" for the current one')
     return value
 
 
@@ -141,7 +141,7 @@ out_option = click.option(
     default=FOLDER,
     show_default=True,
     metavar="DIR",
-    help="Folder of the results.",
+    help="Folder with the results.",
 )
 language_option = click.option(
     "--lang",
@@ -149,7 +149,7 @@ language_option = click.option(
     type=click.Choice(names.LANGUAGES),
     default="en",
     show_default=True,
-    help="Of statements, verdicts and figures.",
+    help="Language of statements, verdicts and figures.",
 )
 
 
@@ -168,14 +168,14 @@ def claims(ctx: click.Context, as_json: bool, out: Path, language: Language) -> 
         list_all(as_json, out, language)
         return
     if as_json:
-        raise Mistake("--json belongs behind the command; run and show have it")
-    # What stands before the command counts for it too.
+        raise Mistake("put --json after the command: regard claims run --json, or show ID --json")
+    # --out and --lang before the command apply to it too.
     ctx.default_map = {name: {"out": out, "language": language} for name in claims.commands}
 
 
 @careful
 def list_all(as_json: bool, out: Path, language: Language) -> None:
-    """Every claim with its last verdict."""
+    """Print every claim with its last verdict."""
     from regard.claims.report import present
     from regard.claims.running.store import load_results
 
@@ -188,7 +188,7 @@ def list_all(as_json: bool, out: Path, language: Language) -> None:
 
 
 def print_json(claims: Iterable[Claim], out: Path, language: Language) -> None:
-    """Claims with their last results, as a list."""
+    """Print claims with their last results as a JSON list."""
     from regard.claims.report import present
     from regard.claims.running.store import load_results
 
@@ -200,28 +200,28 @@ def print_json(claims: Iterable[Claim], out: Path, language: Language) -> None:
 
 @claims.command(help=RUN_HELP, short_help="Run claims and write the report.")
 @click.argument("ids", nargs=-1, shell_complete=offering(names.claims_and_groups))
-@click.option("--quick", is_flag=True, help="Small sizes: minutes for all. [default]")
-@click.option("--full", is_flag=True, help="Full sizes: up to an hour for all.")
+@click.option("--quick", is_flag=True, help="Small sizes; minutes for all claims. [default]")
+@click.option("--full", is_flag=True, help="Full sizes; about an hour for all claims.")
 @seed_option
 @out_option
-@click.option("--again", is_flag=True, help="Run finished claims too.")
+@click.option("--again", is_flag=True, help="Also run finished claims again.")
 @click.option(
     "--jobs",
     metavar="N",
     type=click.IntRange(1, 1024),
     default=None,
-    help="Claims at once; by default one on each core.",
+    help="Claims to run in parallel.  [default: one per core]",
 )
-# Numbers of one seed are the same on every machine only where it is the same device.
+# The default is the CPU: a seed gives the same numbers only on the same kind of device.
 @click.option(
     "--device",
     type=click.Choice(["auto", "cpu", "cuda"]),
     default="cpu",
     show_default=True,
-    help="Where to run; auto takes the GPU if there is one.",
+    help="Device to run on; auto takes the GPU if there is one.",
 )
 @language_option
-@click.option("--no-report", is_flag=True, help="Write no report at the end.")
+@click.option("--no-report", is_flag=True, help="Do not write a report at the end.")
 @json_option
 @careful
 def run(
@@ -244,7 +244,7 @@ def run(
     from regard.claims.running.store import ResultStore
 
     if quick and full:
-        raise Mistake("--quick and --full: choose one")
+        raise Mistake("--quick and --full exclude each other: give one of them")
     where = pick_device(device).type
     known = load()
     chosen = find(ids, known.claims)
@@ -260,13 +260,13 @@ def run(
             if not no_report and (runner.ran or runner.kept):
                 write(out, language, out / names.REPORT, quiet=as_json)
     for name in runner.failed:
-        click.echo(f"{name} failed: {store.path(name, 'log')} says why at length", err=True)
+        click.echo(f"{name} failed: {store.path(name, 'log')} has the details", err=True)
     if runner.failed or known.broken:
         raise SystemExit(1)
 
 
 def carry_out(chosen: list[Claim], store: ResultStore, order: RunOrder) -> ClaimRunner:
-    """Run them with bars; Ctrl-C says how far it came."""
+    """Run the claims with progress bars; Ctrl-C prints how many were finished."""
     from regard.claims.running.progress import progress
     from regard.claims.running.runner import ClaimRunner
     from regard.claims.running.store import ResultStoreError
@@ -278,19 +278,21 @@ def carry_out(chosen: list[Claim], store: ResultStore, order: RunOrder) -> Claim
     try:
         with progress(runner.shares(), titles) as shown:
             runner.run(shown)
-    except ResultStoreError as error:  # the folder was good when it began: nobody's mistake
+    except (
+        ResultStoreError
+    ) as error:  # the folder was usable at the start: not a mistake in arguments
         raise click.ClickException(str(error)) from None
     except KeyboardInterrupt:
         click.echo(
             f"Interrupted: {len(runner.ran)} of {len(runner.todo)} claims were finished and are kept "
-            f"in {store.folder}; the same command goes on.",
+            f"in {store.folder}; the same command continues.",
             err=True,
         )
         raise SystemExit(INTERRUPTED) from None
     return runner
 
 
-@claims.command(help=SHOW_HELP, short_help="One claim and its last result.")
+@claims.command(help=SHOW_HELP, short_help="Show one claim and its last result.")
 @click.argument("name", metavar="ID", shell_complete=offering(names.claims))
 @json_option
 @out_option
@@ -304,7 +306,7 @@ def show(name: str, as_json: bool, out: Path, language: Language) -> None:
 
     chosen = find([name], load().claims)
     if len(chosen) > 1:
-        raise Mistake(f"{name!r} is a group: name one of {', '.join(c.id for c in chosen)}")
+        raise Mistake(f"{name!r} is a group; give one of {', '.join(c.id for c in chosen)}")
     (claim,) = chosen
     result = load_results(out, {claim.id: claim}).get(claim.id)
     if as_json:
@@ -322,7 +324,7 @@ def show(name: str, as_json: bool, out: Path, language: Language) -> None:
     type=click.Path(path_type=Path, dir_okay=False),
     default=None,
     metavar="FILE",
-    help=f"The HTML file; by default {names.REPORT} in the folder.",
+    help=f"Path of the HTML file.  [default: {names.REPORT} in --out]",
 )
 @careful
 def report(out: Path, language: Language, to: Path | None) -> None:
@@ -335,12 +337,12 @@ def report(out: Path, language: Language, to: Path | None) -> None:
     if not path.parent.is_dir():
         raise Mistake(f"the report {path} could not be written: there is no folder {path.parent}")
     if path.exists() and not path.is_file():
-        raise Mistake(f"the report {path} could not be written: there is something that is no file")
+        raise Mistake(f"the report {path} could not be written: this exists and is not a file")
     write(out, language, path)
 
 
 def write(folder: Path, language: Language, path: Path, *, quiet: bool = False) -> None:
-    """Write the report and say where it is."""
+    """Write the report and print where it is."""
     from regard.claims.report import write_report
 
     try:
@@ -353,14 +355,14 @@ def write(folder: Path, language: Language, path: Path, *, quiet: bool = False) 
 
 
 def survey() -> Survey:
-    """Every claim; a name of this file, so that tests can put others in."""
+    """All claims. A function of this module, so that tests can replace it."""
     from regard.claims import registry
 
     return registry.survey()
 
 
 def load() -> Survey:
-    """All claims; what could not be loaded is said, and the others go on."""
+    """All claims that can be loaded; the error of each other one is printed."""
     found = survey()
     for file, error in found.broken.items():
         why = " ".join(f"{type(error).__name__}: {error}".split())

@@ -1,4 +1,4 @@
-"""What several commands share: errors, consoles, and options. Nothing here loads torch by itself."""
+"""Errors, options and consoles that several commands share. Importing it does not import torch."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 INTERRUPTED = 130  # the exit code after Ctrl-C
-VALUES = {"dtype": DTYPES, "causal": ("0", "1")}  # keys of a shape that are no sizes
+VALUES = {"dtype": DTYPES, "causal": ("0", "1")}  # keys of a shape with a few possible values
 
 
 class Mistake(click.ClickException):
-    """Something the user can put right: one message, exit code 2, no traceback."""
+    """A mistake that the user can correct: one message, exit code 2, no traceback."""
 
     exit_code = 2
 
 
 class Amount(click.FloatRange):
-    """A number in a range, which "nan" is not, nor an infinity."""
+    """A finite number in a range."""
 
     def convert(self, value: Any, param: Any, ctx: Any) -> float:
-        """As click does, and finite."""
+        """The number; an error if it is out of range, infinite or NaN, which click lets pass."""
         found = super().convert(value, param, ctx)
         if not math.isfinite(found):
-            self.fail(f"{value} is no finite number", param, ctx)
+            self.fail(f"{value} is not a finite number", param, ctx)
         return found
 
 
@@ -44,7 +44,7 @@ class ShapeType(click.ParamType):
     name = "shape"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Shape:
-        """Parse, with the parser's own message on failure."""
+        """The parsed shape; a mistake raises the parser's own message."""
         if isinstance(value, Shape):
             return value
         try:
@@ -53,7 +53,7 @@ class ShapeType(click.ParamType):
             raise Mistake(str(error)) from None
 
     def shell_complete(self, ctx: Any, param: Any, incomplete: str) -> list[CompletionItem]:
-        """The next key, or the value of one that has only a few."""
+        """Completions of the next key, or of the value if the key has only a few."""
         before, comma, last = incomplete.rpartition(",")
         head = before + comma
         name, equals, _ = last.partition("=")
@@ -69,7 +69,7 @@ class ShapeType(click.ParamType):
 
 
 def offering(names: Callable[[], Iterable[str]]) -> Callable[..., list[CompletionItem]]:
-    """Completes one of these names, in small or in large letters."""
+    """A completion of one of these names; upper and lower case match alike."""
 
     def complete(ctx: Any, param: Any, incomplete: str) -> list[CompletionItem]:
         typed = incomplete.lower()
@@ -79,7 +79,7 @@ def offering(names: Callable[[], Iterable[str]]) -> Callable[..., list[Completio
 
 
 def offering_lists(names: Iterable[str]) -> Callable[..., list[CompletionItem]]:
-    """Completes the last of several of these names, between commas."""
+    """A completion of the last name in a list with commas; names already given are left out."""
 
     def complete(ctx: Any, param: Any, incomplete: str) -> list[CompletionItem]:
         before, comma, last = incomplete.rpartition(",")
@@ -91,26 +91,25 @@ def offering_lists(names: Iterable[str]) -> Callable[..., list[CompletionItem]]:
 
 
 def offering_files(ctx: Any, param: Any, incomplete: str) -> list[CompletionItem]:
-    """Completes a file where the value may be something else too."""
+    """A completion of a file, for an option that also takes other values."""
     return [CompletionItem(incomplete, type="file")]
 
 
 def console(*, stderr: bool = False) -> Console:
-    """For tables and colours. NO_COLOR takes the bold away too: then there is no escape code."""
+    """A rich console for tables and colours; with NO_COLOR it prints no escape codes, not even bold."""
     from rich.console import Console
 
     plain = bool(os.environ.get("NO_COLOR"))
     colours, width = None if plain else "auto", None
     columns = os.environ.get("COLUMNS")
-    if columns and not columns.strip(
-        "0"
-    ):  # of a terminal that does not know: rich would print nothing
+    # A terminal of unknown size may say COLUMNS=0, with which rich would print nothing.
+    if columns and not columns.strip("0"):
         width = shutil.get_terminal_size().columns
     return Console(highlight=False, stderr=stderr, color_system=colours, width=width)
 
 
 def pick_device(name: str) -> torch.device:
-    """The device asked for; `auto` is the GPU where there is one."""
+    """The device of that name; `auto` is the GPU if there is one."""
     import torch
 
     if name == "auto":
@@ -121,13 +120,13 @@ def pick_device(name: str) -> torch.device:
 
 
 def keys_help() -> str:
-    """The keys of a shape as a list for `--help`."""
+    """The list of a shape's keys, for `--help`."""
     lines = [f"  {name:<10} {meaning}" for name, meaning in KEYS.items()]
     return "\b\nKeys of --shape:\n" + "\n".join(lines)
 
 
 def need_shape(ctx: Any, param: Any, value: Shape | None) -> Shape:
-    """Ask for a shape with an example, which click's own message lacks."""
+    """The shape; if it is missing, an error with an example, which click's own message lacks."""
     if value is None:
         raise Mistake(f"--shape is missing. Example: regard {ctx.info_name} --shape {EXAMPLE}")
     return value
@@ -138,14 +137,14 @@ shape_option = click.option(
     type=ShapeType(),
     callback=need_shape,
     metavar="KEY=N,...",
-    help="Sizes: see the keys above. [needed]",
+    help="Sizes; the keys are listed above.  [required]",
 )
 device_option = click.option(
     "--device",
     type=click.Choice(["auto", "cpu", "cuda"]),
     default="auto",
     show_default=True,
-    help="Where to run; auto takes the GPU if there is one.",
+    help="Device to run on; auto takes the GPU if there is one.",
 )
 seed_option = click.option(
     "--seed",
@@ -153,6 +152,6 @@ seed_option = click.option(
     type=click.IntRange(0, 2**32 - 1),
     default=0,
     show_default=True,
-    help="Of the inputs and weights.",
+    help="Random seed of inputs and weights.",
 )
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON in place of text.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")

@@ -1,7 +1,7 @@
-"""`regard completion`: the script that makes Tab complete commands, options and values.
+"""`regard completion`: prints the script with which Tab completes commands, options and values.
 
-The script knows no options. At every Tab it runs `tab.py` of the regard that is installed then, which
-asks the commands themselves, so that an upgrade needs no new script. click does the asking.
+The script contains no options. At every Tab it runs `tab.py` of the installed regard, which gets the
+completions from the commands through click. So an upgrade needs no new script.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from click.shell_completion import (
 )
 
 NAME, VARIABLE = "regard", "_REGARD_COMPLETE"
-# Found by its package and not by its path: an upgrade of Python in the same place moves the latter.
+# `tab.py` is found through its package: its path would change with an upgrade of Python in place.
 FIND = (
     "import importlib.util, runpy; "
     'found = importlib.util.find_spec("regard").submodule_search_locations[0]; '
     'runpy.run_path(found + "/cli/tab.py", run_name="__main__")'
 )
-HELP = """Print a script that completes regard's commands, options and values by Tab.
+HELP = """Print a script for Tab completion of regard's commands in your shell.
 
-Completes commands, options and their values, files, keys of --shape, names of scores, tasks, peers,
-claims and bundled patients. A Tab takes about a tenth of a second: torch is not loaded. After an upgrade the same
-script completes what is new.
+It completes commands, options and their values, files, keys of --shape, and names of scores, tasks,
+peers, claims and bundled models. A Tab takes about a tenth of a second, since torch is not loaded. After an
+upgrade the same script completes new options too.
 
 \b
 Examples:
@@ -41,10 +41,10 @@ Examples:
   regard completion fish > ~/.config/fish/completions/regard.fish
   source <(regard completion bash)
 
-bash must be 4.4 or newer, with bash-completion for the first line. For zsh, ~/.zfunc must be on the
-fpath before compinit. docs/cli.md has it line by line.
+bash must be 4.4 or newer; the first example needs bash-completion. For zsh, ~/.zfunc must be on the
+fpath before compinit. docs/cli.md explains each step.
 
-Exit codes: 0 done, 2 a shell that there is no script for.
+Exit codes: 0 done; 2 a shell without a script.
 """
 BASH = r"""# Completion of regard for bash 4.4 and newer. Made by: regard completion bash
 %(complete_func)s() {
@@ -118,21 +118,21 @@ complete --no-files --command %(prog_name)s --arguments "(%(complete_func)s)"
 
 
 class WholeWords(ShellComplete):
-    """Answers `--device=c` with `--device=cpu`, where click says `cpu`: shells replace whole words."""
+    """Completes `--device=c` to `--device=cpu`: shells replace whole words, but click returns `cpu`."""
 
     def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem]:
-        """As click finds them, with the option that stands before the value."""
+        """The completions that click finds, with the option in front of the value."""
         found = super().get_completions(args, incomplete)
         option, equals, _ = incomplete.partition("=")
         if equals and option.startswith("--"):
             for item in found:
-                # Files are completed by the shell, which knows where their names begin.
+                # The shell itself completes files, and knows where their names begin.
                 item.value = f"{option}={item.value}" if item.type == "plain" else item.value
         return found
 
 
 class Bash(WholeWords, BashComplete):
-    """Told the line itself: bash's own words are cut at `=` and `:`."""
+    """Completion for bash. It gets the whole line, since bash splits words at `=` and `:`."""
 
     source_template = BASH
 
@@ -146,7 +146,7 @@ class Bash(WholeWords, BashComplete):
         return words[:-1], words[-1]
 
     def format_completion(self, item: CompletionItem) -> str:
-        """As the line must have it: bash puts it there as it is, behind an open quote if there is one."""
+        """The completion as bash inserts it: with escaped spaces, or what follows an open quote."""
         head = before_quote(os.environ["COMP_WORDS"])
         if head is None:
             return super().format_completion(item).replace(" ", "\\ ")
@@ -155,7 +155,7 @@ class Bash(WholeWords, BashComplete):
 
 
 def before_quote(line: str) -> str | None:
-    """What the last word has before a quote that is still open, as `--tasks=`; None without one."""
+    """The part of the last word before an open quote, such as `--tasks=`; None without an open quote."""
     word, quote, escaped = "", "", False
     for letter in line:
         if escaped:
@@ -174,13 +174,13 @@ def before_quote(line: str) -> str | None:
 
 
 class Zsh(WholeWords, ZshComplete):
-    """As click does it, by our script."""
+    """Completion for zsh: click's, with our script."""
 
     source_template = ZSH
 
 
 class Fish(WholeWords, FishComplete):
-    """As click does it, by our script."""
+    """Completion for fish: click's, with our script."""
 
     source_template = FISH
 
@@ -189,13 +189,13 @@ SHELLS: dict[str, type[ShellComplete]] = {"bash": Bash, "zsh": Zsh, "fish": Fish
 
 
 def register() -> None:
-    """Let click use these in place of its own."""
+    """Register these classes with click, in place of its own."""
     for name, shell in SHELLS.items():
         add_completion_class(shell, name)
 
 
 def script(shell: str) -> str:
-    """The script for a shell. -P: nothing is imported from the folder that the user is in."""
+    """The script for a shell. With -P Python imports nothing from the user's current folder."""
     from regard.cli.app import group
 
     found = SHELLS[shell](group, {}, NAME, VARIABLE)

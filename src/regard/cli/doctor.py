@@ -1,4 +1,4 @@
-"""`regard doctor`: open the patient, run it while a doctor watches, print, save."""
+"""`regard doctor`: run a model while the doctor watches, print the findings, save the report."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 
 HELP = """Is the attention in a model healthy, why not, and what helps?
 
-MODEL is package.module:function, found from the current folder too, that returns a model, (model,
-batch) or (model, batch, loss); or a Hugging Face folder on disk; or a bundled example. A folder's
-weights are read from safetensors, or from pytorch_model.bin with weights_only; its code is not run,
-and nothing is unpickled.
+MODEL is one of three: package.module:function, a function that returns a model, (model, batch) or
+(model, batch, loss), looked up in the current folder too; a Hugging Face folder on disk; or a bundled
+example. Weights in a folder are read from safetensors, or from pytorch_model.bin with weights_only. No
+code in the folder is run, and nothing is unpickled.
 
 \b
 Examples:
@@ -47,12 +47,12 @@ Examples:
   regard doctor ./my-bert --data lines.txt --probe
   regard doctor mymodels.small:build --json --strict
 
-Where there are a loss, data and more than one step it trains; else the model is run as it is, and
-the weights stay as they were. Nothing is written but the report.
+With a loss, data and more than one step the model is trained. Otherwise it runs as it is, and its
+weights do not change. No file is written except the report.
 
-Exit codes: 0 healthy, or notes and warnings alone; 1 a finding is a failure (with --strict: or a
-warning), the loss is no number, or the report could not be written; 2 a mistake in the arguments;
-130 interrupted (what was measured is printed).
+Exit codes: 0 healthy, or only notes and warnings; 1 a finding is a failure (with --strict, a warning
+too), the loss is not a number, or the report could not be written; 2 a mistake in the arguments;
+130 interrupted (the results so far are printed).
 """
 
 
@@ -69,8 +69,8 @@ def patients(ctx: click.Context, param: click.Parameter, incomplete: str) -> lis
     "--data",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Arrays (.npz, .safetensors, .pt) named like the model's arguments, or text (.txt) for a "
-    "folder with a tokenizer.",
+    help="Arrays (.npz, .safetensors, .pt) with the names of the model's arguments, or text (.txt) "
+    "for a folder with a tokenizer.",
 )
 @click.option(
     "--steps",
@@ -81,13 +81,13 @@ def patients(ctx: click.Context, param: click.Parameter, incomplete: str) -> lis
 @click.option(
     "--train/--no-train",
     default=None,
-    help="Train, or run the model as it is. [default: train where it can, see above]",
+    help="Train, or run the model as it is. [default: train if possible, see above]",
 )
 @click.option(
     "--rate",
     metavar="R",
     type=Amount(min=0, min_open=True),
-    help="Learning rate, of AdamW. [default: 0.001; examples have their own]",
+    help="Learning rate of AdamW. [default: 0.001; examples have their own]",
 )
 @click.option(
     "--batch",
@@ -96,24 +96,24 @@ def patients(ctx: click.Context, param: click.Parameter, incomplete: str) -> lis
     type=click.IntRange(1, 10**6),
     default=8,
     show_default=True,
-    help="Examples of --data at a time.",
+    help="Batch size for --data.",
 )
 @click.option(
     "--level",
     type=click.Choice(["cheap", "sampled", "exact"]),
-    help="What is measured. [default: sampled in training, else exact]",
+    help="How much to measure. [default: sampled in training, else exact]",
 )
 @click.option(
-    "--probe", "attack", is_flag=True, help="Attack the model too: what does it withstand?"
+    "--probe", "attack", is_flag=True, help="Also attack the model, to see what it withstands."
 )
 @click.option(
     "--report",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Write a report: HTML, or JSON where the name ends in .json.",
+    help="Write a report: JSON if the name ends in .json, else HTML.",
 )
 @json_option
-@click.option("--strict", is_flag=True, help="Warnings count as failures.")
+@click.option("--strict", is_flag=True, help="Count warnings as failures.")
 @device_option
 @seed_option
 def doctor(
@@ -146,7 +146,7 @@ def doctor(
 
     where = pick_device(device)
     try:
-        # What the user's own code prints is no part of the JSON.
+        # Whatever the user's code prints goes to stderr, so that stdout holds JSON alone.
         with redirect_stdout(sys.stderr) if as_json else nullcontext():
             patient = open_patient(model, data, seed=seed, size=size)
             patient.rate = rate or patient.rate
@@ -171,7 +171,7 @@ def doctor(
 
 
 def examine(checkup: Checkup, steps: int, where: torch.device) -> None:
-    """Run all steps, with a live table where stderr is a terminal."""
+    """Run all steps, with a live table if stderr is a terminal."""
     from regard.doctor.checkup import carry_out
     from regard.doctor.patients import Unusable
     from regard.doctor.report.live import live
@@ -183,13 +183,13 @@ def examine(checkup: Checkup, steps: int, where: torch.device) -> None:
     carry_out(checkup, steps, where, screen)
     if not doctor.sites:
         raise Unusable(
-            f"{patient.name}: no attention was seen, so there is nothing to examine. Seen are SDPA, "
-            "FlexAttention, nn.MultiheadAttention, softmax attention written out, and regard's own"
+            f"{patient.name}: no attention was seen, so there is nothing to examine. The doctor sees "
+            "SDPA, FlexAttention, nn.MultiheadAttention, softmax attention written out, and regard's own"
         )
 
 
 def attack_it(checkup: Checkup, where: torch.device) -> Probe | None:
-    """Probe the patient on its first batch, with a bar where stderr is a terminal."""
+    """The result of the attack on the first batch, or None if the model raised an error."""
     from regard.cli.progress import progress
     from regard.doctor.checkup import batch_at
     from regard.doctor.patients.function import worded
@@ -199,13 +199,13 @@ def attack_it(checkup: Checkup, where: torch.device) -> Probe | None:
     with progress(console(stderr=True)) as step:
         try:
             return probe(checkup.patient.model, batch, step)
-        except Exception as error:  # the user's code, on inputs that it was not made for
-            click.echo(f"--probe: the model did not survive it: {worded(error)}", err=True)
+        except Exception as error:  # raised by the user's code, on inputs that it was not made for
+            click.echo(f"--probe: the model raised an error: {worded(error)}", err=True)
             return None
 
 
 def show(checkup: Checkup, record: Record, probe: Probe | None, seed: int, as_json: bool) -> None:
-    """Print what was found."""
+    """Print the findings, as text or as JSON."""
     from regard.doctor.report.lines import width_of
     from regard.doctor.report.numbers import plain
     from regard.doctor.report.terminal import show as show_summary
@@ -235,7 +235,7 @@ def show(checkup: Checkup, record: Record, probe: Probe | None, seed: int, as_js
 
 
 def show_examples(as_json: bool) -> None:
-    """The bundled patients."""
+    """List the bundled examples."""
     load_library()
     from regard.doctor.patients import EXAMPLES
 
@@ -249,21 +249,21 @@ def show_examples(as_json: bool) -> None:
 
 
 def check_report(path: Path | None) -> None:
-    """Refuse a report that could not be written, before the work is done."""
+    """Refuse a path that the report could not be written to, before the model runs."""
     if path is None:
         return
     if not path.name:
-        raise Mistake("--report names no file; for example --report doctor.html")
+        raise Mistake("--report is empty; give a file, for example --report doctor.html")
     if not path.parent.is_dir():
         raise Mistake(f"--report {path}: there is no folder {path.parent}")
     if path.exists() and not path.is_file():
-        raise Mistake(f"--report {path}: there is something that is no file")
+        raise Mistake(f"--report {path}: this exists and is not a file")
 
 
 def save(
     checkup: Checkup, findings: list[Finding], probe: Probe | None, path: Path, quiet: bool
 ) -> bool:
-    """Write the report and say where it is."""
+    """Write the report and print where it is; return whether that worked."""
     from regard.doctor.report import ReportError, write_report
 
     try:

@@ -1,4 +1,4 @@
-"""`regard explain`: the library's plan for a shape."""
+"""`regard explain`: the plan of `regard.explain` for a score at a shape."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from regard.cli.common import (
 from regard_command import load_library
 
 LABEL, REASON = 8, 12  # columns before the text of a plan
-HELP = f"""Which engine would run a score at a shape, its error bound, and why the others refuse.
+HELP = f"""Show which engine would run a score at a shape, its error bound, and why others refuse.
 
 \b
 Examples:
@@ -33,7 +33,7 @@ Examples:
 
 {keys_help()}
 
-Exit codes: 0 done, 2 a mistake in the arguments or a shape that the score refuses, 130 interrupted.
+Exit codes: 0 done; 2 a mistake in the arguments, or a shape that the score refuses; 130 interrupted.
 """
 
 
@@ -45,7 +45,7 @@ Exit codes: 0 done, 2 a mistake in the arguments or a shape that the score refus
     default="scaled_dot",
     show_default=True,
     shell_complete=offering(lambda: names.SCORES),
-    help="The name of a score.",
+    help="Name of the score.",
 )
 @json_option
 @device_option
@@ -78,7 +78,7 @@ def explain(shape: Shape, score: str, as_json: bool, device: str, seed: int) -> 
 
 
 def wrapped(line: str) -> str:
-    """A line of a plan within the terminal, what follows under its text."""
+    """A line of a plan wrapped to the terminal's width, with its text aligned."""
     width = shutil.get_terminal_size((80, 24)).columns
     indent = REASON if line.startswith(" ") else LABEL
     return textwrap.fill(

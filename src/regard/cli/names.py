@@ -1,4 +1,4 @@
-"""Names that completion offers, known without loading torch. A test holds them to the real ones."""
+"""Names that completion offers, listed here so that torch is not loaded; a test compares them."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ LANGUAGES, REPORT = ("en", "zh"), "report.html"  # of the claims
 
 
 def claims() -> list[str]:
-    """Ids by the files of the experiments, in their order: c10_unscaled.py holds C10."""
+    """The ids of all claims in order, from the names of their files: c10_unscaled.py is C10."""
     folder = Path(__file__).parents[1] / "claims" / "experiments"
     found = [path.stem.partition("_")[0].upper() for path in folder.glob("[a-z][0-9]*_*.py")]
     return sorted(found, key=lambda name: (name[0], int(name[1:])))
 
 
 def claims_and_groups() -> list[str]:
-    """Groups, each a letter, and claims."""
+    """The groups, each a letter, followed by the ids of all claims."""
     known = claims()
     return [*dict.fromkeys(name[0] for name in known), *known]

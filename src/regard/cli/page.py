@@ -1,7 +1,7 @@
 """Writes the options of every command into `docs/cli.md`: `python -m regard.cli.page docs/cli.md`.
 
-They stand between marks, `<!-- options: choose -->` and `<!-- end -->`; a test holds them to the
-commands.
+They go between the marks `<!-- options: choose -->` and `<!-- end -->`. A test checks that the page is up
+to date.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ BLOCK = re.compile(r"<!-- options: (?P<path>.+?) -->\n.*?<!-- end -->", re.DOTAL
 def commands(
     command: click.Command = group, parent: click.Context | None = None
 ) -> Iterator[click.Context]:
-    """Every command but the root, each in its context."""
+    """The contexts of all commands except the root."""
     ctx = click.Context(command, info_name=command.name if parent else "regard", parent=parent)
     if parent is not None:
         yield ctx
@@ -33,19 +33,19 @@ def commands(
 
 
 def options(ctx: click.Context) -> str:
-    """The options of a command as a list."""
+    """The options of a command as a Markdown list."""
     params = [x for x in ctx.command.get_params(ctx) if isinstance(x, click.Option)]
     records = [x.get_help_record(ctx) for x in params if "--help" not in x.opts]
     return "\n".join(f"- `{x[0]}`: {x[1]}" for x in records if x is not None)
 
 
 def blocks() -> dict[str, str]:
-    """What stands between the marks, by command."""
+    """The text between the marks, by command."""
     return {ctx.command_path: found for ctx in commands() if (found := options(ctx))}
 
 
 def written(page: str) -> str:
-    """The page with its lists made anew."""
+    """The page with its lists of options replaced."""
     found = blocks()
 
     def anew(block: re.Match[str]) -> str:

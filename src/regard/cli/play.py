@@ -1,4 +1,4 @@
-"""`regard play`: the playground in a browser, or as a file."""
+"""`regard play`: serve the playground to a browser, or save it as a file."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from regard.cli.common import Mistake
 
 PORT = 8737
 CHAPTERS = 8
-HELP = """Drag a query and keys, and watch every score answer.
+HELP = """Drag a query and keys in a browser, and compare the weights of every score.
 
-Serves the playground on this machine alone, and opens a browser. With --save it writes the page to a
+The playground is served to this machine only, and a browser opens. With --save the page is written to a
 file, which opens from disk and needs no network.
 
 \b
@@ -24,7 +24,7 @@ Examples:
   regard play --no-browser --port 0
   regard play --save playground.html
 
-Exit codes: 0 done, by Ctrl-C too; 2 a mistake in the arguments.
+Exit codes: 0 done, or ended by Ctrl-C; 2 a mistake in the arguments.
 """
 
 
@@ -35,25 +35,28 @@ Exit codes: 0 done, by Ctrl-C too; 2 a mistake in the arguments.
     type=click.IntRange(0, 65535),
     default=PORT,
     show_default=True,
-    help="Where to serve it; 0 takes a free port.",
+    help="Port to serve on; 0 takes a free one.",
 )
-@click.option("--no-browser", is_flag=True, help="Print the address and open nothing.")
+@click.option("--no-browser", is_flag=True, help="Print the address without opening a browser.")
 @click.option(
     "--chapter",
     metavar="N",
     type=click.IntRange(1, CHAPTERS),
     default=None,
-    help=f"Begin with a chapter of docs/learn, 1 to {CHAPTERS}.",
+    help="Start with this chapter of docs/learn.",
 )
 @click.option(
-    "--lang", type=click.Choice(["en", "zh"]), default=None, help="By default the browser's."
+    "--lang",
+    type=click.Choice(["en", "zh"]),
+    default=None,
+    help="Language of the page.  [default: the browser's]",
 )
 @click.option(
     "--save",
     type=click.Path(path_type=Path, dir_okay=False),
     default=None,
     metavar="FILE",
-    help="Write the page to a file, and serve nothing.",
+    help="Write the page to a file instead of serving it.",
 )
 def play(
     port: int, no_browser: bool, chapter: int | None, lang: str | None, save: Path | None
@@ -69,7 +72,7 @@ def play(
 
 
 def save_page(path: Path) -> None:
-    """Write the page and say where it is."""
+    """Write the page and print where it is."""
     from regard.play.build import write_page
 
     try:
@@ -80,19 +83,21 @@ def save_page(path: Path) -> None:
 
 
 def serve(port: int, link: str, no_browser: bool) -> None:
-    """Serve until Ctrl-C."""
+    """Serve the page until Ctrl-C."""
     from regard.play.serve import Server
 
     try:
         server = Server(port)
     except OSError as error:
         raise Mistake(
-            f"--port {port}: {error.strerror or error}. Another one: regard play --port 0"
+            f"--port {port}: {error.strerror or error}. For a free port: regard play --port 0"
         ) from None
     with server:
         click.echo(f"Playground: {server.url}{link}\nCtrl-C ends it.")
         if not no_browser:
-            with contextlib.suppress(webbrowser.Error):  # the address is printed
+            with contextlib.suppress(
+                webbrowser.Error
+            ):  # the user can still open the printed address
                 webbrowser.open(server.url + link)
         with contextlib.suppress(KeyboardInterrupt):
             server.serve_forever()

@@ -1,4 +1,4 @@
-"""A bar for work of a known number of steps, while a command runs."""
+"""A progress bar for work with a known number of steps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 @contextmanager
 def progress(console: Console) -> Iterator[Callable[[str, float, float], None]]:
-    """A bar with the time left, told `(label, done, total)`; nothing where there is no terminal."""
+    """A bar with the time left; call the result as `step(label, done, total)`.
+
+    Without a terminal nothing is shown.
+    """
     columns = (TextColumn("{task.description:<36}"), BarColumn(), TimeRemainingColumn())
     hidden = not console.is_terminal
     with Progress(*columns, console=console, transient=True, disable=hidden) as bar:

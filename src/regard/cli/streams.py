@@ -1,7 +1,7 @@
-"""Standard streams whose reader may leave: `regard claims | head -1` is no mistake.
+"""Standard streams that survive a closed pipe, as in `regard claims | head -1`.
 
-Once the reader has closed the pipe, output is dropped and the command goes on: its files are written, and its status
-says how the work went.
+When the reader has closed the pipe, output is dropped and the command continues: its files are written, and
+its exit code says how the work went.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ from typing import Any
 
 
 class Lasting(io.FileIO):
-    """A file that does not mind when the other end of its pipe is closed."""
+    """A file that drops its output when the other end of its pipe is closed."""
 
     def write(self, data: Any, /) -> int:
-        """Count everything as written once the reader is gone; report a full disk once."""
-        if not len(data):  # click asks by it what a stream takes, and keeps the answer to itself
+        """Write the data, or drop it if the reader is gone; raise once if the disk is full."""
+        if not len(data):  # click writes empty data to find out whether a stream takes bytes
             return 0
         try:
             return super().write(data)
         except OSError as error:
+            # From now on the descriptor is /dev/null, so that later writes and Python's exit succeed.
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, self.fileno())
             os.close(nowhere)
@@ -31,7 +32,11 @@ class Lasting(io.FileIO):
 
 
 def outlive_readers() -> None:
-    """Replace the standard streams, where they are Python's own; one that was closed is nowhere."""
+    """Replace stdout and stderr by streams that survive a closed pipe.
+
+    A stream that the caller closed becomes /dev/null. A stream that is not Python's own, such as that of a
+    test runner, stays.
+    """
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:

@@ -1,7 +1,7 @@
-"""What Tab runs: the words that may come next, from the real options, and without torch.
+"""Prints the completions for a press of Tab, from the commands' own options, without torch.
 
-Run as a file by the script of `regard completion`, not imported: `import regard` loads torch, which
-takes seconds: too long for a Tab.
+The script of `regard completion` runs this file by its path. Importing it as `regard.cli.tab` would first
+import `regard` and with it torch, which takes seconds.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from regard_command import without_torch
 
 
 def main() -> int:
-    """Print what fits; the exit code."""
+    """Print the completions; return the exit code."""
     from click.shell_completion import shell_complete
 
     from regard.cli.app import group

@@ -1,6 +1,6 @@
-"""How every figure of a claim looks.
+"""`Canvas`: one figure in one language, in the style of all claims.
 
-Drawing needs matplotlib, which is imported when something is drawn: measuring and judging do without.
+matplotlib is imported when something is drawn: measuring and judging do not need it.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Of Okabe and Ito: they stay apart for colour-blind readers. One score, one colour and one mark in
-# every figure.
+# From the palette of Okabe and Ito, which colour-blind readers can tell apart. A score has the same
+# colour and mark in every figure.
 BLUE, ORANGE, GREEN, RED, PURPLE, SKY, YELLOW, GREY = (
     "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#B8A800", "#777777",
 )  # fmt: skip
@@ -43,7 +43,7 @@ WORDS = {
 }
 RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 PANEL = (4.0, 3.0)  # inches of one panel
-# Where the machine has one of these, Chinese labels can be drawn; SVG leaves the choice to the reader.
+# PNG needs one of these fonts for Chinese labels. SVG keeps them as text for the reader's own fonts.
 CHINESE = [
     "Noto Sans CJK SC",
     "Noto Sans SC",
@@ -54,10 +54,10 @@ CHINESE = [
 
 
 class Canvas:
-    """A figure to draw one claim on, in one language.
+    """A figure in one language, for one claim.
 
-    Panels stand side by side: `left, right = canvas.panels(2)`. Every label goes through `say`, so
-    that it comes in the reader's language; axes carry their units.
+    Panels are side by side: `left, right = canvas.panels(2)`. Every label goes through `say`, which
+    returns it in the reader's language. Labels of axes name their units.
     """
 
     def __init__(self, language: Language = "en") -> None:
@@ -67,7 +67,7 @@ class Canvas:
         self.figure = Figure(layout="constrained")
 
     def say(self, text: Text | str) -> str:
-        """In the reader's language; a plain string is the same in all."""
+        """The text in the reader's language; a plain string is the same in both."""
         return text if isinstance(text, str) else text.of(self.language)
 
     def panels(self, count: int = 1, wide: float = PANEL[0], high: float = PANEL[1]) -> list[Axes]:
@@ -83,7 +83,7 @@ class Canvas:
         return found
 
     def label(self, axes: Axes, x: Text | str, y: Text | str, title: Text | str = "") -> None:
-        """Name the axes, with units, and what the panel shows."""
+        """Label the axes, with units, and write the title of the panel."""
         axes.set_xlabel(self.say(x))
         axes.set_ylabel(self.say(y))
         axes.set_title(self.say(title), loc="left", fontsize=9.5, fontweight="bold")
@@ -100,7 +100,7 @@ class Canvas:
         high: Sequence[float] | None = None,
         **more: Any,
     ) -> None:
-        """A line in the colour of its score, with a band from `low` to `high`."""
+        """Draw a line in the colour of its score, with a band from `low` to `high`."""
         ink, mark = LOOKS[name]
         style: dict[str, Any] = {"color": ink, "marker": mark, "ms": 4.5, "lw": 1.8} | more
         shown = WORDS[name] if label is None else label
@@ -117,7 +117,7 @@ class Canvas:
         errors: tuple[Sequence[float], Sequence[float]] | None = None,
         colors: Sequence[str] | None = None,
     ) -> None:
-        """Upright bars; `errors` are the lower and upper ends of the intervals."""
+        """Draw vertical bars; `errors` are the lower and upper ends of the intervals."""
         whiskers = None
         if errors is not None:
             below = [v - low for v, low in zip(values, errors[0], strict=True)]
@@ -131,11 +131,11 @@ class Canvas:
         axes.grid(False, axis="x")
 
     def bar_line(self, axes: Axes, height: float, label: Text | str) -> None:
-        """The bar of the criterion, or what the maths says, as a dashed line across."""
+        """Draw the threshold of the criterion, or a theoretical value, as a dashed horizontal line."""
         axes.axhline(height, color="#444444", ls=(0, (4, 3)), lw=1.1, label=self.say(label))
 
     def legend(self, axes: Axes, **more: Any) -> None:
-        """The names of the lines, without a frame."""
+        """Add a legend without a frame."""
         axes.legend(frameon=False, fontsize=8, **more)
 
 
@@ -160,13 +160,13 @@ def drawn(
         return canvas.figure
 
     with warnings.catch_warnings():
-        # SVG has its letters as text: the reader's fonts draw them where ours cannot.
+        # SVG keeps labels as text, which the reader's fonts draw even if ours lack the characters.
         warnings.filterwarnings("ignore", "Glyph .* missing from font")
         return render(compose, fonts, suffixes)
 
 
 def write_powers(axes: Axes) -> None:
-    """Powers on logarithmic axes as plain text, 10⁻³: as formulas they take most of the drawing."""
+    """Label logarithmic axes with plain text, 10⁻³: formulas would take most of the drawing time."""
     from matplotlib.ticker import FuncFormatter, LogFormatter
 
     for axis in (axes.xaxis, axes.yaxis):
@@ -176,7 +176,7 @@ def write_powers(axes: Axes) -> None:
 
 
 def power(value: float, base: float) -> str:
-    """`10⁻³`; nothing for what is no whole power."""
+    """A power as text, such as `10⁻³`; empty if the exponent is not an integer."""
     exponent = math.log(value, base) if value > 0 else math.nan
     if math.isnan(exponent) or abs(exponent - round(exponent)) > 1e-6:
         return ""

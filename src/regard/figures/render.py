@@ -1,4 +1,4 @@
-"""How every chart looks, and a chart as bytes. Needs matplotlib."""
+"""The style of every chart, and charts as PNG and SVG bytes. Needs matplotlib."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 
 from regard.measuring.words import number
 
-# From the palette of Okabe and Ito, which stays apart for colour-blind readers; the marks differ in
-# shape too, so that the chart can be read in grey.
+# From the palette of Okabe and Ito, which colour-blind readers can tell apart. Marks differ in shape
+# too, so that charts can be read in grey.
 OURS, TEXTBOOK, INK, FAINT = "#0072B2", "#D55E00", "#222222", "#D9D9D9"
 STYLE = {
     "font.family": "DejaVu Sans",
@@ -33,14 +33,14 @@ def render(
     fonts: list[str] | None = None,
     suffixes: Sequence[str] = ("png", "svg"),
 ) -> dict[str, bytes]:
-    """The figure as PNG and SVG, by suffix; letters that the first font lacks come from the next."""
+    """The figure as PNG and SVG, by suffix; characters that the first font lacks come from the next."""
     with mpl.rc_context(STYLE | ({"font.family": fonts} if fonts else {})):
         figure = compose()
         FigureCanvasAgg(figure)
         found = {}
         for suffix in suffixes:
             buffer = io.BytesIO()
-            # No date inside: the same results give the same file.
+            # Without a date the same results give the same file.
             extra = {"Date": None} if suffix == "svg" else None
             figure.savefig(buffer, format=suffix, facecolor="white", dpi=200, metadata=extra)
             found[suffix] = buffer.getvalue()
@@ -48,12 +48,12 @@ def render(
 
 
 def brief(ratio: float) -> str:
-    """A factor: `4.8x`, `92x`."""
+    """A factor as text: `4.8x`, `92x`."""
     return f"{ratio:.0f}x" if ratio >= 10 else f"{ratio:.1f}x"
 
 
 def size(count: float) -> str:
-    """Bytes with their unit, three digits."""
+    """A number of bytes as text, with three digits and a unit."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if count < 1000:
             return f"{number(count)} {unit}"
@@ -62,6 +62,6 @@ def size(count: float) -> str:
 
 
 def tick(text: str) -> str:
-    """Without zeros behind the point: `30 ms`, not `30.0 ms`."""
+    """A quantity without zeros after the decimal point: `30 ms`, not `30.0 ms`."""
     value, unit = text.split()
     return f"{value.rstrip('0').rstrip('.') if '.' in value else value} {unit}"

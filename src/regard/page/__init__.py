@@ -1,8 +1,8 @@
-"""What the HTML pages of the library share: looks, light and dark, copying, and their policy.
+"""Shared parts of the library's HTML pages: style, light and dark, scripts, and the security policy.
 
-Every page is one file that needs nothing else and opens from disk. The doctor makes its page with the
-standard library alone, so this file imports nothing more; `template.py` is for pages by jinja2,
-`drawing.py` for drawings by matplotlib inside a page.
+Every page is one file that opens from disk and fetches nothing. The doctor makes its page with the standard
+library alone, so this file imports nothing else. `template.py` is for pages made with jinja2, `drawing.py`
+for drawings by matplotlib inside a page.
 """
 
 from __future__ import annotations
@@ -15,17 +15,19 @@ FOLDER = Path(__file__).parent
 
 
 def read(folder: Path, name: str) -> str:
-    """A source of a page."""
+    """The text of a source file of a page."""
     return (folder / name).read_text(encoding="utf-8")
 
 
 def style_sheet(folder: Path, name: str, dark: str | None = None) -> str:
-    """The shared sheet and a page's own; dark where the reader or the system wants it, light on paper.
+    """The shared style sheet followed by the page's own.
+
+    The page is dark if the reader or the system chose that, and always light in print.
 
     Args:
         folder: of the page's sources.
-        name: of its sheet.
-        dark: the file with what the page adds to the dark colours.
+        name: of its style sheet.
+        dark: the file with the page's own dark colours, if it has any.
     """
     night = read(FOLDER, "dark.css") + ("" if dark is None else read(folder, dark))
     wish = f'@media screen and (prefers-color-scheme: dark) {{ :root:not([data-theme="light"]) {{ {night} }} }}\n'
@@ -34,12 +36,12 @@ def style_sheet(folder: Path, name: str, dark: str | None = None) -> str:
 
 
 def script(*parts: str) -> str:
-    """The shared script and a page's own, in a scope that leaves no name behind."""
+    """The shared script followed by the page's own, in a function, so that no global names remain."""
     return '"use strict";\n(() => {\n' + read(FOLDER, "base.js") + "".join(parts) + "})();\n"
 
 
 def policy(script: str, style: str | None = None) -> str:
-    """What the page may do: run this script, use this style or any inside it, and fetch nothing."""
+    """The content security policy: run this script, use this style (None: any inline), fetch nothing."""
     looks = "'unsafe-inline'" if style is None else digest(style)
     return (
         f"default-src 'none'; style-src {looks}; script-src {digest(script)}; img-src data:; "
@@ -48,5 +50,5 @@ def policy(script: str, style: str | None = None) -> str:
 
 
 def digest(text: str) -> str:
-    """By which a policy knows a script or a style."""
+    """The hash by which a content security policy allows a script or a style."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

@@ -3,7 +3,7 @@ root.classList.add("scripted");
 const $ = (selector, within = document) => within.querySelector(selector);
 const all = (selector, within = document) => [...within.querySelectorAll(selector)];
 
-// Light and dark. Where the browser keeps nothing for files, the choice lasts as long as the page.
+// Light and dark. Some browsers store nothing for files; the choice then lasts until the page closes.
 const remembered = {
   get: () => { try { return localStorage.getItem("regard-theme"); } catch { return null; } },
   set: (theme) => { try { localStorage.setItem("regard-theme", theme); } catch { /* see above */ } },
@@ -20,13 +20,13 @@ function themeButton(after = () => {}) {
   });
 }
 
-// A button that copies: `done` says so for a moment, and gives back what undoes that.
+// A button that copies a text. `done` shows that for a moment, and returns a function that undoes it.
 function copyButton(button, text, done) {
   button.addEventListener("click", async () => {
     try {
       await navigator.clipboard.writeText(text());
     } catch {
-      // Some browsers give pages from disk no clipboard.
+      // Some browsers have no clipboard for pages from disk: copy a selection instead.
       const field = document.createElement("textarea");
       field.className = "unseen";
       field.value = text();
@@ -48,7 +48,7 @@ function saying(word) {
   };
 }
 
-// What is wider than its frame can be moved with the keys.
+// Parts that are wider than their frame get the focus, so that the arrow keys scroll them.
 function movable(selector) {
   for (const part of all(selector)) if (part.scrollWidth > part.clientWidth) part.tabIndex = 0;
 }

@@ -1,4 +1,4 @@
-"""A drawing by matplotlib, ready to stand in a page among others."""
+"""Prepares SVG drawings by matplotlib for a page that holds several of them."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections.abc import Mapping
 
 
 def inline(svg: str, prefix: str, **attributes: str) -> str:
-    """The `svg` element alone, its ids its own, with attributes for those who cannot see it.
+    """The `svg` element alone, with unique ids and attributes for screen readers.
 
-    Ids live in one space for the whole page, and so does a `style` element: both would reach into
-    the other figures.
+    Ids and `style` elements apply to the whole page, so they would affect the other figures. Ids get a
+    prefix, and styles are removed.
 
     Args:
         svg: as matplotlib writes it.
-        prefix: of all its ids.
-        attributes: an underscore in a name stands for a hyphen, as in `aria_label`.
+        prefix: for all its ids.
+        attributes: of the `svg` element; an underscore becomes a hyphen, as in `aria_label`.
     """
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", svg, flags=re.DOTALL)
@@ -34,7 +34,7 @@ def width_of(svg: str) -> float:
 
 
 def in_both(svg: str, words: Mapping[str, str]) -> str:
-    """Each label that is a key of `words` twice: in English and, as `words` has it, in Chinese."""
+    """The drawing with each label that `words` translates twice, in English and in Chinese."""
     known = {html.escape(en, quote=False): html.escape(zh) for en, zh in words.items() if en != zh}
 
     def twice(found: re.Match[str]) -> str:

@@ -1,4 +1,5 @@
-// A page that has every word in English and Chinese shows one; `?lang=zh` in its address says which.
+// The page holds every text in English and Chinese and shows one language: that of `?lang=zh` in its
+// address, or else the browser's.
 const TAGS = { en: "en", zh: "zh-Hans" };
 const titles = { en: document.title, zh: $('meta[name="title-zh"]').content };
 function speak(language) {

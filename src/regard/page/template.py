@@ -1,4 +1,4 @@
-"""Pages by jinja2: everything put into them is escaped."""
+"""Pages made with jinja2: every text that is put into them is escaped."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup, escape
 
-# Such as --quick or --steps 600: a browser would end a line behind the hyphens.
+# An option such as --quick or --steps 600, after whose hyphens a browser would break the line.
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*(?: \d+)?", re.ASCII)
 
 
 def template(folder: Path, name: str) -> Template:
-    """A template of ours; the filters `prose` and `both` write text into it."""
+    """The template of that name, with the filters `prose` and `both`."""
     found = Environment(
         loader=FileSystemLoader(folder),
         autoescape=True,
@@ -26,18 +26,18 @@ def template(folder: Path, name: str) -> Template:
 
 
 def ours(text: str) -> Markup:
-    """A style sheet or script of ours, as it is."""
+    """A style sheet or script of the library, which is not escaped."""
     return Markup(text)  # noqa: S704 - our own file
 
 
 def prose(text: str) -> Markup:
-    """Escaped, with what stands between backticks as code, and options of commands in one piece."""
+    """The text escaped, with backticks as code elements and command options kept on one line."""
     text = re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text)))
     return Markup(OPTION.sub(r'<span class="option">\g<0></span>', text))  # noqa: S704 - escaped
 
 
 def both(text: tuple[str, str]) -> Markup:
-    """English and Chinese as `prose`, of which the page shows one; once where they are the same."""
+    """The text as `prose` in English and Chinese, of which the page shows one; once if they agree."""
     en, zh = map(prose, text)
     if en == zh:
         return en

@@ -1,7 +1,7 @@
-"""The playground: every score on vectors that a reader drags. Needs the standard library alone.
+"""The playground: a page that compares every score on vectors that the reader drags.
 
-Here belong building and serving its page. The command `regard play` is in `regard.cli`, what all pages
-share in `regard.page`.
+This package builds and serves the page, with the standard library alone. The command `regard play` is in
+`regard.cli`, the shared parts of all pages are in `regard.page`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Makes one page of the playground's sources, which needs nothing else and opens from disk.
+"""Builds the playground's page from its sources: one file that opens from disk.
 
-`page/` holds the sources: a template, style sheets, and JavaScript modules. A browser loads no modules
-from disk, so that each becomes a function that returns what it exports, in the order of their imports.
+The sources in `page/` are a template, style sheets and JavaScript modules. Browsers load no modules from
+disk. So each module becomes a function that returns its exports, in the order of the imports.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ LEFT_OVER = re.compile(r"^(?:import|export)\b.*", re.MULTILINE)
 
 
 class BadSource(ValueError):
-    """A source of the page is not written as `build` needs it."""
+    """A source of the page uses syntax that `build` does not support."""
 
 
 def build() -> str:
     """The page as HTML; the same sources give the same page."""
     style, script = styles(), bundle()
-    # Only this style and this script: nothing is fetched, embedded or sent.
+    # The page may use this style and this script alone, and fetches, embeds and sends nothing.
     policy = "; ".join(
         [
             "default-src 'none'",
@@ -43,23 +43,23 @@ def build() -> str:
 
 
 def write_page(path: Path) -> Path:
-    """Write the page to `path`, and return that."""
+    """Write the page to `path`, and return the path."""
     path.write_text(build(), encoding="utf-8")
     return path
 
 
 def source(name: str) -> str:
-    """A file of the page."""
+    """The text of a source file of the page."""
     return (FOLDER / name).read_text(encoding="utf-8")
 
 
 def digest(text: str) -> str:
-    """How a content security policy names an inline text."""
+    """The hash by which a content security policy allows an inline text."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 def styles() -> str:
-    """The style sheet; dark colours stand in it twice, for the system's wish and the reader's."""
+    """The style sheet. Dark colours are in it twice: for the system's setting and the reader's choice."""
     dark = source("dark.css")
     return (
         source("style.css")
@@ -76,7 +76,7 @@ def bundle() -> str:
 
 
 def add(name: str, done: dict[str, str], path: tuple[str, ...]) -> None:
-    """Put a module behind those it imports."""
+    """Add a module to `done`, after the modules that it imports; `path` leads to it."""
     if name in path:
         raise BadSource(f"{name} imports itself through {' and '.join(path)}")
     if name in done:
@@ -93,12 +93,15 @@ def module(name: str, text: str) -> str:
     exported = EXPORT.findall(body)
     body = EXPORT.sub("", body)
     if wrong := LEFT_OVER.search(body):
-        raise BadSource(f"{name}: {wrong[0]!r} is not a form of import or export that is read here")
+        raise BadSource(
+            f'{name}: {wrong[0]!r} is not supported; use `import {{ a }} from "./b.js";` on one line, '
+            "and `export` before const, function or class"
+        )
     if "</script" in body.lower():
-        raise BadSource(f"{name} would end the script element")
+        raise BadSource(f"{name} contains </script, which would end the script element")
     return f"const {variable(name)} = (() => {{\n{body}return {{ {', '.join(exported)} }};\n}})();"
 
 
 def variable(name: str) -> str:
-    """What a module is called in the script."""
+    """The variable of a module in the script."""
     return name.replace(".", "_")

@@ -1,4 +1,4 @@
-"""The playground on the loopback: one page, for browsers on this machine alone."""
+"""Serves the playground on the loopback address, to browsers on this machine only."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from regard.play.build import build
 
 ADDRESS = "127.0.0.1"
-# What a browser on this machine may call it. Any other name in a request comes from a page elsewhere
-# that made its own name point here.
+# Host names in requests from a browser on this machine. Any other name comes from a website that made
+# its own name resolve to this address (DNS rebinding).
 NAMES = ("127.0.0.1", "localhost")
 PATHS = ("/", "/index.html")
-PATIENCE = 10  # seconds that a silent connection is kept
+PATIENCE = 10  # seconds before an idle connection is closed
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -25,16 +25,18 @@ HEADERS = {
 
 
 class Page(BaseHTTPRequestHandler):
-    """Answers GET and HEAD for the page, and refuses everything else in one line."""
+    """A request handler that answers GET and HEAD for the page, and refuses everything else."""
 
-    server: Server  # type: ignore[override] # no other server makes one
+    server: Server  # type: ignore[override] # only `Server` creates one
     server_version, sys_version = "regard", ""
     timeout = PATIENCE
 
     def do_GET(self) -> None:
-        """The page, where the request is one that a browser here would make."""
+        """Send the page if host and path are right, else an error in one line."""
         if self.headers.get_all("Host", []) not in ([name] for name in self.server.hosts):
-            self.answer(HTTPStatus.MISDIRECTED_REQUEST, b"This server answers its own machine.\n")
+            self.answer(
+                HTTPStatus.MISDIRECTED_REQUEST, b"This server answers its own machine only.\n"
+            )
         elif self.path not in PATHS:
             self.answer(HTTPStatus.NOT_FOUND, b"There is one page here: /\n")
         else:
@@ -43,7 +45,7 @@ class Page(BaseHTTPRequestHandler):
     do_HEAD = do_GET
 
     def answer(self, status: HTTPStatus, body: bytes, kind: str = "text/plain") -> None:
-        """Send one answer; a HEAD request gets its head."""
+        """Send an answer; to a HEAD request only the headers."""
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
@@ -54,21 +56,21 @@ class Page(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, format: str, *arguments: object) -> None:
-        """Requests are not reported."""
+        """Log nothing."""
 
 
 class Server(ThreadingHTTPServer):
-    """Serves the page as it was built when the server started.
+    """A server of the page, which is built once, at the start.
 
     Args:
-        port: where to listen; 0 takes a free one.
+        port: to listen on; 0 takes a free one.
 
     Raises:
-        OSError: where the port is taken or not ours to take.
+        OSError: the port is taken or not permitted.
     """
 
     daemon_threads = True
-    # A port that something listens on is refused; elsewhere than on Unix the option would share it.
+    # On Unix a port in use is refused even with this option; on Windows two servers would share it.
     allow_reuse_address = os.name == "posix"
 
     def __init__(self, port: int) -> None:
@@ -76,13 +78,13 @@ class Server(ThreadingHTTPServer):
         super().__init__((ADDRESS, port), Page)
         self.port = self.server_address[1]
         self.hosts = {f"{name}:{self.port}" for name in NAMES}
-        if self.port == 80:  # browsers leave it out
+        if self.port == 80:  # browsers leave the default port out of the host
             self.hosts |= set(NAMES)
 
     @property
     def url(self) -> str:
-        """Where the page is."""
+        """The address of the page."""
         return f"http://{ADDRESS}:{self.port}/"
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A browser that hangs up is no news."""
+        """Ignore errors of a connection, such as a browser that closes it early."""

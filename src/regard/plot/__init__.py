@@ -1,9 +1,9 @@
-"""Pictures of attention weights. Needs matplotlib, which is imported when something is drawn.
+"""Plots of attention weights. Needs matplotlib, which is imported when something is drawn.
 
-Each function takes weights as a tensor of any device and dtype and returns a matplotlib `Figure` of its
-own: nothing of pyplot is touched, and `figure.savefig("weights.png")` saves it.
+Each function takes weights of any device and dtype and returns a new matplotlib `Figure`, which
+`figure.savefig("weights.png")` saves. pyplot and its global state are not used.
 
-Figures of reports and benchmarks are drawn where they are made, not here.
+The figures of reports and benchmarks are drawn in their own packages, not here.
 """
 
 from regard.plot.matrices import alignment, decoding, heads

@@ -1,4 +1,4 @@
-"""How the pictures look: colours, letters, sizes in inches, tokens as labels."""
+"""The style of the plots: colours, fonts, sizes in inches, and tokens as labels."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from torch import Tensor
 
-# Letters that DejaVu lacks come from the first of these that the machine has.
+# Characters that DejaVu lacks are drawn with the first of these fonts that is installed.
 FURTHER_FONTS = (
     "Noto Sans CJK SC", "Noto Sans SC", "Source Han Sans SC", "WenQuanYi Zen Hei", "PingFang SC",
     "Hiragino Sans", "Microsoft YaHei", "Yu Gothic", "Malgun Gothic", "Arial Unicode MS",
 )  # fmt: skip
 PALE = "#9CCBE8"
-SMALL = 7.5  # points of the notes around a picture
-EM = 0.125  # inches: the height of a label's letters, 9 points
-CLOSEST = 0.14  # inches between two labels that can still be read
-LONGEST = 20  # columns of a label; a longer token loses its middle
-READABLE = 0.2  # inches of a square that a number can be read in
+SMALL = 7.5  # font size of notes, in points
+EM = 0.125  # font size of labels in inches, 9 points
+CLOSEST = 0.14  # smallest distance in inches between labels that can still be read
+LONGEST = 20  # longest label, in columns; the middle of a longer token is left out
+READABLE = 0.2  # smallest square, in inches, in which a number can be read
 INVISIBLE = {"\n": "↵", "\r": "↵", "\t": "⇥"}
 
 
 @contextmanager
 def blank() -> Iterator[Figure]:
-    """An empty figure in our style; what is drawn on it inside keeps the style.
+    """An empty figure in our style; draw on it within this context.
 
     Raises:
-        ImportError: where matplotlib is missing.
+        ImportError: matplotlib is missing.
     """
     try:
         import matplotlib as mpl
@@ -52,7 +52,7 @@ def blank() -> Iterator[Figure]:
 
 
 def colors() -> Colormap:
-    """White for 0, through blue, to nearly black: ordered in grey too. Grey where there is nothing."""
+    """The colour map: white for 0, then blue, to nearly black, so it works in grey too. NaN is grey."""
     from matplotlib.colors import LinearSegmentedColormap
 
     from regard.figures.render import OURS
@@ -62,12 +62,12 @@ def colors() -> Colormap:
 
 
 def columns(text: str) -> int:
-    """How wide it is in columns of a terminal: Chinese letters take two."""
+    """The width of a text in terminal columns: Chinese characters take two."""
     return sum(2 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in text)
 
 
 def shown(token: str) -> str:
-    """A token as a label: white space can be seen, and the middle of a long one is left out."""
+    """A token as a label: white space is made visible, the middle of a long token is left out."""
     if not token.strip():
         return "".join(INVISIBLE.get(letter, "␣") for letter in token[:4]) or "∅"
     text = "".join(INVISIBLE.get(letter, letter) for letter in token)
@@ -83,7 +83,7 @@ def shown(token: str) -> str:
 
 
 def drawable(text: str) -> str:
-    """A title without what no font has: half of a surrogate pair is an error to matplotlib."""
+    """A title without control characters and lone surrogates, on which matplotlib raises."""
     return "".join(
         "�" if unicodedata.category(letter) in ("Cc", "Cs") and letter != "\n" else letter
         for letter in text
@@ -91,26 +91,26 @@ def drawable(text: str) -> str:
 
 
 def length(tokens: Sequence[str]) -> float:
-    """Inches that the longest of these labels takes."""
+    """The width of the longest of these labels, in inches."""
     return max(columns(shown(token)) for token in tokens) * 0.56 * EM
 
 
 def cell(rows: int, across: int, values: bool, room: float) -> float:
-    """Inches of one square of a matrix, such that the longer side fits the room."""
+    """The side of one square of a matrix in inches, so that the matrix fits into `room`."""
     return max(min(0.44 if values else 0.3, room / max(rows, across)), 0.02)
 
 
 def label(axis: Axis, tokens: Sequence[str], inches: float, **look: Any) -> None:
-    """Write tokens at the places of an axis, as many as can be read at so many inches a place."""
+    """Label an axis with tokens, as many as can be read with `inches` between positions."""
     places = range(0, len(tokens), every(inches))
     axis.set_ticks(places, [shown(tokens[place]) for place in places], **look)
     for text in axis.get_ticklabels():
-        text.set_parse_math(False)  # a token may be a dollar sign
+        text.set_parse_math(False)  # a dollar sign in a token does not start a formula
     axis.set_tick_params(length=0, pad=2)
 
 
 def every(inches: float) -> int:
-    """How far it is from one named place to the next: 1, or the first of 2, 5, 10 ... with room."""
+    """The step between labelled positions: 1, or the first of 2, 5, 10, 20 ... that leaves room."""
     if inches >= CLOSEST:
         return 1
     least = 2 * CLOSEST / inches
@@ -119,7 +119,7 @@ def every(inches: float) -> int:
 
 
 def turned(tokens: Sequence[str], inches: float, top: bool) -> dict[str, Any]:
-    """How labels above (or under) columns stand: level where they fit, else slanted, else upright."""
+    """The rotation of labels at columns: none if they fit, else slanted, or upright if narrow."""
     room = inches * every(inches)
     if length(tokens) <= 0.95 * room:
         return {}
@@ -129,7 +129,7 @@ def turned(tokens: Sequence[str], inches: float, top: bool) -> dict[str, Any]:
 
 
 def matrix(axes: Axes, weights: Tensor, largest: float, thin: bool) -> Any:
-    """Squares in the colours of their weights, (rows, columns), with pale lines between them."""
+    """Draw weights (rows, columns) as coloured squares, with pale lines between them."""
     rows, across = weights.shape
     image = axes.imshow(
         weights.numpy(),
@@ -150,12 +150,12 @@ def matrix(axes: Axes, weights: Tensor, largest: float, thin: bool) -> Any:
 
 
 def largest_of(weights: Tensor) -> float:
-    """The top of the colours; 1 where all weights are 0."""
+    """The largest weight, at the top of the colour scale; 1 if all weights are 0."""
     return weights.max().item() or 1.0
 
 
 def write_values(axes: Axes, weights: Tensor, largest: float, inches: float) -> None:
-    """The weight in each square, two digits; those below 0.005 stay empty."""
+    """Write the weight into each square with two digits, unless it is below 0.005."""
     from regard.figures.render import INK
 
     for row, line in enumerate(weights.tolist()):
@@ -170,7 +170,7 @@ def write_values(axes: Axes, weights: Tensor, largest: float, inches: float) -> 
 def scale(
     figure: Figure, image: Any, axes: list[Axes], largest: float, name: str, high: float
 ) -> None:
-    """The colours from 0 to the largest, beside panels that are so many inches high."""
+    """Add a colour bar from 0 to `largest` beside panels that are `high` inches high."""
     shrink = 0.6 if high > 2 else 1
     bar = figure.colorbar(image, ax=axes, fraction=0.05, shrink=shrink, aspect=18, pad=0.02)
     bar.set_ticks([0, largest / 2, largest], labels=[f"{x:.2g}" for x in (0, largest / 2, largest)])
@@ -180,7 +180,7 @@ def scale(
 
 
 def bars_beside(axes: Axes, lengths: Tensor, inches: float, name: str) -> None:
-    """A bar for each row of the matrix to the left, which is so many inches a row; one inch wide."""
+    """Draw a bar for each row of the matrix to the left, whose rows are `inches` high."""
     count = len(lengths)
     axes.barh(range(count), lengths.numpy(), height=0.7 if inches >= 0.08 else 1.0, color=PALE)
     axes.set_box_aspect(inches * count)
@@ -190,7 +190,7 @@ def bars_beside(axes: Axes, lengths: Tensor, inches: float, name: str) -> None:
 
 
 def head_line(figure: Figure, title: str | None) -> None:
-    """What the whole picture shows."""
+    """Write the title above the whole figure."""
     if title:
         text = drawable(str(title))
         figure.suptitle(text, x=0.01, ha="left", fontsize=11, fontweight="bold", parse_math=False)

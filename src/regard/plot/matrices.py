@@ -1,4 +1,4 @@
-"""Pictures of whole weight matrices: queries down, keys across."""
+"""Plots of whole weight matrices: queries down, keys across."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from regard.plot.inputs import by_head, checked, tokens_of
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-WIDEST = 13.0  # inches of a picture
-THUMBNAIL = 1.5
+WIDEST = 13.0  # widest figure, in inches
+THUMBNAIL = 1.5  # side of a small matrix, in inches
 
 
 def nats(weights: Tensor) -> Tensor:
@@ -26,7 +26,7 @@ def nats(weights: Tensor) -> Tensor:
 
 
 def mean_nats(weights: Tensor) -> str:
-    """The mean entropy of the rows that attend at all, in words."""
+    """The mean entropy of the rows that attend to something, as text."""
     found = nats(weights).nanmean().item()
     return "sees nothing" if math.isnan(found) else f"{found:.2f} nats"
 
@@ -39,18 +39,17 @@ def alignment(
     values: bool = False,
     title: str | None = None,
 ) -> Figure:
-    """Which source tokens each target token looks at: the soft alignment of Bahdanau et al. (2015).
+    """The soft alignment of Bahdanau et al. (2015): how much each target token attends to each source token.
 
     Args:
-        weights: (target, source), or (heads, target, source): one panel for each head.
-        source: the tokens that are looked at (keys), across; without them, numbers.
-        target: the tokens that look (queries), down.
-        values: write the weight into each square, where there is room. One row alone has them
-            in any case.
+        weights: (target, source), or (heads, target, source) for one panel per head.
+        source: the tokens that are attended to (keys), across; numbers if None.
+        target: the tokens that attend (queries), down.
+        values: write the weight into each square if there is room. A single row always has them.
         title: a line above.
 
-    Under each of several heads stands the mean entropy of its rows. Colours are the same in all
-    panels. Long tokens lose their middle, and where there are too many to read every few are named.
+    With several heads, the mean entropy of the rows is written under each. All panels share one colour
+    scale. The middle of long tokens is left out, and of too many tokens only every few are labelled.
     """
     found = by_head(weights)
     heads, rows, across = found.shape
@@ -68,7 +67,7 @@ def alignment(
     high = math.ceil(heads / wide)
     wide = math.ceil(heads / high)
     with looks.blank() as figure:
-        # A slanted label at the right end leans out over the edge.
+        # The last slanted label reaches beyond the right edge of the matrix.
         lean = max(looks.length(top) * 0.65 - 0.7, 0) if "ha" in slant else 0
         figure.set_size_inches(
             beside + wide * (inches * across + 0.2) + 0.9 + lean,
@@ -89,7 +88,7 @@ def alignment(
             if heads > 1:
                 line = f"head {number + 1} · {mean_nats(found[number])}"
                 axes.set_xlabel(line, fontsize=looks.SMALL)
-        if not (one_row and written):  # one row is too low for a scale of colours beside it
+        if not (one_row and written):  # a single row is too low for a colour bar beside it
             image, tall = grid[0, 0].images[0], high * rows * inches
             looks.scale(figure, image, list(grid.flat), largest, "weight", tall)
         looks.head_line(figure, title)
@@ -99,27 +98,30 @@ def alignment(
 def heads(
     weights: Tensor, tokens: Sequence[str] | None = None, *, title: str | None = None
 ) -> Figure:
-    """Every head of a model at a glance: a small matrix each, a row of them for each layer.
+    """Small matrices of every head of a model, one row of panels for each layer.
 
     Args:
-        weights: (heads, length, length), or (layers, heads, length, length); a list of layers'
-            weights goes through `torch.stack`.
-        tokens: named on the left and under the last row, where they can be read.
+        weights: (heads, length, length), or (layers, heads, length, length); combine a list of layers
+            with `torch.stack`.
+        tokens: labels on the left and under the last row, if they can be read.
         title: a line above.
 
-    Over each head stands the mean entropy of its rows. Each panel has its own largest colour: how a
-    head looks counts here, and the entropy says how sharp it is.
+    The mean entropy of the rows is written above each head. Each panel has its own colour scale: the
+    panels show the pattern of a head, and the entropy says how sharp it is.
     """
     found = checked(weights, (3, 4), "(heads, queries, keys) or (layers, heads, queries, keys)")
     layered = found.ndim == 4
     panels = found if layered else folded(found)
     rows, across = panels.shape[-2:]
     if tokens is not None and rows != across:
-        raise ValueError(f"one list of tokens does for square weights, not for {rows} x {across}")
+        raise ValueError(
+            f"tokens label both axes, so weights must be square, got {rows} x {across}; leave tokens out"
+        )
     names = tokens_of(tokens, across, "tokens") if tokens is not None else []
     high, wide = panels.shape[:2]
     side = max(min(THUMBNAIL, (WIDEST - 1) / wide), 0.5)
     inches = side / max(rows, across)
+    # With a few heads the panels may grow until their tokens can be read.
     if names and inches < looks.CLOSEST and wide <= 4:
         side = min(looks.CLOSEST * across, (WIDEST - 2) / wide, 3.5)
         inches = side / max(rows, across)
@@ -152,7 +154,7 @@ def heads(
 
 
 def folded(weights: Tensor) -> Tensor:
-    """(heads, rows, keys) as rows of panels; places that stay empty are NaN."""
+    """Weights (heads, rows, keys) arranged in rows of panels; empty panels are NaN."""
     count = weights.shape[0]
     wide = count if count <= 4 else math.ceil((1.6 * count) ** 0.5)
     wide = math.ceil(count / math.ceil(count / wide))  # no nearly empty last row
@@ -167,21 +169,24 @@ def decoding(
     *,
     title: str | None = None,
 ) -> Figure:
-    """How the attention of a decoder moves over the source while it writes.
+    """The weights of a decoder over the source at each step.
 
     Args:
         weights: (steps, source) of one head, such as the weights of each step stacked.
         source: tokens or frames that are read, down.
-        target: what is written, from left to right.
+        target: tokens that are written, from left to right.
         title: a line above.
 
-    The line is the mean place of the weight at each step: a decoder that reads in order goes down.
-    On the right stands how much each source token was looked at in all: near 0 it was left out, far
-    above the others it was read again and again.
+    The line is the mean position of the weight at each step; it goes down if the decoder reads in order.
+    The bars on the right are the total weight of each source token. A total near 0 means that the token
+    was skipped, one far above the others that it was read repeatedly.
     """
     found = by_head(weights)
     if found.shape[0] != 1:
-        raise ValueError("decoding draws one head: take weights[head], or weights.mean(0)")
+        raise ValueError(
+            f"decoding draws one head, got weights of {found.shape[0]}; use weights[head] or "
+            "weights.mean(0)"
+        )
     matrix = found[0].mT  # (source, steps)
     rows, steps = matrix.shape
     left = tokens_of(source, rows, "source", steps)
@@ -204,7 +209,10 @@ def decoding(
         looks.label(main.xaxis, under, inches, **slant)
         looks.label(main.yaxis, left, inches)
         width = 2.2 if inches > 0.1 else 1.4
-        for ink, wide in (("white", width + 2), (TEXTBOOK, width)):  # white around it stands out
+        for ink, wide in (
+            ("white", width + 2),
+            (TEXTBOOK, width),
+        ):  # a white outline, visible on dark squares
             main.plot(range(steps), centre.numpy(), color=ink, lw=wide, solid_capstyle="round")
         read = matrix.sum(1)
         looks.bars_beside(side, read, inches, "looked at, in all")

@@ -1,4 +1,4 @@
-"""Pictures of what matrices come down to: how sharp heads are, how scores differ on one query."""
+"""Plots of summaries: the entropy of each head, and the weights of several scores on one query."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from regard.describe import describe
 from regard.plot import looks
 from regard.plot.inputs import by_head, checked, tokens_of
 from regard.plot.matrices import mean_nats, nats
@@ -19,15 +20,15 @@ if TYPE_CHECKING:
 def entropy(
     weights: Tensor, tokens: Sequence[str] | None = None, *, title: str | None = None
 ) -> Figure:
-    """How widely each head looks from each query: the entropy of its weights, in nats.
+    """The entropy of the weights of each head and query, in nats.
 
     Args:
         weights: (queries, keys), or (heads, queries, keys).
         tokens: of the queries.
         title: a line above.
 
-    0 is one key alone, ln(keys) all keys alike. Queries that attend to nothing are grey. On the
-    right: the mean of each head, as a share of ln(keys).
+    It is 0 if one key has all the weight, and ln(keys) if all keys have the same. Queries that attend to
+    nothing are grey. The bars on the right are the mean of each head divided by ln(keys).
     """
     found = by_head(weights)
     heads, queries, keys = found.shape
@@ -51,7 +52,7 @@ def entropy(
         looks.bars_beside(side, means, inches, "mean ÷ ln keys")
         side.set_xlim(0, 1)
         side.set_xticks([0, 1], ["0", "1"])
-        if heads == 1 and inches >= looks.READABLE:  # too low for a scale of colours beside it
+        if heads == 1 and inches >= looks.READABLE:  # a single row is too low for a colour bar
             looks.write_values(main, rows, most, inches)
         else:
             looks.scale(figure, image, [main, side], most, "entropy, nats", heads * inches)
@@ -62,22 +63,28 @@ def entropy(
 def compare(
     weights: Mapping[str, Tensor], keys: Sequence[str] | None = None, *, title: str | None = None
 ) -> Figure:
-    """What several scores make of one query: a column of weights for each.
+    """The weights that several scores give one query, in a column for each score.
 
     Args:
-        weights: by the name of the score, the weights (keys,) of the same query on the same keys.
-        keys: their tokens, down.
+        weights: maps the name of a score to weights (keys,), all of the same query and keys.
+        keys: the tokens of the keys, down.
         title: a line above.
 
-    The key with the most weight is dark in each column; under the name stands the entropy.
+    In each column the key with the most weight is dark, and the entropy is written under the name.
     """
     if not isinstance(weights, Mapping) or not weights:
-        raise TypeError("compare takes weights by name: compare({'dot': w, 'cosine': u}, keys)")
+        given = "an empty mapping" if isinstance(weights, Mapping) else describe(weights)
+        raise TypeError(
+            f"weights must map names of scores to tensors, got {given}; for example "
+            "compare({'dot': w, 'cosine': u}, keys)"
+        )
     found = {str(name): checked(given, (1,), "(keys,)") for name, given in weights.items()}
     counts = {name: len(given) for name, given in found.items()}
     if len(set(counts.values())) > 1:
         listed = ", ".join(f"{name} {count}" for name, count in counts.items())
-        raise ValueError(f"all scores weigh the same keys, but the numbers differ: {listed}")
+        raise ValueError(
+            f"all weights must be of the same keys, but their numbers differ: {listed}"
+        )
     count = next(iter(counts.values()))
     names = tokens_of(keys, count, "keys")
     inches = max(min(0.3, 8.0 / count), 0.04)

@@ -30,7 +30,7 @@ class Series(NamedTuple):
 
 # fast: least typical error of the value. matched: the same for value and derivative, for training.
 # uniform: least error anywhere within the reach, for a proven bound.
-# normal: least mean square error for standard normal a and b; no bound, asked for by name alone.
+# normal: least mean square error for standard normal a and b; no bound, used only when requested by name.
 KINDS = tuple(FIT_GOALS)
 # Read once, at import: a compiled graph cannot open a file.
 TABLES: dict[str, dict[int, list[SeriesRow]]] = {

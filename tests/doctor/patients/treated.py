@@ -54,7 +54,7 @@ REFUSED = {
         r"gradient has to be done by hand",
     ),
     "BrokenWeights": (
-        r"weights themselves hold NaN or Inf \(blocks\.1\.before\.weight\): load a checkpoint",
+        r"weights themselves hold NaN or Inf \(blocks\.1\.before\.weight\): load an earlier checkpoint",
         r"numbers has to be done by hand",
     ),
 }

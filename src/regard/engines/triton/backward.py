@@ -3,7 +3,7 @@
 One program owns a block of keys and runs over all queries, or over a part of them where that would leave
 most of the GPU idle. Gradients of its keys and values are added to by it and the programs of the other
 parts. So is the gradient of v, which has one number for each key until the end. Gradients of queries are
-added to by all programs of a head, in no fixed order. Where torch wants deterministic results there is
+added to by all programs of a head, in no fixed order. Where torch is set to be deterministic there is
 one part, and programs add integers, whose sum does not depend on the order: see `ordered.py`.
 
 Each hidden unit needs sums over the queries and over the keys of a tile. Sums over queries stay within a

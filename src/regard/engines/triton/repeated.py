@@ -117,7 +117,7 @@ class RepeatedCall:
         return [described(x) for x in given] != self.described
 
     def bound_backward(self) -> AnyBackward | None:
-        """The launches of the backward, or None where torch wants a fixed order of sums that they lack."""
+        """The launches of the backward, or None where torch is set to be deterministic and they are not."""
         if torch.are_deterministic_algorithms_enabled() and not self.is_decode:
             return None
         by_lanes = not lanes.refused()

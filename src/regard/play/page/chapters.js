@@ -1,12 +1,12 @@
-// The states that the chapters of docs/learn/ begin with: what differs from the start.
-// Their titles and what to try are in text.js; the tests hold them to what they say.
-// Learned scores are untrained: a seed is chosen where they happen to judge with some sense.
+// The initial states of the chapters in docs/learn/: each lists what differs from free play.
+// Titles and instructions are in text.js, and the tests check that what they say is true.
+// Learned scores are untrained. Each seed was chosen so that their weights still show the point.
 
 const RING = [[1.8, 0.6], [0, 1.9], [-1.8, 0.6], [-1.1, -1.5], [1.1, -1.5]];
 const CLOUD = [[0.9, 0.9], [1.5, -0.2], [-0.7, 1.4], [-1.6, -0.9], [0.6, -1.7], [2.2, 1.9]];
 
 export const CHAPTERS = [
-  // Scores of 2, 1 and 0, which anybody can check.
+  // Scores of 2, 1 and 0, which are easy to check by hand.
   { score: "dot", q: [1, 1], k: [[2, 0], [0, 1], [-1, 1]] },
   { score: "additive", q: [0.8, 1.4], k: RING, qn: 2 },
   { score: "dot", d: 64, q: [0.6, 0.9], k: [...RING, [2.2, -0.4]] },
