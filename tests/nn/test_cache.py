@@ -329,7 +329,7 @@ MISTAKES = {
             .step(tokens(), GIVEN)
         ),
         TypeError,
-        "another score",
+        "lower both with the same score",
     ),
     "late padding": (
         lambda: LAYER.attend(tokens(), cache=GIVEN, left_padding=[0, 1]),
