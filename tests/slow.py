@@ -132,7 +132,6 @@ SLOW = (
     "tests/claims/test_runner.py::test_processes_side_by_side",
     "tests/choosing/test_choose_run.py::test_steps_fit_the_time",
     "tests/choosing/test_choose_run.py::test_two_processes_share_one_study",
-    "tests/choosing/test_choose_run.py::test_the_function_stays_one_where_the_module_is_imported",
     "tests/play/test_page.py::test_dark_and_reduced_motion*",
     "tests/doctor/test_command.py::test_an_ill_example_is_found_ill(growing*",
     "tests/doctor/test_compiled.py::test_compiled_before(eager*",

@@ -7,8 +7,8 @@ import torch
 
 import regard
 from regard import Additive, Mask
+from regard.engines import sizes
 from regard.engines.lineup import SINE
-from regard.engines.sine_features import device
 from regard.engines.sine_features.parts import PARTS
 from regard.sine import escapes
 
@@ -145,7 +145,7 @@ def test_unasked_it_runs_for_large_calls():
 
 
 def test_unasked_it_runs_for_bf16_and_keeps_to_its_own_error(monkeypatch):
-    monkeypatch.setattr(device, "FEWEST_TANH", 0)
+    monkeypatch.setattr(sizes, "SERIES_TANH", 0)
     q, k, v, score = inputs(2048)
     plan = regard.explain(q, k, v, score)
     assert plan.engine == "sine" and plan.error_bound < 0.1
