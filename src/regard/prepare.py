@@ -58,8 +58,7 @@ def prepare(
     chosen = named_score(score)
     if autocast:
         query, key, value = cast(query, key, value)
-    ndim = query.ndim
-    squeeze = ndim <= 3
+    ndim, squeeze = query.ndim, query.ndim <= 3
     if squeeze:
         query, key, value = query.unsqueeze(-3), key.unsqueeze(-3), value.unsqueeze(-3)
     if chosen.softcap is not None:

@@ -99,8 +99,8 @@ def test_every_word_asked_for_is_there() -> None:
     ("files", "said"),
     [
         ({"app.js": 'import { a } from "./app.js";\n'}, "imports itself"),
-        ({"app.js": 'import * as a from "./a.js";\n'}, "not a form"),
-        ({"app.js": "export default 1;\n"}, "not a form"),
+        ({"app.js": 'import * as a from "./a.js";\n'}, "is not supported"),
+        ({"app.js": "export default 1;\n"}, "is not supported"),
         ({"app.js": 'const a = "</script>";\n'}, "end the script"),
     ],
 )

@@ -173,8 +173,8 @@ class Rotary(nn.Module):
     Queries and keys are rotated alike, after their projection. Rotations keep lengths and inner
     products, so a score that is an inner product (`Dot`, `ScaledDot`, `Cosine`, `Gaussian`) depends
     on the *difference* of the positions only. `Additive` and `GATv2` also work on rotated inputs, but
-    treat each feature separately, so their scores depend on both positions and not only on the
-    difference. `Alibi` is relative for every score.
+    treat each feature separately: their scores depend on both positions, not only on the difference.
+    `Alibi` is relative for every score.
 
     ```python
     SelfAttention(64, 4, position=Rotary(16))                  # 64 / 4: as wide as each head
