@@ -22,7 +22,7 @@ from regard.engines import plan
 from regard.forms import Form, InnerKey, KeySide, PairwiseKey, key_tensor
 from regard.mask import Mask
 from regard.observed import KEY_CHANGES
-from regard.problem import Problem, broadcast_lead, hide_padding
+from regard.problem import Problem, broadcast_lead, hide_padding, hide_unpaired
 from regard.scores import Score, named_score
 
 
@@ -44,7 +44,7 @@ def prepare(
     """Check everything and lower the score; also say whether a head dim was inserted."""
     autocast = autocast_enabled(query)
     key, lowered = unwrap(key)
-    check_tensors(query, key, value, autocast)
+    check_tensors(query, key, value, autocast=autocast, lowered=lowered is not None)
     given = softcap is not None or error is not None or isinstance(dropout, Tensor)
     if given or dropout != 0.0:
         check_options(softcap, dropout, error)
@@ -67,6 +67,8 @@ def prepare(
             mask = None
         bias = None if bias is None else check_bias(bias, query, key, value, ndim)
         query, key, value, real = hide_padding(query, key, value, mask, bias)
+    if 0 in query.shape[:-1] or 0 in key.shape[:-1]:
+        query, key, value = hide_unpaired(query, key, value)
     lead = broadcast_lead(query, key, value)
     form = lower(chosen, query, changed_keys(key), lowered, real)
     full = (*lead, form.query.shape[-3], form.query.shape[-2], form.key.shape[-2])

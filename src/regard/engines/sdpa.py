@@ -24,8 +24,8 @@ from regard.problem import Problem
 # Above 2**24 entries (64 MiB of floats, 4096 x 4096) that costs more than it saves.
 LARGEST_DENSE_MASK = 2**24
 
-# With fewer keys than fit a vector register, SDPA's CPU kernel takes a row of NaN logits for a
-# masked one and gives 0; adding x - x for the largest entry x of the query makes it NaN again.
+# With fewer keys than fit a vector register, SDPA's CPU kernel takes a row whose scores are all NaN for
+# a masked one and gives 0. `lost_nan` puts the NaN back.
 VECTOR = 16
 
 # cuDNN's backward gives NaN for some masked lengths (pytorch #196678), so that it is left out
@@ -101,11 +101,32 @@ class Sdpa(Engine):
             out = out[..., :value_width]
         # A compiled graph serves any number of keys: a comparison would tie it to a few.
         if on_cpu and (torch.compiler.is_compiling() or p.keys < VECTOR):
-            largest = query.detach().amax(-1, keepdim=True)
-            out = out + (largest - largest)
+            out = out + lost_nan(query, key, keep, causal).to(out.dtype)
         if rows is not None:
             out = torch.where(rows, out, 0)
         return Attended(out if len(p.lead) == 1 else out.unflatten(0, p.lead) if p.lead else out[0])
+
+
+@torch.no_grad()
+def lost_nan(query: Tensor, key: Tensor, keep: Tensor | None, causal: bool) -> Tensor:
+    """NaN for the rows that SDPA's CPU kernel may give as 0 though they are NaN, else 0: (B, heads, Q, 1).
+
+    A NaN among the visible scores of the first `VECTOR` keys says it. fp16 products are summed in fp32, as in
+    the kernel.
+    """
+    dtype = torch.promote_types(query.dtype, torch.float32)
+    key = key[..., :VECTOR, :]
+    if key.shape[-3] != query.shape[-3]:
+        key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
+    scores = query.to(dtype) @ key.to(dtype).mT
+    if causal:
+        keep = torch.ones_like(scores, dtype=torch.bool).tril()
+    elif keep is not None:
+        keep = keep[..., :VECTOR]
+    if keep is not None:
+        keep = keep if keep.dtype == torch.bool else keep != -torch.inf
+        scores = scores.masked_fill(~keep, -torch.inf)
+    return torch.where(scores.isnan().any(-1, keepdim=True), torch.nan, 0.0)
 
 
 def features(p: Problem) -> tuple[Tensor, Tensor, Tensor, float]:
