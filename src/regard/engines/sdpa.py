@@ -109,20 +109,23 @@ class Sdpa(Engine):
 
 @torch.no_grad()
 def lost_nan(query: Tensor, key: Tensor, keep: Tensor | None, causal: bool) -> Tensor:
-    """NaN for the rows that SDPA's CPU kernel may give as 0 though they are NaN, else 0: (B, heads, Q, 1).
+    """NaN for rows with NaN among their visible scores, which the kernel may have given as 0; else 0.
 
-    A NaN among the visible scores of the first `VECTOR` keys says it. fp16 products are summed in fp32, as in
-    the kernel.
+    (B, heads, Q, 1). fp16 products are summed in fp32, as in the kernel: a sum above 65,504 is no infinity.
     """
+    if torch.compiler.is_compiling():
+        # One graph serves any number of keys, so scores are not computed: NaN that went in is looked for.
+        # Which rows see a NaN key is known without a mask alone.
+        lost = query.isnan().any(-1, keepdim=True)
+        if keep is None and not causal and key.shape[-3] == query.shape[-3]:
+            lost = lost | key.isnan().any(-1, keepdim=True).any(-2, keepdim=True)
+        return torch.where(lost, torch.nan, 0.0)
     dtype = torch.promote_types(query.dtype, torch.float32)
-    key = key[..., :VECTOR, :]
     if key.shape[-3] != query.shape[-3]:
         key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
     scores = query.to(dtype) @ key.to(dtype).mT
     if causal:
         keep = torch.ones_like(scores, dtype=torch.bool).tril()
-    elif keep is not None:
-        keep = keep[..., :VECTOR]
     if keep is not None:
         keep = keep if keep.dtype == torch.bool else keep != -torch.inf
         scores = scores.masked_fill(~keep, -torch.inf)
