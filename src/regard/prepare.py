@@ -133,7 +133,7 @@ def lower(
     side = score.query(query) if origin is None else score.query_at(query, origin)
     check_lowered(lowered, side, score)
     if beta is not None and real is not None:
-        if real.shape[-2] > 1 and real.shape[-2] != beta.shape[-2]:
+        if real.ndim > 1 and real.shape[-2] > 1 and real.shape[-2] != beta.shape[-2]:
             real = real.repeat_interleave(beta.shape[-2] // real.shape[-2], -2)
         beta = torch.where(real, beta, 0)
     return score.join(side, InnerKey(key, beta))

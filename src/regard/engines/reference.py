@@ -71,7 +71,10 @@ class Reference(Engine):
         visible = problem.visible_pairs()
         scores = raw_scores(problem.form, dtype, visible)
         shape = (*problem.lead, problem.heads, problem.queries, problem.keys)
-        visible = None if visible is None else visible.expand(shape)
+        if visible is not None:
+            visible = visible.expand(shape)
+            # A soft cap and a temperature would multiply the 0 of a hidden pair by its NaN in the backward.
+            scores = torch.where(visible, scores, 0)
         hard, soft = tempered(scores, problem.temperature)
         if problem.softcap is not None:
             soft = soft_capped(soft, problem.softcap)

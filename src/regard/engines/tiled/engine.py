@@ -86,6 +86,10 @@ class Tiled(Engine):
         layout = Layout(p)
         given = layout.arguments(only_hiding(p.bias), raw=True)
         logits = layout.back(self.operators.scores(given))
+        seen = p.visible_pairs()
+        if seen is not None:
+            # Before the temperature and the cap, which would multiply a 0 by NaN in the backward.
+            logits = torch.where(seen, logits, 0)
         temperature = p.temperature
         if isinstance(temperature, Tensor):
             temperature = (
@@ -94,7 +98,6 @@ class Tiled(Engine):
         logits = logits / temperature
         if p.softcap is not None:
             logits = soft_capped(logits, p.softcap)
-        seen = p.visible_pairs()
         if p.bias is not None:
             logits = logits + torch.where(p.bias == -torch.inf, 0, p.bias).to(logits.dtype)
         logits = logits.expand(*p.lead, p.heads, p.queries, p.keys)
