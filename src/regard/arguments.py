@@ -61,8 +61,7 @@ def check_divides(heads: int, key_heads: int) -> None:
 def as_counts(counts: Counts, name: str) -> Tensor:
     """Counts as a tensor, on the CPU where they are a list; or an error if they are no integers."""
     if not isinstance(counts, Tensor):
-        # Not on the default device: their range is checked on the CPU.
-        counts = torch.as_tensor(counts, device="cpu")
+        counts = numbers_as_tensor(counts, name)
         # Without any number in it torch takes floats.
         counts = counts if counts.numel() else counts.long()
     if counts.dtype == torch.bool or counts.is_floating_point() or counts.is_complex():
@@ -71,6 +70,16 @@ def as_counts(counts: Counts, name: str) -> Tensor:
             "True = real, the lengths are mask.sum(1)"
         )
     return counts
+
+
+def numbers_as_tensor(counts: Counts | int, name: str) -> Tensor:
+    """Numbers as a tensor on the CPU, whatever the default device: their range is checked there."""
+    try:
+        return torch.as_tensor(counts, device="cpu")
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        raise TypeError(
+            f"{name} must be integers, a tensor or a list of them, got {describe(counts)}"
+        ) from None
 
 
 def check_counts(counts: Counts, name: str, x: Tensor, *, bounded: bool = True) -> Tensor:

@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from regard.arguments import numbers_as_tensor
 from regard.describe import describe
 
 LARGEST_WHOLE = 2**24
@@ -357,8 +358,7 @@ def _member(x: Tensor, others: Tensor) -> Tensor:
 def _integers(x: Tensor | Sequence[int] | int | None, name: str) -> Tensor | None:
     if x is None:
         return None
-    # Numbers become a CPU tensor, whatever the default device: their range is checked there.
-    x = x if isinstance(x, Tensor) else torch.as_tensor(x, device="cpu")
+    x = x if isinstance(x, Tensor) else numbers_as_tensor(x, f"Mask.lengths {name}")
     if x.dtype == torch.bool or x.is_floating_point() or x.is_complex():
         raise TypeError(
             f"Mask.lengths {name} must be integers, got {x.dtype}; for a boolean mask use "

@@ -77,7 +77,7 @@ def prepare(
         check_heads(mask, bias, full)
     if sink is not None:
         sink = check_sink(sink, full[-3], value.device)
-    if isinstance(temperature, Tensor) or temperature != 1.0:
+    if isinstance(temperature, Tensor) or temperature != 1.0 or temperature is True:
         temperature = check_temperature(temperature, ndim, full, value.device)
     else:
         temperature = 1.0  # an integer is a number too

@@ -230,7 +230,10 @@ class Normalized(Stabilized):
         eps: float | None = None,
     ) -> None:
         super().__init__(score)
-        query_dim, key_dim = (dim, dim) if isinstance(dim, int) else dim
+        dims = dim if isinstance(dim, (tuple, list)) else (dim, dim)
+        if len(dims) != 2:
+            raise ValueError(f"dim must be an integer or a pair (query dim, key dim), got {dim!r}")
+        query_dim, key_dim = dims
         check_sizes(query_dim=query_dim, key_dim=key_dim)
         self.query_norm = make_norm(norm, query_dim, eps)
         self.key_norm = make_norm(norm, key_dim, eps)

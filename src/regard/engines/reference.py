@@ -86,6 +86,8 @@ class Reference(Engine):
         soft = softmax(logits, visible, sink)
         weights, readable = soft.weights, visible
         best = None if hard is None else one_hot_best(hide(scores.expand(shape), visible))
+        if best is not None and visible is not None:
+            best = torch.where(visible, best, 0)  # also where the row is NaN
         if hard is not None and best is not None:
             weights = torch.where(hard, best, weights)
             seen = True if visible is None else visible

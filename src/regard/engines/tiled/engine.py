@@ -160,8 +160,9 @@ def shares(margin: Tensor, empty: Tensor, sink: Tensor) -> tuple[Tensor, Tensor]
     `margin` is how far the keys' LSE is above the sink, 0 where either is -inf.
     """
     no_sink = sink == -torch.inf
-    share = torch.where(empty, 0, torch.where(no_sink, 1, torch.sigmoid(margin)))
-    left = torch.where(no_sink, 0, torch.where(empty, 1, torch.sigmoid(-margin)))
+    # Not sigmoid, whose gradient y (1 - y) has no digits left near 1: a sink of little weight would get none.
+    share = torch.where(empty, 0, torch.where(no_sink, 1, F.logsigmoid(margin).exp()))
+    left = torch.where(no_sink, 0, torch.where(empty, 1, F.logsigmoid(-margin).exp()))
     return share.to(sink.dtype), left.to(sink.dtype)
 
 

@@ -175,14 +175,15 @@ def draw_case(seed: int) -> OpCase:
     sides = tuple(tuple(rng.random() < 0.15 for _ in lead) for _ in range(3))
     dim = 0 if score in ANY_WIDTH and rng.random() < 0.01 else max(size_of(rng, 0), 1)
     dim = min(dim, 33)
-    if any(word in score for word in ("cosine", "unit", "normalised")):
+    if any(word in score for word in ("cosine", "unit", "normalised", "clipped")):
         # Of one number, or of two without their mean, the direction is constant: its gradient is rounding alone.
         dim = max(dim, 4)
     queries, keys = size_of(rng), size_of(rng)
     long = queries * keys * max(dim, 1) > 2**16
+    dtype = rng.choice(("fp64", "fp32", "fp32", "bf16", "fp16"))
     case = OpCase(
         seed=seed,
-        dtype=rng.choice(("fp64", "fp32", "fp32", "bf16", "fp16")),
+        dtype=dtype,
         engine=engine,
         score=score,
         lead=lead,
@@ -196,7 +197,7 @@ def draw_case(seed: int) -> OpCase:
         dim=dim,
         value_dim=min(size_of(rng, 0.02), 33),
         grad=rng.random() < 0.35,
-        size=rng.choice((1.0, 1.0, 1.0, 1.0, 1.0, 0.01, 8.0)),
+        size=rng.choice((1.0, 1.0, 1.0, 1.0, 1.0, 0.01, 3.0 if dtype in ("bf16", "fp16") else 8.0)),
     )
     if rng.random() < 0.3:
         layouts = tuple(rng.choice(LAYOUTS) if rng.random() < 0.6 else "plain" for _ in range(4))
@@ -250,7 +251,8 @@ def _draw_options(rng: random.Random, case: OpCase, engine: str | None) -> OpCas
         changes["want"] = tuple(name for name in names if rng.random() < 0.5)
         changes["function"] = "attend"
     elif engine is None and rng.random() < 0.06:
-        return replace(case, function="score", engine=None)
+        lowered = case.has_heads and rng.random() < 0.3
+        return replace(case, function="score", engine=None, lowered=lowered)
     if case.has_heads and rng.random() < 0.1:
         changes["lowered"] = True
     return replace(case, **changes)

@@ -109,7 +109,10 @@ class Poison:
         for name in got:
             if name == "output" and self.nan and soft:
                 nan[name] = self._fit(rows, name)
-            elif name == "output" or name == "weights" or name in ROWS:
+            elif name == "weights":
+                # A hidden key has none, also where the row is NaN.
+                free[name] = self._squeeze(rows.unsqueeze(-1) & seen)
+            elif name == "output" or name in ROWS:
                 free[name] = self._fit(rows, name)
         touched = rows.unsqueeze(-1) & seen
         by_side = {"query": rows, "key": touched.any(-2), "value": touched.any(-2)}

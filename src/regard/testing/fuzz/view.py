@@ -15,6 +15,23 @@ from regard.testing import scores, wrappers
 from regard.testing.cases import Formula
 from regard.testing.fuzz.textbook import NOISE
 
+
+
+def additive(score: Any, q: Tensor, k: Tensor) -> Tensor:
+    """`sum_h v_h tanh(a_h + b_h + bias_h)`.
+
+    Under `textbook.noisy` every tanh and its slope err by eps of 1: engines build tanh of exponentials, and the
+    slope as a difference from 1, whose errors are absolute.
+    """
+    hidden, v = scores.hidden_units(score, q, k)
+    unit = torch.tanh(hidden)
+    if NOISE:
+        eps, generator = NOISE[-1]
+        signs = 2.0 * torch.randint(0, 2, (2, *unit.shape), generator=generator) - 1
+        unit = unit + eps * signs[0] + eps * signs[1] * (hidden - hidden.detach())
+    return (v * unit).sum(-1)
+
+
 BARE: dict[str, Formula] = {
     "Dot": scores.dot,
     "ScaledDot": scores.scaled_dot,
@@ -22,7 +39,7 @@ BARE: dict[str, Formula] = {
     "Gaussian": scores.gaussian,
     "Bilinear": scores.bilinear,
     "LowRank": scores.low_rank,
-    "Additive": scores.additive,
+    "Additive": additive,
     "GATv2": scores.gatv2,
     "GAT": scores.gat,
 }
@@ -74,16 +91,4 @@ def logits_of(view: View, query: Tensor, key: Tensor) -> Tensor:
         heads = query.shape[-3]
         full = query.sum(-1).unsqueeze(-1) + scores.grouped(key.sum(-1), heads, -2).unsqueeze(-2)
         return full
-    logits = formula_of(view)(view, query, key)
-    return _with_rounded_tanh(view, logits) if NOISE else logits
-
-
-def _with_rounded_tanh(view: View, logits: Tensor) -> Tensor:
-    """Logits whose every tanh errs by eps of 1: engines build tanh of exponentials, whose error is absolute."""
-    while "score" in view._module._modules:
-        view = view.score
-    if type(view._module).__name__ != "Additive":
-        return logits
-    eps, generator = NOISE[-1]
-    signs = 2.0 * torch.randint(0, 2, view.v.shape, generator=generator) - 1
-    return logits + (eps * signs * view.v).sum(-1)[:, None, None]
+    return formula_of(view)(view, query, key)
