@@ -25,6 +25,14 @@ def check_sizes(**sizes: int | None) -> None:
             raise ValueError(f"{name} must be an integer of 1 or more, got {describe(size)}")
 
 
+def check_given_sizes(**sizes: int | None) -> None:
+    """Refuse sizes that are not integers of 1 or more, None included, naming the first."""
+    for name, size in sizes.items():
+        if size is None:
+            raise ValueError(f"{name} must be an integer of 1 or more, got None")
+    check_sizes(**sizes)
+
+
 def check_positive(*, optional: bool = False, **numbers: float | None) -> None:
     """Refuse numbers that are not positive and finite, naming the first; None if `optional`."""
     wanted = "a positive number or None" if optional else "a positive number"

@@ -200,7 +200,9 @@ def one_hot(index: Tensor, p: Problem) -> Tensor:
     """Weights (*, H, Q, L) of a hard look-up."""
     at = index.unsqueeze(-1)
     weights = (torch.arange(p.keys, device=at.device) == at).to(working_dtype(p.dtype))
-    return torch.where(at == -2, torch.nan, weights)
+    seen = p.visible_pairs()
+    # A hidden key has none, also where the row is NaN.
+    return torch.where(at == -2 if seen is None else (at == -2) & seen, torch.nan, weights)
 
 
 def mass(index: Tensor, p: Problem) -> Tensor:

@@ -86,7 +86,10 @@ mistake("bias is no tensor", "bias")(_replaced("bias", NO_TENSOR[1:]))
 mistake("sink is no tensor", "sink")(_replaced("sink", NO_TENSOR[1:]))
 mistake("mask is no mask", "mask")(_replaced("mask", (*NO_TENSOR[1:], True, torch.ones(3, 3))))
 mistake("score is no score", "score")(
-    _replaced("score", (3, 2.5, [], {}, object, torch.ones(2, 2), Mask.causal(), "sclaed_dot", "additive", ""))
+    _replaced(
+        "score",
+        (3, 2.5, [], {}, object, torch.ones(2, 2), Mask.causal(), "sclaed_dot", "additive", ""),
+    )
 )
 mistake("engine is no engine", "engine")(
     _replaced("engine", (3, [], {}, object, "", "cuda", "SDPA", b"cpu", torch.ones(2), True))
@@ -97,7 +100,13 @@ mistake("temperature is no number", "temperature")(
 mistake("temperature is a wrong tensor", "temperature")(
     _replaced(
         "temperature",
-        (torch.ones(3), torch.ones(4).int(), -torch.ones(4), torch.ones(9, 9, 1), torch.ones(2, 4, 9, 1)),
+        (
+            torch.ones(3),
+            torch.ones(4).int(),
+            -torch.ones(4),
+            torch.ones(9, 9, 1),
+            torch.ones(2, 4, 9, 1),
+        ),
     )
 )
 mistake("softcap is no number", "softcap")(
@@ -113,7 +122,16 @@ mistake("sink has a wrong shape", "sink")(
     _replaced("sink", (torch.ones(3), torch.ones(4, 1), torch.ones(4).int(), torch.ones(0)))
 )
 mistake("bias has a wrong shape", "bias")(
-    _replaced("bias", (torch.ones(9, 9), torch.ones(4), torch.ones(3, 1, 1, 1), torch.ones(()), torch.ones(1, 1).bool()))
+    _replaced(
+        "bias",
+        (
+            torch.ones(9, 9),
+            torch.ones(4),
+            torch.ones(3, 1, 1, 1),
+            torch.ones(()),
+            torch.ones(1, 1).bool(),
+        ),
+    )
 )
 mistake("mask has a wrong shape", "mask")(
     _replaced(
@@ -201,7 +219,7 @@ def _mask(rng: random.Random, dtype: torch.dtype) -> object:
         lambda: Mask.dense(torch.ones(3, 3)),
         lambda: Mask.dense(None),
         lambda: Mask.dense(torch.ones(3).bool()),
-        lambda: Mask.lengths(),
+        Mask.lengths,
         lambda: Mask.lengths(keys=[1.5]),
         lambda: Mask.lengths(keys=torch.ones(2)),
         lambda: Mask.lengths(keys="3"),
@@ -210,7 +228,7 @@ def _mask(rng: random.Random, dtype: torch.dtype) -> object:
         lambda: Mask.causal("left"),
         lambda: Mask.causal(None),
         lambda: Mask.causal(3),
-        lambda: Mask.window(),
+        Mask.window,
         lambda: Mask.window(-1),
         lambda: Mask.window(1.5),
         lambda: Mask.window(True),
@@ -235,8 +253,23 @@ def _aligned(rng: random.Random, dtype: torch.dtype) -> object:
     return call(given | {"mask": mask}, rng)
 
 
-@mistake("a score that cannot be built", "hidden", "heads", "dim", "rank", "slope", "scale", "bandwidth",
-         "eps", "score", "temperature", "norm", "cap", "width", "activation")
+@mistake(
+    "a score that cannot be built",
+    "hidden",
+    "heads",
+    "dim",
+    "rank",
+    "slope",
+    "scale",
+    "bandwidth",
+    "eps",
+    "score",
+    "temperature",
+    "norm",
+    "cap",
+    "width",
+    "activation",
+)
 def _built(rng: random.Random, dtype: torch.dtype) -> object:
     from regard import stabilize
 
@@ -272,7 +305,7 @@ def run(case: Mistake) -> list[str]:
     """What is wrong with the error; empty if it is clear."""
     wrong, words = MISTAKES[case.name]
     try:
-        wrong(random.Random(case.seed), DTYPES[case.dtype])
+        wrong(random.Random(case.seed), DTYPES[case.dtype])  # noqa: S311 # cases, not secrets
     except (ValueError, TypeError) as error:
         text = str(error)
         if not any(word in text.lower() for word in words):
@@ -287,8 +320,6 @@ def run(case: Mistake) -> list[str]:
 
 def draw_mistake(seed: int) -> Mistake:
     """The wrong call of one integer."""
-    rng = random.Random(seed)
+    rng = random.Random(seed)  # noqa: S311 # cases, not secrets
     dtype = rng.choice(("fp64", "fp32", "fp32", "bf16", "fp16"))
     return Mistake(seed, rng.choice(list(MISTAKES)), dtype)
-
-

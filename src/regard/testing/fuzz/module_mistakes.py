@@ -11,25 +11,35 @@ from regard import Mask, nn
 from regard.testing.fuzz.mistakes import mistake
 
 BAD_SIZES = (0, -1, 1.5, "2", [], True)
+NEEDED = (*BAD_SIZES, None)
 NO_TENSOR = (None, "text", 3, [1.0], {}, object)
 
 
-def _wrong_forward(
-    x: torch.Tensor, rng: random.Random, width: int
-) -> tuple[Any, tuple[str, ...]]:
+def _wrong_forward(x: torch.Tensor, rng: random.Random, width: int) -> tuple[Any, tuple[str, ...]]:
     """What a module cannot take in place of x."""
     other = torch.float32 if x.dtype == torch.float64 else torch.float64
     wrong = (*NO_TENSOR, x[..., : width - 1], x.to(other), x.long(), x.unsqueeze(0).unsqueeze(0))
     return rng.choice(wrong), ()
 
 
-@mistake("MultiheadAttention cannot be built", "embed_dim", "num_heads", "kdim", "vdim", "qdim",
-         "key_heads", "width", "dropout", "score", "engine")
+@mistake(
+    "MultiheadAttention cannot be built",
+    "embed_dim",
+    "num_heads",
+    "kdim",
+    "vdim",
+    "qdim",
+    "key_heads",
+    "width",
+    "dropout",
+    "score",
+    "engine",
+)
 def _multihead(rng: random.Random, dtype: torch.dtype) -> object:
-    bad = rng.choice(BAD_SIZES)
+    bad, needed = rng.choice(BAD_SIZES), rng.choice(NEEDED)
     wrong: tuple[dict, ...] = (
-        {"embed_dim": bad},
-        {"num_heads": bad},
+        {"embed_dim": needed},
+        {"num_heads": needed},
         {"num_heads": 3},
         {"kdim": bad},
         {"vdim": bad},
@@ -65,14 +75,27 @@ def _multihead_call(rng: random.Random, dtype: torch.dtype) -> object:
     return module(*sides, **rng.choice(masks))
 
 
-@mistake("an attention layer or block cannot be built", "dim", "heads", "score", "dropout", "norm",
-         "position", "activation", "engine", "width", "feedforward", "argument", "blocks")
+@mistake(
+    "an attention layer or block cannot be built",
+    "dim",
+    "heads",
+    "score",
+    "dropout",
+    "norm",
+    "position",
+    "activation",
+    "engine",
+    "width",
+    "feedforward",
+    "argument",
+    "blocks",
+)
 def _layer(rng: random.Random, dtype: torch.dtype) -> object:
     kind = rng.choice((nn.SelfAttention, nn.CrossAttention, nn.EncoderBlock, nn.DecoderBlock))
-    bad = rng.choice(BAD_SIZES)
+    bad, needed = rng.choice(BAD_SIZES), rng.choice(NEEDED)
     wrong: list[dict] = [
-        {"dim": bad},
-        {"heads": bad},
+        {"dim": needed},
+        {"heads": needed},
         {"heads": 3},
         {"key_heads": bad},
         {"key_heads": 3},
@@ -103,7 +126,9 @@ def _layer(rng: random.Random, dtype: torch.dtype) -> object:
     return module(x, x) if kind is nn.CrossAttention else module(x)
 
 
-@mistake("an attention layer cannot be called", "x", "memory", "mask", "lengths", "left_padding", "cache")
+@mistake(
+    "an attention layer cannot be called", "x", "memory", "mask", "lengths", "left_padding", "cache"
+)
 def _layer_call(rng: random.Random, dtype: torch.dtype) -> object:
     kind = rng.choice((nn.SelfAttention, nn.CrossAttention, nn.EncoderBlock, nn.DecoderBlock))
     module = kind(8, 2).to(dtype)
@@ -123,11 +148,29 @@ def _layer_call(rng: random.Random, dtype: torch.dtype) -> object:
     return module(x, *memory, mask=rng.choice(masks))
 
 
-@mistake("an attention of decoders is wrong", "query", "key", "hidden", "heads", "mode", "score", "lengths",
-         "visible", "values", "memory", "window", "dropout", "location", "dim", "width", "engine", "noise",
-         "state")
+@mistake(
+    "an attention of decoders is wrong",
+    "query",
+    "key",
+    "hidden",
+    "heads",
+    "mode",
+    "score",
+    "lengths",
+    "visible",
+    "values",
+    "memory",
+    "window",
+    "dropout",
+    "location",
+    "dim",
+    "width",
+    "engine",
+    "noise",
+    "state",
+)
 def _steps(rng: random.Random, dtype: torch.dtype) -> object:
-    bad = rng.choice(BAD_SIZES)
+    bad = rng.choice(NEEDED)
     wrong = (
         lambda: nn.BahdanauAttention(bad, 4, 4),
         lambda: nn.BahdanauAttention(4, bad, 4),
@@ -165,21 +208,40 @@ def _steps(rng: random.Random, dtype: torch.dtype) -> object:
     query = keys[:, 0]
     if draw < 0.85:
         wide = torch.float32 if dtype == torch.float64 else torch.float64
-        no_query = (*NO_TENSOR, query[:, :3], query.to(wide), query.long(), query[0], query[:1].repeat(3, 1))
+        no_query = (
+            *NO_TENSOR,
+            query[:, :3],
+            query.to(wide),
+            query.long(),
+            query[0],
+            query[:1].repeat(3, 1),
+        )
         return module(rng.choice(no_query), memory)
     if draw < 0.95:
         return module(query, rng.choice((keys, None, 3, "memory")))
     return module(query, memory, rng.choice((3, "state", keys)))
 
 
-@mistake("GraphAttention is wrong", "in_dim", "out_dim", "heads", "score", "edge", "fill", "dropout", "x",
-         "width", "gate", "slope")
+@mistake(
+    "GraphAttention is wrong",
+    "in_dim",
+    "out_dim",
+    "heads",
+    "score",
+    "edge",
+    "fill",
+    "dropout",
+    "x",
+    "width",
+    "gate",
+    "slope",
+)
 def _graph(rng: random.Random, dtype: torch.dtype) -> object:
-    bad = rng.choice(BAD_SIZES)
+    bad, needed = rng.choice(BAD_SIZES), rng.choice(NEEDED)
     built: tuple[dict, ...] = (
-        {"in_dim": bad},
-        {"out_dim": bad},
-        {"heads": bad},
+        {"in_dim": needed},
+        {"out_dim": needed},
+        {"heads": needed},
         {"score": rng.choice((3, "gatv3", []))},
         {"edge_dim": bad},
         {"fill": rng.choice(("median", None, []))},
@@ -198,26 +260,51 @@ def _graph(rng: random.Random, dtype: torch.dtype) -> object:
     if draw < 0.4:
         return module(_wrong_forward(x, rng, 4)[0], edges)
     if draw < 0.9:
-        no_edges = (*NO_TENSOR, edges.float(), edges.int(), edges.repeat(2, 1)[:3], edges + 9, edges - 2, edges[0])
+        no_edges = (
+            *NO_TENSOR,
+            edges.float(),
+            edges.int(),
+            edges.repeat(2, 1)[:3],
+            edges + 9,
+            edges - 2,
+            edges[0],
+        )
         return module(x, rng.choice(no_edges))
     return module(x, edges, x)
 
 
-@mistake("FeedForward or a position is wrong", "dim", "hidden", "activation", "length", "offset", "position",
-         "x", "rotated", "heads", "base", "amplitude", "queries", "keys", "built")
+@mistake(
+    "FeedForward or a position is wrong",
+    "dim",
+    "hidden",
+    "activation",
+    "length",
+    "offset",
+    "position",
+    "x",
+    "rotated",
+    "heads",
+    "base",
+    "amplitude",
+    "queries",
+    "keys",
+    "built",
+)
 def _positions(rng: random.Random, dtype: torch.dtype) -> object:
-    bad = rng.choice(BAD_SIZES)
+    bad = rng.choice(NEEDED)
     x = torch.ones(2, 3, 4, dtype=dtype)
     wrong = (
         lambda: nn.FeedForward(bad),
-        lambda: nn.FeedForward(4, bad),
+        lambda: nn.FeedForward(4, 0 if bad is None else bad),
         lambda: nn.FeedForward(4, activation=rng.choice(("tanh", None, 3))),
         lambda: nn.Sinusoidal(bad),
         lambda: nn.Sinusoidal(4, amplitude=rng.choice(("x", -1.0, 0))),
         lambda: nn.Sinusoidal(4, base=rng.choice(("x", -1.0, 0))),
         lambda: nn.Sinusoidal(5)(x),
         lambda: nn.Sinusoidal(4)(x, offset=rng.choice((-1, 1.5, "x", None))),
-        lambda: nn.Sinusoidal(4)(x, positions=rng.choice(([1, 2, 3], torch.ones(3), torch.ones(4).long()))),
+        lambda: nn.Sinusoidal(4)(
+            x, positions=rng.choice(([1, 2, 3], torch.ones(3), torch.ones(4).long()))
+        ),
         lambda: nn.LearnedPosition(bad, 4),
         lambda: nn.LearnedPosition(4, bad),
         lambda: nn.LearnedPosition(2, 4)(x),

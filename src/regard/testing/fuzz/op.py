@@ -166,9 +166,7 @@ def library(b: Built) -> Found:
     return found | gradients(found, leaves, b.upstream)
 
 
-def gradients(
-    found: Found, leaves: Found, upstream: Callable[[Tensor, str], Tensor]
-) -> Found:
+def gradients(found: Found, leaves: Found, upstream: Callable[[Tensor, str], Tensor]) -> Found:
     """The gradient of every leaf through all results together; 0 for a leaf that is not used."""
     ends = {name: x for name, x in found.items() if x.requires_grad}
     given: tuple[Tensor | None, ...] = (None,) * len(leaves)
@@ -194,7 +192,9 @@ def by_textbook(
     """What the textbook gives, on inputs moved by a relative `move`."""
     case = b.case
     fresh = b.tensors | {f"score.{n}": p.detach() for n, p in b.score.named_parameters()}
-    leaves = {name: moved(b.poison.clean(name, x), dtype, move, generator) for name, x in fresh.items()}
+    leaves = {
+        name: moved(b.poison.clean(name, x), dtype, move, generator) for name, x in fresh.items()
+    }
     for name, x in leaves.items():
         x.requires_grad_(case.grad and not (name == "bias" and case.engine == "sdpa"))
     view = View(b.score, {n.removeprefix("score."): x for n, x in leaves.items()})
@@ -229,7 +229,9 @@ def moved(x: Tensor, dtype: torch.dtype, move: float, generator: torch.Generator
     """A copy in `dtype`, every entry changed by up to the share `move` of itself."""
     x = x.detach().to(dtype, copy=True)
     if move:
-        x = x * (1 + move * (2.0 * torch.randint(0, 2, x.shape, generator=generator, dtype=dtype) - 1))
+        x = x * (
+            1 + move * (2.0 * torch.randint(0, 2, x.shape, generator=generator, dtype=dtype) - 1)
+        )
     return x
 
 

@@ -84,9 +84,7 @@ class OpCase:
     def shape(self, side: int) -> tuple[int, ...]:
         """Of the query (0), key (1) or value (2)."""
         row = SCORES[self.score]
-        lead = tuple(
-            1 if one else n for n, one in zip(self.lead, self.shared[side], strict=True)
-        )
+        lead = tuple(1 if one else n for n, one in zip(self.lead, self.shared[side], strict=True))
         heads = (self.heads, self.key_heads, self.value_heads)[side]
         if row.one_input_head and side < 2:
             heads = 1
@@ -119,10 +117,10 @@ class OpCase:
         if len(self.want) > 1:
             for name in self.want:
                 yield replace(self, want=(name,))
-        if len(self.lead) > 1 and not self.bias and all(p[0] != "dense" for p in self.mask):
-            if self.temperature[0] == "number":
-                shared = tuple(one[1:] for one in self.shared)
-                yield replace(self, lead=self.lead[1:], shared=shared)
+        fixed = self.bias or self.temperature[0] != "number"
+        if len(self.lead) > 1 and not fixed and all(p[0] != "dense" for p in self.mask):
+            shared = tuple(one[1:] for one in self.shared)
+            yield replace(self, lead=self.lead[1:], shared=shared)
         if self.heads > 1:
             yield replace(self, heads=1, key_heads=1, value_heads=1)
         for i, n in enumerate(self.lead):
@@ -157,10 +155,11 @@ def size_of(rng: random.Random, empty: float = 0.03) -> int:
     return rng.choice((1, 1, 2, 2, 3, 3, 4, 5, 6, 7, 8, 9))
 
 
-def draw_case(seed: int) -> OpCase:
-    """The call of one integer."""
-    rng = random.Random(seed)
-    engine = rng.choice(ENGINES)
+def draw_case(seed: int, engine: str | None = "any") -> OpCase:
+    """The call of one integer, by an engine of `ENGINES` or by the one that is named."""
+    rng = random.Random(seed)  # noqa: S311 # cases, not secrets
+    drawn = rng.choice(ENGINES)
+    engine = drawn if engine == "any" else engine
     fitting = rng.random() < 0.95
     score = _draw_score(rng, engine if fitting else None)
     row = SCORES[score]
@@ -197,7 +196,7 @@ def draw_case(seed: int) -> OpCase:
         dim=dim,
         value_dim=min(size_of(rng, 0.02), 33),
         grad=rng.random() < 0.35,
-        size=rng.choice((1.0, 1.0, 1.0, 1.0, 1.0, 0.01, 3.0 if dtype in ("bf16", "fp16") else 8.0)),
+        size=_draw_size(rng, dtype),
     )
     if rng.random() < 0.3:
         layouts = tuple(rng.choice(LAYOUTS) if rng.random() < 0.6 else "plain" for _ in range(4))
@@ -207,6 +206,14 @@ def draw_case(seed: int) -> OpCase:
         # The score makes as many heads as it was built for.
         case = replace(case, key_heads=case.key_heads if has_heads else 1)
     return _draw_poison(rng, case)
+
+
+def _draw_size(rng: random.Random, dtype: str) -> float:
+    """How large queries, keys and values are: mostly 1; large logits saturate every softmax."""
+    if rng.random() < 0.7:
+        return 1.0
+    half = dtype in ("bf16", "fp16")
+    return rng.choice((0.01, 1e-4, 3.0, 10.0) if half else (0.01, 1e-6, 8.0, 8.0, 100.0))
 
 
 def _draw_score(rng: random.Random, engine: str | None) -> str:

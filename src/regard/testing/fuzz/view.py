@@ -16,7 +16,6 @@ from regard.testing.cases import Formula
 from regard.testing.fuzz.textbook import NOISE
 
 
-
 def additive(score: Any, q: Tensor, k: Tensor) -> Tensor:
     """`sum_h v_h tanh(a_h + b_h + bias_h)`.
 
@@ -89,6 +88,5 @@ def logits_of(view: View, query: Tensor, key: Tensor) -> Tensor:
     if query.shape[-1] == 0 and key.shape[-1] == 0:
         # A sum of no terms; formulas would divide by the root of 0.
         heads = query.shape[-3]
-        full = query.sum(-1).unsqueeze(-1) + scores.grouped(key.sum(-1), heads, -2).unsqueeze(-2)
-        return full
+        return query.sum(-1).unsqueeze(-1) + scores.grouped(key.sum(-1), heads, -2).unsqueeze(-2)
     return formula_of(view)(view, query, key)

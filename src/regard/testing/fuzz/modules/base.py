@@ -17,7 +17,17 @@ from regard.testing.fuzz.op import gradients, moved
 from regard.testing.fuzz.textbook import Found
 from regard.testing.fuzz.view import View
 
-SCORES = ("scaled_dot", "dot", "cosine", "gaussian", "bilinear", "low_rank", "additive", "gatv2", "gat")
+SCORES = (
+    "scaled_dot",
+    "dot",
+    "cosine",
+    "gaussian",
+    "bilinear",
+    "low_rank",
+    "additive",
+    "gatv2",
+    "gat",
+)
 # LeakyReLU has a kink, and rounding may decide on which side of it a pair falls.
 KINKED = ("gatv2", "gat")
 
@@ -42,7 +52,7 @@ class Prepared(NamedTuple):
     inputs: Found
     call: Callable[[nn.Module, Found], Found]
     textbook: Callable[[View, Found], Found]
-    poison: Found = {}
+    poison: Found | None = None
     kinked: bool = False
 
 
@@ -99,7 +109,7 @@ def _plainer(name: str, value: Any) -> list[Any]:
 
 def draw_module_case(seed: int) -> ModuleCase:
     """The call of one integer."""
-    rng = random.Random(seed)
+    rng = random.Random(seed)  # noqa: S311 # cases, not secrets
     module = rng.choice(list(KINDS))
     dtype = rng.choice(("fp64", "fp32", "fp32", "bf16", "fp16"))
     grad, poisoned = rng.random() < 0.35, rng.random() < 0.3
@@ -138,7 +148,7 @@ def run(case: ModuleCase) -> list[str]:
     inputs = {name: x.to(dtype) for name, x in p.inputs.items()}
     given = dict(inputs)
     if case.poisoned:
-        given |= {n: torch.where(at, torch.nan, inputs[n]) for n, at in p.poison.items()}
+        given |= {n: torch.where(at, torch.nan, inputs[n]) for n, at in (p.poison or {}).items()}
     given = {name: x.clone().requires_grad_(grad) for name, x in given.items()}
     with torch.set_grad_enabled(grad):
         got = p.call(module, given)

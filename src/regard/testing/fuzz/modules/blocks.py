@@ -87,9 +87,7 @@ def block(
     )
     if memory is not None and seen is not None:
         plain = o | {"position": None}
-        x = around(
-            view.around_cross, x, lambda y: attend_heads(view.cross, y, memory, seen, plain)
-        )
+        x = around(view.around_cross, x, lambda y: attend_heads(view.cross, y, memory, seen, plain))
     return around(view.around_feedforward, x, lambda y: feed_forward(view.feedforward, y))
 
 

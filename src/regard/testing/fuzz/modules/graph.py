@@ -145,9 +145,7 @@ def _textbook(view: View, x: Found, o: Options, index: Tensor) -> Found:
     return result
 
 
-def _with_loops(
-    x: Found, o: Options, index: Tensor, nodes: int
-) -> tuple[Tensor, Tensor | None]:
+def _with_loops(x: Found, o: Options, index: Tensor, nodes: int) -> tuple[Tensor, Tensor | None]:
     """Edges and features with one self-loop for each node in place of those given."""
     feature = x.get("edge")
     if not o["self_loops"]:

@@ -162,7 +162,9 @@ def _textbook(
     if mask is not None:
         wide = mask.unflatten(0, (-1, heads)) if mask.ndim == 3 and mask.shape[0] else mask
         wide = wide.reshape(batch, heads, queries, keys) if mask.ndim == 3 else wide
-        seen, bias = (seen & ~wide, bias) if mask.dtype == torch.bool else (seen, bias + wide.to(q.dtype))
+        seen, bias = (
+            (seen & ~wide, bias) if mask.dtype == torch.bool else (seen, bias + wide.to(q.dtype))
+        )
     extra_k, extra_v = [], []
     if o["bias_kv"]:
         for given, like, store in ((view.bias_k, k, extra_k), (view.bias_v, v, extra_v)):

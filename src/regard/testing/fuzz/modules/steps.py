@@ -181,7 +181,9 @@ def _with_coverage(
     score, module = view.score, view.score._module
     if isinstance(module, Projected):
         width = module.query_weight.shape[0] // module.heads
-        q = (query @ score.query_weight.unflatten(0, (-1, width)).mT).expand(-1, module.heads, -1, -1)
+        q = (query @ score.query_weight.unflatten(0, (-1, width)).mT).expand(
+            -1, module.heads, -1, -1
+        )
         key = key @ score.key_weight.unflatten(0, (-1, width)).mT
         return logits_of(score.score, q, key + term)
     if type(module).__name__ in ("Additive", "GATv2"):
