@@ -26,6 +26,14 @@ def check_sizes(**sizes: int | None) -> None:
             raise ValueError(f"{name} must be an integer of 1 or more, got {describe(size)}")
 
 
+def check_given_sizes(**sizes: int | None) -> None:
+    """Refuse sizes that are not integers of 1 or more, None included, naming the first."""
+    for name, size in sizes.items():
+        if size is None:
+            raise ValueError(f"{name} must be an integer of 1 or more, got None")
+    check_sizes(**sizes)
+
+
 def check_positive(*, optional: bool = False, **numbers: float | None) -> None:
     """Refuse the first number that is not positive and finite; None passes if `optional`."""
     wanted = "a positive number or None" if optional else "a positive number"
@@ -65,8 +73,7 @@ def check_divides(heads: int, key_heads: int) -> None:
 def as_counts(counts: Counts, name: str) -> Tensor:
     """Counts as an integer tensor, or an error; a list becomes a tensor on the CPU."""
     if not isinstance(counts, Tensor):
-        # On the CPU, whatever the default device: their range is then checked without waiting for a GPU.
-        counts = torch.as_tensor(counts, device="cpu")
+        counts = numbers_as_tensor(counts, name)
         # An empty list becomes a float tensor.
         counts = counts if counts.numel() else counts.long()
     if counts.dtype == torch.bool or counts.is_floating_point() or counts.is_complex():
@@ -75,6 +82,16 @@ def as_counts(counts: Counts, name: str) -> Tensor:
             "with True = real, use mask.sum(1)"
         )
     return counts
+
+
+def numbers_as_tensor(counts: Counts | int, name: str) -> Tensor:
+    """Numbers as a tensor on the CPU, whatever the default device: their range is checked there."""
+    try:
+        return torch.as_tensor(counts, device="cpu")
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        raise TypeError(
+            f"{name} must be integers, a tensor or a list of them, got {describe(counts)}"
+        ) from None
 
 
 def check_counts(counts: Counts, name: str, x: Tensor, *, bounded: bool = True) -> Tensor:

@@ -152,7 +152,7 @@ def score(query: Tensor, key: Tensor | KeySide, score: Score | str | None = None
     """
     autocast = autocast_enabled(query)
     key, lowered = unwrap(key)
-    check_tensors(query, key, None, autocast)
+    check_tensors(query, key, autocast=autocast, lowered=lowered is not None)
     if autocast:
         query, key = cast(query, key)
     chosen = named_score(score)

@@ -19,6 +19,7 @@ from regard.describe import describe
 from regard.engines.base import STATISTICS
 from regard.forms import InnerKey, InnerQuery, KeySide, QuerySide
 from regard.mask import Mask
+from regard.precision import working_dtype
 from regard.problem import broadcast_lead
 from regard.scores.base import Score
 
@@ -26,14 +27,17 @@ from regard.scores.base import Score
 COLDEST = 1e-30
 
 
-def check_tensors(query: Tensor, key: Tensor, value: Tensor | None, autocast: bool) -> None:
+def check_tensors(
+    query: Tensor, key: Tensor, *value: Tensor, autocast: bool, lowered: bool = False
+) -> None:
     """Refuse inputs whose types, dims, dtypes, devices or lengths do not fit.
 
-    Under autocast their dtypes may differ: they are cast afterwards.
+    Under autocast their dtypes may differ: they are cast afterwards. A `lowered` key may be wider than a
+    query in half precision: GAT sums its keys to logits in fp32.
     """
-    if _all_alike(query, key, value):
+    if _all_alike(query, key, *value):
         return
-    named = [("query", query), ("key", key)] + ([] if value is None else [("value", value)])
+    named = list(zip(("query", "key", "value"), (query, key, *value), strict=False))
     for name, x in named:
         if not isinstance(x, Tensor):
             raise TypeError(f"{name} must be a tensor, got {describe(x)}")
@@ -52,20 +56,22 @@ def check_tensors(query: Tensor, key: Tensor, value: Tensor | None, autocast: bo
                 f"shape {tuple(query.shape)}; give all the same number of dims, with size 1 where "
                 "they broadcast"
             )
-        if x.dtype != query.dtype and not autocast:
+        widened = lowered and name == "key" and x.dtype == working_dtype(query.dtype)
+        if x.dtype != query.dtype and not autocast and not widened:
             raise TypeError(
                 f"{name} is {x.dtype} but query is {query.dtype}; cast one, or use torch.autocast"
             )
         if x.device != query.device:
             raise ValueError(_elsewhere(name, x, query.device))
-    if value is not None and value.shape[-2] != key.shape[-2]:
-        raise ValueError(
-            f"value has length {value.shape[-2]}, shape {tuple(value.shape)}, but key has length "
-            f"{key.shape[-2]}, shape {tuple(key.shape)}; each key needs its value"
-        )
+    for x in value:
+        if x.shape[-2] != key.shape[-2]:
+            raise ValueError(
+                f"value has length {x.shape[-2]}, shape {tuple(x.shape)}, but key has length "
+                f"{key.shape[-2]}, shape {tuple(key.shape)}; each key needs its value"
+            )
 
 
-def _all_alike(query: Tensor, key: Tensor, value: Tensor | None) -> bool:
+def _all_alike(query: Tensor, key: Tensor, value: Tensor | None = None) -> bool:
     """Whether query, key and value fit: the few comparisons that pass a correct call.
 
     `check_tensors` goes on to find the mistake only if this is False. That keeps a correct call fast.
@@ -254,15 +260,20 @@ def check_want(want: Iterable[str]) -> frozenset[str]:
     """The set of statistics that `want` names, or an error that suggests the right name."""
     if isinstance(want, str):
         want = (want,)
-    for name in (wanted := frozenset(want)):
-        if name not in STATISTICS:
+    if not isinstance(want, Iterable) or isinstance(want, (bytes, Tensor)):
+        raise TypeError(
+            f'want must be a collection of names, as {{"lse"}}, got {describe(want)}; names: '
+            f"{', '.join(STATISTICS)}"
+        )
+    for name in (named := list(want)):
+        if not isinstance(name, str) or name not in STATISTICS:
             near = difflib.get_close_matches(str(name), STATISTICS, n=1)
             near = ["lse"] if name == "logsumexp" else near
             hint = f", did you mean {near[0]!r}?" if near else ""
             raise ValueError(
                 f"unknown statistic {name!r} in want{hint}; statistics: {', '.join(STATISTICS)}"
             )
-    return wanted
+    return frozenset(named)
 
 
 def _with_heads(x: Tensor, name: str, ndim: int, full: tuple[int | None, ...]) -> Tensor:

@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from regard.arguments import numbers_as_tensor
 from regard.describe import describe
 
 # The most query-key pairs for which a mask is built as one boolean tensor: 16 MiB for each sequence
@@ -361,9 +362,7 @@ def _member(x: Tensor, others: Tensor) -> Tensor:
 def _integers(x: Tensor | Sequence[int] | int | None, name: str) -> Tensor | None:
     if x is None:
         return None
-    # A list becomes a CPU tensor, whatever the default device: its range is then checked without
-    # waiting for a GPU.
-    x = x if isinstance(x, Tensor) else torch.as_tensor(x, device="cpu")
+    x = x if isinstance(x, Tensor) else numbers_as_tensor(x, f"Mask.lengths {name}")
     if x.dtype == torch.bool or x.is_floating_point() or x.is_complex():
         raise TypeError(
             f"Mask.lengths {name} must be integers, got {x.dtype}; for a boolean mask use "

@@ -25,7 +25,7 @@ from regard.engines import plan
 from regard.forms import Form, InnerKey, KeySide, PairwiseKey, key_tensor
 from regard.mask import Mask
 from regard.observed import KEY_CHANGES
-from regard.problem import Problem, broadcast_lead, hide_padding
+from regard.problem import Problem, broadcast_lead, hide_padding, hide_unpaired
 from regard.scores import Score, named_score
 
 
@@ -51,7 +51,7 @@ def prepare(
     """
     autocast = autocast_enabled(query)
     key, lowered = unwrap(key)
-    check_tensors(query, key, value, autocast)
+    check_tensors(query, key, value, autocast=autocast, lowered=lowered is not None)
     given = softcap is not None or error is not None or isinstance(dropout, Tensor)
     if given or dropout != 0.0:
         check_options(softcap, dropout, error)
@@ -72,6 +72,8 @@ def prepare(
         bias = None if bias is None else check_bias(bias, query, key, value, ndim)
         # Before lowering: NaN in padding must not reach the gradients of the score's parameters.
         query, key, value, real = hide_padding(query, key, value, mask, bias)
+    if 0 in query.shape[:-1] or 0 in key.shape[:-1]:
+        query, key, value = hide_unpaired(query, key, value)
     lead = broadcast_lead(query, key, value)
     form = lower(chosen, query, changed_keys(key), lowered, real)
     # The shape of the logits, (*, H, Q, L). A score may make more heads than its inputs have, so what
@@ -82,7 +84,7 @@ def prepare(
         check_heads(mask, bias, full)
     if sink is not None:
         sink = check_sink(sink, full[-3], value.device)
-    if isinstance(temperature, Tensor) or temperature != 1.0:
+    if isinstance(temperature, Tensor) or temperature != 1.0 or temperature is True:
         temperature = check_temperature(temperature, ndim, full, value.device)
     else:
         temperature = 1.0  # the integer 1 becomes a float, which engines expect
@@ -162,7 +164,7 @@ def lower(
     check_lowered(lowered, side, score)
     if beta is not None and real is not None:
         # `real` has the heads of the keys. Beta may have those of the queries, each key head for a group.
-        if real.shape[-2] > 1 and real.shape[-2] != beta.shape[-2]:
+        if real.ndim > 1 and real.shape[-2] > 1 and real.shape[-2] != beta.shape[-2]:
             real = real.repeat_interleave(beta.shape[-2] // real.shape[-2], -2)
         beta = torch.where(real, beta, 0)
     return score.join(side, InnerKey(key, beta))

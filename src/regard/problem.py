@@ -230,6 +230,19 @@ def _check_groups(name: str, heads: int, query_heads: int) -> None:
         )
 
 
+def hide_unpaired(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Zero keys and values where there is no query at all, and queries where there is no key.
+
+    What they hold is read into no output, and must not become 0 * NaN in a gradient either.
+    """
+    if 0 in key.shape[:-1]:
+        query = torch.where(query.new_zeros((), dtype=torch.bool), query, 0)
+    if 0 in query.shape[:-1]:
+        never = query.new_zeros((), dtype=torch.bool)
+        key, value = torch.where(never, key, 0), torch.where(never, value, 0)
+    return query, key, value
+
+
 def _shared(real: Tensor, x: Tensor) -> Tensor:
     """`real` (*, h, length) as booleans that broadcast to x: (*, heads or 1, length, 1).
 

@@ -22,7 +22,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from regard.arguments import check_positive, check_sizes
+from regard.arguments import check_given_sizes, check_positive, check_sizes
 from regard.forms import Form, InnerKey, InnerQuery, KeySide, Pairwise, PairwiseQuery, QuerySide
 from regard.norms import make_norm, normalize
 from regard.precision import widened
@@ -235,8 +235,11 @@ class Normalized(Stabilized):
         eps: float | None = None,
     ) -> None:
         super().__init__(score)
-        query_dim, key_dim = (dim, dim) if isinstance(dim, int) else dim
-        check_sizes(query_dim=query_dim, key_dim=key_dim)
+        dims = dim if isinstance(dim, (tuple, list)) else (dim, dim)
+        if len(dims) != 2:
+            raise ValueError(f"dim must be an integer or a pair (query dim, key dim), got {dim!r}")
+        query_dim, key_dim = dims
+        check_given_sizes(query_dim=query_dim, key_dim=key_dim)
         self.query_norm = make_norm(norm, query_dim, eps)
         self.key_norm = make_norm(norm, key_dim, eps)
         self.norm, self.eps = norm, eps

@@ -171,7 +171,10 @@ def test_compare_marks_the_winner_of_each_score():
 @pytest.mark.parametrize(
     ("draw", "says"),
     [
-        (lambda: plot.alignment(some(2, 3, 4, 5)), r"draw one item of a batch, such as weights\[0\]"),
+        (
+            lambda: plot.alignment(some(2, 3, 4, 5)),
+            r"draw one item of a batch, such as weights\[0\]",
+        ),
         (lambda: plot.alignment(torch.ones(3)), "got shape"),
         (lambda: plot.alignment(some(3, 4), "abc", "1234"), "are the weights transposed"),
         (lambda: plot.alignment(some(3, 4), "abcdef", "123"), "source has 6 tokens"),

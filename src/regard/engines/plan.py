@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from regard.describe import describe
 from regard.engines.base import Engine, RunAgain
 from regard.engines.gpu import HAS_TRITON
 from regard.engines.lineup import ENGINES
@@ -132,8 +133,12 @@ def allowed_error(error: float | None, engine: str | None) -> float | None:
 
 def named_engine(name: str | None) -> Engine:
     """The engine called `name`, or an error that suggests one."""
+    if not isinstance(name, str):
+        raise ValueError(
+            f"engine must be a name or None, got {describe(name)}; engines: {', '.join(BY_NAME)}"
+        )
     if name not in BY_NAME:
-        near = difflib.get_close_matches(str(name), BY_NAME, n=1)
+        near = difflib.get_close_matches(name.lower(), BY_NAME, n=1)
         hint = f", did you mean {near[0]!r}?" if near else ""
         raise ValueError(f"unknown engine {name!r}{hint}; engines: {', '.join(BY_NAME)}")
     return BY_NAME[name]

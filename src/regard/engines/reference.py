@@ -72,7 +72,10 @@ class Reference(Engine):
         visible = problem.visible_pairs()
         scores = raw_scores(problem.form, dtype, visible)
         shape = (*problem.lead, problem.heads, problem.queries, problem.keys)
-        visible = None if visible is None else visible.expand(shape)
+        if visible is not None:
+            visible = visible.expand(shape)
+            # A soft cap and a temperature would multiply the 0 of a hidden pair by its NaN in the backward.
+            scores = torch.where(visible, scores, 0)
         hard, soft = tempered(scores, problem.temperature)
         if problem.softcap is not None:
             soft = soft_capped(soft, problem.softcap)
@@ -86,6 +89,8 @@ class Reference(Engine):
         weights, readable = soft.weights, visible
         # From raw scores: soft cap and finite bias do not matter in the limit of temperature 0.
         best = None if hard is None else one_hot_best(hide(scores.expand(shape), visible))
+        if best is not None and visible is not None:
+            best = torch.where(visible, best, 0)  # also where the row is NaN
         if hard is not None and best is not None:
             weights = torch.where(hard, best, weights)
             seen = True if visible is None else visible

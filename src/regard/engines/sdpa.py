@@ -24,8 +24,8 @@ from regard.problem import Problem
 # Above 2**24 entries (64 MiB of floats, 4096 x 4096) that costs more than it saves.
 LARGEST_DENSE_MASK = 2**24
 
-# With fewer keys than fit a vector register, SDPA's CPU kernel treats a row of NaN logits as masked and
-# returns 0. Adding x - x, with x the largest entry of the query, makes it NaN again.
+# With fewer keys than fit a vector register, SDPA's CPU kernel treats a row whose scores are all NaN as
+# masked and returns 0. `lost_nan` makes it NaN again.
 VECTOR = 16
 
 # cuDNN's backward gives NaN for some masked lengths (pytorch #196678), so it is excluded where there is
@@ -101,11 +101,35 @@ class Sdpa(Engine):
             out = out[..., :value_width]
         # Unconditional in a compiled graph: comparing the number of keys would specialise it.
         if on_cpu and (torch.compiler.is_compiling() or p.keys < VECTOR):
-            largest = query.detach().amax(-1, keepdim=True)
-            out = out + (largest - largest)
+            out = out + lost_nan(query, key, keep, causal).to(out.dtype)
         if rows is not None:
             out = torch.where(rows, out, 0)
         return Attended(out if len(p.lead) == 1 else out.unflatten(0, p.lead) if p.lead else out[0])
+
+
+@torch.no_grad()
+def lost_nan(query: Tensor, key: Tensor, keep: Tensor | None, causal: bool) -> Tensor:
+    """NaN for rows with NaN among their visible scores, which the kernel may have given as 0; else 0.
+
+    (B, heads, Q, 1). fp16 products are summed in fp32, as in the kernel: a sum above 65,504 is no infinity.
+    """
+    if torch.compiler.is_compiling():
+        # One graph serves any number of keys, so scores are not computed: NaN that went in is looked for.
+        # Which rows see a NaN key is known without a mask alone.
+        lost = query.isnan().any(-1, keepdim=True)
+        if keep is None and not causal and key.shape[-3] == query.shape[-3]:
+            lost = lost | key.isnan().any(-1, keepdim=True).any(-2, keepdim=True)
+        return torch.where(lost, torch.nan, 0.0)
+    dtype = torch.promote_types(query.dtype, torch.float32)
+    if key.shape[-3] != query.shape[-3]:
+        key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
+    scores = query.to(dtype) @ key.to(dtype).mT
+    if causal:
+        keep = torch.ones_like(scores, dtype=torch.bool).tril()
+    if keep is not None:
+        keep = keep if keep.dtype == torch.bool else keep != -torch.inf
+        scores = scores.masked_fill(~keep, -torch.inf)
+    return torch.where(scores.isnan().any(-1, keepdim=True), torch.nan, 0.0)
 
 
 def features(p: Problem) -> tuple[Tensor, Tensor, Tensor, float]:

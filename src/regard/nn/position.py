@@ -21,7 +21,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from regard.arguments import check_positive, check_sizes, readable
+from regard.arguments import check_given_sizes, check_positive, readable
 from regard.describe import describe
 from regard.precision import widened
 
@@ -91,7 +91,7 @@ class Sinusoidal(nn.Module):
         self, dim: int, amplitude: float = 1.0, *, learned: bool = False, base: float = 10000.0
     ) -> None:
         super().__init__()
-        check_sizes(dim=dim)
+        check_given_sizes(dim=dim)
         check_positive(amplitude=amplitude, base=base)
         self.dim, self.base = dim, float(base)
         self.start = float(amplitude)
@@ -137,7 +137,7 @@ class LearnedPosition(nn.Module):
 
     def __init__(self, length: int, dim: int) -> None:
         super().__init__()
-        check_sizes(length=length, dim=dim)
+        check_given_sizes(length=length, dim=dim)
         self.length, self.dim = length, dim
         self.weight = nn.Parameter(torch.empty(length, dim))
         self.reset_parameters()
@@ -204,7 +204,7 @@ class Rotary(nn.Module):
     ) -> None:
         super().__init__()
         rotated = dim if rotated is None else rotated
-        check_sizes(dim=dim, rotated=rotated)
+        check_given_sizes(dim=dim, rotated=rotated)
         check_positive(base=base)
         if rotated % 2 or rotated > dim:
             raise ValueError(
@@ -257,7 +257,7 @@ class Alibi(nn.Module):
 
     def __init__(self, heads: int, *, causal: bool = False) -> None:
         super().__init__()
-        check_sizes(heads=heads)
+        check_given_sizes(heads=heads)
         self.heads, self.causal = heads, causal
 
     def slopes(self, device: torch.device | None = None) -> Tensor:

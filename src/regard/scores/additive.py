@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from regard.arguments import check_one_of, check_sizes
+from regard.arguments import check_given_sizes, check_one_of
 from regard.forms import PairwiseKey, PairwiseQuery
 from regard.scores.base import PairwiseScore, check_dim, check_heads, is_as_written
 from regard.scores.cosine import unit
@@ -64,7 +64,7 @@ class Additive(PairwiseScore):
         series: str = "matched",
     ) -> None:
         super().__init__()
-        check_sizes(hidden=hidden, heads=heads)
+        check_given_sizes(hidden=hidden, heads=heads)
         check_one_of("activation", activation, ("tanh", "sine"))
         check_one_of("series", series, KINDS)
         self.series = series

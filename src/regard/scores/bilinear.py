@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from regard.arguments import check_sizes
+from regard.arguments import check_given_sizes
 from regard.forms import InnerQuery
 from regard.scores.base import InnerScore, check_dim, check_heads
 
@@ -29,7 +29,7 @@ class Bilinear(InnerScore):
 
     def __init__(self, query_dim: int, key_dim: int, heads: int = 1) -> None:
         super().__init__()
-        check_sizes(query_dim=query_dim, key_dim=key_dim, heads=heads)
+        check_given_sizes(query_dim=query_dim, key_dim=key_dim, heads=heads)
         self.query_dim, self.key_dim, self.heads = query_dim, key_dim, heads
         self.weight = nn.Parameter(torch.empty(heads, query_dim, key_dim))
         self.reset_parameters()

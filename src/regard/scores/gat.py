@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from regard.arguments import check_positive, check_sizes
+from regard.arguments import check_given_sizes, check_positive
 from regard.forms import PairwiseKey, PairwiseQuery
 from regard.scores.base import PairwiseScore, check_dim, check_heads
 
@@ -39,7 +39,7 @@ class GAT(PairwiseScore):
         self, hidden: int, heads: int = 1, *, negative_slope: float = 0.2, edge: bool = False
     ) -> None:
         super().__init__()
-        check_sizes(hidden=hidden, heads=heads)
+        check_given_sizes(hidden=hidden, heads=heads)
         check_positive(negative_slope=negative_slope)
         self.hidden, self.heads, self.width = hidden, heads, hidden
         self.parameter = negative_slope

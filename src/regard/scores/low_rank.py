@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from regard.arguments import check_divides, check_sizes
+from regard.arguments import check_divides, check_given_sizes, check_sizes
 from regard.forms import InnerKey, InnerQuery
 from regard.scores.base import InnerScore, check_dim, check_heads
 from regard.scores.projected import project
@@ -39,7 +39,7 @@ class LowRank(InnerScore):
     ) -> None:
         super().__init__()
         key_heads = heads if key_heads is None else key_heads
-        check_sizes(query_dim=query_dim, key_dim=key_dim, rank=rank, heads=heads)
+        check_given_sizes(query_dim=query_dim, key_dim=key_dim, rank=rank, heads=heads)
         check_sizes(key_heads=key_heads)
         check_divides(heads, key_heads)
         self.query_dim, self.key_dim, self.rank = query_dim, key_dim, rank

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from regard.arguments import check_divides, check_sizes
+from regard.arguments import check_divides, check_given_sizes, check_sizes
 from regard.forms import Form, KeySide, QuerySide
 from regard.scores.base import Score, check_dim, check_heads, check_score
 
@@ -74,7 +74,7 @@ class Projected(Score):
         if heads is None:
             heads = score.heads or score.key_heads or 1
         key_heads = heads if key_heads is None else key_heads
-        check_sizes(query_dim=query_dim, key_dim=key_dim, width=width, heads=heads)
+        check_given_sizes(query_dim=query_dim, key_dim=key_dim, width=width, heads=heads)
         check_sizes(key_heads=key_heads)
         check_divides(heads, key_heads)
         if score.heads not in (None, 1, heads):

@@ -252,6 +252,8 @@ def backward_tile(
         add_cut(grads.bias, slope, tile, tile.q, tile.l)
     if x.softcap:
         slope *= 1 - (capped / x.softcap) ** 2
+        if seen is not None:
+            slope.masked_fill_(~seen, 0)  # a hidden NaN score has a slope of NaN
     if x.rate is not None and grads.rate is not None:
         product = slope * score
         if seen is not None:

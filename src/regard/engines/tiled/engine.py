@@ -87,6 +87,10 @@ class Tiled(Engine):
         layout = Layout(p)
         given = layout.arguments(only_hiding(p.bias), raw=True)
         logits = layout.back(self.operators.scores(given))
+        seen = p.visible_pairs()
+        if seen is not None:
+            # Before the temperature and the cap, which would multiply a 0 by NaN in the backward.
+            logits = torch.where(seen, logits, 0)
         temperature = p.temperature
         if isinstance(temperature, Tensor):
             temperature = (
@@ -95,7 +99,6 @@ class Tiled(Engine):
         logits = logits / temperature
         if p.softcap is not None:
             logits = soft_capped(logits, p.softcap)
-        seen = p.visible_pairs()
         if p.bias is not None:
             logits = logits + torch.where(p.bias == -torch.inf, 0, p.bias).to(logits.dtype)
         logits = logits.expand(*p.lead, p.heads, p.queries, p.keys)
@@ -158,8 +161,9 @@ def shares(margin: Tensor, empty: Tensor, sink: Tensor) -> tuple[Tensor, Tensor]
     `margin` is the LSE of the keys minus the sink, 0 where either is -inf.
     """
     no_sink = sink == -torch.inf
-    share = torch.where(empty, 0, torch.where(no_sink, 1, torch.sigmoid(margin)))
-    left = torch.where(no_sink, 0, torch.where(empty, 1, torch.sigmoid(-margin)))
+    # Not sigmoid, whose gradient y (1 - y) has no digits left near 1: a sink of little weight would get none.
+    share = torch.where(empty, 0, torch.where(no_sink, 1, F.logsigmoid(margin).exp()))
+    left = torch.where(no_sink, 0, torch.where(empty, 1, F.logsigmoid(-margin).exp()))
     return share.to(sink.dtype), left.to(sink.dtype)
 
 
@@ -197,7 +201,9 @@ def one_hot(index: Tensor, p: Problem) -> Tensor:
     """Weights (*, H, Q, L) of a hard look-up."""
     at = index.unsqueeze(-1)
     weights = (torch.arange(p.keys, device=at.device) == at).to(working_dtype(p.dtype))
-    return torch.where(at == -2, torch.nan, weights)
+    seen = p.visible_pairs()
+    # A hidden key has none, also where the row is NaN.
+    return torch.where(at == -2 if seen is None else (at == -2) & seen, torch.nan, weights)
 
 
 def mass(index: Tensor, p: Problem) -> Tensor:

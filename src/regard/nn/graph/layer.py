@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regard.arguments import check_probability, check_sizes
+from regard.arguments import check_given_sizes, check_probability, check_sizes
 from regard.nn.fit import check_score_fits
 from regard.nn.graph import pyg
 from regard.nn.graph.checks import check_edges, check_fill, dims_pair, edge_features, node_pair
@@ -134,7 +134,8 @@ class GraphAttention(nn.Module):
     ) -> None:
         super().__init__()
         self.source_dim, self.target_dim = dims_pair(in_dim)
-        check_sizes(out_dim=out_dim, heads=heads, width=width, edge_dim=edge_dim)
+        check_given_sizes(out_dim=out_dim, heads=heads)
+        check_sizes(width=width, edge_dim=edge_dim)
         check_probability(dropout=dropout)
         check_fill(fill, edge_dim)
         width = score_width(score, width, out_dim)

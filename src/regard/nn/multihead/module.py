@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import dropout, linear
 
-from regard.arguments import check_probability, check_sizes
+from regard.arguments import check_given_sizes, check_probability, check_sizes
 from regard.attention import attend, attention
 from regard.mask import Mask
 from regard.nn.fit import check_score_fits
@@ -113,8 +113,8 @@ class MultiheadAttention(nn.Module):
         engine: str | None = None,
     ) -> None:
         super().__init__()
-        check_sizes(embed_dim=embed_dim, num_heads=num_heads, kdim=kdim, vdim=vdim, qdim=qdim)
-        check_sizes(key_heads=key_heads, width=width)
+        check_given_sizes(embed_dim=embed_dim, num_heads=num_heads)
+        check_sizes(kdim=kdim, vdim=vdim, qdim=qdim, key_heads=key_heads, width=width)
         check_probability(dropout=dropout)
         if embed_dim % num_heads:
             raise ValueError(f"num_heads={num_heads} does not divide embed_dim={embed_dim}")

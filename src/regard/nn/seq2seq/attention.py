@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from regard.arguments import (
     Counts,
     check_counts,
+    check_given_sizes,
     check_one_of,
     check_probability,
     check_sizes,
@@ -368,7 +369,8 @@ def _luong_score(
 ) -> Score:
     """The score that `LuongAttention` documents, or an error."""
     check_one_of("mode", mode, ("dot", "general", "concat"))
-    check_sizes(query_dim=query_dim, key_dim=key_dim, heads=heads, hidden=hidden)
+    check_given_sizes(query_dim=query_dim, key_dim=key_dim, heads=heads)
+    check_sizes(hidden=hidden)
     if hidden is not None and mode != "concat":
         raise ValueError(f"hidden={hidden} is for mode='concat', got mode={mode!r}")
     if scaled and mode != "dot":

@@ -10,7 +10,7 @@ import math
 import torch
 from torch import Tensor
 
-from regard.arguments import is_number
+from regard.arguments import autocast_enabled, is_number
 from regard.describe import describe
 from regard.nn.seq2seq.memory import AttentionState, DecoderState, Memory
 from regard.scores import Score
@@ -26,6 +26,17 @@ def check_keys(keys: Tensor, score: Score, owner: str) -> None:
             "keys of one sequence are keys.unsqueeze(0)"
         )
     _check_dim(keys, score.key_dim, "key", score, owner)
+    for parameter in score.parameters():
+        if parameter.device != keys.device:
+            raise ValueError(
+                f"keys are on {keys.device} but {owner} is on {parameter.device}; use "
+                f"keys.to({str(parameter.device)!r})"
+            )
+        if parameter.dtype != keys.dtype and not autocast_enabled(keys):
+            raise TypeError(
+                f"keys are {keys.dtype} but {owner} is {parameter.dtype}; cast one, or use "
+                "torch.autocast"
+            )
 
 
 def check_values(values: Tensor, keys: Tensor) -> None:

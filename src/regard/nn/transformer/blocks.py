@@ -11,7 +11,7 @@ from typing import NamedTuple, Unpack
 
 from torch import Tensor, nn
 
-from regard.arguments import Counts
+from regard.arguments import Counts, check_sizes
 from regard.describe import describe
 from regard.engines.base import Attended
 from regard.mask import Mask
@@ -49,6 +49,7 @@ class Block(nn.Module):
         super().__init__()
         norm, norm_type = options.get("norm", "pre"), options.get("norm_type", "layer")
         bias, dropout = options.get("bias", False), options.get("dropout", 0.0)
+        check_sizes(feedforward=options.get("feedforward"))  # by its name here
         self.dim = dim
         self.attention = SelfAttention(
             dim,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn.functional import gelu, relu, silu
 
-from regard.arguments import check_one_of, check_sizes
+from regard.arguments import check_given_sizes, check_one_of, check_sizes
 from regard.nn.linear import Linear
 from regard.norms import make_norm, normalize
 
@@ -38,7 +38,8 @@ class FeedForward(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        check_sizes(dim=dim, hidden=hidden)
+        check_given_sizes(dim=dim)
+        check_sizes(hidden=hidden)
         check_one_of("activation", activation, FEEDFORWARD_ACTIVATIONS)
         hidden = 4 * dim if hidden is None else hidden
         self.activation = activation

@@ -12,7 +12,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from regard.arguments import autocast_enabled, check_divides, check_probability, check_sizes
+from regard.arguments import (
+    autocast_enabled,
+    check_divides,
+    check_given_sizes,
+    check_probability,
+    check_sizes,
+)
 from regard.attention import attend
 from regard.describe import describe
 from regard.engines.base import Attended
@@ -63,8 +69,8 @@ class Heads(nn.Module):
         engine: str | None = None,
     ) -> None:
         super().__init__()
-        check_sizes(dim=dim, heads=heads, memory_dim=memory_dim, key_heads=key_heads)
-        check_sizes(width=width, value_dim=value_dim)
+        check_given_sizes(dim=dim, heads=heads, memory_dim=memory_dim)
+        check_sizes(key_heads=key_heads, width=width, value_dim=value_dim)
         check_probability(dropout=dropout)
         own = score.inner if isinstance(score, Score) else None
         # A score with a query_dim projects the tokens itself.

@@ -1,0 +1,71 @@
+"""From a number to a case, and from a case to what is wrong with it.
+
+Every tenth number is a call with a wrong argument, four of ten are calls of modules, the rest calls of the op.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import NamedTuple
+
+from regard.engines.plan import EngineRefused
+from regard.testing.fuzz import mistakes, module_mistakes, modules, op
+from regard.testing.fuzz.mistakes import Mistake
+from regard.testing.fuzz.modules import ModuleCase
+from regard.testing.fuzz.opcase import OpCase, draw_case
+
+__all__ = ["Outcome", "draw", "judge_case", "module_mistakes"]
+
+AnyCase = OpCase | ModuleCase | Mistake
+
+
+class Outcome(NamedTuple):
+    """What came of a case: words to count it by, and what is wrong, a sentence each."""
+
+    tags: tuple[str, ...]
+    problems: tuple[str, ...]
+
+
+def draw(number: int, engine: str = "any") -> AnyCase:
+    """The case of one number; with an engine named, a call of the op by it."""
+    if engine != "any":
+        return draw_case(number, engine)
+    kind = number % 10
+    if kind == 9:
+        return mistakes.draw_mistake(number)
+    return draw_case(number) if kind < 5 else modules.draw_module_case(number)
+
+
+def judge_case(case: AnyCase) -> Outcome:
+    """Run a case; warnings are errors."""
+    tags = _tags(case)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        try:
+            if isinstance(case, Mistake):
+                problems = mistakes.run(case)
+            elif isinstance(case, ModuleCase):
+                problems = modules.run(case)
+            else:
+                problems = op.run(case)
+        except EngineRefused as error:
+            engine = case.engine if isinstance(case, OpCase) else ""
+            if engine in op.MAY_REFUSE:
+                return Outcome((f"refusals {engine}", f"dtype {case.dtype}"), ())
+            problems = [f"EngineRefused: {error}"]
+        except Exception as error:
+            problems = [f"{type(error).__name__}: {str(error)[:500]}"]
+    return Outcome(tags, tuple(problems))
+
+
+def _tags(case: AnyCase) -> tuple[str, ...]:
+    if isinstance(case, Mistake):
+        return ("calls with a wrong argument", f"dtype {case.dtype}")
+    grad = ("calls with gradients",) if case.grad else ()
+    poison = "poison" if isinstance(case, OpCase) else "poisoned"
+    poisoned = ("calls with poison",) if getattr(case, poison) else ()
+    if isinstance(case, ModuleCase):
+        return (f"module {case.module}", f"dtype {case.dtype}", *grad, *poisoned)
+    engine = "picked" if case.engine is None else case.engine
+    own = (f"engine {engine}", f"score {case.score}", f"dtype {case.dtype}")
+    return (*own, *grad, *poisoned)

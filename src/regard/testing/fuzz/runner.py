@@ -1,0 +1,170 @@
+"""Runs many cases in worker processes, saves what they found, and writes the report."""
+
+from __future__ import annotations
+
+import collections
+import concurrent.futures
+import multiprocessing
+import platform
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TextIO
+
+import torch
+
+import regard
+from regard.testing.fuzz.cases import draw, judge_case
+from regard.testing.fuzz.shrink import shrink
+from regard.testing.fuzz.tally import State, Tally
+
+CHUNK = 500
+# Cases of a run are numbered from its seed times this.
+NUMBERS = 10**9
+SHRUNK = 3  # failures of a chunk that are shrunk, which takes longer than finding them
+SAVED_EVERY = 5.0
+
+
+def run_cases(numbers: Iterable[int], engine: str = "any") -> Tally:
+    """Run the cases of these numbers in this process."""
+    counts: collections.Counter[str] = collections.Counter()
+    tally = Tally()
+    for number in numbers:
+        case = draw(number, engine)
+        outcome = judge_case(case)
+        tally.calls += 1
+        counts.update(outcome.tags)
+        if outcome.problems:
+            tally.wrong += 1
+            small = shrink(case) if len(tally.failures) < SHRUNK else case
+            again = judge_case(small).problems if small is not case else outcome.problems
+            tally.failures.append(
+                {
+                    "case": number,
+                    "call": str(case),
+                    "problems": list(outcome.problems[:4]),
+                    "smaller": str(small),
+                    "still": list(again[:2]),
+                }
+            )
+    tally.counts = dict(counts)
+    return tally
+
+
+def _begin_worker() -> None:
+    torch.set_num_threads(1)
+
+
+def _run_chunk(first: int, count: int, engine: str) -> Tally:
+    return run_cases(range(first, first + count), engine)
+
+
+def chunks_left(state: State) -> list[tuple[int, int, int]]:
+    """(index, first number, count) of what is not done."""
+    done, found = set(state.done), []
+    for index, start in enumerate(range(0, state.calls, state.chunk)):
+        if index not in done:
+            count = min(state.chunk, state.calls - start)
+            found.append((index, state.seed * NUMBERS + start, count))
+    return found
+
+
+def run(
+    state: State, report: Path | None, jobs: int, minutes: float | None, out: TextIO = sys.stderr
+) -> State:
+    """Run what is left of a state, saving it on the way; stops after `minutes`."""
+    began, before = time.monotonic(), state.seconds
+    deadline = float("inf") if minutes is None else began + 60 * minutes
+    saved = shown = began
+    for index, tally in _finished(chunks_left(state), state.engine, jobs, deadline):
+        state.tally.add(tally)
+        state.done.append(index)
+        now = time.monotonic()
+        state.seconds = before + now - began
+        if report is not None and now - saved > SAVED_EVERY:
+            saved = now
+            write(state, report)
+        if now - shown > SAVED_EVERY:
+            shown = now
+            print(progress(state), file=out, flush=True)
+    if report is not None:
+        write(state, report)
+    return state
+
+
+def _finished(
+    chunks: list[tuple[int, int, int]], engine: str, jobs: int, deadline: float
+) -> Iterator[tuple[int, Tally]]:
+    """Chunks as they are done, in any order; none is begun after the deadline."""
+    if jobs == 0:  # in this process
+        for index, first, count in chunks:
+            if time.monotonic() > deadline:
+                return
+            yield index, _run_chunk(first, count, engine)
+        return
+    context = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(jobs, context, _begin_worker) as pool:
+        waiting = iter(chunks)
+        running: dict[concurrent.futures.Future[Tally], int] = {}
+        while True:
+            while len(running) < 2 * jobs and time.monotonic() < deadline:
+                chunk = next(waiting, None)
+                if chunk is None:
+                    break
+                running[pool.submit(_run_chunk, *chunk[1:], engine)] = chunk[0]
+            if not running:
+                return
+            done, _ = concurrent.futures.wait(
+                running, return_when=concurrent.futures.FIRST_COMPLETED
+            )
+            for future in done:
+                yield running.pop(future), future.result()
+
+
+def progress(state: State) -> str:
+    """One line: how far it is, and how long it will take."""
+    done = state.tally.calls
+    rate = done / max(state.seconds, 1e-9)
+    left = (state.calls - done) / max(rate, 1e-9)
+    hours, minutes = divmod(int(left / 60), 60)
+    return (
+        f"{done:,} of {state.calls:,} calls, {rate:,.0f} a second, {hours}:{minutes:02d} h left, "
+        f"{state.tally.wrong} wrong"
+    )
+
+
+def write(state: State, report: Path) -> None:
+    """Save the state beside the report, and the report."""
+    report.parent.mkdir(parents=True, exist_ok=True)
+    state.save(report.with_suffix(".json"))
+    report.write_text(as_text(state), encoding="utf-8")
+
+
+def as_text(state: State) -> str:
+    """The report: settings, counts by engine, module and dtype, and every failure."""
+    tally = state.tally
+    whole = "finished" if tally.calls >= state.calls else "not finished, resume it with --resume"
+    lines = [
+        "Calls of regard against fp64 textbooks (python -m regard.testing.fuzz)",
+        "",
+        f"seed      {state.seed}",
+        f"calls     {tally.calls:,} of {state.calls:,}, {whole}",
+        f"wrong     {tally.wrong:,}",
+        f"time      {state.seconds / 60:,.1f} min",
+        f"versions  regard {regard.__version__}, torch {torch.__version__}",
+        f"machine   Python {platform.python_version()}, {platform.machine()}",
+    ]
+    for kind in ("engine", "refusals", "module", "dtype", "score", "calls"):
+        found = {tag: n for tag, n in tally.counts.items() if tag.startswith(f"{kind} ")}
+        lines += ["", f"{kind}:"] if found else []
+        for tag, n in sorted(found.items(), key=lambda item: -item[1]):
+            name = tag if kind == "calls" else tag.removeprefix(f"{kind} ")
+            lines.append(f"  {name:32} {n:>10,}")
+    for failure in tally.failures:
+        lines += ["", f"case {failure['case']}: {failure['call']}"]
+        lines += [f"  {problem}" for problem in failure["problems"]]
+        if failure["smaller"] != failure["call"]:
+            lines += [f"  smaller: {failure['smaller']}"]
+            lines += [f"    {problem}" for problem in failure["still"]]
+    return "\n".join(lines) + "\n"

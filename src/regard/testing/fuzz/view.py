@@ -1,0 +1,92 @@
+"""A module seen as attributes with other numbers in place of its parameters.
+
+Textbook formulas read `score.weight`, `score.score.v` and so on. A `View` answers with the fp64 (or
+perturbed) copy of the parameter, so that one module object serves every precision without a deepcopy.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from regard.testing import scores, wrappers
+from regard.testing.cases import Formula
+from regard.testing.fuzz.textbook import NOISE
+
+
+def additive(score: Any, q: Tensor, k: Tensor) -> Tensor:
+    """`sum_h v_h tanh(a_h + b_h + bias_h)`.
+
+    Under `textbook.noisy` every tanh and its slope err by eps of 1: engines build tanh of exponentials, and the
+    slope as a difference from 1, whose errors are absolute.
+    """
+    hidden, v = scores.hidden_units(score, q, k)
+    unit = torch.tanh(hidden)
+    if NOISE:
+        eps, generator = NOISE[-1]
+        signs = 2.0 * torch.randint(0, 2, (2, *unit.shape), generator=generator) - 1
+        unit = unit + eps * signs[0] + eps * signs[1] * (hidden - hidden.detach())
+    return (v * unit).sum(-1)
+
+
+BARE: dict[str, Formula] = {
+    "Dot": scores.dot,
+    "ScaledDot": scores.scaled_dot,
+    "Cosine": scores.cosine,
+    "Gaussian": scores.gaussian,
+    "Bilinear": scores.bilinear,
+    "LowRank": scores.low_rank,
+    "Additive": additive,
+    "GATv2": scores.gatv2,
+    "GAT": scores.gat,
+}
+
+
+class View:
+    """Attributes of `module`, its parameters replaced by those of `numbers` under the same names."""
+
+    def __init__(self, module: nn.Module, numbers: dict[str, Tensor], prefix: str = "") -> None:
+        self._module, self._numbers, self._prefix = module, numbers, prefix
+
+    def __getattr__(self, name: str) -> Any:
+        """A parameter by its number, a submodule as a view, anything else as it is."""
+        module = self._module
+        own = module._parameters.get(name)
+        if own is not None:
+            return self._numbers[self._prefix + name]
+        child = module._modules.get(name)
+        if child is not None:
+            return View(child, self._numbers, f"{self._prefix}{name}.")
+        return getattr(module, name)
+
+    def __getitem__(self, index: int) -> View:
+        """One of a `ModuleList`."""
+        return getattr(self, str(index))
+
+
+def formula_of(view: View) -> Formula:
+    """The textbook formula of a score, wrappers and all."""
+    kind = type(view._module).__name__
+    if kind in BARE:
+        return BARE[kind]
+    inside = formula_of(view.score)
+    if kind == "Projected":
+        return wrappers.projected(inside)
+    if kind == "Tempered":
+        return wrappers.tempered(inside)
+    if kind == "Normalized":
+        layer = type(view.query_norm._module).__name__ == "LayerNorm"
+        return (wrappers.layer_normalized if layer else wrappers.rms_normalized)(inside)
+    named = {"UnitKeys": wrappers.unit_keys, "ClippedKeys": wrappers.clipped_keys}
+    return named.get(kind, wrappers.inside)(inside)
+
+
+def logits_of(view: View, query: Tensor, key: Tensor) -> Tensor:
+    """Raw logits (*, H, Q, L) by the textbook."""
+    if query.shape[-1] == 0 and key.shape[-1] == 0:
+        # A sum of no terms; formulas would divide by the root of 0.
+        heads = query.shape[-3]
+        return query.sum(-1).unsqueeze(-1) + scores.grouped(key.sum(-1), heads, -2).unsqueeze(-2)
+    return formula_of(view)(view, query, key)
