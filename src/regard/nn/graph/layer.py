@@ -185,6 +185,7 @@ class GraphAttention(nn.Module):
         The weights are copied; device, dtype and training mode are those of `conv`.
         """
         layer = cls(**pyg.arguments(conv))
+        # Cast before loading: copying fp64 weights into an fp32 layer would round them.
         sample = next(conv.parameters())
         layer.to(sample.device, sample.dtype).train(conv.training)
         layer.load_pyg(conv.state_dict())
@@ -235,6 +236,8 @@ class GraphAttention(nn.Module):
         number = torch.where(number < edge_index.shape[1], number, -1)
         both = torch.stack([edges.source, edges.target])
         weights = weights.to(output.dtype)
+        # Removing hidden edges makes shapes depend on data, which `forward` avoids. Here the caller
+        # reads the edges anyway.
         if edges.hidden is None:
             return GraphAttended(output, both, number, weights)
         kept = ~edges.hidden
@@ -332,6 +335,7 @@ class GraphAttention(nn.Module):
             if linear.bias is not None:
                 bound = bound if self._starts_as_pyg else 0.0
                 nn.init.uniform_(linear.bias, -bound, bound)
+        # Only for a score built by name: a `Score` object keeps the values that its owner gave it.
         if self._starts_as_pyg:
             for vector in self.score.parameters():
                 nn.init.xavier_uniform_(vector)

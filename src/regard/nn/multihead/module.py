@@ -128,6 +128,7 @@ class MultiheadAttention(nn.Module):
         self.dropout, self.batch_first, self.add_zero_attn = dropout, batch_first, add_zero_attn
         self.engine = engine
         self.score = make_score(score, width or self.head_dim, num_heads, self.key_heads)
+        # Only if given: a `Score` object of another dtype is otherwise left as the caller built it.
         if device is not None or dtype is not None:
             self.score.to(device=device, dtype=dtype)
         query_width, key_width = feature_widths(self.score, width, self.head_dim)
@@ -276,12 +277,14 @@ class MultiheadAttention(nn.Module):
             attended = attend(q, k, v, score, want=want, mask=mask, bias=bias, engine=engine)
             found, weights = attended.output, attended.weights
             assert weights is not None
+            # The engine ran without dropout, for weights that it can return; drop some of them here.
             if rate:
                 found, weights = _drop_weights(weights, v, rate)
         return self.out_proj(from_heads(found, layout)), weights
 
     def _project(self, query: Tensor, key: Tensor, value: Tensor) -> Projections:
         """Project query, key and value, in as few matrix products as the inputs allow."""
+        # By identity, as in torch: self-attention takes one product, a shared key and value two.
         weight, bias, rows = self.in_proj_weight, self.in_proj_bias, self.projected
         if weight is not None and key is value:
             if query is key:

@@ -97,6 +97,7 @@ def from_torch(module: nn.MultiheadAttention, score: ScoreChoice = None) -> Mult
         dtype=like.dtype,
         score=score,
     )
+    # The parameter object itself moves over, not its numbers, so that optimizers keep track of it.
     for name, given in module.named_parameters():
         own = ours.get_parameter(name)
         if own.shape == given.shape:

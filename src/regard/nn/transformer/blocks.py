@@ -208,6 +208,8 @@ class DecoderBlock(Block):
                 raise ValueError("memory_score is given, but no memory_dim: there is no memory")
             return
         if memory_score is None:
+            # A copy, so that the two attentions do not share parameters, drawn again, so that they do
+            # not start equal.
             memory_score = copy.deepcopy(score)
             if isinstance(memory_score, Score):
                 reset_all(memory_score)

@@ -55,6 +55,7 @@ class Cache(NamedTuple):
         """The cache with later tokens appended: keys (B, K, L, W), lowered by `score`, and values."""
         if self.key is None or self.value is None:
             return Cache(score.key(key), value, self.left_padding, self.stop)
+        # New tokens would come after the padding at the end, and a causal mask counts from there.
         if self.stop is not None:
             raise ValueError(
                 "this cache has padding at its end, where new tokens would follow; pad the "
@@ -67,6 +68,7 @@ class Cache(NamedTuple):
                 f"new ones have {value.shape[1]} of width {value.shape[-1]}: it comes from another "
                 "layer"
             )
+        # Only the new keys are lowered, relative to the origin of the earlier ones (`Gaussian` has one).
         whole = score.extend(self.key, key)
         return Cache(whole, torch.cat([own, value], -2), self.left_padding, self.stop)
 
@@ -105,6 +107,7 @@ class Cache(NamedTuple):
             tokens_in(self.value), self.left_padding, device=self.left_padding.device
         )
         assert real is not None
+        # A dense mask: `Mask.lengths` hides tokens at the end only.
         return mask & Mask.dense(real[:, None, None])
 
     def __repr__(self) -> str:

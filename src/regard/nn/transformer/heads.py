@@ -75,6 +75,7 @@ class Heads(nn.Module):
         own = score.inner if isinstance(score, Score) else None
         # A score with a query_dim projects the tokens itself.
         own = own if own is not None and own.query_dim is not None else None
+        # A score with projections of its own decides the number of key heads unless told otherwise.
         if key_heads is None:
             key_heads = (None if own is None else own.key_heads) or heads
         check_divides(heads, key_heads)
@@ -127,6 +128,8 @@ class Heads(nn.Module):
 
     def queries(self, x: Tensor) -> Tensor:
         """Queries (B, H, L, W) for `compare`, before rotary positions."""
+        # `Projected` and `Normalized` are taken apart here and not left to the score, because rotary
+        # positions come between them and the comparison.
         heads, score = x.unsqueeze(1), self.score
         if isinstance(score, Projected):
             heads, score = score.project_query(heads), score.score

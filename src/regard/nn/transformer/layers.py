@@ -122,6 +122,7 @@ class SelfAttention(Heads):
                 "a cache needs SelfAttention(causal=True): without it earlier tokens, whose outputs "
                 "are final, would have to attend to later ones"
             )
+        # Queries and keys are (B, 1, L, dim) for a score like `Bilinear`, which projects them itself.
         count, query, key = x.shape[1], self.queries(x), self.keys(x)
         # Keys are rotated before they enter the cache, so that each is rotated once.
         if isinstance(self.position, Rotary):
@@ -131,6 +132,8 @@ class SelfAttention(Heads):
         cache = cache.append(self.compare, key, self.values(x))
         keys, bias = tokens_in(cache.value), None
         if isinstance(self.position, Alibi):
+            # The new queries are the last of all tokens, which is Alibi's default offset. Left padding
+            # needs no correction: the bias depends on distances only.
             bias = self.position(count, keys, device=x.device).unsqueeze(0)
         seen = _as_mask(mask, x, keys) & cache.mask()
         if cache.stop is not None:  # all tokens came at once: queries have the padding of the keys
@@ -229,6 +232,8 @@ class CrossAttention(Heads):
         elif memory.key is None:
             raise ValueError("memory is an empty Cache; make it with prepare(memory, lengths)")
         assert memory.value is not None
+        # One memory for all sequences broadcasts; any other mismatch would broadcast wrongly or fail
+        # deep inside an engine.
         given = memory.value.shape[0]
         if given != 1 and given != x.shape[0]:
             raise ValueError(
@@ -254,6 +259,8 @@ def _as_mask(mask: Mask | Tensor | None, x: Tensor, keys: int) -> Mask:
             f"mask must be a Mask or a boolean tensor, got {describe(mask)}; for example "
             "mask=Mask.causal()"
         )
+    # A common mistake is a padding mask (batch, length). If batch and length are equal it cannot be
+    # told from (query length, key length), which is what the documentation promises.
     if mask.ndim == 2:
         (rows, columns), (batch, length, _) = mask.shape, x.shape
         if columns == keys and rows == batch and rows != length and rows != 1:

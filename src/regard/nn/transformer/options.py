@@ -39,6 +39,7 @@ def check_keywords(
 ) -> None:
     """Refuse a keyword that is not in `options`; the error names the class that was called."""
     known = options.__optional_keys__  # type: ignore[attr-defined] # of every TypedDict
+    # `Unpack` is checked by type checkers only: at run time any keyword would be accepted.
     for name in given:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)

@@ -181,6 +181,7 @@ class Decoder(Stack):
         own = tuple(Cache(left_padding=left) for _ in self.blocks)
         if memory is None:
             return DecoderCache(own)
+        # Padding is zeroed once for all blocks, each of which projects the memory by its own weights.
         padding = begin(EMPTY, memory, memory_lengths, name="memory_lengths")
         memory = padding.hide(memory)
         return DecoderCache(
