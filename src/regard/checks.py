@@ -250,10 +250,13 @@ def check_options(softcap: float | None, dropout: float, error: float | None) ->
     check_probability(dropout=dropout)
 
 
-def check_one_softcap(own: float, softcap: float | None) -> None:
-    """Refuse a second soft cap beside the score's own."""
+def check_one_softcap(own: float, softcap: float | None) -> float:
+    """The score's own soft cap, or an error if the call gives a second one."""
     if softcap is not None:
-        raise ValueError(f"softcap={softcap}, but the score has a soft cap of its own, {own}")
+        raise ValueError(
+            f"softcap={softcap}, but the score has a soft cap of its own, {own}; give one of them"
+        )
+    return own
 
 
 def check_want(want: Iterable[str]) -> frozenset[str]:

@@ -62,8 +62,7 @@ def prepare(
     if squeeze:
         query, key, value = query.unsqueeze(-3), key.unsqueeze(-3), value.unsqueeze(-3)
     if chosen.softcap is not None:
-        check_one_softcap(chosen.softcap, softcap)
-        softcap = chosen.softcap
+        softcap = check_one_softcap(chosen.softcap, softcap)
     if score is not None and not isinstance(score, str):
         check_parameters(chosen, query, autocast)
     real = None  # which keys are real, (*, heads or 1, L); None: all
@@ -76,8 +75,7 @@ def prepare(
         query, key, value = hide_unpaired(query, key, value)
     lead = broadcast_lead(query, key, value)
     form = lower(chosen, query, changed_keys(key), lowered, real)
-    # The shape of the logits, (*, H, Q, L). A score may make more heads than its inputs have, so what
-    # depends on H is checked only here, after lowering.
+    # The shape of the logits, (*, H, Q, L). H is known only now: a score may make its own heads.
     full = (*lead, *form.query.shape[-3:-1], form.key.shape[-2])
     check_one_head(chosen, full[-3], ndim)
     if mask is not None or bias is not None:
