@@ -20,6 +20,7 @@ from regard.choosing.training.candidates import TrialCandidate
 from regard.choosing.training.chance import Chance
 from regard.choosing.training.costs import Cost
 from regard.measuring.statistics import LEVEL, Estimate, difference, mean
+from regard.text import Text
 
 SCHEMA = "regard.choose/trained/2"
 # Bounds on the number of seeds that is advised if nothing was decided: fewer say little about noise, and
@@ -48,6 +49,11 @@ class CandidateRow:
         searched: last step of its best trial in the search, and the quality there.
         curve: quality on the validation part by step, averaged over seeds.
         vitals: see `vitals_of`.
+        null: name of the scaled dot candidate that it is compared with, which has its heads and width;
+            empty for the first candidate, the null of all.
+        parameters: number of parameters of the whole model.
+        at_edge: its best rate is the lowest or highest that was tried.
+        replicates: by seed, the quality on resampled test rows.
     """
 
     candidate: TrialCandidate
@@ -59,6 +65,31 @@ class CandidateRow:
     searched: tuple[int, float] | None = None
     curve: list[tuple[int, float]] = field(default_factory=list)
     vitals: dict[str, Any] = field(default_factory=dict)
+    null: str = ""
+    parameters: int | None = None
+    at_edge: bool = False
+    replicates: dict[int, list[float]] = field(default_factory=dict)
+
+    def mean(self) -> Estimate:
+        """The mean quality over seeds, with its interval."""
+        return mean(list(self.quality.values()))
+
+
+@dataclass
+class BaselineRow:
+    """The results of a model without attention, on the same parts of the data.
+
+    Attributes:
+        name: what it is, as text.
+        quality: quality on the test part by seed.
+        replicates: by seed, the quality on resampled test rows.
+        seconds: time that it took, tuning included.
+    """
+
+    name: Text
+    quality: dict[int, float] = field(default_factory=dict)
+    replicates: dict[int, list[float]] = field(default_factory=dict)
+    seconds: float = 0.0
 
     def mean(self) -> Estimate:
         """The mean quality over seeds, with its interval."""
@@ -84,6 +115,9 @@ class Verdict:
         seeds: the seeds that all finalists have finished.
         facts: settings, machine and times, for the record.
         chance: the quality of guessing; None if it is unknown.
+        baselines: models without attention on the same data; empty if none was trained.
+        control: qualities of the best finalist trained on shuffled targets, one for each seed; None if
+            that was not done.
     """
 
     outcome: Outcome
@@ -99,6 +133,8 @@ class Verdict:
     interrupted: bool = False
     facts: dict[str, Any] = field(default_factory=dict)
     chance: Chance | None = None
+    baselines: list[BaselineRow] = field(default_factory=list)
+    control: list[float] | None = None
 
     def row(self, name: str) -> CandidateRow:
         """The row of the candidate with that name."""
