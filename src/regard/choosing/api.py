@@ -11,7 +11,7 @@ import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import nn
@@ -34,8 +34,8 @@ def choose(
     build_model: Callable[[Score], nn.Module],
     data: Sequence[Any] | Callable[[int], Sequence[Any]],
     *,
-    dims: int | tuple[int, int],
-    heads: int | Sequence[int] = 1,
+    dims: int | tuple[int, int] | None = None,
+    heads: int | Sequence[int] | None = None,
     width: int | None = None,
     projected: bool | None = None,
     scores: Sequence[str] | Mapping[str, Callable[[], Score]] | None = None,
@@ -43,6 +43,11 @@ def choose(
     hidden: Sequence[int] | None = None,
     metric: str | Callable | None = None,
     loss: Callable | None = None,
+    group: Any = None,
+    split: Any = None,
+    standardize: bool | Literal["auto"] = "auto",
+    baselines: bool | None = None,
+    control: bool | None = None,
     minutes: float = 5.0,
     seeds: int = 5,
     steps: int | None = None,
@@ -64,26 +69,38 @@ def choose(
     candidate is trained from one seed at every learning rate, by Optuna's successive halving. Then the
     best few and scaled dot, each at its own best rate, are trained from `seeds` other seeds. The verdict
     compares these final trainings, paired by seed, on data that was not used to choose the rates.
-    Scaled dot is the null: an alternative wins only if its lead exceeds noise and is at least `matters`.
+    Scaled dot with the same heads and width is the null of a candidate: an alternative wins only if its
+    lead exceeds noise and is at least `matters`.
 
     Args:
         build_model: a function from a score to your model, an `nn.Module`; called for every training.
         data: (train, validation) or (train, validation, test), each a tuple of arrays
             (inputs ..., target) or a loader of such batches; or a function from a seed to that.
-            Without a test part, half of the validation part is held out for the result.
-        dims: dims of query and key as the score gets them; one number if they are equal.
-        heads: query heads of the score; several numbers to compare them.
-        width: width of projections for each head; default the smaller of the dims, divided by the heads.
+            Without a test part, half of the validation part is held out for the result. Or one set
+            of arrays (inputs ..., target), which is split for you.
+        dims: dims of query and key as the score gets them; one number if they are equal. Not needed for a
+            model with `regard.nn.MultiheadAttention` inside, as `replace_attention` makes it.
+        heads: query heads of the score; several numbers to compare them. Default 1.
+        width: width of projections over all heads; default the smaller of the dims.
         projected: put learned projections in front of the scores; default True if the dims differ. With
             False your model does the projecting.
         scores: names, or a dict of functions that build your own scores. Default scaled dot, cosine,
             Gaussian, bilinear and additive.
         stabilizers: names among none, layer_norm, clipped_keys, unit_keys, soft_cap, temperature. Each
             is tried with the scores that it affects.
-        hidden: hidden widths to try for pairwise scores.
+        hidden: hidden widths over all heads to try for pairwise scores.
         metric: "accuracy", "r2", "ndcg" or a function (output, target) to a number; higher is better.
             By default accuracy for integer targets and r2 for float targets.
         loss: the training loss, a function (output, target); default the loss of the metric.
+        group: for one set of arrays, a name or number for each row; rows of a group stay in one part.
+        split: for one set of arrays, the part of each row: train, validation or test.
+        standardize: scale inputs and float targets to mean 0 and variance 1 on the training part, for
+            every candidate alike; the metric gets targets as they were. "auto" does it for files and
+            frames, and leaves what goes into your own model as it is.
+        baselines: train models without attention too: nearest neighbours, a linear model, gradient
+            boosting; needs scikit-learn. By default if the data is one set of arrays, a file or a frame.
+        control: train the best finalist again on shuffled targets, which shows what it reaches without
+            learning. By default unless data is a function.
         minutes: time limit; the verdict then uses the trainings that are finished.
         seeds: number of seeds of the final comparison.
         steps: steps of one training; default as many as fit into the minutes.
@@ -110,32 +127,24 @@ def choose(
         ChooseError: every candidate failed, or the data or storage cannot be used.
     """
     need()
-    from regard.choosing.training.candidates import ScoreSizes, candidates
-    from regard.choosing.training.run import ChooseOrder, run
+    from regard.choosing.training.candidates import candidates
+    from regard.choosing.training.data import as_split
+    from regard.choosing.training.order import ChooseOrder
+    from regard.choosing.training.run import run
     from regard.choosing.training.show import shown
+    from regard.choosing.training.sizes import contest, prepared
+    from regard.choosing.training.splits import SplitRows
 
     if not callable(build_model):
         raise TypeError(f"build_model must be a function of a score, got {describe(build_model)}")
     check_lists(scores=scores, stabilizers=stabilizers, hidden=hidden, rates=rates)
-    pair = (dims, dims) if isinstance(dims, int) else dims
-    if not isinstance(pair, (tuple, list)) or len(pair) != 2:
-        raise ValueError(
-            f"dims must be a number, or two numbers for query and key, got {describe(dims)}"
-        )
-    counts = (heads,) if isinstance(heads, int) else tuple(heads)
-    check_sizes(query_dim=pair[0], key_dim=pair[1], seeds=seeds, steps=steps, batch=batch)
-    check_sizes(finalists=finalists, jobs=jobs, width=width)
-    check_positive(minutes=minutes)
-    for rate in rates:
-        check_positive(rates=rate)
-    if not rates or not counts:
-        raise ValueError(f"rates and heads must not be empty, got {rates!r} and {heads!r}")
-    if not (matters >= 0 and math.isfinite(matters)):
-        raise ValueError(f"matters must be a finite number of 0 or more, got {matters!r}")
-    # The same projection width for all head counts, so that only the number of heads differs.
-    wide = width or max(min(pair) // max(counts), 1)
-    sizes = ScoreSizes(*pair, wide, pair[0] != pair[1] if projected is None else projected)
-    asked = candidates(sizes, scores, stabilizers, hidden, counts)
+    check_sizes(seeds=seeds, steps=steps, batch=batch, finalists=finalists, jobs=jobs)
+    check_numbers(minutes, rates, matters)
+    if standardize not in (True, False, "auto"):
+        raise ValueError(f'standardize must be True, False or "auto", got {describe(standardize)}')
+    data = as_split(data, group, split)
+    sizes, counts, _ = plan = contest(build_model, data, dims, heads, width, projected)
+    asked, optional = plan.kept(candidates(sizes, scores, stabilizers, hidden, counts))
     # Printed before the progress bar starts, which would overwrite the message.
     if progress and not callable(progress) and not resume:
         tell_unfinished(storage, name, data)
@@ -143,8 +152,23 @@ def choose(
         order = ChooseOrder(
             build_model, data, asked, metric, loss, minutes, seeds, steps, batch, sorted(rates),
             matters, finalists, storage, name, resume, jobs, torch.device(device), vitals, tell,
+            prepared(build_model, data) if standardize == "auto" else standardize,
+            isinstance(data, SplitRows) if baselines is None else baselines,
+            not callable(data) if control is None else control,
+            optional,
         )  # fmt: skip
         return run(order)
+
+
+def check_numbers(minutes: float, rates: Sequence[float], matters: float) -> None:
+    """Raise ValueError for a time limit, rates or a smallest difference that cannot be."""
+    check_positive(minutes=minutes)
+    for rate in rates:
+        check_positive(rates=rate)
+    if not rates:
+        raise ValueError(f"rates must not be empty, got {rates!r}")
+    if not (matters >= 0 and math.isfinite(matters)):
+        raise ValueError(f"matters must be a finite number of 0 or more, got {matters!r}")
 
 
 def tell_unfinished(storage: str | Path, name: str, data: Data) -> None:

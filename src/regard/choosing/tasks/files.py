@@ -15,7 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from regard.choosing.tasks.header import NAMES, printable, shown
@@ -23,6 +22,7 @@ from regard.choosing.tasks.models import Match, ReadValue
 from regard.choosing.tasks.reading import check_size, read_tensors
 from regard.choosing.tasks.task import Task
 from regard.choosing.training.errors import ChooseError
+from regard.choosing.training.splits import SplitRows, split_rows
 from regard.text import Text
 
 KINDS_OF_DATA = {
@@ -166,12 +166,6 @@ def answers(target: Tensor, kind: str) -> tuple[Tensor, int]:
     return target, target.shape[1]
 
 
-def cut(inputs: tuple[Tensor, ...], target: Tensor) -> list[tuple[Tensor, ...]]:
+def cut(inputs: tuple[Tensor, ...], target: Tensor) -> SplitRows:
     """Random parts of the rows: 60% to train on, 20% to choose the rate by, 20% to test on."""
-    rows = len(target)
-    # A fixed seed: a resumed run must see the same parts.
-    order = torch.randperm(rows, generator=torch.Generator().manual_seed(0))
-    ends = (order[: int(0.6 * rows)], order[int(0.6 * rows) : int(0.8 * rows)])
-    parts = (*ends, order[int(0.8 * rows) :])
-    target = target if target.is_floating_point() else target.long()
-    return [tuple(x[part] for x in (*inputs, target)) for part in parts]
+    return split_rows((*inputs, target if target.is_floating_point() else target.long()))

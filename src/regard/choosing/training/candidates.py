@@ -80,6 +80,11 @@ class TrialCandidate:
     heads: int = 1
     null: str = ""
 
+    @property
+    def is_null(self) -> bool:
+        """Whether it is a scaled dot that others may be compared with."""
+        return self.score == NULL and self.stabilizer == "none"
+
 
 @dataclass(frozen=True)
 class ScoreSizes:
