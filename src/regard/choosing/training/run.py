@@ -16,6 +16,7 @@ from regard.choosing.training.chance import Chance, chance_of
 from regard.choosing.training.costs import Cost, measure_costs
 from regard.choosing.training.data import parts_of
 from regard.choosing.training.errors import ChooseError
+from regard.choosing.training.judging import judge
 from regard.choosing.training.metrics import goal
 from regard.choosing.training.notes import notes_on
 from regard.choosing.training.order import ChooseOrder
@@ -27,6 +28,7 @@ from regard.choosing.training.results import (
     read_final,
     read_search,
 )
+from regard.choosing.training.rows import CandidateRow, common_seeds, ordered
 from regard.choosing.training.series import fingerprint, pick_name
 from regard.choosing.training.stages import (
     CONTEST,
@@ -37,7 +39,7 @@ from regard.choosing.training.stages import (
 )
 from regard.choosing.training.storage import Cell, enqueue, open_study, opened, quiet
 from regard.choosing.training.trainer import TrainingJob
-from regard.choosing.training.verdict import CandidateRow, Verdict, common_seeds, judge, ordered
+from regard.choosing.training.verdict import Verdict
 from regard.choosing.training.workers import StageWork, await_others, run_stage
 from regard.measuring.machine import calm_threads, machine
 
