@@ -31,9 +31,20 @@ RATES = (1e-3, 3e-3, 1e-2, 3e-2)
 
 
 def choose(
-    build_model: Callable[[Score], nn.Module],
-    data: Sequence[Any] | Callable[[int], Sequence[Any]],
+    build_model: Callable[[Score], nn.Module] | Any = None,
+    data: Sequence[Any] | Callable[[int], Sequence[Any]] | None = None,
     *,
+    query: str | Sequence[str] | None = None,
+    key: str | Sequence[str] | None = None,
+    value: str | Sequence[str] | None = None,
+    target: str | Sequence[str] | None = None,
+    mask: str | Sequence[str] | None = None,
+    lengths: str | None = None,
+    drop: str | Sequence[str] | None = None,
+    kind: Literal["auto", "classification", "regression", "ranking"] = "auto",
+    queries: Any = None,
+    documents: Any = None,
+    judgements: Any = None,
     dims: int | tuple[int, int] | None = None,
     heads: int | Sequence[int] | None = None,
     width: int | None = None,
@@ -63,7 +74,11 @@ def choose(
     vitals: bool = True,
     progress: Callable[[str, float, float], None] | bool = True,
 ) -> Verdict:
-    """Train your model with every candidate score under equal budgets, and recommend one.
+    """Train your model, or one of ours on your data, with every candidate score, and recommend one.
+
+    `regard.choose(Model, data, dims=8)` compares scores in your model. `regard.choose(frame, target="label")`
+    compares them in a model of ours on a frame, a dict of columns or a file; docs/choose.md shows
+    which columns play which part.
 
     A candidate is a score with a stabiliser and, for pairwise scores, a hidden width. First each
     candidate is trained from one seed at every learning rate, by Optuna's successive halving. Then the
@@ -73,11 +88,24 @@ def choose(
     lead exceeds noise and is at least `matters`.
 
     Args:
-        build_model: a function from a score to your model, an `nn.Module`; called for every training.
+        build_model: a function from a score to your model, an `nn.Module`; called for every training. Or
+            your data: a frame (pandas, polars, Arrow), a dict of columns or arrays, or a path.
         data: (train, validation) or (train, validation, test), each a tuple of arrays
             (inputs ..., target) or a loader of such batches; or a function from a seed to that.
             Without a test part, half of the validation part is held out for the result. Or one set
             of arrays (inputs ..., target), which is split for you.
+        query: of a frame, the columns of the query: a name, a prefix, a range "q_0..q_7" or a list of these.
+        key: the columns of the keys, k0_x, k0_y, k1_x, ...; without a query, columns that attend to one
+            another.
+        value: the columns of what keys carry, if the answer is computed from it.
+        target: the column of the answer; alone, every other column is a key.
+        mask: columns that say which keys of a row are real.
+        lengths: the column that says how many keys of a row are real.
+        drop: columns to leave out.
+        kind: what the target is.
+        queries: a table of queries, ids and numbers; with `documents` and `judgements`.
+        documents: a table of documents, ids and numbers.
+        judgements: a table or a file of query id, document id and relevance.
         dims: dims of query and key as the score gets them; one number if they are equal. Not needed for a
             model with `regard.nn.MultiheadAttention` inside, as `replace_attention` makes it.
         heads: query heads of the score; several numbers to compare them. Default 1.
@@ -92,8 +120,9 @@ def choose(
         metric: "accuracy", "r2", "ndcg" or a function (output, target) to a number; higher is better.
             By default accuracy for integer targets and r2 for float targets.
         loss: the training loss, a function (output, target); default the loss of the metric.
-        group: for one set of arrays, a name or number for each row; rows of a group stay in one part.
-        split: for one set of arrays, the part of each row: train, validation or test.
+        group: for one set of arrays, a name or number for each row; rows of a group stay in one part. For
+            a frame, the name of that column.
+        split: for one set of arrays, the part of each row: train, validation or test; for a frame its name.
         standardize: scale inputs and float targets to mean 0 and variance 1 on the training part, for
             every candidate alike; the metric gets targets as they were. "auto" does it for files and
             frames, and leaves what goes into your own model as it is.
@@ -126,7 +155,9 @@ def choose(
     Raises:
         ChooseError: every candidate failed, or the data or storage cannot be used.
     """
+    arguments = dict(locals())
     need()
+    from regard.choosing.tasks.frames import is_data
     from regard.choosing.training.candidates import candidates
     from regard.choosing.training.data import as_split
     from regard.choosing.training.order import ChooseOrder
@@ -135,6 +166,11 @@ def choose(
     from regard.choosing.training.sizes import contest, prepared
     from regard.choosing.training.splits import SplitRows
 
+    if is_data(build_model) or queries is not None:
+        from regard.choosing.tasks.asked import choose_on_data
+
+        return choose_on_data(arguments)
+    check_parts(arguments)
     if not callable(build_model):
         raise TypeError(f"build_model must be a function of a score, got {describe(build_model)}")
     check_lists(scores=scores, stabilizers=stabilizers, hidden=hidden, rates=rates)
@@ -158,6 +194,17 @@ def choose(
             optional,
         )  # fmt: skip
         return run(order)
+
+
+def check_parts(arguments: dict[str, Any]) -> None:
+    """Raise ValueError for names of columns that come without a frame."""
+    names = ("query", "key", "value", "target", "mask", "lengths", "drop", "documents", "judgements")
+    given = [name for name in names if arguments[name] is not None]
+    if given:
+        raise ValueError(
+            f"{given[0]}= names columns of a frame, which is the first argument: regard.choose(frame, "
+            f"{given[0]}=...); a model of your own gets arrays, data=(inputs ..., target)"
+        )
 
 
 def check_numbers(minutes: float, rates: Sequence[float], matters: float) -> None:
