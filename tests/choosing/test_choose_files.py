@@ -253,7 +253,9 @@ def test_a_name_that_is_there_twice_is_refused(name: str, tmp_path: Path) -> Non
 
 def test_objects_in_a_file_are_not_loaded(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", **changed(query=np.array([{"a": 1}], dtype=object)))
-    with pytest.raises(ChooseError, match="query is an array of Python objects, which are not loaded"):
+    with pytest.raises(
+        ChooseError, match="query is an array of Python objects, which are not loaded"
+    ):
         read_task(tmp_path / "a.npz")
 
 

@@ -65,7 +65,7 @@ def arrow_column(column: Any, name: str, roles: DataRoles) -> Column:
         elif is_a.is_list(kind) or is_a.is_large_list(kind) or is_a.is_fixed_size_list(kind):
             if is_a.is_fixed_size_list(kind) and column.null_count:
                 column = column.cast(arrow.list_(kind.value_type))
-            depths.append(np.asarray(column.value_lengths().fill_null(0)))
+            depths.append(np.array(column.value_lengths().fill_null(0), np.int64))
             column = column.flatten()
         else:
             break

@@ -15,7 +15,9 @@ from regard.choosing.training.errors import ChooseError
 from regard.choosing.training.verdict import Verdict
 
 TABLES = ("queries", "documents", "judgements")
-ROLE_NAMES = tuple(one.name for one in fields(DataRoles) if one.name not in ("where", "by_flag", "whole"))
+ROLE_NAMES = tuple(
+    one.name for one in fields(DataRoles) if one.name not in ("where", "by_flag", "whole")
+)
 
 
 def choose_on_data(arguments: dict[str, Any]) -> Verdict:
@@ -40,7 +42,9 @@ def choose_on_data(arguments: dict[str, Any]) -> Verdict:
     }
     for name in ("dims", "projected", "loss"):
         if name in given:
-            raise ValueError(f"{name}= goes with a model of your own; with data it follows from the columns")
+            raise ValueError(
+                f"{name}= goes with a model of your own; with data it follows from the columns"
+            )
     return task.choose(storage=given.pop("storage", known["storage"].default), **given)
 
 
@@ -63,7 +67,9 @@ def asked_task(arguments: dict[str, Any]) -> Task:
             raise ChooseError("give a frame, or queries=, documents= and judgements=, not both")
         lacking = [name for name in TABLES if arguments[name] is None]
         if lacking:
-            raise ChooseError(f"queries=, documents= and judgements= go together; {lacking[0]}= is missing")
+            raise ChooseError(
+                f"queries=, documents= and judgements= go together; {lacking[0]}= is missing"
+            )
         return judged_task(*(arguments[name] for name in TABLES), by_flag=False)
     roles = DataRoles(**{name: arguments[name] for name in ROLE_NAMES})
     source = source_of(data, replace(roles, where="your data"))

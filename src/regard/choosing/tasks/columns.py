@@ -18,7 +18,15 @@ import numpy as np
 from regard.choosing.tasks.roles import DataRoles, shown
 from regard.choosing.tasks.sizes import check_size
 
-DATES = ("%Y-%m-%d", "%Y/%m/%d", "%d/%m/%Y", "%m/%d/%Y", "%d.%m.%Y", "%Y-%m-%d %H:%M:%S", "%Y%m%dT%H%M%S")
+DATES = (
+    "%Y-%m-%d",
+    "%Y/%m/%d",
+    "%d/%m/%Y",
+    "%m/%d/%Y",
+    "%d.%m.%Y",
+    "%Y-%m-%d %H:%M:%S",
+    "%Y%m%dT%H%M%S",
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,7 +168,11 @@ def rows_column(entries: Sequence[Any], name: str, roles: DataRoles) -> Column:
     for place, entry in enumerate(entries):
         try:
             row = np.asarray([] if missing(entry) else entry)
-            row = np.asarray([list(x) for x in row]) if row.dtype.kind == "O" and row.ndim == 1 else row
+            row = (
+                np.asarray([list(x) for x in row])
+                if row.dtype.kind == "O" and row.ndim == 1
+                else row
+            )
         except (ValueError, TypeError):
             row = np.empty((), object)
         if row.size and (row.dtype.kind not in "fiubUS" or row.ndim not in (1, 2)):
@@ -172,7 +184,9 @@ def rows_column(entries: Sequence[Any], name: str, roles: DataRoles) -> Column:
     if not full:
         raise roles.error(f"{shown(name)} holds empty lists only")
     if len({(row.ndim, *row.shape[1:], row.dtype.kind in "US") for row in full}) > 1:
-        raise roles.error(f"{shown(name)}: keys must have the same width in all rows; pad or cut them")
+        raise roles.error(
+            f"{shown(name)}: keys must have the same width in all rows; pad or cut them"
+        )
     like = np.concatenate([row[:1] for row in full])
     lengths = np.array([len(row) if row.size else 0 for row in rows])
     flat = np.concatenate(full)

@@ -71,15 +71,16 @@ def task_of(source: DataSource, kind: str, name: str) -> Task:
     notes: list[Text] = []
     if plan.unused:
         notes.append(
-            Text(f"Columns that are not used: {listed(plan.unused)}.", f"未使用的列：{listed(plan.unused)}。")
+            Text(
+                f"Columns that are not used: {listed(plan.unused)}.",
+                f"未使用的列：{listed(plan.unused)}。",
+            )
         )
     make = paired_task if "query" in plan.columns else self_task
     return make(plan, source, kind, name, notes)
 
 
-def self_task(
-    plan: Layout, source: DataSource, kind: str, name: str, notes: list[Text]
-) -> Task:
+def self_task(plan: Layout, source: DataSource, kind: str, name: str, notes: list[Text]) -> Task:
     """The task of sequences or of a plain table."""
     inputs, arguments, positional = sequence_inputs(plan, source, notes)
     check_rows(len(inputs[0]), source)
@@ -90,12 +91,12 @@ def self_task(
     if not answers.classes and (tags or target.ndim == 1):
         target = target.unsqueeze(-1)
     build = sequence_model(arguments, outputs, tags)
-    return finished_task(name, kind, build, (*inputs, target), (WIDTH, WIDTH), plan, source, notes, positional)
+    return finished_task(
+        name, kind, build, (*inputs, target), (WIDTH, WIDTH), plan, source, notes, positional
+    )
 
 
-def paired_task(
-    plan: Layout, source: DataSource, kind: str, name: str, notes: list[Text]
-) -> Task:
+def paired_task(plan: Layout, source: DataSource, kind: str, name: str, notes: list[Text]) -> Task:
     """The task of a query and its keys in each row."""
     query = query_tensor(plan, source, notes)
     check_rows(len(query), source)
@@ -241,7 +242,9 @@ def picked_key(
     if mask is not None:
         hidden = int((~mask.gather(1, target.unsqueeze(1))).sum())
         if hidden:
-            raise source.error(f"in {hidden} rows the right key is one that is hidden; drop these rows")
+            raise source.error(
+                f"in {hidden} rows the right key is one that is hidden; drop these rows"
+            )
     return natural, target
 
 

@@ -63,7 +63,8 @@ def frame_columns(given: Any, roles: DataRoles) -> dict[str, Column]:
     if isinstance(given, Mapping):
         found = {name: column_of(x, str(name), roles) for name, x in given.items()}
         return checked_names(
-            {n: Column(x.values, x.lengths, shared=x.values.ndim > 1) for n, x in found.items()}, roles
+            {n: Column(x.values, x.lengths, shared=x.values.ndim > 1) for n, x in found.items()},
+            roles,
         )
     arrow = importlib.util.find_spec("pyarrow") is not None
     # pandas has the Arrow interface too, but only its own columns keep words, lists and missing values apart.

@@ -170,6 +170,8 @@ def hidden_keys(
             "np.nan_to_num(key)"
         )
     if found.ndim != 3:
-        raise source.error(f"{role}: {int(gone.sum())} of {found.numel()} numbers are missing (NaN)")
+        raise source.error(
+            f"{role}: {int(gone.sum())} of {found.numel()} numbers are missing (NaN)"
+        )
     seen = ~whole if mask is None else mask & ~whole
     return found.nan_to_num(0.0), seen

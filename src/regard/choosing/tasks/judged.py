@@ -29,10 +29,33 @@ from regard.text import Text
 
 KEYS = 16  # documents of a query
 
-IDS = ("id", "qid", "query_id", "queryid", "docid", "doc_id", "document_id", "pid", "item_id", "user_id", "_id")
+IDS = (
+    "id",
+    "qid",
+    "query_id",
+    "queryid",
+    "docid",
+    "doc_id",
+    "document_id",
+    "pid",
+    "item_id",
+    "user_id",
+    "_id",
+)
 JUDGED = {
     "query": ("query", "qid", "query_id", "queryid", "query-id", "user", "user_id", "q"),
-    "document": ("document", "docid", "doc_id", "document_id", "corpus-id", "doc", "pid", "item", "item_id", "d"),
+    "document": (
+        "document",
+        "docid",
+        "doc_id",
+        "document_id",
+        "corpus-id",
+        "doc",
+        "pid",
+        "item",
+        "item_id",
+        "d",
+    ),
     "relevance": ("relevance", "rel", "score", "label", "grade", "rating", "judgement", "judgment"),
 }
 RANKING = Text("your data, ranking documents for queries", "你的数据，为查询排序文档")
@@ -45,7 +68,9 @@ class Described(NamedTuple):
     numbers: Tensor
 
 
-def judged_task(queries: Any, documents: Any, judgements: Any, by_flag: bool, name: str = "") -> Task:
+def judged_task(
+    queries: Any, documents: Any, judgements: Any, by_flag: bool, name: str = ""
+) -> Task:
     """The task of ranking documents for queries.
 
     Args:
@@ -111,7 +136,9 @@ def described(what: str, given: Any, by_flag: bool, notes: list[Text]) -> Descri
     ids = words_of(columns[name], name, roles)
     if len(set(ids)) < len(ids):
         twice = next(x for x in ids if ids.count(x) > 1)
-        raise roles.error(f"ids in {shown(name)} must be unique, but {shown(twice)!r} is there twice")
+        raise roles.error(
+            f"ids in {shown(name)} must be unique, but {shown(twice)!r} is there twice"
+        )
     rest = [x for x in columns if x != name]
     if not rest:
         raise roles.error(f"has ids in {shown(name)}, but no numbers beside them")
@@ -138,7 +165,9 @@ def judgements_of(given: Any, by_flag: bool) -> list[tuple[str, str, float]]:
         ChooseError: columns are missing, or a relevance is no number.
     """
     roles = roles_of("judgements", given, by_flag)
-    if isinstance(given, (str, Path)) and (Path(given).suffix not in BEGINNINGS or is_qrels(Path(given))):
+    if isinstance(given, (str, Path)) and (
+        Path(given).suffix not in BEGINNINGS or is_qrels(Path(given))
+    ):
         rows = qrels(Path(given), roles)
     else:
         columns = whole_table(given, roles)
@@ -156,7 +185,9 @@ def judgements_of(given: Any, by_flag: bool) -> list[tuple[str, str, float]]:
         except ValueError:
             amount = math.nan
         if not math.isfinite(amount):
-            raise roles.error(f"relevance must be numbers, 0 for not relevant, but there is {shown(relevance)!r}")
+            raise roles.error(
+                f"relevance must be numbers, 0 for not relevant, but there is {shown(relevance)!r}"
+            )
         found.append((query, document, max(amount, 0.0)))  # TREC marks spam by -2
     return found
 
@@ -246,7 +277,11 @@ def drawn(
         bad = draw.permutation([d for d, rel in judged.items() if rel <= 0])
         picked = [*good.tolist(), *bad.tolist()[: keys - len(good)]]
         # Unjudged documents; of a small table there may be fewer than are wanted.
-        more = draw.permutation(documents) if documents <= 4 * keys else draw.choice(documents, 3 * keys)
+        more = (
+            draw.permutation(documents)
+            if documents <= 4 * keys
+            else draw.choice(documents, 3 * keys)
+        )
         fresh = [d for d in dict.fromkeys(more.tolist()) if d not in judged]
         picked += fresh[: keys - len(picked)]
         # Random order: a model must not learn that relevant documents come first.

@@ -11,12 +11,12 @@ from torch import Tensor
 from regard.choosing.tasks.columns import Column, DataSource, looks_like_dates
 from regard.choosing.tasks.inputs import as_floats, check_numbers
 from regard.choosing.tasks.roles import listed, shown
+from regard.choosing.training.metrics import IGNORED
 from regard.text import Text
 
 MOST_CLASSES = 1000
 # Whole numbers in a column of floats, from 0 or 1 to at most this, are taken for classes.
 USUAL_CLASSES = 20
-IGNORED = -100  # the target of a position that is padding: torch's losses and our metrics skip it
 
 
 class Answers(NamedTuple):
@@ -110,7 +110,9 @@ def as_classes(column: Column, source: DataSource, notes: list[Text]) -> Answers
         )
     names = np.unique(kept.astype(str) if column.is_words else kept)
     if len(names) < 2:
-        raise source.error(f"target has one class only, {shown(str(plain_name(names[0])))}: nothing to learn")
+        raise source.error(
+            f"target has one class only, {shown(str(plain_name(names[0])))}: nothing to learn"
+        )
     if len(names) > MOST_CLASSES:
         raise source.error(
             f"target has {len(names)} classes, {MOST_CLASSES} at most; for amounts give "
@@ -124,7 +126,10 @@ def as_classes(column: Column, source: DataSource, notes: list[Text]) -> Answers
     if column.is_words or not np.array_equal(names, np.arange(len(names))):
         said = [f"{i} = {plain_name(name)}" for i, name in enumerate(names)]
         notes.append(
-            Text(f"The {len(names)} classes are {listed(said)}.", f"共 {len(names)} 个类别：{listed(said)}。")
+            Text(
+                f"The {len(names)} classes are {listed(said)}.",
+                f"共 {len(names)} 个类别：{listed(said)}。",
+            )
         )
     return Answers(found, len(names))
 

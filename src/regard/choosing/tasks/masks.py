@@ -30,7 +30,11 @@ def real_keys(
         found = torch.arange(keys) < torch.from_numpy(np.asarray(own)).unsqueeze(1)
     if (name := plan.one("lengths")) is not None:
         given = source.columns[name].values
-        fits = given.shape == (rows,) and given.dtype.kind in "iuf" and bool((given == np.floor(given)).all())
+        fits = (
+            given.shape == (rows,)
+            and given.dtype.kind in "iuf"
+            and bool((given == np.floor(given)).all())
+        )
         if not fits or given.min() < 0 or given.max() > keys:
             raise source.error(
                 f"{shown(name)} must be {rows} whole numbers from 0 to {keys}, the keys of each row that are real; got "
@@ -40,7 +44,11 @@ def real_keys(
         found = within if found is None else found & within
     if plan.columns.get("mask"):
         given = mask_values(plan.columns["mask"], source)
-        if given.shape != (rows, keys) or given.dtype.kind not in "iubf" or not np.isin(given, (0, 1)).all():
+        if (
+            given.shape != (rows, keys)
+            or given.dtype.kind not in "iubf"
+            or not np.isin(given, (0, 1)).all()
+        ):
             raise source.error(
                 f"mask must be ({rows}, {keys}) of true and false, true for the keys that are real; got "
                 f"{described(given)}"

@@ -55,7 +55,11 @@ class Attending(nn.Module):
     def forward(self, query: Tensor, key: Tensor, mask: Tensor | None = None) -> Tensor:
         """Query (B, D_q), keys (B, n, D_k) and which of them are real (B, n), to (B, H, 1, D_k)."""
         return regard.attention(
-            query[:, None, None], key.unsqueeze(-3), key.unsqueeze(-3), self.score, mask=key_mask(mask)
+            query[:, None, None],
+            key.unsqueeze(-3),
+            key.unsqueeze(-3),
+            self.score,
+            mask=key_mask(mask),
         )
 
 

@@ -80,7 +80,9 @@ def read_npz(path: Path, roles: DataRoles) -> Columns:
     with np.load(path, allow_pickle=False) as archive:
         for name in archive.files:
             if archive.files.count(name) > 1:
-                raise ChooseError(f"{shown(path)}: is not a valid .npz file: {shown(name)} appears twice")
+                raise ChooseError(
+                    f"{shown(path)}: is not a valid .npz file: {shown(name)} appears twice"
+                )
             x = archive[name]
             # For a member that is not a .npy file NumPy returns its bytes.
             if not isinstance(x, np.ndarray):

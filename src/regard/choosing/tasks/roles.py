@@ -159,7 +159,11 @@ def named_layout(
     if own and "query" not in known and (len(own) == 2 and only_ours if table else True):
         known |= {SEQUENCES[name]: name for name in own}
         words = {"key": "x", "target": "y"}
-    elif not table or {"query", "key"} <= set(known) or (known.keys() & {"query", "key"} and only_ours):
+    elif (
+        not table
+        or {"query", "key"} <= set(known)
+        or (known.keys() & {"query", "key"} and only_ours)
+    ):
         words = {role: role for role in REQUIRED}
     else:
         return None
@@ -209,9 +213,9 @@ def columns_of(role: str, asked: Asked, names: list[str], roles: DataRoles) -> l
             start, stop = names.index(first), names.index(last)
             found += names[min(start, stop) : max(start, stop) + 1]
         else:
-            # A single answer, mask or group is one column; a prefix of it is a misspelling.
+            # A group is one column; a prefix of its name is a misspelling.
             begins = [name for name in names if name.startswith(item)]
-            if not begins or role in ("mask", "lengths", "group", "split", "drop"):
+            if not begins or role in ("lengths", "group", "split", "drop"):
                 raise roles.error(
                     f"{roles.option(role, shown(item))}: no column is named or begins like that; it has "
                     f"{listed(names)}"

@@ -173,8 +173,12 @@ def sequence_answers(
         )
     kind = natural_kind(column, source, notes) if kind == "auto" else kind
     if kind == "ranking":
-        raise source.error("ranking needs queries and keys; sequences have classification or regression")
-    tags = column.values.ndim == 2 and (kind == "classification" or column.values.shape[1] == x.shape[1])
+        raise source.error(
+            "ranking needs queries and keys; sequences have classification or regression"
+        )
+    tags = column.values.ndim == 2 and (
+        kind == "classification" or column.values.shape[1] == x.shape[1]
+    )
     if tags and column.values.shape[1] != x.shape[1]:
         raise source.error(
             f"tags must be as many as positions, {x.shape[1]}, but rows have {column.values.shape[1]}"
@@ -192,7 +196,11 @@ def sequence_answers(
             )
         column = Column(column.values, masks[0].sum(1).numpy())
     try:
-        answers = as_classes(column, source, notes) if kind == "classification" else as_amounts(column, source)
+        answers = (
+            as_classes(column, source, notes)
+            if kind == "classification"
+            else as_amounts(column, source)
+        )
     except ChooseError:
         raise
     return answers, kind, tags

@@ -131,7 +131,8 @@ def side_by_side(x: Tensor, mask: Tensor | None) -> np.ndarray:
         weight = torch.ones(ids.shape) if mask is None else mask.flatten(1).float()
         return torch.zeros(len(x), TOKENS).scatter_add_(1, ids, weight).numpy()
     flat = x.float().flatten(1)
-    if x.ndim == 2 or (mask is None and flat.shape[1] <= MOST_COLUMNS):
+    # Numbers (N, F, 1) are columns of a table: hidden ones are 0, the mean, after standardising.
+    if x.ndim == 2 or ((mask is None or x.shape[-1] == 1) and flat.shape[1] <= MOST_COLUMNS):
         return flat[:, :MOST_COLUMNS].numpy()
     rows = x.float().flatten(1, -2)
     seen = torch.ones(rows.shape[:2], dtype=torch.bool) if mask is None else mask

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from regard.choosing.training.metrics import IGNORED
 from regard.text import Text
 
 FAR = 100.0  # scales whose ratio is above this are told
@@ -146,7 +147,7 @@ def told_scales(ratio: float, scaled: bool) -> Text:
 
 def notes_on_classes(target: Tensor) -> list[Text]:
     """Notes on a class with most of the rows, and on classes with hardly any; for integer targets."""
-    classes, counts = target.flatten().unique(return_counts=True)
+    classes, counts = target[target != IGNORED].unique(return_counts=True)
     notes, share = [], float(counts.max()) / max(int(counts.sum()), 1)
     if share > 0.8:
         most = int(classes[counts.argmax()])
