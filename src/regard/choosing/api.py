@@ -10,6 +10,7 @@ import importlib.util
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -32,7 +33,7 @@ RATES = (1e-3, 3e-3, 1e-2, 3e-2)
 
 def choose(
     build_model: Callable[[Score], nn.Module] | Any = None,
-    data: Sequence[Any] | Callable[[int], Sequence[Any]] | None = None,
+    data: Data | None = None,
     *,
     query: str | Sequence[str] | None = None,
     key: str | Sequence[str] | None = None,
@@ -158,47 +159,43 @@ def choose(
     arguments = dict(locals())
     need()
     from regard.choosing.tasks.frames import is_data
-    from regard.choosing.training.candidates import candidates
-    from regard.choosing.training.data import as_split
-    from regard.choosing.training.order import ChooseOrder
-    from regard.choosing.training.run import run
-    from regard.choosing.training.show import shown
-    from regard.choosing.training.sizes import contest, prepared
-    from regard.choosing.training.splits import SplitRows
 
     if is_data(build_model) or queries is not None:
         from regard.choosing.tasks.asked import choose_on_data
 
         return choose_on_data(arguments)
     check_parts(arguments)
-    if not callable(build_model):
-        raise TypeError(f"build_model must be a function of a score, got {describe(build_model)}")
-    check_lists(scores=scores, stabilizers=stabilizers, hidden=hidden, rates=rates)
-    check_sizes(seeds=seeds, steps=steps, batch=batch, finalists=finalists, jobs=jobs)
-    check_numbers(minutes, rates, matters)
-    if standardize not in (True, False, "auto"):
-        raise ValueError(f'standardize must be True, False or "auto", got {describe(standardize)}')
-    data = as_split(data, group, split)
-    sizes, counts, _ = plan = contest(build_model, data, dims, heads, width, projected)
-    asked, optional = plan.kept(candidates(sizes, scores, stabilizers, hidden, counts))
+    return choose_for_model(arguments)
+
+
+def choose_for_model(given: dict[str, Any]) -> Verdict:
+    """The verdict for a model of the user's own, from the arguments of `choose`."""
+    from regard.choosing.training.order import ordered_by
+    from regard.choosing.training.run import run
+    from regard.choosing.training.show import shown
+
+    check_arguments(given)
+    order, progress = ordered_by(given), given["progress"]
     # Printed before the progress bar starts, which would overwrite the message.
-    if progress and not callable(progress) and not resume:
-        tell_unfinished(storage, name, data)
+    if progress and not callable(progress) and not order.resume:
+        tell_unfinished(order.storage, order.name, order.data)
     with shown(progress) as tell:
-        order = ChooseOrder(
-            build_model, data, asked, metric, loss, minutes, seeds, steps, batch, sorted(rates),
-            matters, finalists, storage, name, resume, jobs, torch.device(device), vitals, tell,
-            prepared(build_model, data) if standardize == "auto" else standardize,
-            isinstance(data, SplitRows) if baselines is None else baselines,
-            not callable(data) if control is None else control,
-            optional,
-        )  # fmt: skip
-        return run(order)
+        return run(replace(order, progress=tell))
 
 
 def check_parts(arguments: dict[str, Any]) -> None:
     """Raise ValueError for names of columns that come without a frame."""
-    names = ("query", "key", "value", "target", "mask", "lengths", "drop", "documents", "judgements")
+    names = (
+        "query",
+        "key",
+        "value",
+        "target",
+        "mask",
+        "lengths",
+        "drop",
+        "documents",
+        "judgements",
+    )
     given = [name for name in names if arguments[name] is not None]
     if given:
         raise ValueError(
@@ -207,15 +204,24 @@ def check_parts(arguments: dict[str, Any]) -> None:
         )
 
 
-def check_numbers(minutes: float, rates: Sequence[float], matters: float) -> None:
-    """Raise ValueError for a time limit, rates or a smallest difference that cannot be."""
-    check_positive(minutes=minutes)
-    for rate in rates:
+def check_arguments(given: dict[str, Any]) -> None:
+    """Raise TypeError or ValueError for an argument of `choose` that cannot be."""
+    build = given["build_model"]
+    if not callable(build):
+        raise TypeError(f"build_model must be a function of a score, got {describe(build)}")
+    check_lists(**{name: given[name] for name in ("scores", "stabilizers", "hidden", "rates")})
+    counts = ("seeds", "steps", "batch", "finalists", "jobs")
+    check_sizes(**{name: given[name] for name in counts})
+    check_positive(minutes=given["minutes"])
+    for rate in given["rates"]:
         check_positive(rates=rate)
-    if not rates:
-        raise ValueError(f"rates must not be empty, got {rates!r}")
+    if not given["rates"]:
+        raise ValueError(f"rates must not be empty, got {given['rates']!r}")
+    matters, standardize = given["matters"], given["standardize"]
     if not (matters >= 0 and math.isfinite(matters)):
         raise ValueError(f"matters must be a finite number of 0 or more, got {matters!r}")
+    if standardize not in (True, False, "auto"):
+        raise ValueError(f'standardize must be True, False or "auto", got {describe(standardize)}')
 
 
 def tell_unfinished(storage: str | Path, name: str, data: Data) -> None:

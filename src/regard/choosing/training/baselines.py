@@ -149,23 +149,20 @@ def tuned(
 
 def baselines(train: TabularPart) -> list[Baseline]:
     """The kinds of models for data of this kind, the quickest first."""
+    linear = [fitted(model, train.kind) for model in linear_models(train.kind)]
     if train.pairs:
         near = [nearest_key(cosine) for cosine in (True, False)] if train.alike else []
-        linear = [fitted(model, train.kind) for model in linear_models("numbers" if train.kind ==
-                  "relevance" else "classes")]  # fmt: skip
         found = [Baseline(Text("nearest key", "最近的键"), near)]
         name = Text("ridge regression on each key", "逐键岭回归")
-        if train.kind != "relevance":
+        if train.kind == "right":
             name = Text("logistic regression on each key", "逐键逻辑回归")
-        found.append(Baseline(name, linear))
     else:
         near = [fitted(model, train.kind) for model in neighbour_models(train)]
-        linear = [fitted(model, train.kind) for model in linear_models(train.kind)]
         found = [Baseline(Text("nearest neighbours", "最近邻"), near)]
         name = Text("ridge regression", "岭回归")
         if train.kind == "classes":
             name = Text("logistic regression", "逻辑回归")
-        found.append(Baseline(name, linear))
+    found.append(Baseline(name, linear))
     boosted = [fitted(model, train.kind) for model in boosting_models(train)]
     found.append(Baseline(Text("gradient boosting", "梯度提升"), boosted))
     return [one for one in found if one.settings]
@@ -175,7 +172,7 @@ def linear_models(kind: str) -> list[Callable[[], Any]]:
     """Linear models with three strengths of regularisation."""
     from sklearn.linear_model import LogisticRegression, Ridge
 
-    if kind == "classes":
+    if kind in ("classes", "right"):
         return [lambda c=c: LogisticRegression(C=c, max_iter=150, tol=1e-3) for c in (0.01, 1, 100)]
     return [lambda a=a: Ridge(alpha=a) for a in (0.1, 10, 1000)]
 
@@ -216,13 +213,9 @@ def fitted(make: Callable[[], Any], kind: str) -> Fit:
 
         def predict(part: TabularPart) -> Tensor:
             if train.pairs:
-                certain = kind != "relevance"
-                told = (
-                    model.predict_proba(part.features)[:, 1]
-                    if certain
-                    else model.predict(part.features)
-                )
-                return part.by_key(told)
+                if kind == "relevance":
+                    return part.by_key(np.asarray(model.predict(part.features)))
+                return part.by_key(model.predict_proba(part.features)[:, 1])
             if kind != "classes":
                 told = torch.as_tensor(model.predict(part.features)).float()
                 return told.reshape(len(told), *train.answers.shape[1:])

@@ -108,8 +108,8 @@ def read_edges(
     zh = "、".join(f"{row.candidate.label.zh}（{row.rate:g}）" for row in ends)
     return [
         Text(
-            f"The best learning rate is at the end of those tried for {en}: rates further out may be "
-            "better.",
-            f"以下候选的最佳学习率位于所试范围的边缘：{zh}；更远的学习率可能更好。",
+            f"The best learning rate is at the end of those tried for {en}: more minutes, or rates further "
+            "out, may be better.",
+            f"以下候选的最佳学习率位于所试范围的边缘：{zh}；更多时间或更远的学习率可能更好。",
         )
     ]

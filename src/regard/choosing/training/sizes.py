@@ -65,7 +65,8 @@ def contest(
         )
     check_sizes(query_dim=pair[0], key_dim=pair[1], width=width)
     wide = width or min(pair)
-    sizes = ScoreSizes(*pair, wide, pair[0] != pair[1] if projected is None else projected)
+    projected = pair[0] != pair[1] if projected is None else projected
+    sizes = ScoreSizes(pair[0], pair[1], wide, projected)
     if counts is not None:
         return Contest(sizes, counts)
     several = prepared(build, data) and wide >= WIDE_ENOUGH and wide % max(USUAL_HEADS) == 0
