@@ -167,7 +167,7 @@ def test_every_part_of_the_issue_is_there(visit, finished: Finished, tmp_path: P
     assert tab.locator("#rules tbody tr:visible").count() == 13
     tab.locator(".copy").click()
     code = tab.evaluate("navigator.clipboard.readText()")
-    assert f"\nscore = {finished.verdict.code}\n# regard.attention(" in code
+    assert f"{finished.verdict.code}\n# regard.attention(" in code
     assert tab.locator(".copy").inner_text() == "Copied"
     exec(compile(code, "pasted", "exec"), {})  # noqa: S102 - it runs as it stands
 

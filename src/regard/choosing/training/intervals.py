@@ -143,7 +143,7 @@ def draws(units: int) -> Tensor:
     return torch.zeros(REPLICATES, units, dtype=torch.double).scatter_add_(1, drawn, ones)
 
 
-def tested_record(
+def row_record(
     outputs: Tensor, batches: Sequence[Sequence[Tensor]], metric: Measure, groups: Any = None
 ) -> dict[str, Any]:
     """What a storage keeps of the test rows beside the quality, as plain JSON; `read_record` reads it."""
@@ -166,7 +166,7 @@ def tested_record(
 
 
 def read_record(row: Any, seed: int, record: Mapping[str, Any] | None) -> None:
-    """Add what `tested_record` kept to a row of candidates; trainings of older versions have None."""
+    """Add what `row_record` kept to a row of candidates; trainings of older versions have None."""
     if record is None:
         return
     row.replicates[seed] = record["replicates"]

@@ -48,8 +48,8 @@ class Finalists:
     ) -> None:
         self.rows = {row.candidate.name: row for row in rows}
         self.null, self.seeds, self.matters = null, list(seeds), matters
-        means = {name: sum(row.quality[s] for s in seeds) for name, row in self.rows.items()}
-        self.order = sorted(self.rows, key=lambda name: -means[name])
+        sums = {name: math.fsum(row.quality[s] for s in seeds) for name, row in self.rows.items()}
+        self.order = sorted(self.rows, key=lambda name: -sums[name])
         self.others = [name for name in self.order if name != null]
 
     def null_of(self, name: str) -> str:

@@ -204,7 +204,7 @@ class Stage:
                 raise TrialPruned
         if self.final:
             trial.set_user_attr("quality", training.quality(parts.test))
-            trial.set_user_attr("tested", training.tested_record(parts))
+            trial.set_user_attr("tested", training.row_record(parts))
             if self.watched and seed == self.settings.seeds[0] and not shuffled:
                 trial.set_user_attr("vitals", vitals_of(training))
         return value

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from regard import Score
 from regard.choosing.training.chance import which_key
 from regard.choosing.training.data import Batch, DataParts
-from regard.choosing.training.intervals import tested_record
+from regard.choosing.training.intervals import row_record
 from regard.choosing.training.metrics import Goal, Measure, extras_of
 from regard.describe import describe
 
@@ -108,13 +108,13 @@ class Training:
         return (output if scale is None else scale.back(output)), target
 
     @torch.no_grad()
-    def tested_record(self, parts: DataParts) -> dict[str, Any] | None:
+    def row_record(self, parts: DataParts) -> dict[str, Any] | None:
         """The quality on resampled test rows and further metrics, as plain JSON; None if it diverged."""
         output, target = self.answers(parts.test)
         goal = self.job.goal
         if quality_of(output, target, goal.metric) == DIVERGED:
             return None
-        found = tested_record(output, parts.test, goal.metric, parts.test_groups)
+        found = row_record(output, parts.test, goal.metric, parts.test_groups)
         extras = extras_of(goal.metric, output, target, which_key(self.job.build))
         return {**found, "extras": extras}
 
