@@ -37,6 +37,12 @@ FIRST = "scaled_dot heads=1"
 STUCK = {FIRST: [0.80, 0.81, 0.80, 0.79, 0.80], "cosine heads=1": [0.95, 0.96, 0.512, 0.95, 0.97]}
 PLAIN = {FIRST: [0.50, 0.51, 0.49, 0.50], "cosine heads=1": [0.80, 0.79, 0.81, 0.80]}
 
+TWO = {
+    FIRST: [0.50, 0.51, 0.49, 0.50, 0.51],
+    "scaled_dot heads=2": [0.60, 0.95, 0.55, 0.90, 0.62],
+    "additive h=8 heads=2": [0.86, 0.87, 0.86, 0.86, 0.87],
+}
+
 
 def verdict_of(qualities: dict[str, list[float]], **more: Any) -> Verdict:
     """A verdict from made-up qualities by candidate; the first is the null of all."""
@@ -109,14 +115,8 @@ class TestStuckSeeds:
 class TestOwnNull:
     """Two additive heads against one dot head is a statement about heads."""
 
-    TWO = {
-        FIRST: [0.50, 0.51, 0.49, 0.50, 0.51],
-        "scaled_dot heads=2": [0.60, 0.95, 0.55, 0.90, 0.62],
-        "additive h=8 heads=2": [0.86, 0.87, 0.86, 0.86, 0.87],
-    }
-
     def test_is_what_a_candidate_is_compared_with(self) -> None:
-        found = verdict_of(self.TWO)
+        found = verdict_of(TWO)
         row = found.row("additive h=8 heads=2")
         null = found.null_of(row)
         assert null is not None and null.candidate.name == "scaled_dot heads=2"
@@ -129,20 +129,20 @@ class TestOwnNull:
         assert record["candidates"][0]["compared_with"] == "scaled_dot heads=2"
 
     def test_leaves_what_is_surely_better_than_the_first_for_now(self) -> None:
-        found = verdict_of(self.TWO)
+        found = verdict_of(TWO)
         assert found.winner == "additive h=8 heads=2" and use(found).en.endswith(", for now")
         assert "meanwhile: it is ahead of scaled dot, 1 head by 36.2 points" in told(found)
         assert "in which not only the score differs" in told(found)
         assert "not decided: use it for now" in str(found) and "winner" not in str(found)
 
     def test_with_more_heads_may_win_itself(self) -> None:
-        rows = dict(self.TWO) | {"scaled_dot heads=2": [0.85, 0.86, 0.86, 0.85, 0.86]}
+        rows = dict(TWO) | {"scaled_dot heads=2": [0.85, 0.86, 0.86, 0.85, 0.86]}
         found = verdict_of(rows)
         assert (found.outcome, found.winner) == (Outcome.ALTERNATIVE, "scaled_dot heads=2")
         assert "Use scaled dot, 2 heads: it is ahead of scaled dot, 1 head by" in told(found)
 
     def test_is_beaten_by_a_score_with_as_many_heads(self) -> None:
-        rows = dict(self.TWO) | {"scaled_dot heads=2": [0.70, 0.71, 0.69, 0.70, 0.71]}
+        rows = dict(TWO) | {"scaled_dot heads=2": [0.70, 0.71, 0.69, 0.70, 0.71]}
         found = verdict_of(rows)
         assert (found.outcome, found.winner) == (Outcome.ALTERNATIVE, "additive h=8 heads=2")
         assert "it is ahead of scaled dot, 2 heads by 16.2 points" in told(found)
