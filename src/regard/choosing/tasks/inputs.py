@@ -77,13 +77,12 @@ def as_floats(column: Column, name: str, source: DataSource) -> Tensor:
     """
     check_numbers(column, name, source)
     values = column.values
-    if column.is_whole and values.size and int(np.abs(values).max()) > EXACT:
-        if len(np.unique(values)) > len(np.unique(values.astype(np.float32))):
-            raise source.error(
-                f"{shown(name)} holds whole numbers up to {int(np.abs(values).max())}, which fp32 cannot tell "
-                f"apart. Ids are no numbers: leave them out, {source.roles.option('drop', shown(name))}; of "
-                "amounts subtract the mean first"
-            )
+    most = int(np.abs(values).max()) if column.is_whole and values.size else 0
+    if most > EXACT and len(np.unique(values)) > len(np.unique(values.astype(np.float32))):
+        raise source.error(
+            f"{shown(name)} holds whole numbers up to {most}, which fp32 cannot tell apart. Ids are no numbers: "
+            f"leave them out, {source.roles.option('drop', shown(name))}; of amounts subtract the mean first"
+        )
     with np.errstate(over="ignore"):
         found = torch.from_numpy(np.ascontiguousarray(values.astype(np.float32)))
     infinite = int(found.isinf().sum())
@@ -120,7 +119,9 @@ def stacked(columns: dict[str, Column], source: DataSource) -> Tensor:
                 f"{shown(name)} has rows of different lengths, {int(column.lengths.min())} to "
                 f"{int(column.lengths.max())}; only keys may differ in number: pad or cut it"
             )
-    return torch.cat([part.reshape(len(part), -1) for part in parts], 1)
+    return torch.cat(
+        [part.unsqueeze(1) if part.ndim == 1 else part.flatten(1) for part in parts], 1
+    )
 
 
 def keys_tensor(
