@@ -1,7 +1,7 @@
 """Standardised inputs and targets: mean 0 and variance 1 of every column on the training part.
 
-Scores differ in how they bear inputs of very different scale: scaled dot learned nothing on raw housing data
-(R² -0.03) and 0.79 on standardised. Without this, advice on a score would be advice to standardise.
+Scores differ in how they bear inputs of very different scale: scaled dot may learn nothing from raw columns that
+it learns well when they are standardised. Without this, advice on a score would be advice to standardise.
 
 N rows, n keys of a row, D columns.
 """
