@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from regard.choosing.training.data import Batch
-from regard.choosing.training.metrics import IGNORED, ndcg
+from regard.choosing.training.metrics import GOALS, IGNORED, Measure
 
 MOST_ANSWERS = 8  # answers of a row of which each has a most frequent class of its own
 
@@ -43,8 +43,8 @@ def chance_of(
     if metric == "r2":
         return Chance(0.0, 0.0)
     seen = seen_keys(batches)
-    if metric == "ndcg":
-        return guessed_order(target, draws, seen)
+    if metric in ("ndcg", "mrr"):
+        return guessed_order(GOALS[metric].metric, target, draws, seen)
     if metric != "accuracy":
         return None
     # Standard error of a share over the tested answers: sqrt(p (1 - p) / n).
@@ -90,13 +90,16 @@ def largest_classes(target: Tensor) -> float:
 
 
 def guessed_order(
-    target: Tensor, draws: int, seen: Tensor | None = None, orders: int = 64
+    metric: Measure, target: Tensor, draws: int, seen: Tensor | None = None, orders: int = 64
 ) -> Chance:
-    """NDCG of relevances (B, n) in random order, averaged over several orders; hidden keys come last."""
+    """NDCG or MRR of relevances (B, n) in random order, averaged over several orders; hidden keys come last."""
     generator = torch.Generator().manual_seed(0)
     gains = target.cpu()
     last = torch.zeros(()) if seen is None else (~seen).float()
     found = torch.stack(
-        [ndcg(torch.rand(gains.shape, generator=generator) - last, gains) for _ in range(orders)]
+        [
+            torch.as_tensor(metric(torch.rand(gains.shape, generator=generator) - last, gains))
+            for _ in range(orders)
+        ]
     )
     return Chance(float(found.mean()), float(found.std()) / draws**0.5)

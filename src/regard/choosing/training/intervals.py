@@ -31,8 +31,8 @@ DRAW_SEED = 20_22
 # A user's own metric is computed on at most so many resamples, for at most so many seconds.
 OWN_REPLICATES, OWN_SECONDS, FEWEST_REPLICATES = 50, 2.0, 20
 # A seed is outlying if it lies this many standard deviations from the median (estimated from the median
-# of absolute deviations), and by more than this many times what matters.
-FAR, FAR_MATTERS = 5.0, 3.0
+# of absolute deviations), and by more than this many times what matters and the noise of the test rows.
+FAR, FAR_MATTERS, FAR_ROWS = 5.0, 3.0, 3.0
 OUTLYING_SEEDS = 5  # with fewer there is no "rest" to lie outside of
 
 
@@ -271,12 +271,17 @@ def row_noise(seeds: Sequence[int], first: Sample, second: Sample | None = None)
     return RowNoise(math.sqrt(variance), units - 1)
 
 
-def outlying(quality: Mapping[int, float], matters: float) -> list[int]:
+def outlying(one: Sample, matters: float) -> list[int]:
     """The one or two seeds that lie far from all the others; empty if there are fewer than 5 seeds."""
+    quality = one.quality
     if len(quality) < OUTLYING_SEEDS:
         return []
     middle = statistics.median(quality.values())
     away = {seed: abs(value - middle) for seed, value in quality.items()}
     spread = 1.4826 * statistics.median(away.values())  # the standard deviation, if it is Gaussian
-    far = [seed for seed, x in away.items() if x > max(FAR * spread, FAR_MATTERS * matters)]
+    # Few rows make qualities differ by chance, however close most of them happen to be.
+    drawn = [statistics.stdev(own) for own in one.replicates.values() if len(own) > 1]
+    noise = FAR_ROWS * statistics.median(drawn) if drawn else 0.0
+    bar = max(FAR * spread, FAR_MATTERS * matters, noise)
+    far = [seed for seed, x in away.items() if x > bar]
     return sorted(far) if len(far) <= 2 else []

@@ -129,16 +129,21 @@ def kept_outcome(field: Finalists, ahead: dict[str, Estimate], margin: Estimate)
     return Outcome.SAME if all(one.high < field.matters for one in watched) else Outcome.UNDECIDED
 
 
-def cheapest_as_good(field: Finalists, winner: str) -> str:
-    """The cheapest finalist whose deficit to the winner is shown to be below `matters`.
+def as_good(behind: Estimate, matters: float) -> bool:
+    """Whether a candidate's deficit `behind` is shown to be below `matters`.
 
     The whole interval must be below. It would not be enough that the deficit is not significant: the
     noisier a candidate, the easier that is.
     """
+    return behind.below(matters)
+
+
+def cheapest_as_good(field: Finalists, winner: str) -> str:
+    """The cheapest finalist whose deficit to the winner is shown to be below `matters`."""
     good = [
         name
         for name in field.order
-        if name == winner or field.lead(winner, name).below(field.matters)
+        if name == winner or as_good(field.lead(winner, name), field.matters)
     ]
     costs = {name: row.cost.seconds for name, row in field.rows.items() if row.cost is not None}
     return min(good, key=lambda name: costs.get(name, math.inf))

@@ -176,13 +176,11 @@ def extras_of(metric: Measure, output: Tensor, target: Tensor, picks_key: bool) 
         return {}
     output, target = output[rated], target[rated]
     top = target.gather(-1, output.argmax(-1, keepdim=True)) > 0
-    found = {
-        "ndcg": ndcg(output, target),
-        "mrr": mrr(output, target),
-        "accuracy": top.double().mean(),
-    }
-    own = {"ndcg": ndcg, "mrr": mrr, "accuracy": accuracy}
-    return {name: float(value) for name, value in found.items() if own[name] is not metric}
+    found = {"ndcg": ndcg(output, target), "mrr": mrr(output, target)}
+    if metric is accuracy:
+        return {"mrr": float(found["mrr"])}
+    del found["ndcg" if metric is ndcg else "mrr"]
+    return {name: float(x) for name, x in (found | {"accuracy": top.double().mean()}).items()}
 
 
 def goal(metric: str | Measure | None, loss: Measure | None, target: Tensor) -> Goal:

@@ -66,7 +66,7 @@ class CandidateRow:
 
     def outlying(self, matters: float) -> dict[int, float]:
         """The qualities of one or two seeds that lie far from all others."""
-        return {seed: self.quality[seed] for seed in outlying(self.quality, matters)}
+        return {seed: self.quality[seed] for seed in outlying(self, matters)}
 
     def extra_means(self) -> dict[str, float]:
         """Further metrics, averaged over the seeds that have them."""

@@ -155,10 +155,7 @@ class Verdict:
         if len(self.control) != len(self.seeds):
             paired = dict.fromkeys(self.seeds, shuffled)
         gaps = [best.quality[seed] - paired[seed] for seed in seeds]
-        found = spread_of(gaps, row_noise(seeds, best))
-        # Too few seeds for an interval over them leave the noise of the rows.
-        half = found.half(1) if len(seeds) >= LEAST_SEEDS else found.half_of_rows(1)
-        return found.value > half
+        return self.exceeds(spread_of(gaps, row_noise(seeds, best)))
 
     def steady(self, row: CandidateRow) -> list[int]:
         """The seeds in which a finalist was not stuck."""
@@ -184,8 +181,13 @@ class Verdict:
         best = self.best_baseline
         several = max(len(self.finalists), 1)
         return best is None or any(
-            lead(row, best, self.seeds).estimate(several).low > 0 for row in self.finalists
+            self.exceeds(lead(row, best, self.seeds), several) for row in self.finalists
         )
+
+    def exceeds(self, found: Spread, several: int = 1) -> bool:
+        """Whether a difference is above 0 by more than noise: of rows alone if there are few seeds."""
+        few = found.count < LEAST_SEEDS
+        return found.value > (found.half_of_rows(several) if few else found.half(several))
 
     @property
     def needs(self) -> Needs:

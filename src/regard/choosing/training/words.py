@@ -104,9 +104,9 @@ def without_attention(verdict: Verdict) -> Text:
     label, name = best.candidate.label, baseline.name
     return Text(
         f"No score is shown to beat {name.en}, which has no attention and {metric.en} {reached}: the best, "
-        f"{label.en}, is {by.en}. Use that in place of attention, or look for what attention would need.",
+        f"{label.en}, is {by.en}. It may be all that you need.",
         f"没有打分函数被证实优于不用注意力的{name.zh}（{metric.zh} {reached}）：最好的{label.zh}{by.zh}。"
-        "可以直接用它代替注意力，或查看注意力还缺什么。",
+        "用它也许就够了。",
     )
 
 
