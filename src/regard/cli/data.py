@@ -22,7 +22,7 @@ all, from the file that you have to the answer.
 With --queries, --documents and --judgements: ranking documents for queries, from three tables."""
 EXAMPLES = """  regard choose --data mine.csv --target label
   regard choose --data mine.csv --query q_ --key k --target right
-  regard choose --data mine.parquet --key tokens --target label --group speaker
+  regard choose --data mine.parquet --key tokens --target label
   regard choose --queries q.csv --documents d.parquet --judgements qrels.txt
   regard choose --data mine.npz --minutes 10 --seeds 8 --heads 1,4"""
 
