@@ -16,6 +16,7 @@ from regard.choosing.report import save_verdict
 from regard.choosing.report.entries import entry
 from regard.choosing.suite import Answer
 from regard.choosing.tasks.embedded import MADE
+from regard.choosing.tasks.models import Match
 from regard.choosing.training.candidates import STABILIZERS, ScoreSizes, candidates
 from regard.choosing.training.chance import Chance
 from regard.choosing.training.costs import Cost
@@ -197,6 +198,26 @@ class TestNoise:
         best.replicates = dict.fromkeys(best.quality, again)
         best.tested = {seed: RowsTested("a", 64, True) for seed in best.quality}
         assert not found.learned
+
+
+def test_random_data_gets_no_recommendation(tmp_path: Path) -> None:
+    """As trained: 300 rows of random queries, keys and targets."""
+    generator = torch.Generator().manual_seed(3)
+    query, key = (torch.randn(300, *dims, generator=generator) for dims in ((8,), (6, 8)))
+    rows = (query, key, torch.randint(0, 6, (300,), generator=generator))
+    parts = [
+        tuple(x[part] for x in rows) for part in (slice(160), slice(160, 220), slice(220, 300))
+    ]
+    found = regard.choose(
+        Match, parts, dims=8, projected=True, scores=("cosine",), stabilizers=("none",), rates=(0.01,), steps=15,
+        seeds=3, minutes=2, vitals=False, progress=False, storage=tmp_path / "a.journal",
+    )  # fmt: skip
+    assert not found.recommended and str(found).startswith("No recommendation")
+    cosine = found.row("cosine")
+    assert cosine.tested[1].units == 80 and len(cosine.replicates[2]) == 200
+    assert "MRR" in str(found)
+    spread = found.lead(cosine)
+    assert spread is not None and spread.rows is not None and spread.rows.deviation > 0.005
 
 
 class TestWithoutAttention:

@@ -220,7 +220,7 @@ def test_outlying_seeds(values: list[float], seeds: list[int]) -> None:
     one = sample(dict(enumerate(values, 1)), {})
     assert outlying(one, 0.01) == seeds
     # The same on rows so few that chance explains it.
-    one.replicates = dict.fromkeys(one.quality, [0.3, 0.7, 0.5])
+    one.replicates = {seed: [0.3, 0.7, 0.5] for seed in one.quality}
     assert outlying(one, 0.01) == []
 
 
