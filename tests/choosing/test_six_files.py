@@ -15,6 +15,7 @@ from click.testing import CliRunner
 
 import regard
 from regard.choosing.tasks import task
+from regard.cli import choose as choose_command
 from regard.cli.app import group
 
 ROWS = 120
@@ -126,3 +127,43 @@ def test_npz_with_lengths(command) -> None:
     value = rng.normal(size=(ROWS, 5, 2))
     np.savez("mine.npz", query=query, key=key, value=value, lengths=lengths, target=value[:, 0, 0])
     assert command("--data mine.npz")["metric"] == "r2"
+
+
+@pytest.mark.slow
+def test_a_csv_with_every_candidate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command as a person types it, with two processes; the product of two columns is learned."""
+    monkeypatch.chdir(tmp_path)
+    rng = draw()
+    table = rng.normal(size=(600, 4))
+    words = np.where(table[:, 0] * table[:, 1] > 0, "same", "other")
+    lines = [",".join([*map(str, row), word]) for row, word in zip(table, words, strict=True)]
+    Path("mine.csv").write_text("\n".join(["a,b,c,d,label", *lines]), encoding="utf-8")
+    line = [
+        "choose",
+        "--data",
+        "mine.csv",
+        "--target",
+        "label",
+        "--minutes",
+        "2",
+        "--jobs",
+        "2",
+        "--json",
+    ]
+    result = CliRunner().invoke(group, line, prog_name="regard")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)["tasks"][0]["verdict"]
+    finals = [row for row in found["candidates"] if row["status"] == "final"]
+    assert len(finals) >= 2 and not any("error" in (row["vitals"] or {}) for row in finals)
+    assert found["learned"] and max(row["interval"][0] for row in finals) > 0.8
+
+
+def test_commands_in_the_documentation_have_options_that_exist() -> None:
+    pages = [Path(__file__).parents[2] / "docs" / name for name in ("choose.md", "choosing.md")]
+    lines = [line for page in pages for line in page.read_text(encoding="utf-8").splitlines()]
+    commands = [
+        line.partition("#")[0].split()[2:] for line in lines if line.startswith("regard choose")
+    ]
+    assert len(commands) > 8
+    for arguments in commands:
+        choose_command.choose.make_context("choose", arguments)

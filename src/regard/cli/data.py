@@ -90,7 +90,7 @@ def roles_of(path: Path, options: dict[str, Any]) -> DataRoles:
     """What the options say about the columns of a file."""
     from regard.choosing.tasks.roles import DataRoles, shown
 
-    named = {name: options.get(name) for name in COLUMNS}
+    named: dict[str, Any] = {name: options.get(name) for name in COLUMNS}
     return DataRoles(**named, where=shown(path), by_flag=True)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import re
@@ -11,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from regard.choosing.tasks.columns import Column, rows_column
-from regard.choosing.tasks.header import delimiter_of
+from regard.choosing.tasks.header import delimiter_of, header_names
 from regard.choosing.tasks.roles import DataRoles, listed, shown
 from regard.choosing.tasks.sizes import check_size
 from regard.choosing.training.errors import ChooseError
@@ -31,7 +32,7 @@ def read_delimited(path: Path, roles: DataRoles) -> dict[str, Column]:
     """
     check_size(UNPACKED * path.stat().st_size, shown(path))
     lines = cells_of(path)
-    names = [name.strip() for name in next(lines, (0, []))[1]]
+    names = header_names(next(lines, (0, []))[1])
     check_header(names, path)
     rows = []
     for number, row in lines:
@@ -81,6 +82,10 @@ def check_header(names: list[str], path: Path) -> None:
 
 def typed(cells: list[str], name: str, roles: DataRoles) -> Column:
     """A column of cells: whole numbers, numbers, truth values, lists or words."""
+    if cells and NUMBER.fullmatch(cells[0].strip()):
+        for kind in (np.int64, np.float64):  # most columns: no need to look at every cell
+            with contextlib.suppress(ValueError, OverflowError):
+                return Column(np.array(cells).astype(kind))
     bare = [cell.strip() for cell in cells]
     gone = [cell.lower() in MISSING for cell in bare]
     present = [cell for cell, no in zip(bare, gone, strict=True) if not no]
@@ -92,11 +97,9 @@ def typed(cells: list[str], name: str, roles: DataRoles) -> Column:
             return Column(np.array([TRUTHS[cell.lower()] for cell in bare]))
         return Column(np.array([np.nan if no else float(TRUTHS[cell.lower()]) for cell, no in
                                 zip(bare, gone, strict=True)]))  # fmt: skip
-    try:
-        if len(present) == len(bare):
+    if present and len(present) == len(bare):
+        with contextlib.suppress(ValueError, OverflowError):
             return Column(np.array(bare).astype(np.int64))
-    except (ValueError, OverflowError):
-        pass
     try:
         filled = ["nan" if no else cell for cell, no in zip(bare, gone, strict=True)]
         return Column(np.array(filled).astype(np.float64))

@@ -14,7 +14,7 @@ from typing import Any
 
 from regard.choosing.tasks.columns import Column, DataSource, column_of
 from regard.choosing.tasks.reading import read_columns, read_source
-from regard.choosing.tasks.roles import DataRoles, shown
+from regard.choosing.tasks.roles import DataRoles, listed, shown
 from regard.describe import describe
 
 
@@ -76,6 +76,10 @@ def frame_columns(given: Any, roles: DataRoles) -> dict[str, Column]:
 
         return checked_names(arrow_columns(pyarrow.table(given), roles), roles)
     if hasattr(given, "columns") and hasattr(given, "__getitem__"):
+        names = list(given.columns)
+        twice = [str(name) for name in dict.fromkeys(names) if names.count(name) > 1]
+        if twice:
+            raise roles.error(f"more than one column is named {listed(twice)}")
         return checked_names(
             {name: column_of(given[name], str(name), roles) for name in given.columns}, roles
         )

@@ -87,10 +87,15 @@ def names_in(path: Path) -> list[str] | None:
         if path.suffix in TEXTS:
             with path.open(encoding="utf-8-sig", newline="") as file:
                 line = file.readline(LONGEST_LINE)
-            return next(csv.reader([line], delimiter=delimiter_of(line, path.suffix)))
+            return header_names(next(csv.reader([line], delimiter=delimiter_of(line, path.suffix))))
     except Exception:  # the file is damaged: its reader reports what is wrong
         return None
     return None
+
+
+def header_names(cells: list[str]) -> list[str]:
+    """The names of columns; pandas leaves that of its index empty, which no option could name."""
+    return [cell.strip() or f"unnamed_{place}" for place, cell in enumerate(cells)]
 
 
 def delimiter_of(line: str, suffix: str) -> str:

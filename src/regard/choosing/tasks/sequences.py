@@ -18,7 +18,6 @@ from regard.choosing.tasks.labels import Answers, as_amounts, as_classes, natura
 from regard.choosing.tasks.masks import real_keys
 from regard.choosing.tasks.roles import Layout, listed, shown
 from regard.choosing.tasks.sequence_model import SelfAttention
-from regard.choosing.training.errors import ChooseError
 from regard.text import Text
 
 MOST_TOKENS = 100_000
@@ -130,7 +129,7 @@ def check_ids(columns: dict[str, Column], source: DataSource) -> None:
     for name, column in columns.items():
         values = column.values
         if column.is_whole and values.ndim == 1 and len(values) > 2:
-            steps = np.diff(values.astype(np.int64))
+            steps = np.diff(np.sort(values.astype(np.int64)))
             if bool((steps == steps[0]).all()) and steps[0] != 0:
                 raise source.error(
                     f"column {shown(name)} counts the rows ({int(values[0])}, {int(values[1])}, {int(values[2])}, "
@@ -195,15 +194,9 @@ def sequence_answers(
                 f"row {row} has {int(masks[0][row].sum())} positions but {int(lengths[row])} tags"
             )
         column = Column(column.values, masks[0].sum(1).numpy())
-    try:
-        answers = (
-            as_classes(column, source, notes)
-            if kind == "classification"
-            else as_amounts(column, source)
-        )
-    except ChooseError:
-        raise
-    return answers, kind, tags
+    if kind == "classification":
+        return as_classes(column, source, notes), kind, tags
+    return as_amounts(column, source), kind, tags
 
 
 def sequence_model(arguments: dict[str, Any], outputs: int, tags: bool) -> Any:
