@@ -19,19 +19,22 @@ from torch import Tensor
 
 from regard.choosing.training.chance import which_key
 from regard.choosing.training.data import Data, DataParts, RowData, parts_of
-from regard.choosing.training.features import TabularPart, tabular
+from regard.choosing.training.features import TabularPart, fewer, tabular
 from regard.choosing.training.intervals import row_replicates
 from regard.choosing.training.metrics import Goal
 from regard.choosing.training.stages import SEARCH_SEED, Settings
 from regard.choosing.training.trainer import DIVERGED, quality_of
 from regard.choosing.training.verdict import BaselineRow
+from regard.measuring.machine import calm_threads
 from regard.text import Text
 
 Predict = Callable[[TabularPart], Tensor]
 Fit = Callable[[TabularPart], Predict]
+TUNING_ROWS = 1000  # validation rows that settings are chosen by
 NEVER = -30.0  # log probability of a class that is not in the training part
-# Boosting takes rows x features x classes steps for each tree; this many in all take some seconds.
-BOOSTING = 2e9
+# Boosting looks at rows x features x classes numbers for each tree; this many in all take some seconds. It gets
+# fewer trees, then fewer rows, until they suffice; with fewer rows than these it is left out.
+BOOSTING, MOST_TREES, FEWEST_TREES, FEWEST_ROWS = 2e8, 100, 30, 300
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,10 @@ def baseline_rows(
         return []
     drawn = callable(data)
     found: dict[str, BaselineRow] = {}
-    with warnings.catch_warnings():
+    from threadpoolctl import threadpool_limits
+
+    # With more threads than free cores the trees wait for one another, up to 20 times longer.
+    with warnings.catch_warnings(), threadpool_limits(calm_threads()):
         # Tuning decides whether a model is good; that it has not converged is no news to the user.
         warnings.simplefilter("ignore")
         for seed in settings.seeds if drawn else settings.seeds[:1]:
@@ -114,6 +120,7 @@ def add_seed(
         tuple(torch.cat(column) for column in zip(*batches, strict=True))
         for batches in (parts.train.batches(), parts.validation, parts.test)
     )
+    validation = fewer(validation, TUNING_ROWS)
     tables = tabular((train, validation, test), match)
     if tables is None:
         return
@@ -163,8 +170,7 @@ def baselines(train: TabularPart) -> list[Baseline]:
         if train.kind == "classes":
             name = Text("logistic regression", "逻辑回归")
     found.append(Baseline(name, linear))
-    boosted = [fitted(model, train.kind) for model in boosting_models(train)]
-    found.append(Baseline(Text("gradient boosting", "梯度提升"), boosted))
+    found.append(Baseline(Text("gradient boosting", "梯度提升"), boosting_models(train)))
     return [one for one in found if one.settings]
 
 
@@ -185,31 +191,49 @@ def neighbour_models(train: TabularPart) -> list[Callable[[], Any]]:
     return [lambda k=k: kind(k) for k in (1, 5, 25) if k <= len(train.features)]
 
 
-def boosting_models(train: TabularPart) -> list[Callable[[], Any]]:
-    """Gradient boosted trees with two rates; as many trees as take seconds, not minutes."""
+def boosting_models(train: TabularPart) -> list[Fit]:
+    """Gradient boosted trees, two rates for small data; as many trees and rows as take seconds."""
     from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 
-    classes = 1 if train.pairs or train.kind != "classes" else len(np.unique(train.answers))
-    columns = train.answers.shape[1] if train.kind == "numbers" and train.answers.ndim > 1 else 1
-    trees = int(BOOSTING / (train.features.size * max(classes, columns) * 10))
-    if trees < 20 or columns > 1:
+    several = train.kind == "numbers" and train.answers.ndim > 1 and train.answers.shape[1] > 1
+    if several:  # it gives one number
+        return []
+    classes = len(np.unique(train.answers)) if train.kind == "classes" else 1
+    count, columns = train.features.shape
+    wide = columns * (classes if classes > 2 else 1)
+    trees = int(min(max(BOOSTING / (count * wide), FEWEST_TREES), MOST_TREES))
+    rows = int(BOOSTING / (trees * wide))
+    if rows < FEWEST_ROWS:
         return []
     regress = train.kind in ("numbers", "relevance")
     kind = HistGradientBoostingRegressor if regress else HistGradientBoostingClassifier
-    options = {"max_iter": min(trees, 200), "random_state": 0, "early_stopping": False}
-    return [lambda r=r: kind(learning_rate=r, max_leaf_nodes=15, **options) for r in (0.03, 0.1)]
+    options = {"max_iter": trees, "random_state": 0, "early_stopping": False, "max_leaf_nodes": 15}
+    rates = (0.03, 0.1) if rows >= count else (0.1,)
+    makes = [lambda r=r: kind(learning_rate=r, **options) for r in rates]
+    return [fitted(make, train.kind, rows) for make in makes]
 
 
-def fitted(make: Callable[[], Any], kind: str) -> Fit:
-    """A function that fits a model on standardised features, and gives one that predicts outputs."""
+def fitted(make: Callable[[], Any], kind: str, most: int | None = None) -> Fit:
+    """A function that fits a model on standardised features, and gives one that predicts outputs.
+
+    Args:
+        make: makes a model of scikit-learn.
+        kind: kind of the answers, see `TabularPart`.
+        most: number of rows to fit on at most; default all.
+    """
 
     def fit(train: TabularPart) -> Predict:
         from sklearn.pipeline import make_pipeline
         from sklearn.preprocessing import StandardScaler
 
         model = make_pipeline(StandardScaler(), make())
-        answers = train.answers.reshape(-1) if kind != "numbers" else train.answers
-        model.fit(train.features, answers)
+        features, answers = train.features, train.answers
+        if most is not None and most < len(features):
+            rows = np.random.default_rng(0).permutation(len(features))[:most]
+            features, answers = features[rows], answers[rows]
+        # One number for each row is a column in the data, and a plain list for scikit-learn.
+        single = answers.ndim == 2 and answers.shape[1] == 1
+        model.fit(features, answers.reshape(-1) if single else answers)
 
         def predict(part: TabularPart) -> Tensor:
             if train.pairs:
