@@ -193,12 +193,13 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 def measure(
     names: list[str], resplits: int, jobs: int, minutes: float, folder: str, lines: Path
-) -> None:
-    """Do the runs that are not there yet, and say how long the rest takes."""
+) -> list[tuple[str, int]]:
+    """Do the runs that are not there yet, and say how long the rest takes; returns those that failed."""
     done = {(run["set"], run["resplit"]) for run in read_lines(lines)}
     order = [(name, number) for number in range(resplits) for name in names]
     waiting = [pair for pair in order if pair not in done]
     until, began, finished = time.time() + 60 * minutes, time.time(), 0
+    failed: list[tuple[str, int]] = []
     lines.parent.mkdir(parents=True, exist_ok=True)
     with ProcessPoolExecutor(jobs) as pool, lines.open("a") as file:
         running = {}
@@ -208,19 +209,24 @@ def measure(
                 running[pool.submit(run_one, *pair, folder)] = pair
             for future in as_completed(list(running)):
                 pair = running.pop(future)
-                file.write(json.dumps(future.result()) + "\n")
-                file.flush()
                 finished += 1
+                try:
+                    file.write(json.dumps(future.result()) + "\n")
+                    file.flush()
+                except Exception as error:  # one resplit that fails must not cost the others
+                    failed.append(pair)
+                    print(f"{pair[0]} {pair[1]} failed: {error!r}", file=sys.stderr)
                 left = (time.time() - began) / finished * (len(waiting) + len(running))
                 print(
                     f"{pair[0]} {pair[1]}: {finished} done, {left / 60:.1f} min left",
                     file=sys.stderr,
                 )
                 break
+    return failed
 
 
 def main() -> None:
-    """Measure, then summarise."""
+    """Measure, then summarise; the exit status is 1 if a run failed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sets", help="names, with commas; default all")
     parser.add_argument("--resplits", type=int, default=25)
@@ -233,14 +239,19 @@ def main() -> None:
     unknown = [name for name in names if name not in SETS]
     if unknown:
         parser.error(f"--sets {unknown[0]}: there is none; there are {', '.join(SETS)}")
+    failed = []
     if not options.write:
         folder = os.environ.get("REGARD_DATA")
         if not folder:
             parser.error("REGARD_DATA must name the folder of the data sets")
-        measure(names, options.resplits, options.jobs, options.minutes, folder, options.lines)
+        failed = measure(
+            names, options.resplits, options.jobs, options.minutes, folder, options.lines
+        )
     found = summary(read_lines(options.lines))
+    FOUND.parent.mkdir(parents=True, exist_ok=True)
     FOUND.write_text(json.dumps(found, indent=1) + "\n")
     print(table(found))
+    raise SystemExit(1 if failed else 0)
 
 
 if __name__ == "__main__":

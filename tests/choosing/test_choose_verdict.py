@@ -67,7 +67,7 @@ def verdict_of(*qualities: list[float], metric: str = "accuracy") -> Verdict:
 
 
 def test_what_is_not_decided_says_so_first_and_how_to_decide() -> None:
-    null, other = [0.80, 0.60, 0.70], [0.85, 0.80, 0.80]
+    null, other = [0.80, 0.60, 0.70], [0.75, 0.80, 0.72]
     found = verdict_of(null, other)
     told = [str(found).splitlines()[:2], [text.zh for text in recommendation(found)[:2]]]
     assert told[0][0].startswith("Not decided: ") and told[1][0].startswith("未能判定")
@@ -77,6 +77,15 @@ def test_what_is_not_decided_says_so_first_and_how_to_decide() -> None:
     assert "steps=200" in told[0][1] and "winner" not in str(found)
     assert "null, not decided" in str(found) and use(found).en == "scaled dot, for now"
     assert found.as_dict()["decided"] is False and found.as_dict()["seeds_to_decide"] == count
+
+
+def test_a_likely_lead_is_what_to_use_while_nothing_is_decided() -> None:
+    found = verdict_of([0.80, 0.60, 0.70], [0.85, 0.80, 0.80])
+    first, second = str(found).splitlines()[:2]
+    assert found.outcome is Outcome.UNDECIDED and first.startswith("Not decided: ")
+    assert second.startswith("Use cosine meanwhile: its lead over scaled dot") and "not sure" in second
+    assert use(found).en == "cosine, for now" and "winner" not in str(found)
+    assert "暂时使用余弦" in recommendation(found)[1].zh
 
 
 @pytest.mark.parametrize(

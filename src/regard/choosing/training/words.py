@@ -237,6 +237,11 @@ def meanwhile(verdict: Verdict) -> Text:
     several = max(len(verdict.finalists) - 1, 1)
     ahead = spread(verdict, lead(row, null, verdict.seeds).estimate(several))
     other = null.candidate.label
+    if verdict.null_of(row) is null:
+        return Text(
+            f"Use {label.en} meanwhile: its lead over {other.en}, {ahead.en}, is likely and not sure; {how.en}.",
+            f"暂时使用{label.zh}：它比{other.zh}高 {ahead.zh}，很可能但不确定；{how.zh}。",
+        )
     return Text(
         f"Use {label.en} meanwhile: it is ahead of {other.en} by {ahead.en}, in which not only the score "
         f"differs; {how.en}.",
