@@ -16,9 +16,9 @@ import torch
 from click.testing import CliRunner
 from safetensors.torch import save_file
 
+from regard.choosing.tasks.arrow import arrow_column, read_parquet
 from regard.choosing.tasks.files import read_task
 from regard.choosing.tasks.header import check_file, names_in
-from regard.choosing.tasks.arrow import arrow_column, read_parquet
 from regard.choosing.tasks.roles import DataRoles
 from regard.choosing.training.errors import ChooseError
 from regard.cli.app import group

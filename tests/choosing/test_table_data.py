@@ -13,6 +13,7 @@ import torch
 
 import regard
 from regard.choosing.tasks.columns import Column
+from regard.choosing.tasks.delimited import typed
 from regard.choosing.tasks.files import read_task, task_of
 from regard.choosing.tasks.frames import is_data, source_of
 from regard.choosing.tasks.roles import DataRoles, key_blocks, layout
@@ -209,6 +210,21 @@ def test_lists_in_cells_of_a_text(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("\n".join(["emb,t", *rows]), encoding="utf-8")
     x, _ = read_task(tmp_path / "a.csv", roles=DataRoles(target="t")).data.parts[0]
     assert x.shape[1:] == (3, 1)
+
+
+def test_cells_become_what_they_say() -> None:
+    kinds = {
+        "iu": ["1", " 2", "-3"], "f": ["1", "", "2.5e3"], "b": ["True", "false"], "O": ["1_0", "2_0"],
+    }  # fmt: skip
+    for kind, cells in kinds.items():
+        assert typed(cells, "x", DataRoles()).values.dtype.kind in kind
+    assert np.isnan(typed(["1", "?", "NA"], "x", DataRoles()).values).tolist() == [
+        False,
+        True,
+        True,
+    ]
+    assert typed(["a", "", "null"], "x", DataRoles()).values.tolist() == ["a", None, None]
+    assert typed(["9" * 30, "1"], "x", DataRoles()).values.dtype.kind == "f"
 
 
 def test_arrays_that_are_not_understood_are_named(tmp_path: Path) -> None:

@@ -82,7 +82,9 @@ def check_header(names: list[str], path: Path) -> None:
 
 def typed(cells: list[str], name: str, roles: DataRoles) -> Column:
     """A column of cells: whole numbers, numbers, truth values, lists or words."""
-    if cells and NUMBER.fullmatch(cells[0].strip()):
+    # Python reads 1_0 as ten; in a table it is a name.
+    names = any("_" in cell for cell in cells)
+    if cells and not names and NUMBER.fullmatch(cells[0].strip()):
         for kind in (np.int64, np.float64):  # most columns: no need to look at every cell
             with contextlib.suppress(ValueError, OverflowError):
                 return Column(np.array(cells).astype(kind))
@@ -97,6 +99,8 @@ def typed(cells: list[str], name: str, roles: DataRoles) -> Column:
             return Column(np.array([TRUTHS[cell.lower()] for cell in bare]))
         return Column(np.array([np.nan if no else float(TRUTHS[cell.lower()]) for cell, no in
                                 zip(bare, gone, strict=True)]))  # fmt: skip
+    if names:
+        return words_column(bare, gone)
     if present and len(present) == len(bare):
         with contextlib.suppress(ValueError, OverflowError):
             return Column(np.array(bare).astype(np.int64))
@@ -104,9 +108,14 @@ def typed(cells: list[str], name: str, roles: DataRoles) -> Column:
         filled = ["nan" if no else cell for cell, no in zip(bare, gone, strict=True)]
         return Column(np.array(filled).astype(np.float64))
     except ValueError:
-        words = np.empty(len(bare), object)
-        words[:] = [None if no else cell for cell, no in zip(bare, gone, strict=True)]
-        return Column(words)
+        return words_column(bare, gone)
+
+
+def words_column(cells: list[str], gone: list[bool]) -> Column:
+    """A column of words; None where one is missing."""
+    words = np.empty(len(cells), object)
+    words[:] = [None if no else cell for cell, no in zip(cells, gone, strict=True)]
+    return Column(words)
 
 
 def numbers_of(cell: str, name: str, roles: DataRoles) -> list:
