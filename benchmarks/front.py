@@ -12,7 +12,7 @@ import statistics
 from pathlib import Path
 from typing import NamedTuple
 
-from regard.choosing.training.verdict import as_good
+from regard.choosing.training.judging import as_good
 from regard.measuring.statistics import Estimate
 
 RESULTS = Path(__file__).parent / "results"

@@ -101,7 +101,9 @@ def setting() -> dict:
 def mine() -> str:
     """What `regard choose` answered for the file that the README makes."""
     (task,) = front.load("choose-mine")["tasks"]
-    said = [task["verdict"]["recommendation"][0], f"score = {task['verdict']['code']}"]
+    # The last line of the code; the lines above it are imports.
+    code = task["verdict"]["code"].splitlines()[-1]
+    said = [task["verdict"]["recommendation"][0], f"score = {code.removeprefix('score = ')}"]
     return "\n".join(["```text", *(textwrap.fill(line, 100) for line in said), "```"])
 
 

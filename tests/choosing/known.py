@@ -84,7 +84,7 @@ KNOWN: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "two criteria": (
         Criteria(spaces=2, dim=4, keys=8, labels=4),
         partial(ReadValue, value_dim=4, outputs=4, answers=2),
-        {"dims": 8, "width": 8, "hidden": (8,), "heads": (1, 2), "scores": ("additive",),
+        {"dims": 8, "width": 16, "hidden": (16,), "heads": (1, 2), "scores": ("additive",),
          "stabilizers": ("none",), "steps": 300, "finalists": 2},
     ),
     "no difference": (

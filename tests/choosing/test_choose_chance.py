@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,23 +15,23 @@ from regard.choosing.suite import Answer, Suite
 from regard.choosing.tasks.embedded import MADE
 from regard.choosing.tasks.models import Match
 from regard.choosing.training.chance import Chance, chance_of
-from regard.choosing.training.metrics import ndcg
-from regard.choosing.training.words import margin, recommendation
+from regard.choosing.training.marks import margin
+from regard.choosing.training.metrics import mrr, ndcg
+from regard.choosing.training.words import recommendation
 
 from .known import small
 from .test_choose_verdict import verdict_of
 
 SAID = (
-    "No score learned anything: the best has 13.1%, guessing gives 12.5%. Check that target belongs to "
-    "query and key."
+    "No recommendation: no score learned more than guessing: the best has 13.1%, guessing gives 12.5%. "
+    "Check that target belongs to query and key."
 )
 
 
 def unlearned():
     """One that is no better than guessing among eight keys."""
     found = verdict_of([0.12, 0.13, 0.125], [0.131, 0.135, 0.127])
-    found.chance = Chance(0.125, 0.01)
-    return found
+    return replace(found, chance=Chance(0.125, 0.01))
 
 
 def batch(target: torch.Tensor, keys: int = 5) -> list[tuple[torch.Tensor, ...]]:
@@ -44,28 +45,28 @@ def test_it_is_said_first_in_text_and_record() -> None:
     assert record["recommendation"][0] == SAID
     assert (record["learned"], record["guessing"]) == (False, 0.125)
     assert recommendation(found)[0].zh.startswith(
-        "没有任何打分函数学到东西：最好的是 13.1%，瞎猜是 12.5%"
+        "无法推荐：没有任何打分函数比瞎猜学得更多：最好的是 13.1%，瞎猜是 12.5%"
     )
     assert margin(found).en.startswith("nothing learned")
 
 
 def test_guesses_get_no_advice_on_seeds() -> None:
     found = verdict_of([0.05, 0.13, 0.12], [0.20, 0.12, 0.15])
-    assert "--seeds" in str(found)
-    found.chance = Chance(0.125, 0.02)
-    assert found.seeds_to_decide is None and "--seeds" not in str(found)
-    assert "longer trainings (--steps 200) may help" in str(found)
+    assert "seeds=" in str(found)
+    found = replace(found, chance=Chance(0.125, 0.02))
+    assert found.seeds_to_decide is None and "seeds=" not in str(found)
+    assert "longer trainings (steps=200) may help" in str(found)
 
 
 def test_it_is_said_first_in_the_report_of_one_task_and_of_many(tmp_path: Path) -> None:
     found = small(tmp_path / "study.journal")
-    found.chance = Chance(0.999, 0.0)
+    found = replace(found, chance=Chance(0.999, 0.0))
     page = save_verdict(found, tmp_path / "report.html").read_text(encoding="utf-8")
-    assert page.index("No score learned anything") < page.index("Nothing cheaper")
-    assert "没有任何打分函数学到东西" in page and "nothing learned" in page
+    assert "No recommendation: no score learned" in page and "nothing learned" in page
+    assert "没有任何打分函数比瞎猜学得更多" in page and "Nothing cheaper" not in page
     task = next(iter(MADE.values()))()
     many = summary(Suite([Answer(task, found), Answer(task, found)]))
-    assert many[0].en.startswith(f"No score learned anything for {task.name}") and len(many) == 1
+    assert many[0].en.startswith(f"No recommendation for {task.name}") and len(many) == 1
 
 
 @pytest.mark.parametrize(
@@ -81,13 +82,13 @@ def test_it_is_said_first_in_the_report_of_one_task_and_of_many(tmp_path: Path) 
 )
 def test_what_counts_as_learned(values, chance, learned) -> None:
     found = verdict_of([0.12] * len(values), values)
-    found.chance = chance
+    found = replace(found, chance=chance)
     assert found.learned is learned
 
 
 def test_r_squared_of_guessing_is_zero() -> None:
     found = verdict_of([-0.1, -0.2, -0.1], [-0.01, 0.0, -0.02], metric="r2")
-    found.chance = chance_of("r2", Match, batch(torch.randn(9, 1)), 1)
+    found = replace(found, chance=chance_of("r2", Match, batch(torch.randn(9, 1)), 1))
     assert "the best has R² -0.010, guessing gives 0." in str(found)
 
 
@@ -104,9 +105,10 @@ class TestGuessing:
 
     def test_orders_keys_at_random(self) -> None:
         gains = torch.randint(0, 3, (200, 6), generator=torch.Generator().manual_seed(1)).float()
-        found = chance_of("ndcg", Match, batch(gains, 6), 1)
-        assert found is not None and 0 < found.error < 0.03
-        assert found.value == pytest.approx(float(ndcg(torch.rand(200, 6), gains)), abs=0.06)
+        for name, metric in (("ndcg", ndcg), ("mrr", mrr)):
+            found = chance_of(name, Match, batch(gains, 6), 1)
+            assert found is not None and 0 < found.error < 0.03
+            assert found.value == pytest.approx(float(metric(torch.rand(200, 6), gains)), abs=0.08)
 
     def test_is_not_known_of_a_metric_of_ones_own(self, tmp_path: Path) -> None:
         assert chance_of("share", Match, batch(torch.tensor([0, 1])), 1) is None

@@ -6,9 +6,12 @@ import pytest
 
 from regard.choosing.training.candidates import ScoreSizes, candidates
 from regard.choosing.training.costs import Cost
+from regard.choosing.training.judging import judge
+from regard.choosing.training.marks import margin, standing
+from regard.choosing.training.phrases import level, spread
+from regard.choosing.training.rows import CandidateRow
 from regard.choosing.training.table import as_text
-from regard.choosing.training.verdict import CandidateRow, Verdict, judge
-from regard.choosing.training.words import level, margin, spread, standing
+from regard.choosing.training.verdict import Verdict
 from regard.measuring.statistics import Estimate
 
 SCORES = ("scaled_dot", "additive", "cosine", "bilinear")

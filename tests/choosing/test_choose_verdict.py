@@ -9,11 +9,15 @@ import regard
 from regard.choosing.rules import IN_SHORT, RULES
 from regard.choosing.training.candidates import STABILIZERS, ScoreSizes, candidates
 from regard.choosing.training.costs import Cost
+from regard.choosing.training.intervals import lead
+from regard.choosing.training.judging import judge
+from regard.choosing.training.marks import use
 from regard.choosing.training.metrics import GOALS, goal
+from regard.choosing.training.rows import CandidateRow, Outcome
 from regard.choosing.training.stages import LOOKS, Settings
 from regard.choosing.training.trainer import marks
-from regard.choosing.training.verdict import CandidateRow, Outcome, Verdict, compared, judge
-from regard.choosing.training.words import recommendation, use
+from regard.choosing.training.verdict import Verdict
+from regard.choosing.training.words import recommendation
 from regard.claims import all_claims
 from regard.measuring.statistics import difference
 
@@ -63,16 +67,27 @@ def verdict_of(*qualities: list[float], metric: str = "accuracy") -> Verdict:
 
 
 def test_what_is_not_decided_says_so_first_and_how_to_decide() -> None:
-    null, other = [0.80, 0.60, 0.70], [0.85, 0.80, 0.80]
+    null, other = [0.80, 0.60, 0.70], [0.75, 0.80, 0.72]
     found = verdict_of(null, other)
     told = [str(found).splitlines()[:2], [text.zh for text in recommendation(found)[:2]]]
     assert told[0][0].startswith("Not decided: ") and told[1][0].startswith("未能判定")
     assert "(1 point)" in told[0][0] and "Use scaled dot, the null, meanwhile" in told[0][1]
     count = found.seeds_to_decide
-    assert count is not None and all(f"--seeds {count}" in text[1] for text in told)
-    assert "--steps 200" in told[0][1] and "winner" not in str(found)
+    assert count is not None and all(f"seeds={count}" in text[1] for text in told)
+    assert "steps=200" in told[0][1] and "winner" not in str(found)
     assert "null, not decided" in str(found) and use(found).en == "scaled dot, for now"
     assert found.as_dict()["decided"] is False and found.as_dict()["seeds_to_decide"] == count
+
+
+def test_a_likely_lead_is_what_to_use_while_nothing_is_decided() -> None:
+    found = verdict_of([0.80, 0.60, 0.70], [0.85, 0.80, 0.80])
+    first, second = str(found).splitlines()[:2]
+    assert found.outcome is Outcome.UNDECIDED and first.startswith("Not decided: ")
+    assert (
+        second.startswith("Use cosine meanwhile: its lead over scaled dot") and "not sure" in second
+    )
+    assert use(found).en == "cosine, for now" and "winner" not in str(found)
+    assert "暂时使用余弦" in recommendation(found)[1].zh
 
 
 @pytest.mark.parametrize(
@@ -98,7 +113,7 @@ def test_a_lead_that_no_seeds_decide() -> None:
     close = verdict_of([0.5] * 4, [0.40, 0.62, 0.40, 0.61])
     assert close.outcome is Outcome.UNDECIDED and close.seeds_to_decide is None
     assert "more than 50 seeds would be needed" in recommendation(close)[1].en
-    assert "--seeds" not in str(close)
+    assert "seeds=" not in str(close)
 
 
 def test_more_than_noise_is_not_yet_enough_to_matter() -> None:
@@ -120,7 +135,8 @@ def test_one_seed_decides_nothing() -> None:
 
 def test_intervals_widen_with_the_number_of_comparisons() -> None:
     first, second = [0.8, 0.82, 0.79, 0.81], [0.7, 0.71, 0.72, 0.69]
-    one, many = compared(first, second, 1), compared(first, second, 5)
+    null, other = rows(second, first)
+    one, many = (lead(other, null, range(4)).estimate(several) for several in (1, 5))
     assert one == pytest.approx(difference(first, second))
     assert many.value == one.value and many.low < one.low and many.high > one.high
 

@@ -11,9 +11,11 @@ from regard.choosing.cost import CostReport
 from regard.choosing.cost.answer import busy, times
 from regard.choosing.cost.present import TITLE, bullet
 from regard.choosing.suite import SHAPE, Answer, Suite
+from regard.choosing.training.marks import margin, use
+from regard.choosing.training.paste import imports
+from regard.choosing.training.phrases import enough, plural, price
+from regard.choosing.training.rows import Outcome
 from regard.choosing.training.table import as_text
-from regard.choosing.training.verdict import Outcome
-from regard.choosing.training.words import enough, margin, plural, price, use
 from regard.measuring.memory import show
 from regard.measuring.words import duration, seconds
 
@@ -55,13 +57,24 @@ def show_suite(suite: Suite, console: Console) -> None:
     else:
         console.print(Text("Which score for which data?", style=TITLE))
         console.print(answer_table(answers))
-        for answer in answers:
-            if answer.verdict is not None and answer.verdict.outcome is Outcome.ALTERNATIVE:
-                bullet(console, "-", f"{answer.task.name}: score = {answer.verdict.code}")
+        show_codes(answers, console)
     for answer in suite.failed:
         bullet(console, "x", f"{answer.task.name}: {answer.reason}")
     console.print()
     bullet(console, "-", note(answers), style="dim")
+
+
+def show_codes(answers: list[Answer], console: Console) -> None:
+    """Print the code of every winning alternative, below the imports that they need."""
+    won = [
+        (answer.task.name, answer.verdict.row(answer.verdict.winner).candidate.code)
+        for answer in answers
+        if answer.verdict is not None and answer.verdict.outcome is Outcome.ALTERNATIVE
+    ]
+    if won:
+        console.print(imports([code for _, code in won]), soft_wrap=True, markup=False, end="")
+    for name, code in won:
+        console.print(f"score = {code}  # {name}", soft_wrap=True, markup=False, highlight=False)
 
 
 def answer_table(answers: list[Answer]) -> Table:
@@ -76,7 +89,7 @@ def answer_table(answers: list[Answer]) -> Table:
         if verdict is None:
             table.add_row(named(answer), "-", "no verdict", "-")
             continue
-        cost = price(verdict, verdict.row(verdict.winner))
+        cost = price(verdict, verdict.row(verdict.winner)) if verdict.recommended else "-"
         cells = (use(verdict).en, margin(verdict).en, cost)
         table.add_row(named(answer), *cells)
     return table
@@ -97,9 +110,10 @@ def note(answers: list[Answer]) -> str:
     # The table of several tasks has ratios in brackets; that of one task has times only.
     ratio = ", in brackets over that of scaled dot in the same model" if len(answers) > 1 else ""
     return (
-        f"Differences are paired over {seeds} seed{plural(counts[-1] if counts else 0)}, with 95% "
-        "intervals that hold for all alternatives together. Every candidate had the same data, steps "
-        "and learning rates to try. Scaled dot is the null: an alternative wins only if its lead "
+        f"Differences are paired over {seeds} seed{plural(counts[-1] if counts else 0)} and over the test "
+        "rows, with 95% intervals for new seeds and new rows that hold for all alternatives together. Every "
+        "candidate had the same data, steps and learning rates to try, and is compared with the scaled dot "
+        "of its heads and width, the null: an alternative wins only if its lead "
         f"exceeds noise and is large enough to matter{f' ({matters} or more)' if matters else ''}. A step "
         "is the time of a training step of the whole model on this machine (forward, backward, "
         f"optimiser){ratio}. What a score costs by itself, "

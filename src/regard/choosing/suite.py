@@ -37,7 +37,7 @@ class Answer:
     @property
     def claims(self) -> tuple[str, ...]:
         """Ids of the claims about the task; for a user's own data, about the winning score."""
-        if self.task.claims or self.verdict is None:
+        if self.task.claims or self.verdict is None or not self.verdict.recommended:
             return self.task.claims
         return bearing(self.verdict.row(self.verdict.winner).candidate.score)
 
@@ -118,6 +118,7 @@ def run_suite(
         answer = Answer(task)
         try:
             answer.verdict = task.choose(storage=storage, minutes=share, progress=told, **options)
+            answer.verdict.asked_by = "command"
         except ChooseError as error:
             answer.reason = str(error)
         suite.answers.append(answer)

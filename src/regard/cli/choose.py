@@ -25,6 +25,8 @@ from regard.cli.common import (
     pick_device,
     seed_option,
 )
+from regard.cli.data import DATA_OPTIONS, EXAMPLES, check_data, own_data, own_task
+from regard.cli.data import HELP as DATA_HELP
 from regard.cli.names import TASKS
 from regard_command import load_library
 
@@ -44,9 +46,7 @@ Without options it trains every kind of score on small tasks, one for each prope
 (look-up, non-linear match, unlike dims, heavy-tailed norms, long range, two criteria, real digits). It
 says which score wins where, by how much, and what it costs. This takes about two minutes on two cores.
 
-With --data FILE it does the same on your data: arrays query (rows, dim), key (rows, keys, dim) and
-target, and also value (rows, keys, dim) if the answer is computed from values. docs/choose.md has the
-details.
+{DATA_HELP}
 
 With --shape it trains nothing, and measures time, memory, parameters and error of every score at that
 shape.
@@ -54,7 +54,7 @@ shape.
 \b
 Examples:
   regard choose
-  regard choose --data mine.npz --minutes 10 --seeds 8
+{EXAMPLES}
   regard choose --data mine.parquet --storage postgresql://host/db --resume
   regard choose --shape d_q=256,d_k=128,len=1024,heads=8
   regard choose --shape d_q=512,d_k=256,len_q=1,len_k=8192 --json
@@ -70,10 +70,7 @@ check; 2 a mistake in the arguments or the data; 130 interrupted (the results so
 def choose_options(command: Any) -> Any:
     """The options, in the order of --help."""
     options = [
-        click.option("--data", type=click.Path(path_type=Path), metavar="FILE",
-                     help="Your data: .npz, .safetensors or .parquet."),
-        click.option("--kind", type=click.Choice(["auto", "classification", "regression", "ranking"]),
-                     default="auto", show_default=True, help="Kind of target in --data."),
+        *DATA_OPTIONS,
         click.option("--tasks", metavar="NAME,...", shell_complete=offering_lists(TASKS),
                      help="Only these of the bundled tasks."),
         click.option("--minutes", type=Amount(0.05, 10000), metavar="M",
@@ -110,31 +107,19 @@ def choose_options(command: Any) -> Any:
 
 @click.command(help=HELP)
 @choose_options
-def choose(shape: Shape | None, data: Path | None, **options: Any) -> None:
+def choose(shape: Shape | None, **options: Any) -> None:
     """Compare; the help text is above."""
-    if shape is not None and data is not None:
+    own = own_data(options)
+    if shape is not None and own:
         raise Mistake("--shape compares costs, --data trains: give one of them")
-    if data is not None:  # before anything that takes seconds to load
-        check_data(data)
+    if own:  # before anything that takes seconds to load
+        check_data(options)
     load_library()
     where = pick_device(options.pop("device"))
     if shape is not None:
         by_cost(shape, where, options)
     else:
-        by_training(data, where, options)
-
-
-def check_data(path: Path) -> None:
-    """Refuse a path that is not a data file."""
-    if path == Path():  # an empty string, as from a shell variable that is not set
-        raise Mistake("--data is empty; give a file, for example --data mine.npz")
-    from regard.choosing.tasks.header import check_file
-    from regard.choosing.training.errors import ChooseError
-
-    try:
-        check_file(path)
-    except ChooseError as error:
-        raise Mistake(f"--data {error}") from None
+        by_training(own, where, options)
 
 
 def tell_answer(answer: Answer, alone: bool) -> None:
@@ -148,7 +133,7 @@ def tell_answer(answer: Answer, alone: bool) -> None:
         click.echo(line(answer), err=True)
 
 
-def by_training(data: Path | None, where: torch.device, options: dict[str, Any]) -> None:
+def by_training(own: bool, where: torch.device, options: dict[str, Any]) -> None:
     """Train on the tasks, or on the user's data."""
     missing = [name for name in NEEDS if importlib.util.find_spec(name) is None]
     if missing:
@@ -161,26 +146,26 @@ def by_training(data: Path | None, where: torch.device, options: dict[str, Any])
     from regard.measuring.files import json_bytes
     from regard.measuring.machine import calm_threads
 
-    tasks = pick_tasks(data, options["kind"], options["tasks"])
+    tasks = pick_tasks(own, options)
     as_json, out = options["as_json"], options["out"]
     storage = options["storage"] or out / "study.journal"
     check_storage(storage)
     if not options["resume"]:
         tell_unfinished(tasks, storage)
     screen, headline = console(stderr=as_json), None
-    if data is None:
+    if not own:
         if where.type == "cpu":
             torch.set_num_threads(calm_threads())
         headline = first_look(where)
         show_first_look(headline, screen)
-    more = {} if options["steps"] is None else {"steps": options["steps"]}
+    more = {name: options[name] for name in ("steps", "heads") if options[name] is not None}
     with shown(True) as tell:
         suite = run_suite(
             tasks,
-            minutes=options["minutes"] or (DEMO_MINUTES if data is None else DATA_MINUTES),
+            minutes=options["minutes"] or (DATA_MINUTES if own else DEMO_MINUTES),
             storage=storage,
             tell=tell,
-            on_answer=partial(tell_answer, alone=data is not None),
+            on_answer=partial(tell_answer, alone=own),
             seeds=options["seeds"],
             jobs=options["jobs"] or default_jobs(where),
             resume=options["resume"],
@@ -189,7 +174,7 @@ def by_training(data: Path | None, where: torch.device, options: dict[str, Any])
         )
     suite.headline = headline
     tell_unexamined(suite)
-    if data is not None and suite.failed:
+    if own and suite.failed:
         raise Mistake(suite.failed[0].reason)
     try:
         if as_json:
@@ -205,20 +190,13 @@ def by_training(data: Path | None, where: torch.device, options: dict[str, Any])
         raise SystemExit(1)
 
 
-def pick_tasks(data: Path | None, kind: str, names: str | None) -> list[Task]:
+def pick_tasks(own: bool, options: dict[str, Any]) -> list[Task]:
     """The user's data, or the tasks that come with the library."""
-    from regard.choosing.training.errors import ChooseError
-
-    if data is not None:
-        from regard.choosing.tasks.files import read_task
-
-        try:
-            return [read_task(data, kind)]
-        except ChooseError as error:
-            raise Mistake(f"--data {error}") from None
+    if own:
+        return [own_task(options)]
     from regard.choosing.tasks.embedded import all_tasks
 
-    tasks = all_tasks()
+    tasks, names = all_tasks(), options["tasks"]
     if names is None:
         return tasks
     wanted = [name.strip() for name in names.split(",")]

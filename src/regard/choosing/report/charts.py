@@ -16,9 +16,11 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from regard.choosing.report.words import OVER_NULL, STEP, STEPS, TIMES_NULL
 from regard.choosing.training.candidates import LABELS
+from regard.choosing.training.phrases import SHARES, metric_of
+from regard.choosing.training.rows import CandidateRow
 from regard.choosing.training.trainer import DIVERGED
-from regard.choosing.training.verdict import CandidateRow, Verdict
-from regard.choosing.training.words import SHARES, metric_of, undecided
+from regard.choosing.training.verdict import Verdict
+from regard.choosing.training.words import undecided
 from regard.figures.canvas import GREY, LOOKS, ORANGE
 from regard.figures.render import FAINT, render, tick
 from regard.measuring.statistics import Estimate
@@ -98,10 +100,10 @@ def cost_chart(verdict: Verdict, prefix: str) -> Drawing:
         compose,
         f"{prefix}-cost",
         Text(
-            f"{heading(metric)} on the test part, with its 95% interval over seeds, against the "
+            f"{heading(metric)} on the test part, with its 95% interval for new seeds and rows, against the "
             "time of one training step. Up and to the left is better; open marks have a stabiliser, pale "
             "ones fewer hidden units.",
-            f"测试部分上的{metric.zh}（及跨种子的 95% 区间）与训练一步的耗时。越靠左上越好；空心标记带有稳定措施，浅色标记的隐藏单元较少。",
+            f"测试部分上的{metric.zh}（及对新种子和新数据行的 95% 区间）与训练一步的耗时。越靠左上越好；空心标记带有稳定措施，浅色标记的隐藏单元较少。",
         ),
         [STEP, unit(verdict), *(row.candidate.label for row in rows)],
     )

@@ -17,23 +17,17 @@ from regard.choosing.report.words import (
     VITALS,
 )
 from regard.choosing.suite import Answer, Suite
-from regard.choosing.training.verdict import CandidateRow, Verdict
-from regard.choosing.training.words import (
-    level,
-    margin,
-    price,
-    recommendation,
-    spread,
-    standing,
-    undecided,
-    use,
-)
+from regard.choosing.training.marks import NO_ATTENTION, margin, standing, use
+from regard.choosing.training.phrases import level, parameters, price, spread
+from regard.choosing.training.rows import BaselineRow, CandidateRow
+from regard.choosing.training.verdict import Verdict
+from regard.choosing.training.words import opening, undecided
 from regard.figures.render import size
 from regard.measuring.words import number, seconds
 from regard.text import Text
 
 NONE = Text("-", "-")
-STABILIZERS = ("ClippedKeys", "Normalized", "SoftCapped", "Tempered", "UnitKeys")
+USE = "# regard.attention(query, key, value, score), each of them (batch, 1, length, dim)"
 
 
 @dataclass(frozen=True)
@@ -97,15 +91,18 @@ def entry(answer: Answer, place: int) -> AnswerEntry:
         prop=task.prop,
         tone=tone,
         outcome=outcome,
-        sentences=recommendation(verdict),
+        sentences=opening(verdict),
         winner=use(verdict),
         margin=margin(verdict),
-        price=price(verdict, winner),
-        lines=[line(verdict, row, shown) for row in verdict.rows],
+        price=price(verdict, winner) if verdict.recommended else "-",
+        lines=[
+            *(line(verdict, row, shown) for row in verdict.rows),
+            *(baseline_line(verdict, row, len(shown)) for row in verdict.baselines),
+        ],
         vital_names=[VITALS[vital] for vital in shown],
         figures=[cost_chart(verdict, name), curve_chart(verdict, name)],
         claims=claims(answer.claims),
-        code=paste(winner.candidate.code),
+        code=paste(verdict.code) if verdict.recommended else "",
         how=how(verdict),
     )
 
@@ -137,7 +134,7 @@ def line(verdict: Verdict, row: CandidateRow, shown: list[str]) -> Line:
         ahead(verdict, row),
         "-" if cost is None else seconds(cost.seconds),
         "-" if cost is None else size(cost.memory),
-        "-" if cost is None else f"{cost.parameters:,}",
+        f"{count:,}" if (count := parameters(row)) is not None else "-",
         "-" if row.rate is None else f"{row.rate:g}",
         standing(verdict, row),
         # Scaled dot is recommended for now if nothing was decided, but it has not won.
@@ -146,6 +143,14 @@ def line(verdict: Verdict, row: CandidateRow, shown: list[str]) -> Line:
         list(dict.fromkeys(found)),
         [NOTES.get(note, Text(note, note)) for note in seen.get("notes", [])],
     )
+
+
+def baseline_line(verdict: Verdict, row: BaselineRow, vitals: int) -> Line:
+    """The line of a model without attention, which has a quality alone."""
+    return Line(
+        row.name, level(verdict, row) or "-", NONE, "-", "-", "-", "-", NO_ATTENTION, False,
+        ["-"] * vitals, [], [],
+    )  # fmt: skip
 
 
 def finding(told: Mapping[str, str]) -> Text:
@@ -171,13 +176,8 @@ def claims(names: tuple[str, ...]) -> list[ClaimSummary]:
 
 
 def paste(code: str) -> str:
-    """Python code that runs as it stands: imports, the score and how to call it."""
-    if code.startswith("#"):
-        return code
-    names = [name for name in STABILIZERS if f"{name}(" in code]
-    imports = f"from regard.stabilize import {', '.join(names)}\n" if names else ""
-    use = "# regard.attention(query, key, value, score), each of them (batch, 1, length, dim)"
-    return f"import regard\n{imports}\nscore = {code}\n{use}\n"
+    """The code with a comment on how to call the score."""
+    return code if code.startswith("#") else f"{code}\n{USE}\n"
 
 
 def versions(suite: Suite) -> list[tuple[str, Any]]:

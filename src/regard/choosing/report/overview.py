@@ -8,8 +8,12 @@ from regard.choosing.cost import CostReport
 from regard.choosing.report.words import FIRST, WORDS
 from regard.choosing.suite import Answer, Suite
 from regard.choosing.training.candidates import LABELS, kind_of
-from regard.choosing.training.verdict import MOST_SEEDS, Outcome, Verdict
-from regard.choosing.training.words import SHARES, enough, recommendation, undecided
+from regard.choosing.training.intervals import LEAST_SEEDS
+from regard.choosing.training.judging import MOST_SEEDS
+from regard.choosing.training.phrases import SHARES, enough, option
+from regard.choosing.training.rows import Outcome
+from regard.choosing.training.verdict import Verdict
+from regard.choosing.training.words import opening, undecided
 from regard.figures.render import size
 from regard.measuring.words import listed, number, seconds
 from regard.text import Text
@@ -19,7 +23,7 @@ def summary(suite: Suite) -> list[Text]:
     """The recommendation for all tasks; with one task, the sentences of its verdict."""
     every = [(one, one.verdict) for one in suite.answers if one.verdict is not None]
     if len(suite.answers) == 1 and every:
-        return recommendation(every[0][1])
+        return opening(every[0][1])
     done = [pair for pair in every if pair[1].learned]
     lost = [answer for answer, verdict in every if not verdict.learned]
     won = [pair for pair in done if pair[1].outcome is Outcome.ALTERNATIVE]
@@ -36,9 +40,9 @@ def nothing_learned(answers: Sequence[Answer]) -> Text:
     """A sentence about tasks on which the best candidate is no better than guessing."""
     names = titles(answers)
     return Text(
-        f"No score learned anything for {names.en}: the best is no better than guessing. Check that "
-        "target belongs to query and key.",
-        f"{names.zh}上没有任何打分函数学到东西：最好的也不比瞎猜好。请检查 target 是否与 query 和 key 对应。",
+        f"No recommendation for {names.en}: no score learned more than guessing. Check that target belongs "
+        "to query and key.",
+        f"{names.zh}无法推荐：没有任何打分函数比瞎猜学得更多。请检查 target 是否与 query 和 key 对应。",
     )
 
 
@@ -89,15 +93,17 @@ def not_decided(pairs: Sequence[tuple[Answer, Verdict]]) -> Text:
     known = [need for need in needs if need is not None]
     seeds = Text("", "")
     if len(known) == len(needs):
-        seeds = Text(f" (--seeds {max(known)})", f"（--seeds {max(known)}）")
-    elif all(len(verdict.seeds) > 1 for _, verdict in pairs):
+        given = option(pairs[0][1], "seeds", max(known))
+        seeds = Text(f" ({given})", f"（{given}）")
+    elif all(len(verdict.seeds) >= LEAST_SEEDS for _, verdict in pairs):
         seeds = Text(f" (more than {MOST_SEEDS})", f"（超过 {MOST_SEEDS} 个）")
+    steps = " (--steps)" if pairs[0][1].asked_by == "command" else " (steps=)"
     return Text(
         f"Not decided for {names.en}: a difference that matters ({matters.en}) is neither shown nor "
-        f"ruled out. Use scaled dot for now; more seeds{seeds.en} or longer trainings (--steps) may "
+        f"ruled out. Use scaled dot for now; more seeds{seeds.en} or longer trainings{steps} may "
         "decide it.",
         f"{names.zh}未能判定：实质差异（{matters.zh}）既未得到证实，也不能排除。暂用缩放点积；"
-        f"增加种子{seeds.zh}或加长训练（--steps）可能得出结论。",
+        f"增加种子{seeds.zh}或加长训练{steps}可能得出结论。",
     )
 
 

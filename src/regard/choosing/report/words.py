@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from regard.choosing.training.verdict import Outcome
+from regard.choosing.training.rows import Outcome
 from regard.choosing.training.vitals import FAILED, UNSEEN
 from regard.text import Text
 
@@ -128,10 +128,15 @@ WORDS = {
     "procedure": Text(
         "First every candidate was trained at every learning rate from one seed, by successive halving. "
         "Then the best and scaled dot, each at its own best rate, were trained from other seeds. "
-        "Differences are paired by seed, on data that was not used to choose the rates. The 95% intervals "
-        "hold for all alternatives together.",
+        "Differences are paired by seed and by test row, on data that was not used to choose the rates. The "
+        "95% intervals are for new seeds and new rows (rows are resampled, whole groups where there are "
+        "groups), and hold for all alternatives together. Each is compared with the scaled dot of the same "
+        "heads and width. Nothing is recommended if no score is better than guessing and than the best of "
+        "them trained on shuffled targets.",
         "先从一个种子出发，用逐次减半法在每个学习率上训练每个候选；再让最好的几个和缩放点积各以自己的最佳学习率"
-        "从别的种子训练。差值按种子配对，所用数据没有参与学习率的选择；区间是对所有替代者同时成立的 95% 区间。",
+        "从别的种子训练。差值按种子和测试行配对，所用数据没有参与学习率的选择；95% 区间针对新的种子和新的数据行"
+        "（对行重抽样，有分组时整组重抽），并对所有替代者同时成立。每个候选与头数和宽度相同的缩放点积比较。"
+        "如果没有打分函数优于瞎猜、也不优于在打乱的目标上训练的最佳者，就不作推荐。",
     ),
 }  # fmt: skip
 

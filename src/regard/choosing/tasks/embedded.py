@@ -114,7 +114,7 @@ def two_criteria() -> Task:
     return Task(
         "two criteria", Text("a query asks for two things at once", "一个查询同时问两件事"),
         partial(ReadValue, value_dim=4, outputs=4, answers=2), Drawn(task), (8, 8), ("F1", "F2"),
-        {**COMMON, "width": 8, "hidden": (8,), "steps": 400, "stabilizers": ("none",),
+        {**COMMON, "width": 16, "hidden": (16,), "steps": 400, "stabilizers": ("none",),
          "heads": (1, 2), "scores": ("scaled_dot", "additive")},
         zh="两个条件",
     )  # fmt: skip

@@ -9,11 +9,18 @@ import torch
 from torch import Tensor, nn
 
 import regard
-from regard import Score
+from regard import Mask, Score
 from regard.engines.reference import raw_scores
 
 # Up to this many numbers of keys over all heads, plain PyTorch is faster than a kernel.
 SMALL = 2**21
+# The logit of a hidden key. Finite, because a listwise loss multiplies its log probability by 0.
+HIDDEN = -1e9
+
+
+def key_mask(mask: Tensor | None) -> Mask | None:
+    """The mask of an attention call from the keys (B, n) that are real."""
+    return None if mask is None else Mask.dense(mask[:, None, None])
 
 
 class Match(nn.Module):
@@ -23,14 +30,15 @@ class Match(nn.Module):
         super().__init__()
         self.score = score
 
-    def forward(self, query: Tensor, key: Tensor) -> Tensor:
-        """Query (B, D_q), keys (B, n, D_k) to logits (B, n)."""
+    def forward(self, query: Tensor, key: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Query (B, D_q), keys (B, n, D_k) and which of them are real (B, n), to logits (B, n)."""
         # The logits are the scores before softmax, so `raw_scores` is used instead of an attention call,
         # and the soft cap is applied here.
         form = self.score.lower(query[:, None, None], key.unsqueeze(-3))
         logits = raw_scores(form, query.dtype).squeeze(-2).mean(-2)
         cap = self.score.softcap
-        return logits if cap is None else cap * torch.tanh(logits / cap)
+        logits = logits if cap is None else cap * torch.tanh(logits / cap)
+        return logits if mask is None else logits.masked_fill(~mask, HIDDEN)
 
     def attending(self) -> nn.Module:
         """A model that attends with the same score, for the doctor, which only sees attention calls."""
@@ -44,10 +52,14 @@ class Attending(nn.Module):
         super().__init__()
         self.score = score
 
-    def forward(self, query: Tensor, key: Tensor) -> Tensor:
-        """Query (B, D_q), keys (B, n, D_k) to (B, H, 1, D_k)."""
+    def forward(self, query: Tensor, key: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Query (B, D_q), keys (B, n, D_k) and which of them are real (B, n), to (B, H, 1, D_k)."""
         return regard.attention(
-            query[:, None, None], key.unsqueeze(-3), key.unsqueeze(-3), self.score
+            query[:, None, None],
+            key.unsqueeze(-3),
+            key.unsqueeze(-3),
+            self.score,
+            mask=key_mask(mask),
         )
 
 
@@ -71,8 +83,10 @@ class ReadValue(nn.Module):
         self.out = nn.Linear(self.value.out_features, answers * outputs)
         self.answers, self.outputs = answers, outputs
 
-    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """(B, D_q), (B, n, D_k), (B, n, D_v) to (B, outputs) or (B, answers, outputs)."""
+    def forward(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None
+    ) -> Tensor:
+        """(B, D_q), (B, n, D_k), (B, n, D_v), real keys (B, n) to (B, outputs) or (B, answers, outputs)."""
         told = self.value(value).unflatten(-1, (self.heads, -1)).movedim(-2, -3)
         pairs = key.shape[0] * key.shape[1] * self.heads * key.shape[2]
         read = regard.attention(
@@ -80,6 +94,7 @@ class ReadValue(nn.Module):
             key.unsqueeze(-3),
             told,
             self.score,
+            mask=key_mask(mask),
             engine="reference" if pairs <= SMALL else None,
         )
         found = self.out(read.flatten(-3))

@@ -1,4 +1,4 @@
-"""Reads arrays from .npz, .safetensors and .parquet as tensors of finite numbers.
+"""Reads .npz, .safetensors, .parquet, .csv and .tsv as columns of numbers and words.
 
 Files are untrusted: no pickled object is loaded, and sizes are checked before memory is allocated.
 """
@@ -8,44 +8,44 @@ from __future__ import annotations
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from regard.choosing.tasks.header import NAMES, check_file, check_names, shown
+from regard.choosing.tasks.columns import Column, DataSource, column_of
+from regard.choosing.tasks.header import TABLES, TEXTS, check_beginning, names_in
+from regard.choosing.tasks.roles import DataRoles, layout, shown
+from regard.choosing.tasks.sizes import check_size
 from regard.choosing.training.errors import ChooseError
-from regard.measuring import memory
 from regard.measuring.graphs import first_line
 
-# Arrays may take this fraction of the free memory, because they are copied a few times.
-SHARE = 0.2
-WIDEST = 8  # bytes of the widest number
+Columns = dict[str, Column]
 
 
-def read_tensors(path: Path) -> dict[str, Tensor]:
-    """The tensors query, key, target and perhaps value; only the target may stay integer.
+def read_source(path: Path, roles: DataRoles) -> DataSource:
+    """The columns of a file that the layout needs, and those it does not understand are an error.
 
     Raises:
-        ChooseError: the file cannot be read, or an array does not hold finite numbers.
+        ChooseError: the file cannot be read, or lacks a column.
     """
-    found = {name: as_tensor(x, name, path) for name, x in read_arrays(path).items()}
-    return {name: x if name == "target" else x.float() for name, x in found.items()}
+    check_beginning(path)
+    names = names_in(path)
+    if names is not None:
+        layout(names, roles, path.suffix in TEXTS)
+    return DataSource(read_columns(path, roles), roles, path.suffix in TABLES)
 
 
-def read_arrays(path: Path) -> dict[str, Any]:
-    """The arrays by name, as they are in the file.
+def read_columns(path: Path, roles: DataRoles, suffix: str = "") -> Columns:
+    """All columns by name.
 
-    Raises:
-        ChooseError: the file cannot be read, or lacks an array.
+    Args:
+        path: the file.
+        roles: how messages speak of the data.
+        suffix: the format, if the name of the file does not tell it.
     """
-    readers: dict[str, Callable[[Path], dict[str, Any]]] = {
-        ".npz": read_npz, ".safetensors": read_safetensors, ".parquet": read_parquet,
-    }  # fmt: skip
-    check_file(path)
+    suffix = suffix or path.suffix
+    check_beginning(path, suffix)
     try:
-        found = readers[path.suffix](path)
+        return readers()[suffix](path, roles)
     except ChooseError:
         raise
     except OSError as error:
@@ -54,148 +54,83 @@ def read_arrays(path: Path) -> dict[str, Any]:
         raise ChooseError(f"{shown(path)}: to read it, pip install {error.name}") from None
     except Exception as error:  # each format raises its own errors
         raise ChooseError(
-            f"{shown(path)}: is not a valid {path.suffix} file: {first_line(error)}"
+            f"{shown(path)}: is not a valid {suffix} file: {first_line(error)}"
         ) from None
-    check_names(found, path)
-    return {name: found[name] for name in NAMES if name in found}
 
 
-def check_size(size: int, path: Path, what: str = "") -> None:
-    """Raise ChooseError if arrays would take too much memory.
+def readers() -> dict[str, Callable[[Path, DataRoles], Columns]]:
+    """The reader of each format."""
+    from regard.choosing.tasks.arrow import read_parquet
+    from regard.choosing.tasks.delimited import read_delimited
 
-    Args:
-        size: bytes when unpacked.
-        path: the file.
-        what: the part of the file that takes these bytes, if not all of it.
-    """
-    free = memory.available(torch.device("cpu"))
-    if size > SHARE * free:
-        raise ChooseError(
-            f"{shown(path)}: too large: {memory.show(size)}{what}, of {memory.show(free)} free memory a file "
-            f"may take {SHARE:.0%}. Give fewer rows"
-        )
+    return {
+        ".npz": read_npz, ".safetensors": read_safetensors, ".parquet": read_parquet,
+        ".csv": read_delimited, ".tsv": read_delimited,
+    }  # fmt: skip
 
 
-def read_npz(path: Path) -> dict[str, Any]:
+def read_npz(path: Path, roles: DataRoles) -> Columns:
     """The arrays of a .npz archive. NumPy refuses arrays of objects, which could run code."""
     if not zipfile.is_zipfile(path):  # NumPy would treat it as a pickle
         raise ValueError("it is not an .npz archive")
     with zipfile.ZipFile(path) as archive:
-        wanted = [x for x in archive.infolist() if x.filename.removesuffix(".npy") in NAMES]
-        check_size(sum(x.file_size for x in wanted), path)
+        check_size(sum(x.file_size for x in archive.infolist()), shown(path))
+        check_members(archive, path)
+    found: Columns = {}
     with np.load(path, allow_pickle=False) as archive:
-        for name in NAMES:
+        for name in archive.files:
             if archive.files.count(name) > 1:
-                raise ChooseError(f"{shown(path)}: is not a valid .npz file: {name} appears twice")
-        found = {name: archive[name] if name in NAMES else None for name in archive.files}
-    for name, x in found.items():
-        # For a member that is not a .npy file NumPy returns its bytes.
-        if name in NAMES and not isinstance(x, np.ndarray):
-            raise ChooseError(f"{shown(path)}: is not a valid .npz file: {name} is not an array")
-    return found
+                raise ChooseError(
+                    f"{shown(path)}: is not a valid .npz file: {shown(name)} appears twice"
+                )
+            x = archive[name]
+            # For a member that is not a .npy file NumPy returns its bytes.
+            if not isinstance(x, np.ndarray):
+                raise ChooseError(
+                    f"{shown(path)}: is not a valid .npz file: {shown(name)} is not an array"
+                )
+            found[name] = column_of(x, name, roles)
+    return shared(found)
 
 
-def read_safetensors(path: Path) -> dict[str, Any]:
+def check_members(archive: zipfile.ZipFile, path: Path) -> None:
+    """Raise ChooseError for an array of objects, such as rows of different length: it is a pickle."""
+    for member in archive.infolist():
+        with archive.open(member) as file:
+            try:
+                version = np.lib.format.read_magic(file)
+            except ValueError:
+                continue  # no array: the reader says so
+            read = np.lib.format.read_array_header_1_0
+            if version != (1, 0):
+                read = np.lib.format.read_array_header_2_0
+            try:
+                _, _, kind = read(file)
+            except ValueError:
+                continue
+        if kind.hasobject:
+            name = shown(member.filename.removesuffix(".npy"))
+            raise ChooseError(
+                f"{shown(path)}: {name} is an array of Python objects, which are not loaded because they could "
+                f"run code. Rows of different length go into Parquet as lists: pyarrow.parquet.write_table("
+                f'pyarrow.table({{"{name}": [x.tolist() for x in {name}], ...}}), "mine.parquet"); words are '
+                f'saved by {name}.astype("U")'
+            )
+
+
+def read_safetensors(path: Path, roles: DataRoles) -> Columns:
     """The tensors of a .safetensors file."""
     from safetensors.torch import load_file
 
-    check_size(path.stat().st_size, path)
-    return dict(load_file(path))
+    check_size(path.stat().st_size, shown(path))
+    found = {}
+    for name, x in load_file(path).items():
+        if x.is_complex():
+            raise ChooseError(f"{shown(path)}: {shown(name)} must be real numbers, got {x.dtype}")
+        found[name] = column_of(x, name, roles)
+    return shared(found)
 
 
-def read_parquet(path: Path) -> dict[str, Any]:
-    """The columns of a .parquet file: numbers, lists, or lists of lists. Needs pyarrow."""
-    import pyarrow.parquet as parquet
-
-    about = parquet.read_metadata(path)
-    names = about.schema.to_arrow_schema().names
-    check_names(names, path)
-    check_size(WIDEST * numbers_in(about), path)
-    table = parquet.read_table(path, columns=[name for name in NAMES if name in names])
-    found: dict[str, Any] = dict.fromkeys(names)
-    for name in table.column_names:
-        chunks = [chunk for chunk in table.column(name).chunks if len(chunk)]
-        try:
-            parts = [rectangle(chunk, name, path) for chunk in chunks]
-            found[name] = np.concatenate(parts) if parts else np.zeros(0)
-        except ChooseError:
-            raise
-        except ValueError:
-            raise ChooseError(
-                f"{shown(path)}: column {name!r} has rows of different lengths, or rows that are "
-                "missing; pad or drop them"
-            ) from None
-    return found
-
-
-def numbers_in(about: Any) -> int:
-    """Number of values in the arrays of a .parquet file; compression makes its size a poor estimate."""
-    groups = [about.row_group(i) for i in range(about.num_row_groups)]
-    columns = [group.column(i) for group in groups for i in range(group.num_columns)]
-    return sum(x.num_values for x in columns if x.path_in_schema.partition(".")[0] in NAMES)
-
-
-def rectangle(column: Any, name: str, path: Path) -> np.ndarray:
-    """A column of numbers, lists or lists of lists as an array, without a Python object per number.
-
-    Raises:
-        ChooseError: it does not hold numbers, or some are missing.
-        ValueError: rows have different lengths, or are missing.
-    """
-    import pyarrow as arrow
-
-    is_a, shape = arrow.types, [len(column)]
-    while True:
-        kind = column.type
-        if isinstance(column, arrow.ExtensionArray):
-            column = column.storage
-        elif is_a.is_dictionary(kind):
-            column = column.dictionary_decode()
-        elif is_a.is_list(kind) or is_a.is_large_list(kind) or is_a.is_fixed_size_list(kind):
-            lengths = column.value_lengths().unique()
-            if column.null_count or len(lengths) > 1:
-                raise ValueError("rows differ in length")
-            shape.append(lengths[0].as_py() if len(lengths) else 0)
-            column = column.flatten()
-        else:
-            break
-    if not (is_a.is_integer(kind) or is_a.is_floating(kind) or is_a.is_boolean(kind)):
-        raise ChooseError(f"{shown(path)}: {name} must be numbers, got {shown(str(kind))}")
-    if column.null_count:
-        raise ChooseError(
-            f"{shown(path)}: {name} must be numbers, but {column.null_count} of {len(column)} are missing"
-        )
-    return column.to_numpy(zero_copy_only=False).reshape(shape)
-
-
-def as_tensor(given: Any, name: str, path: Path) -> Tensor:
-    """The array as a tensor of fp32 or int64.
-
-    Raises:
-        ChooseError: it holds complex, NaN or infinite numbers, or no numbers.
-    """
-    if isinstance(given, np.ndarray):
-        given = torch.from_numpy(plain(given, name, path))
-    if given.is_complex():
-        raise ChooseError(f"{shown(path)}: {name} must be real numbers, got {given.dtype}")
-    if not given.is_floating_point():
-        return given.long()
-    found = given.float()
-    bad = int((~found.isfinite()).sum())
-    if bad:
-        raise ChooseError(
-            f"{shown(path)}: {name} holds NaN or infinite numbers, {bad} of {found.numel()} (in fp32)"
-        )
-    return found
-
-
-def plain(given: np.ndarray, name: str, path: Path) -> np.ndarray:
-    """The array as fp32 or int64, whatever its width and byte order, of which torch supports few."""
-    kind = given.dtype.kind
-    if kind not in "fiub":
-        why = " (are values missing?)" if kind == "O" else ""
-        raise ChooseError(f"{shown(path)}: {name} must be numbers, got {given.dtype}{why}")
-    if kind == "u" and given.size and int(given.max()) > np.iinfo(np.int64).max:
-        raise ChooseError(f"{shown(path)}: {name} holds whole numbers too large for int64")
-    with np.errstate(over="ignore"):  # `as_tensor` reports numbers that become infinite
-        return given.astype(np.float32 if kind == "f" else np.int64)
+def shared(found: Columns) -> Columns:
+    """Arrays of a file without rows of its own: keys (n, D) may be the same for all rows."""
+    return {name: Column(x.values, x.lengths, shared=True) for name, x in found.items()}

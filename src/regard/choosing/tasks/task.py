@@ -31,6 +31,7 @@ class Task:
         claims: ids of the claims about this property.
         options: arguments of `regard.choose` for this task: candidates, steps, rates.
         zh: its name in Chinese.
+        notes: what the reader of the data has to say, such as the names of the classes.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Task:
     claims: tuple[str, ...] = ()
     options: dict[str, Any] = field(default_factory=dict)
     zh: str = ""
+    notes: tuple[Text, ...] = ()
 
     @property
     def title(self) -> Text:
@@ -50,4 +52,6 @@ class Task:
     def choose(self, *, storage: str | Path, **more: Any) -> Verdict:
         """Run `regard.choose` on this task; `more` overrides its options."""
         options: dict[str, Any] = {"projected": True, "name": self.name, **self.options, **more}
-        return choose(self.build, self.data, dims=self.dims, storage=storage, **options)
+        verdict = choose(self.build, self.data, dims=self.dims, storage=storage, **options)
+        verdict.facts["notes"] = [*self.notes, *verdict.facts.get("notes", ())]
+        return verdict

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
+
+import torch
 
 import regard
 from regard import Score
@@ -61,8 +63,11 @@ class TrialCandidate:
         code: Python code that builds it, for the user to paste.
         score: name of the score, or "own" for a user's.
         stabilizer: what keeps its logits in bounds.
-        hidden: hidden units per head, for pairwise scores.
+        hidden: hidden units over all heads, for pairwise scores.
         heads: query heads.
+        null: name of the candidate that it is compared with: scaled dot with the same heads and
+            projections of the same width. Empty for the first candidate, the null of all; a scaled dot
+            with other sizes is compared with that one.
     """
 
     name: str
@@ -73,6 +78,12 @@ class TrialCandidate:
     stabilizer: str = "none"
     hidden: int | None = None
     heads: int = 1
+    null: str = ""
+
+    @property
+    def is_null(self) -> bool:
+        """Whether it is a scaled dot that others may be compared with."""
+        return self.score == NULL and self.stabilizer == "none"
 
 
 @dataclass(frozen=True)
@@ -82,14 +93,17 @@ class ScoreSizes:
     Attributes:
         query_dim: dim of a query as the score gets it.
         key_dim: dim of a key.
-        width: width of projections, per head.
+        width: width of projections over all heads, so that heads change no number of parameters.
         projected: scores get learned projections; if False, the model projects.
+        follows: the model makes its projections as wide as the score asks, as `MultiheadAttention` does;
+            a score with a width of its own is then given as it is.
     """
 
     query_dim: int
     key_dim: int
     width: int
     projected: bool
+    follows: bool = False
 
 
 def candidates(
@@ -101,27 +115,51 @@ def candidates(
 ) -> list[TrialCandidate]:
     """All candidates, the null first: scaled dot is included whatever is requested.
 
+    For every number of heads and every width of projections among the candidates there is a scaled dot
+    with the same, so that a lead over it is a statement about the score alone.
+
     Raises:
         ValueError: a name is unknown, or a size is not a positive integer.
     """
+    check_sizes(**{f"heads[{i}]": count for i, count in enumerate(heads)})
     if isinstance(scores, Mapping):
-        own = [owned(name, make) for name, make in scores.items()]
-        return [built(sizes, NULL, "none", None, heads[0], len(heads) > 1), *own]
+        own = [owned(name, make, heads[0]) for name, make in scores.items()]
+        counts = tuple(dict.fromkeys([*heads, *(one.heads for one in own)]))
+        return with_nulls(sizes, own, counts)
     asked = SCORES if scores is None else tuple(scores)
     known(asked, STABILIZERS, "score")
     known(stabilizers, [name for name in LABELS if name not in STABILIZERS], "stabilizer")
-    check_sizes(**{f"heads[{i}]": count for i, count in enumerate(heads)})
     hidden = (sizes.width, 4 * sizes.width) if hidden is None else hidden
     check_sizes(**{f"hidden[{i}]": count for i, count in enumerate(hidden)})
-    several = len(heads) > 1
-    found = [built(sizes, NULL, "none", None, heads[0], several)]
+    several, found = len(heads) > 1, []
     for score, stabilizer, count in product(dict.fromkeys((NULL, *asked)), stabilizers, heads):
-        if stabilizer not in STABILIZERS[score]:
+        # Where the model projects, these scores know no heads: each count would train the same model.
+        headless = not sizes.projected and score in ("scaled_dot", "dot") and count != heads[0]
+        if stabilizer not in STABILIZERS[score] or headless:
             continue
         widths = hidden if score in PAIRWISE else [None]
         found += [built(sizes, score, stabilizer, width, count, several) for width in widths]
-    # The null appears twice if it was also requested: keep one candidate per name.
-    return list({one.name: one for one in found}.values())
+    return with_nulls(sizes, found, heads)
+
+
+def with_nulls(
+    sizes: ScoreSizes, found: list[TrialCandidate], heads: Sequence[int]
+) -> list[TrialCandidate]:
+    """The candidates, each naming its null, behind all the nulls that they need."""
+    first = built(sizes, NULL, "none", None, heads[0], len(heads) > 1)
+    nulls, rest = {first.name: first}, {}
+    for count in heads if sizes.projected else ():
+        one = built(sizes, NULL, "none", None, count, len(heads) > 1)
+        nulls.setdefault(one.name, replace(one, null=first.name))
+    for one in found:
+        if one.name in nulls:
+            continue
+        like = first
+        if sizes.projected:
+            like = built(sizes, NULL, "none", one.hidden, one.heads, len(heads) > 1)
+        nulls.setdefault(like.name, replace(like, null=first.name))
+        rest.setdefault(one.name, replace(one, null=like.name))
+    return [*nulls.values(), *rest.values()]
 
 
 def known(asked: Sequence[str], names: Mapping | Sequence, what: str) -> None:
@@ -131,26 +169,42 @@ def known(asked: Sequence[str], names: Mapping | Sequence, what: str) -> None:
             raise ValueError(f"unknown {what} {name!r}: known are {', '.join(names)}")
 
 
-def owned(name: str, make: Callable[[], Score]) -> TrialCandidate:
-    """A candidate from the user's own function."""
+def owned(name: str, make: Callable[[], Score], heads: int) -> TrialCandidate:
+    """A candidate from the user's own function; `heads` if it does not say how many it has."""
     if not callable(make) or isinstance(make, Score):
         raise TypeError(
             f"scores[{name!r}] must be a function that builds a fresh score, got {describe(make)}"
         )
-    return TrialCandidate(name, Text(name, name), make, f"# your own: scores[{name!r}]()")
+    try:
+        with torch.random.fork_rng(devices=[]):
+            heads = make().heads or heads
+    except Exception:  # noqa: S110 - it fails in its own training, where the reason is kept
+        pass
+    code = f"# your own: scores[{name!r}]()"
+    return TrialCandidate(name, Text(name, name), make, code, heads=heads)
 
 
 def built(
     sizes: ScoreSizes, score: str, stabilizer: str, hidden: int | None, heads: int, several: bool
 ) -> TrialCandidate:
-    """A candidate built from its code, so that the code shown is what was trained."""
+    """A candidate built from its code, so that the code shown is what was trained.
+
+    `hidden` is a hidden width for a pairwise score; for any other it is the width of its projections,
+    and None is the usual one.
+    """
+    if score not in PAIRWISE:
+        hidden = None if hidden == sizes.width else hidden
+        sizes = sizes if hidden is None else replace(sizes, width=hidden)
     inner = plain_code(sizes, score, hidden, heads)
-    code = stabilized_code(sizes, inner, stabilizer, heads)
+    code = stabilized_code(inner, stabilizer, score_dims(sizes, score, hidden, heads), heads)
     name = score if stabilizer == "none" else f"{score}+{stabilizer}"
     en, zh = kind_of(score, stabilizer)
-    if hidden is not None:
+    if hidden is not None and score in PAIRWISE:
         name = f"{name} h={hidden}"
         en, zh = f"{en}, {hidden} hidden", f"{zh}，{hidden} 个隐藏单元"
+    elif hidden is not None:
+        name = f"{name} w={hidden}"
+        en, zh = f"{en}, width {hidden}", f"{zh}，宽度 {hidden}"
     if several:
         name = f"{name} heads={heads}"
         en, zh = f"{en}, {heads} head{'' if heads == 1 else 's'}", f"{zh}，{heads} 个头"
@@ -183,19 +237,21 @@ NAMES = {
 
 
 def plain_code(sizes: ScoreSizes, score: str, hidden: int | None, heads: int) -> str:
-    """The code of a score without a stabiliser."""
+    """The code of a score without a stabiliser; widths are shared out among the heads."""
     dims = f"{sizes.query_dim}, {sizes.key_dim}"
+    width = max(sizes.width // heads, 1)
     if score in PAIRWISE:
+        units = max((hidden or sizes.width) // heads, 1)
         # Without a bias inside tanh the score is odd in (q, k) and cannot express even relations
         # (claim B5).
         bias = ", bias=True" if score == "additive" else ""
-        core = f"regard.{PAIRWISE[score]}({hidden}, {heads}{bias})"
-        bare = not sizes.projected and hidden == sizes.query_dim == sizes.key_dim
-        return core if bare else f"regard.Projected({core}, {dims})"
+        core = f"regard.{PAIRWISE[score]}({units}, {heads}{bias})"
+        bare = not sizes.projected and units == sizes.query_dim == sizes.key_dim
+        return core if bare or sizes.follows else f"regard.Projected({core}, {dims})"
     if score == "bilinear":
         return f"regard.Bilinear({dims}, {heads})"
     if score == "low_rank":
-        return f"regard.LowRank({dims}, {max(sizes.width // 4, 1)}, {heads})"
+        return f"regard.LowRank({dims}, {max(width // 4, 1)}, {heads})"
     core = {
         "scaled_dot": "regard.ScaledDot()",
         "dot": "regard.Dot()",
@@ -204,16 +260,24 @@ def plain_code(sizes: ScoreSizes, score: str, hidden: int | None, heads: int) ->
     }[score]
     if not sizes.projected:
         return core
-    return f"regard.Projected({core}, {dims}, width={sizes.width}, heads={heads})"
+    return f"regard.Projected({core}, {dims}, width={width}, heads={heads})"
 
 
-def stabilized_code(sizes: ScoreSizes, inner: str, stabilizer: str, heads: int) -> str:
+def score_dims(sizes: ScoreSizes, score: str, hidden: int | None, heads: int) -> tuple[int, int]:
+    """Dims of the query and key that a stabiliser around the score gets."""
+    if sizes.follows and score in PAIRWISE:
+        units = max((hidden or sizes.width) // heads, 1)
+        return units, units
+    return sizes.query_dim, sizes.key_dim
+
+
+def stabilized_code(inner: str, stabilizer: str, dims: tuple[int, int], heads: int) -> str:
     """The code of a score inside its stabiliser, which acts on the queries and keys given to it."""
     # Keys with independent entries of variance 1 have norms near sqrt(dim); allow 1.5 times that.
-    longest = round(1.5 * math.sqrt(sizes.key_dim), 2)
+    longest = round(1.5 * math.sqrt(dims[1]), 2)
     return {
         "none": inner,
-        "layer_norm": f'Normalized({inner}, ({sizes.query_dim}, {sizes.key_dim}), "layer")',
+        "layer_norm": f'Normalized({inner}, ({dims[0]}, {dims[1]}), "layer")',
         "clipped_keys": f"ClippedKeys({inner}, {longest})",
         "unit_keys": f"UnitKeys({inner})",
         "soft_cap": f"SoftCapped({inner}, {SOFT_CAP})",

@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 
 from regard.choosing.training.data import Batch
-from regard.choosing.training.metrics import ndcg
+from regard.choosing.training.metrics import GOALS, IGNORED, Measure
+
+MOST_ANSWERS = 8  # answers of a row of which each has a most frequent class of its own
 
 
 class Chance(NamedTuple):
@@ -40,13 +42,27 @@ def chance_of(
     # Guessing the mean explains none of the variance.
     if metric == "r2":
         return Chance(0.0, 0.0)
-    if metric == "ndcg":
-        return guessed_order(target, draws)
+    seen = seen_keys(batches)
+    if metric in ("ndcg", "mrr"):
+        return guessed_order(GOALS[metric].metric, target, draws, seen)
     if metric != "accuracy":
         return None
     # Standard error of a share over the tested answers: sqrt(p (1 - p) / n).
-    share = 1 / batches[0][1].shape[-2] if which_key(build) else largest_classes(target)
-    return Chance(share, (share * (1 - share) / (target.numel() * draws)) ** 0.5)
+    if not which_key(build):
+        share = largest_classes(target)
+    elif seen is None:
+        share = 1 / batches[0][1].shape[-2]
+    else:
+        share = float((1 / seen.sum(-1).clamp(min=1)).mean())
+    count = int((target != IGNORED).sum()) * draws
+    return Chance(share, (share * (1 - share) / max(count, 1)) ** 0.5)
+
+
+def seen_keys(batches: list[Batch]) -> Tensor | None:
+    """Which keys of each row are real (B, n), if an input says so."""
+    _, *more = batches[0][:-1]
+    place = next((i for i, x in enumerate(more, 1) if x.dtype == torch.bool), None)
+    return None if place is None else torch.cat([batch[place] for batch in batches]).cpu()
 
 
 def which_key(build: Callable[..., Any]) -> bool:
@@ -61,17 +77,29 @@ def which_key(build: Callable[..., Any]) -> bool:
 
 
 def largest_classes(target: Tensor) -> float:
-    """The share of the most frequent class, averaged over the answers of a row: target (B, *)."""
+    """The share of the most frequent class, averaged over the answers of a row: target (B, *).
+
+    Of tags, which are many and may be padded, it is the most frequent class of all positions.
+    """
     columns = (target.flatten(1) if target.ndim > 1 else target.unsqueeze(1)).long()
+    if columns.shape[1] > MOST_ANSWERS or bool((columns == IGNORED).any()):
+        counts = columns[columns != IGNORED].bincount()
+        return float(counts.max()) / max(int(counts.sum()), 1)
     largest = columns.mode(dim=0).values
     return float((columns == largest).double().mean())
 
 
-def guessed_order(target: Tensor, draws: int, orders: int = 64) -> Chance:
-    """NDCG of relevances (B, n) in random order, averaged over several orders."""
+def guessed_order(
+    metric: Measure, target: Tensor, draws: int, seen: Tensor | None = None, orders: int = 64
+) -> Chance:
+    """NDCG or MRR of relevances (B, n) in random order, averaged over several orders; hidden keys come last."""
     generator = torch.Generator().manual_seed(0)
     gains = target.cpu()
+    last = torch.zeros(()) if seen is None else (~seen).float()
     found = torch.stack(
-        [ndcg(torch.rand(gains.shape, generator=generator), gains) for _ in range(orders)]
+        [
+            torch.as_tensor(metric(torch.rand(gains.shape, generator=generator) - last, gains))
+            for _ in range(orders)
+        ]
     )
     return Chance(float(found.mean()), float(found.std()) / draws**0.5)

@@ -7,16 +7,24 @@ are chosen on the validation part, and results are reported on the test part.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import copy
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from regard.choosing.training.errors import ChooseError
+from regard.choosing.training.scaling import (
+    ColumnScale,
+    column_scale,
+    input_scales,
+    standardized,
+)
+from regard.choosing.training.splits import PARTS, SplitRows, split_rows
 from regard.describe import describe
 
 Batch = tuple[Tensor, ...]
-Data = Sequence[Any] | Callable[[int], Sequence[Any]]
+Data = Sequence[Any] | SplitRows | Callable[[int], Sequence[Any]]
 LARGEST_BATCH = 1024  # rows of a batch in an evaluation
 
 
@@ -56,6 +64,11 @@ class RowData:
         """All rows in order, as batches."""
         return list(zip(*(x.split(LARGEST_BATCH) for x in self.tensors), strict=True))
 
+    def shuffled(self, seed: int) -> RowData:
+        """The same rows with their targets in random order, so that there is nothing to learn."""
+        order = torch.randperm(self.count, generator=torch.Generator().manual_seed(seed))
+        return RowData((*self.tensors[:-1], self.tensors[-1][order]), "train")
+
 
 class Batches:
     """A part that a loader yields in batches, in its own order; shuffling follows torch's seed."""
@@ -90,6 +103,23 @@ class Batches:
             )
         return tuple(found)
 
+    def shuffled(self, seed: int) -> Batches:
+        """The same batches with the targets of each in random order."""
+        return Batches(ShuffledBatches(self, seed), self.what)
+
+
+class ShuffledBatches:
+    """Batches of a loader whose targets are put into random order, the same in every epoch."""
+
+    def __init__(self, part: Batches, seed: int) -> None:
+        self.part, self.seed = part, seed
+
+    def __iter__(self) -> Iterator[Batch]:
+        """One epoch."""
+        generator = torch.Generator().manual_seed(self.seed)
+        for *inputs, target in self.part.batches():
+            yield (*inputs, target[torch.randperm(len(target), generator=generator)])
+
 
 Part = RowData | Batches
 
@@ -110,20 +140,58 @@ def as_part(given: Any, what: str) -> Part:
 
 
 class DataParts:
-    """The data of one seed: train, validation and test parts."""
+    """The data of one seed: train, validation and test parts.
 
-    def __init__(self, given: Sequence[Any]) -> None:
+    Attributes:
+        target_scale: the scale in which the model gives float targets; None for targets as they are.
+        test_groups: the group of each test row; None if there are no groups.
+    """
+
+    def __init__(self, given: Any, standardize: bool = False) -> None:
+        groups, positional = None, ()
+        if isinstance(given, SplitRows):
+            groups, positional, given = given.groups, given.positional, given.parts
         if not isinstance(given, (tuple, list)) or len(given) not in (2, 3):
             raise ChooseError(
                 "data must be (train, validation) or (train, validation, test), or a function from "
                 f"seed to that, got {describe(given)}"
             )
-        self.train = as_part(given[0], "train")
-        validation = as_part(given[1], "validation").batches()
-        if len(given) == 3:
-            self.validation, self.test = validation, as_part(given[2], "test").batches()
+        found = [as_part(one, what) for one, what in zip(given, PARTS, strict=False)]
+        self.target_scale: ColumnScale | None = None
+        if standardize:
+            found, self.target_scale = scaled_parts(found, positional)
+        self.train = found[0]
+        self.test_groups = None if groups is None else groups[-1]
+        if len(found) == 3:
+            self.validation, self.test = found[1].batches(), found[2].batches()
         else:
-            self.validation, self.test = halves(validation)
+            self.validation, self.test = halves(found[1].batches())
+
+    def shuffled(self, seed: int) -> DataParts:
+        """The same parts, of which the training part has its targets in random order."""
+        found = copy(self)
+        found.train = self.train.shuffled(seed)
+        return found
+
+
+def scaled_parts(
+    found: list[Part], positional: Sequence[int]
+) -> tuple[list[Part], ColumnScale | None]:
+    """The parts with standardised inputs, and the scale of float targets.
+
+    Raises:
+        ChooseError: a part comes from a loader, whose rows are not known beforehand.
+    """
+    rows = [part for part in found if isinstance(part, RowData)]
+    if len(rows) < len(found):
+        raise ChooseError(
+            "standardize=True needs the parts as arrays (inputs ..., target); standardise what your loader "
+            "yields, and give standardize=False"
+        )
+    *inputs, target = rows[0].tensors
+    scales = input_scales(inputs, positional)
+    parts = [RowData(standardized(part.tensors, scales), "data") for part in rows]
+    return list(parts), column_scale(target) if target.is_floating_point() else None
 
 
 def halves(batches: list[Batch]) -> tuple[list[Batch], list[Batch]]:
@@ -141,6 +209,31 @@ def halves(batches: list[Batch]) -> tuple[list[Batch], list[Batch]]:
     return first, second
 
 
-def parts_of(data: Data, seed: int) -> DataParts:
+def parts_of(data: Data, seed: int, standardize: bool = False) -> DataParts:
     """The data of a seed: drawn for it if `data` is a function, else the same for all seeds."""
-    return DataParts(data(seed) if callable(data) else data)
+    return DataParts(data(seed) if callable(data) else data, standardize)
+
+
+def as_split(data: Any, group: Any = None, split: Any = None) -> Data:
+    """The data as given, or split by us if it is one set of rows (inputs ..., target) in arrays.
+
+    Raises:
+        ChooseError: a column of groups or parts was given for data that is in parts already.
+    """
+    whole = isinstance(data, (tuple, list)) and len(data) > 1 and all(map(is_array, data))
+    if not whole:
+        if group is not None or split is not None:
+            raise ChooseError(
+                "group= and split= say how to split rows, so they need one set of arrays: "
+                "data=(inputs ..., target); data in parts is split already"
+            )
+        return data
+    lengths = [len(x) for x in data]
+    if len(set(lengths)) != 1:
+        raise ChooseError(f"data: its arrays must have the same number of rows, got {lengths}")
+    return split_rows(data, group, split)
+
+
+def is_array(x: Any) -> bool:
+    """Whether x is a tensor or a NumPy array with rows."""
+    return bool(getattr(x, "ndim", 0)) and hasattr(x, "dtype") and hasattr(x, "shape")

@@ -1,85 +1,64 @@
-"""One comparison from start to end: cost of a step, search, final, verdict."""
+"""One comparison from start to end: cost of a step, baselines, search, final, control, verdict."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING
 
 import torch
 
+from regard.choosing.training.baselines import baseline_rows, kept_rows
 from regard.choosing.training.candidates import TrialCandidate
 from regard.choosing.training.chance import Chance, chance_of
 from regard.choosing.training.costs import Cost, measure_costs
-from regard.choosing.training.data import Data, parts_of
+from regard.choosing.training.data import parts_of
 from regard.choosing.training.errors import ChooseError
+from regard.choosing.training.judging import judge
 from regard.choosing.training.metrics import goal
+from regard.choosing.training.notes import notes_on
+from regard.choosing.training.order import ChooseOrder
+from regard.choosing.training.results import (
+    best_finalist,
+    drop_diverged,
+    read_control,
+    read_edges,
+    read_final,
+    read_search,
+)
+from regard.choosing.training.rows import CandidateRow, common_seeds, ordered
 from regard.choosing.training.series import fingerprint, pick_name
 from regard.choosing.training.stages import (
+    CONTEST,
     SEARCH_SEED,
     Settings,
     best_rates,
-    curve,
     finalists,
-    reached,
 )
-from regard.choosing.training.storage import (
-    Cell,
-    cell_of,
-    enqueue,
-    open_study,
-    opened,
-    quiet,
-)
-from regard.choosing.training.trainer import DIVERGED, TrainingJob
-from regard.choosing.training.verdict import CandidateRow, Verdict, common_seeds, judge, ordered
+from regard.choosing.training.storage import Cell, enqueue, open_study, opened, quiet
+from regard.choosing.training.trainer import TrainingJob
+from regard.choosing.training.verdict import Verdict
 from regard.choosing.training.workers import StageWork, await_others, run_stage
 from regard.measuring.machine import calm_threads, machine
 
 if TYPE_CHECKING:
     from optuna import Study
     from optuna.storages import BaseStorage
-    from optuna.trial import FrozenTrial
 
-# Fraction of the time that the search may take, and fraction of a full training that a trial of the
-# search takes on average under halving.
-SEARCH_SHARE, SEARCHED = 0.5, 0.45
+# Fractions of the time at which the search and the trials of wider rates end, and fraction of a full training
+# that a trial of the search takes on average under halving.
+SEARCH_SHARE, WIDE_SHARE, SEARCHED = 0.5, 0.6, 0.45
+# Fraction of the time for baselines without attention, and the most seconds.
+BASELINE_SHARE, BASELINE_SECONDS = 0.1, 60.0
 # Bounds on the steps of a training if the user gives none, and the factor by which evaluation slows a
 # training down.
 FEWEST, MOST, EVALUATION = 20, 2000, 1.25
+# Candidates that may be left out are kept if trainings have at least this many steps.
+ENOUGH = 200
 # How many times a training is started if its process dies.
 TRIES = 2
-
-ProgressCallback = Callable[[str, float, float], None]
-"""Called every so often with a label, the fraction done and the seconds left."""
-
-
-@dataclass(frozen=True)
-class ChooseOrder:
-    """The checked arguments of `regard.choose`."""
-
-    build: Callable[..., Any]
-    data: Data
-    candidates: list[TrialCandidate]
-    metric: Any
-    loss: Any
-    minutes: float
-    seeds: int
-    steps: int | None
-    batch: int
-    rates: Sequence[float]
-    matters: float
-    finalists: int
-    storage: str | Path
-    name: str
-    resume: bool
-    jobs: int
-    device: torch.device
-    watched: bool
-    progress: ProgressCallback
 
 
 def run(order: ChooseOrder) -> Verdict:
@@ -106,7 +85,7 @@ class Comparison:
         self.order = order
         self.began = time.time()
         self.until = self.began + 60 * order.minutes
-        self.parts = parts_of(order.data, SEARCH_SEED)
+        self.parts = parts_of(order.data, SEARCH_SEED, order.standardize)
         self.goal = goal(order.metric, order.loss, self.parts.validation[0][-1])
         self.place = str(order.storage)
         self.storage = storage
@@ -114,13 +93,17 @@ class Comparison:
         self.interrupted = False
 
     def run(self) -> Verdict:
-        """Measure costs, search, run the final, and return the verdict."""
+        """Measure costs, search, run the final and the control, and return the verdict."""
         order = self.order
-        job = TrainingJob(order.build, self.goal, 1, order.batch, order.device)
+        job = TrainingJob(
+            order.build, self.goal, 1, order.batch, order.device,
+            scaled_target=self.goal.name == "r2" and order.loss is None and order.standardize,
+        )  # fmt: skip
         order.progress("measuring the cost of a step", 0.0, 60 * order.minutes)
         costs, failed = measure_costs(job, order.candidates, self.parts)
         self.check_failed(failed)
         search = open_study(self.storage, f"{self.name}/search")
+        costs = self.affordable_candidates(search, costs)
         settings = self.agree(search, costs)
         job = replace(job, steps=settings.steps)
         known = {one.name: one for one in order.candidates if one.name in costs}
@@ -129,8 +112,11 @@ class Comparison:
         )
         final = open_study(self.storage, f"{self.name}/final")
         try:
+            self.baselines(search, settings)
             self.search(work, search)
-            self.final(replace(work, name=final.study_name, final=True), search, final)
+            work = replace(work, name=final.study_name, final=True)
+            self.final(work, search, final)
+            self.control(work, final)
         except KeyboardInterrupt:
             self.interrupted = True
         return self.verdict(settings, costs, failed, search, final)
@@ -153,6 +139,11 @@ class Comparison:
         order = self.order
         # A resumed run without steps= takes those of the first run: the time left is another one.
         known = search.user_attrs.get("settings")
+        if known is not None and known.get("contest") != CONTEST:
+            raise ChooseError(
+                f"the comparison {self.name!r} in the storage was begun by an earlier version, whose rules "
+                "differ: finish it with that version, or begin anew with resume=False"
+            )
         steps = order.steps
         if steps is None:
             steps = known["steps"] if known else self.affordable(costs)
@@ -164,6 +155,7 @@ class Comparison:
             batch=order.batch,
             metric=self.goal.name,
             finalists=order.finalists,
+            standardize=order.standardize,
         )
         asked = {**asdict(settings), "data": fingerprint(self.parts)}
         if known is None:
@@ -175,13 +167,55 @@ class Comparison:
             )
         return settings
 
+    def affordable_candidates(self, search: Study, costs: dict[str, Cost]) -> dict[str, Cost]:
+        """The costs of the candidates that take part: optional ones only if the time allows it.
+
+        A resumed run follows the first run, whatever time it has.
+        """
+        order, known = self.order, search.user_attrs.get("settings")
+        if known is None:
+            keep = self.fitting_steps(costs) >= (order.steps or ENOUGH)
+        else:
+            keep = not order.optional.isdisjoint(known["candidates"])
+        if keep:
+            return costs
+        self.order = replace(
+            order, candidates=[one for one in order.candidates if one.name not in order.optional]
+        )
+        return {name: cost for name, cost in costs.items() if name not in order.optional}
+
     def affordable(self, costs: dict[str, Cost]) -> int:
         """The number of steps per training with which all trainings fit into the time."""
+        return min(max(self.fitting_steps(costs), FEWEST), MOST)
+
+    def fitting_steps(self, costs: dict[str, Cost]) -> int:
+        """The number of steps per training that fits into the time, without bounds."""
         order = self.order
         step = EVALUATION * sum(one.pace for one in costs.values()) / len(costs)
-        cells = SEARCHED * len(costs) * len(order.rates) + (order.finalists + 1) * order.seeds
-        left = max(self.until - time.time(), 0.0) * order.jobs
-        return min(max(int(left / (step * cells)), FEWEST), MOST)
+        inside = final_count(
+            order.finalists, [one for one in order.candidates if one.name in costs]
+        )
+        cells = SEARCHED * len(costs) * len(order.rates) + (inside + order.control) * order.seeds
+        # About one rate beyond the grid for every other finalist.
+        cells += inside / 2 if len(order.rates) > 1 else 0
+        left = max(self.until - time.time() - self.baseline_seconds(), 0.0) * order.jobs
+        return int(left / (step * cells))
+
+    def baseline_seconds(self) -> float:
+        """The time for baselines without attention."""
+        share = BASELINE_SHARE * 60 * self.order.minutes
+        return min(share, BASELINE_SECONDS) if self.order.baselines else 0.0
+
+    def baselines(self, study: Study, settings: Settings) -> None:
+        """Train models without attention, and keep their results in the study."""
+        order = self.order
+        if not order.baselines or "baselines" in study.user_attrs:
+            return
+        order.progress("training baselines without attention", 0.0, self.until - time.time())
+        rows = baseline_rows(
+            order.data, self.goal, order.build, settings, time.time() + self.baseline_seconds()
+        )
+        study.set_user_attr("baselines", rows)
 
     def search(self, work: StageWork, study: Study) -> None:
         """Train every candidate at every rate from one seed, with successive halving."""
@@ -191,14 +225,35 @@ class Comparison:
         whole = SEARCHED * len(cells) * work.settings.steps
         tick = self.ticker("searching", study, whole, 0.0, search_part(work.settings))
         self.empty(work, study, cells, until, tick)
+        until = self.began + WIDE_SHARE * (self.until - self.began)
+        for _ in work.settings.ladder:
+            trials = study.get_trials(deepcopy=False)
+            chosen = finalists(best_rates(trials), work.settings, work.candidates)
+            wider = work.settings.wider_cells(trials, chosen)
+            if not wider or time.time() > until:
+                return
+            self.empty(work, study, wider, until, tick)
 
     def final(self, work: StageWork, search: Study, study: Study) -> None:
         """Train the best candidates of the search from every seed."""
         best = best_rates(search.get_trials(deepcopy=False))
-        chosen = finalists(best, work.settings)
+        chosen = finalists(best, work.settings, work.candidates)
         cells = work.settings.final_cells(chosen)
         whole = len(cells) * work.settings.steps
-        tick = self.ticker("comparing", study, whole, search_part(work.settings), 1.0)
+        end = 1 - self.order.control / (len(chosen) + 1)
+        tick = self.ticker("comparing", study, whole, search_part(work.settings), end)
+        self.empty(work, study, cells, self.until, tick)
+
+    def control(self, work: StageWork, study: Study) -> None:
+        """Train the best finalist on shuffled targets: what it reaches there is no learning."""
+        trials = study.get_trials(deepcopy=False)
+        best = best_finalist(trials)
+        # The best finalist is known only when all are trained.
+        if not self.order.control or best is None or not all(x.state.is_finished() for x in trials):
+            return
+        cells = work.settings.control_cells(*best)
+        whole = (len(trials) + len(cells)) * work.settings.steps
+        tick = self.ticker("control: shuffled targets", study, whole, 0.0, 1.0)
         self.empty(work, study, cells, self.until, tick)
 
     def empty(
@@ -250,11 +305,21 @@ class Comparison:
         final: Study,
     ) -> Verdict:
         """The verdict from the trainings in the storage, of this run and earlier ones."""
-        rows = {one.name: CandidateRow(one, costs.get(one.name)) for one in self.order.candidates}
+        rows = {
+            one.name: CandidateRow(
+                one,
+                cost := costs.get(one.name),
+                null=one.null,
+                parameters=None if cost is None else cost.parameters,
+            )
+            for one in self.order.candidates
+        }
         for name, why in failed.items():
-            rows[name].status, rows[name].reason = "failed", why
-        read_search(rows, search.get_trials(deepcopy=False))
-        read_final(rows, final.get_trials(deepcopy=False))
+            if name in rows:
+                rows[name].status, rows[name].reason = "failed", why
+        searched, compared = search.get_trials(deepcopy=False), final.get_trials(deepcopy=False)
+        read_search(rows, searched)
+        read_final(rows, compared)
         for row in rows.values():
             drop_diverged(row)
         complete = [row for row in rows.values() if row.quality]
@@ -269,6 +334,7 @@ class Comparison:
             inside, seeds = [null], common_seeds([null], settings.seeds)
         for row in inside:
             row.status = "final"
+        best = best_finalist(compared)
         judged = judge(inside, null.candidate.name, seeds, self.order.matters)
         return Verdict(
             *judged, ordered(rows), settings.metric, self.order.matters, seeds, self.interrupted,
@@ -278,8 +344,11 @@ class Comparison:
                 "trainings": count_trials(search) + count_trials(final),
                 "seconds": round(time.time() - self.began, 1),
                 "machine": machine(self.order.device),
+                "notes": notes_on(self.order) + read_edges(rows, searched, settings),
             },
             chance=self.chance(len(seeds)),
+            baselines=kept_rows(search.user_attrs.get("baselines", ()), seeds),
+            control=None if best is None else read_control(best[0], compared) or None,
         )  # fmt: skip
 
     def chance(self, seeds: int) -> Chance | None:
@@ -305,60 +374,17 @@ class Comparison:
         )
 
 
-def read_search(rows: dict[str, CandidateRow], trials: list[FrozenTrial]) -> None:
-    """Fill in the best rate, the last step reached and the errors of the search."""
-    for trial in trials:
-        cell, why = cell_of(trial), trial.user_attrs.get("error")
-        # "stopped" is the end of the time or of a process, not a failure of the candidate.
-        if cell is not None and why and not why.startswith("stopped") and cell["candidate"] in rows:
-            row = rows[cell["candidate"]]
-            row.status, row.reason = "failed", why
-    for name, trial in best_rates(trials).items():
-        cell = cell_of(trial)
-        if name in rows and cell is not None:
-            row = rows[name]
-            row.rate, row.searched = cell["rate"], reached(trial)
-            row.curve = curve(trial)
-            # One rate that worked is enough: errors at other rates do not fail the candidate.
-            row.status, row.reason = "halved", ""
-
-
-def read_final(rows: dict[str, CandidateRow], trials: list[FrozenTrial]) -> None:
-    """Fill in qualities by seed, mean curves and vitals of the final."""
-    curves: dict[str, list[list[tuple[int, float]]]] = {}
-    for trial in trials:
-        cell = cell_of(trial)
-        if cell is None or cell["candidate"] not in rows:
-            continue
-        row = rows[cell["candidate"]]
-        if (why := trial.user_attrs.get("error")) and not why.startswith("stopped"):
-            row.status, row.reason = "failed", why
-        if trial.value is None or "quality" not in trial.user_attrs:
-            continue
-        row.quality[cell["seed"]] = float(trial.user_attrs["quality"])
-        row.vitals = trial.user_attrs.get("vitals", row.vitals)
-        curves.setdefault(cell["candidate"], []).append(curve(trial))
-    for name, found in curves.items():
-        steps = [step for step, _ in found[0]]
-        values = zip(*([value for _, value in one] for one in found), strict=True)
-        means = [sum(at) / len(at) for at in values]
-        rows[name].curve = list(zip(steps, means, strict=True))
-
-
-def drop_diverged(row: CandidateRow) -> None:
-    """Fail a candidate whose metric was not finite at some seed: there is no difference to pair."""
-    lost = [seed for seed, value in sorted(row.quality.items()) if value <= DIVERGED]
-    if lost:
-        seeds = ", ".join(map(str, lost))
-        row.status, row.quality = "failed", {}
-        row.reason = f"it diverged: its metric was no number at seed {seeds}; try lower rates"
-
-
 def search_part(settings: Settings) -> float:
     """The estimated fraction of all steps that the search takes."""
     search = SEARCHED * len(settings.search_cells())
     finals = min(settings.finalists + 1, len(settings.candidates)) * len(settings.seeds)
     return search / (search + finals)
+
+
+def final_count(finalists: int, candidates: Sequence[TrialCandidate]) -> int:
+    """The most candidates in the final: the nulls of finalists are in it too."""
+    nulls = {one.null for one in candidates if one.null}
+    return min(finalists + max(len(nulls), 1), len(candidates))
 
 
 def count_trials(study: Study) -> int:

@@ -1,12 +1,13 @@
-"""The two stages of a comparison.
+"""The stages of a comparison.
 
-The search trains every candidate at every rate from one seed, with successive halving. The final trains
-the best candidates, each at its best rate, from every seed.
+The search trains every candidate at every rate from one seed, with successive halving. Where the best rate of
+a finalist is the lowest or highest tried, rates beyond it are tried too. The final trains the best candidates,
+each at its best rate, from every seed. The control trains the best of them again on shuffled targets.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 # the better half.
 LOOKS, FACTOR = 4, 2
 POINTS = 8  # of a learning curve
+WIDER = 3.0  # factor between a rate at the end of the grid and the next one beyond it
+CONTEST = 2
 SEARCH_SEED = 0
 
 
@@ -41,6 +44,8 @@ class Settings:
         batch: rows per step.
         metric: name of the reported metric.
         finalists: number of candidates in the final, besides scaled dot.
+        standardize: inputs and float targets are standardised.
+        contest: version of the rules of the contest; trainings under other rules are not mixed.
     """
 
     candidates: list[str]
@@ -50,11 +55,26 @@ class Settings:
     batch: int
     metric: str
     finalists: int
+    standardize: bool = False
+    contest: int = CONTEST
 
     @property
     def null(self) -> str:
-        """The candidate that all others are compared with."""
+        """The first candidate, the null of all."""
         return self.candidates[0]
+
+    @property
+    def ladder(self) -> list[float]:
+        """All rates that may be tried: those of the grid, and two beyond each end, lowest first.
+
+        A single rate is no grid: the user fixed it.
+        """
+        if len(self.rates) < 2:
+            return list(self.rates)
+        low, high = self.rates[0], self.rates[-1]
+        beyond = [low / WIDER**2, low / WIDER, high * WIDER, high * WIDER**2]
+        first, second, third, fourth = (float(f"{rate:.3g}") for rate in beyond)
+        return [first, second, *self.rates, third, fourth]
 
     def search_cells(self) -> list[Cell]:
         """The trainings of the search, middle rates first.
@@ -72,6 +92,30 @@ class Settings:
             {"candidate": name, "rate": rate, "seed": seed}
             for seed in self.seeds
             for name, rate in chosen.items()
+        ]
+
+    def wider_cells(self, trials: list[FrozenTrial], chosen: dict[str, float]) -> list[Cell]:
+        """The next rates beyond the grid, for finalists whose best rate is the last one tried there."""
+        return [
+            {"candidate": name, "rate": beyond}
+            for name, rate in chosen.items()
+            if (beyond := self.beyond(rate, tried_rates(trials, name))) is not None
+        ]
+
+    def beyond(self, rate: float, tried: set[float]) -> float | None:
+        """The rate to try next to the best one, if that is at an end of those tried; else None."""
+        ladder, place = self.ladder, self.ladder.index(rate)
+        inner = {one for one in tried if one in ladder}
+        if rate == max(inner) and place + 1 < len(ladder) and len(ladder) > 1:
+            return ladder[place + 1]
+        if rate == min(inner) and place > 0:
+            return ladder[place - 1]
+        return None
+
+    def control_cells(self, name: str, rate: float) -> list[Cell]:
+        """The trainings of the control: the best finalist on shuffled targets, from every seed."""
+        return [
+            {"candidate": name, "rate": rate, "seed": seed, "shuffled": True} for seed in self.seeds
         ]
 
 
@@ -120,7 +164,7 @@ class Stage:
 
         # The values are fixed by the queue. Suggesting them records them as the trial's parameters.
         trial.suggest_categorical("candidate", self.settings.candidates)
-        trial.suggest_categorical("rate", self.settings.rates)
+        trial.suggest_categorical("rate", self.settings.ladder)
         if self.final:
             trial.suggest_categorical("seed", self.settings.seeds)
         try:
@@ -144,18 +188,24 @@ class Stage:
 
         seed = cell.get("seed", SEARCH_SEED)
         candidate, parts = self.candidates[cell["candidate"]], self.parts(seed)
+        shuffled = cell.get("shuffled", False)
+        if shuffled:
+            parts = parts.shuffled(seed)
+        # Nulls are never pruned, because others are compared with them; nor are rates beyond the grid,
+        # which are tried after halving has decided.
+        kept = self.final or candidate.is_null or cell["rate"] not in self.settings.rates
         training = Training(self.job, candidate.make, parts, seed, cell["rate"])
         value = DIVERGED
         for step in marks(self.settings.steps, POINTS if self.final else LOOKS):
             training.advance(step)
             value = training.quality(parts.validation)
             trial.report(value, step)
-            # The null is never pruned, because all others are compared with it.
-            if not self.final and trial.should_prune() and candidate.name != self.settings.null:
+            if not kept and trial.should_prune():
                 raise TrialPruned
         if self.final:
             trial.set_user_attr("quality", training.quality(parts.test))
-            if self.watched and seed == self.settings.seeds[0]:
+            trial.set_user_attr("tested", training.row_record(parts))
+            if self.watched and seed == self.settings.seeds[0] and not shuffled:
                 trial.set_user_attr("vitals", vitals_of(training))
         return value
 
@@ -164,7 +214,7 @@ class Stage:
         key = seed if callable(self.data) else 0
         if key not in self.known:
             # Only the latest seed is kept: cells come seed by seed, and data may be large.
-            self.known = {key: parts_of(self.data, seed)}
+            self.known = {key: parts_of(self.data, seed, self.settings.standardize)}
         return self.known[key]
 
 
@@ -190,11 +240,20 @@ def best_rates(trials: list[FrozenTrial]) -> dict[str, FrozenTrial]:
     return dict(sorted(found.items(), key=lambda item: reached(item[1]), reverse=True))
 
 
-def finalists(best: dict[str, FrozenTrial], settings: Settings) -> dict[str, float]:
-    """The finalists (the null and the best of the others) with their rates."""
+def finalists(
+    best: dict[str, FrozenTrial], settings: Settings, candidates: Mapping[str, TrialCandidate]
+) -> dict[str, float]:
+    """The finalists with their rates: the null of all, the best of the others, and their nulls."""
     others = [name for name in best if name != settings.null][: settings.finalists]
-    chosen = [name for name in best if name == settings.null or name in others]
+    inside = {settings.null, *others, *(candidates[name].null for name in others)}
+    chosen = [name for name in best if name in inside]
     return {name: cell["rate"] for name in chosen if (cell := cell_of(best[name])) is not None}
+
+
+def tried_rates(trials: list[FrozenTrial], name: str) -> set[float]:
+    """The rates at which a candidate was trained in the search."""
+    cells = [cell_of(trial) for trial in trials if trial.last_step is not None]
+    return {cell["rate"] for cell in cells if cell is not None and cell["candidate"] == name}
 
 
 def curve(trial: FrozenTrial) -> list[tuple[int, float]]:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import textwrap
 from typing import NamedTuple
 
-from regard.choosing.training.verdict import CandidateRow, Verdict
-from regard.choosing.training.words import level, metric_of, recommendation, spread, standing
+from regard.choosing.training.marks import NO_ATTENTION, standing
+from regard.choosing.training.phrases import level, metric_of, spread
+from regard.choosing.training.rows import CandidateRow
+from regard.choosing.training.verdict import Verdict
+from regard.choosing.training.words import opening
 from regard.measuring.statistics import Estimate
 from regard.measuring.words import seconds
 
@@ -28,17 +31,22 @@ class Cells(NamedTuple):
 
 def as_text(verdict: Verdict, width: int | None = None) -> str:
     """The recommendation, the table and the code as text; sentences are wrapped if a width is given."""
-    told = [sentence.en for sentence in recommendation(verdict)]
+    told = [sentence.en for sentence in opening(verdict)]
     if width is not None:
         told = [line for text in told for line in wrapped(text, width)]
     # The code is never wrapped, since the user pastes it.
-    return "\n".join([*told, "", *table(verdict, width or WIDTH), "", f"score = {verdict.code}"])
+    code = ["", verdict.code] if verdict.recommended else []
+    return "\n".join([*told, "", *table(verdict, width or WIDTH), *code])
 
 
 def table(verdict: Verdict, width: int) -> list[str]:
-    """The lines of the table: a header and all candidates."""
+    """The lines of the table: a header, all candidates, and models without attention."""
     head = Cells("candidate", metric_of(verdict).en, "over scaled dot", "a step")
     rows = [head, *(cells(verdict, row) for row in verdict.rows)]
+    rows += [
+        Cells(row.name.en, level(verdict, row), "", "-", NO_ATTENTION.en)
+        for row in verdict.baselines
+    ]
     sizes = [max(len(row[place]) for row in rows) for place in range(4)]
     taken = sum(sizes[1:]) + 3 * len(GAP)
     sizes[0] = min(sizes[0], max(width - taken, NARROWEST))
@@ -56,7 +64,7 @@ def cells(verdict: Verdict, row: CandidateRow) -> Cells:
 
 def signed(verdict: Verdict, lead: Estimate) -> str:
     """A lead with its sign and interval, without its unit, which the quality column shows."""
-    said = spread(verdict, lead).en.replace(" points", "").removesuffix(" (one seed: no interval)")
+    said = spread(verdict, lead).en.replace(" points", "").partition(" (no interval")[0]
     return f"+{said}" if float(said.split()[0]) > 0 else said
 
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from regard import Score
+from regard.choosing.training.chance import which_key
 from regard.choosing.training.data import Batch, DataParts
-from regard.choosing.training.metrics import Goal, Measure
+from regard.choosing.training.intervals import row_record
+from regard.choosing.training.metrics import Goal, Measure, extras_of
 from regard.describe import describe
 
 # The quality of a training that diverged: worse than any metric, but finite, since some storages cannot
@@ -34,6 +37,8 @@ class TrainingJob:
         batch: rows per step.
         device: where to train.
         stop: whether to stop, because the time limit was reached.
+        scaled_target: standardised data has standardised float targets too; the metric gets them as they
+            were. Not so for relevances, or with a loss of the user's own, which may need real units.
     """
 
     build: Callable[[Score], nn.Module]
@@ -42,6 +47,7 @@ class TrainingJob:
     batch: int
     device: torch.device
     stop: Callable[[], bool] = lambda: False
+    scaled_target: bool = False
 
 
 class Training:
@@ -51,6 +57,7 @@ class Training:
         self, job: TrainingJob, make: Callable[[], Score], parts: DataParts, seed: int, rate: float
     ) -> None:
         self.job, self.parts = job, parts
+        self.target_scale = parts.target_scale if job.scaled_target else None
         torch.manual_seed(seed)
         self.model = built(job, make)
         weights = [p for p in self.model.parameters() if p.requires_grad]
@@ -81,6 +88,8 @@ class Training:
         """Do one step of training on a batch."""
         *inputs, target = (x.to(self.job.device) for x in batch)
         self.optimiser.zero_grad(set_to_none=True)
+        scale = self.target_scale
+        target = target if scale is None else scale.into(target)
         loss = self.job.goal.loss(self.model(*inputs), target)
         if not isinstance(loss, Tensor) or loss.ndim != 0:
             raise ValueError(f"the loss must be a scalar tensor, got {describe(loss)}")
@@ -89,7 +98,25 @@ class Training:
 
     def quality(self, batches: list[Batch]) -> float:
         """The metric on held-out batches, computed over all of them together."""
-        return measured(self.model, batches, self.job.goal.metric, self.job.device)
+        output, target = self.answers(batches)
+        return quality_of(output, target, self.job.goal.metric)
+
+    def answers(self, batches: list[Batch]) -> tuple[Tensor, Tensor]:
+        """Outputs of the model on batches, in the scale of the targets, and the targets."""
+        output, target = outputs_on(self.model, batches, self.job.device)
+        scale = self.target_scale
+        return (output if scale is None else scale.back(output)), target
+
+    @torch.no_grad()
+    def row_record(self, parts: DataParts) -> dict[str, Any] | None:
+        """The quality on resampled test rows and further metrics, as plain JSON; None if it diverged."""
+        output, target = self.answers(parts.test)
+        goal = self.job.goal
+        if quality_of(output, target, goal.metric) == DIVERGED:
+            return None
+        found = row_record(output, parts.test, goal.metric, parts.test_groups)
+        extras = extras_of(goal.metric, output, target, which_key(self.job.build))
+        return {**found, "extras": extras}
 
 
 def built(job: TrainingJob, make: Callable[[], Score]) -> nn.Module:
@@ -101,10 +128,10 @@ def built(job: TrainingJob, make: Callable[[], Score]) -> nn.Module:
 
 
 @torch.no_grad()
-def measured(
-    model: nn.Module, batches: list[Batch], metric: Measure, device: torch.device
-) -> float:
-    """The metric of a model in evaluation mode; `DIVERGED` if it is not finite."""
+def outputs_on(
+    model: nn.Module, batches: list[Batch], device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """The outputs of a model in evaluation mode, and the targets, over all batches."""
     training = model.training
     model.eval()
     outputs, targets = [], []
@@ -113,11 +140,16 @@ def measured(
         outputs.append(model(*inputs))
         targets.append(target)
     model.train(training)
-    output = torch.cat(outputs)
+    return torch.cat(outputs), torch.cat(targets)
+
+
+@torch.no_grad()
+def quality_of(output: Tensor, target: Tensor, metric: Measure) -> float:
+    """The metric of outputs; `DIVERGED` if it is not finite."""
     # Some metrics hide NaN: `argmax` of a row of NaNs is 0, which may be the right class.
     if bool(output.isnan().any()):
         return DIVERGED
-    found = float(metric(output, torch.cat(targets)))
+    found = float(metric(output, target))
     return found if math.isfinite(found) else DIVERGED
 
 

@@ -1,0 +1,82 @@
+"""`ChooseOrder`: what a comparison is asked to do, made from the checked arguments of `regard.choose`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from regard.choosing.training.candidates import TrialCandidate, candidates
+from regard.choosing.training.data import Data, as_split
+from regard.choosing.training.sizes import contest, prepared
+from regard.choosing.training.splits import SplitRows
+
+ProgressCallback = Callable[[str, float, float], None]
+"""Called every so often with a label, the fraction done and the seconds left."""
+
+
+@dataclass(frozen=True)
+class ChooseOrder:
+    """The checked arguments of `regard.choose`.
+
+    Attributes:
+        standardize: inputs and float targets are standardised.
+        baselines: models without attention are trained too.
+        control: the best finalist is trained again on shuffled targets.
+        optional: names of candidates that are left out if time is short.
+    """
+
+    build: Callable[..., Any]
+    data: Data
+    candidates: list[TrialCandidate]
+    metric: Any
+    loss: Any
+    minutes: float
+    seeds: int
+    steps: int | None
+    batch: int
+    rates: Sequence[float]
+    matters: float
+    finalists: int
+    storage: str | Path
+    name: str
+    resume: bool
+    jobs: int
+    device: torch.device
+    watched: bool
+    progress: ProgressCallback
+    standardize: bool = False
+    baselines: bool = False
+    control: bool = False
+    optional: frozenset[str] = frozenset()
+
+
+def ordered_by(given: dict[str, Any]) -> ChooseOrder:
+    """The order that the checked arguments of `regard.choose` give, by name."""
+    build, data = given["build_model"], as_split(given["data"], given["group"], given["split"])
+    plan = contest(build, data, given["dims"], given["heads"], given["width"], given["projected"])
+    everyone = candidates(
+        plan.sizes, given["scores"], given["stabilizers"], given["hidden"], plan.heads
+    )
+    asked, optional = plan.kept(everyone)
+    same = ("metric", "loss", "minutes", "seeds", "steps", "batch", "matters", "finalists", "storage",
+            "name", "resume", "jobs", "progress")  # fmt: skip
+    standardize, baselines, control = (
+        given[name] for name in ("standardize", "baselines", "control")
+    )
+    return ChooseOrder(
+        build=build,
+        data=data,
+        candidates=asked,
+        rates=sorted(given["rates"]),
+        device=torch.device(given["device"]),
+        watched=given["vitals"],
+        standardize=prepared(build, data) if standardize == "auto" else standardize,
+        baselines=isinstance(data, SplitRows) if baselines is None else baselines,
+        control=not callable(data) if control is None else control,
+        optional=optional,
+        **{name: given[name] for name in same},
+    )
