@@ -80,13 +80,28 @@ def e2(on_low: float, on_full: float, spread: float = 0.002) -> Numbers:
     return {"dim": 16, "relations": [relation(4, on_low), relation(16, on_full)]}
 
 
-def e3(additive: float, others: float = 0.9, clear: bool = True) -> Numbers:
-    def own(low: float) -> list[Numbers]:
-        return [around(x, key_dim=dim, best=[0.95] * 3) for dim, x in ((4, low), (32, 0.9))]
+def e3(
+    additive: float,
+    others: float = 0.9,
+    clear: bool = True,
+    small: float = 0.9,
+    cosine: float = 0.9,
+) -> Numbers:
+    """Accuracies at keys of 4 dims; `small` is additive's with the parameters of the full matrix."""
 
-    scores = {"bilinear": own(others), "low rank": own(others), "additive": own(additive)}
-    refusal = {"message": "no", "clear": clear}
-    return {"query_dim": 32, "refusal": refusal, "scores": scores}
+    def own(low: float, spread: float = 0.002) -> list[Numbers]:
+        return [
+            around(x, spread=spread, key_dim=dim, best=[0.95] * 3)
+            for dim, x in ((4, low), (32, 0.9))
+        ]
+
+    sized = {"low rank": own(others), "cosine": own(cosine)}
+    return {
+        "query_dim": 32,
+        "refusal": {"message": "no", "clear": clear},
+        "scores": {"bilinear": own(others), **sized, "additive": own(additive, -0.002)},
+        "matrix_size": {**sized, "additive": own(small, -0.002)},
+    }
 
 
 def e5(little: tuple[float, float], scale: float) -> Numbers:
@@ -180,6 +195,32 @@ def test_a_score_that_takes_unlike_dims_is_no_refusal() -> None:
     claim = UnlikeDims(refuses=Bilinear(32, 4))
     numbers = e3(0.9) | {"refusal": claim.refusal()}
     assert claim.judge(numbers).verdict is Verdict.FAILS
+
+
+def test_the_comparison_at_equal_parameters_follows_the_numbers() -> None:
+    """Ahead with the parameters of low rank, behind with those of the matrix, and the reverse."""
+    claim = UnlikeDims()
+    good = claim.judge(e3(0.94, others=0.8, small=0.5))
+    assert "With the parameters of low rank, additive is ahead of low rank by 14.0 points (key dims 4)" in good.because.en  # fmt: skip
+    assert "full matrix, additive is behind bilinear by 30.0 points (key dims 4)" in good.because.en
+    assert "参数量与低秩相同时，加性与低秩相比领先 14.0 个百分点（键 4 维）" in good.because.zh
+    bad = claim.judge(e3(0.77, others=0.9, small=0.94))
+    assert "additive is behind low rank by 13.0 points" in bad.because.en
+    assert "additive is ahead of bilinear by 4.0 points" in bad.because.en
+    same = claim.judge(e3(0.9))
+    assert "additive is not surely different from low rank (key dims 4, 32)" in same.because.en
+    labels = [fact.label.en for fact in same.facts]
+    assert len(set(labels)) == len(labels) and "additive over low rank, keys of 4 dims" in labels
+
+
+def test_scores_of_unlike_dims_get_no_more_parameters_than_they_may_have() -> None:
+    claim = UnlikeDims()
+    for dim in (4, 8, 16, 32):
+        for _, size, name in claim.cells(dim):
+            allowed = claim.parameters(dim, size)
+            count = sum(x.numel() for x in claim.build(name, dim, allowed)().parameters())
+            # At most one column of both projections is left over.
+            assert name == "bilinear" or allowed - (claim.query_dim + dim + 2) < count <= allowed
 
 
 def test_a_recurrence_that_keeps_everything_needs_no_bridge() -> None:

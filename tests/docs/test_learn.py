@@ -17,6 +17,8 @@ from regard.claims.report.words import VERDICTS
 from regard.cli.play import CHAPTERS, PORT
 from regard.doctor.findings import DISEASES
 
+from .chapter_numbers import MEASURED, SETTINGS
+
 ROOT = Path(__file__).parents[2]
 LEARN = ROOT / "docs" / "learn"
 LANGUAGES = ("en", "zh")
@@ -213,3 +215,35 @@ def test_the_accuracies_of_the_last_chapter_are_the_claims():
         for score in ("additive", "scaled dot")
     ]
     assert told == [[round(100 * x, 1) for x in row] for row in found]
+
+
+EVIDENCE = [(n, one) for n, own in MEASURED.items() for one in own]
+
+
+@pytest.mark.parametrize(
+    ("number", "evidence"), EVIDENCE, ids=[f"{n}: {one.told} of {one.claim}" for n, one in EVIDENCE]
+)
+def test_a_number_of_a_chapter_is_the_one_that_was_measured(number, evidence):
+    assert evidence.written(result(evidence.claim)) == evidence.told
+    for language in LANGUAGES:
+        prose = FENCE.sub("", text_of(language, NAMES[number - 1]))
+        assert evidence.told in NUMBER.findall(prose)
+
+
+@pytest.mark.parametrize(("language", "name"), PAGES)
+def test_every_number_that_was_measured_is_listed(language, name):
+    """In tests/docs/chapter_numbers.py: with its result, or as a setting of the experiment."""
+    number = int(name[0])
+    listed = {one.told for one in MEASURED[number]} | SETTINGS[number]
+    prose = re.sub(r"\]\([^)]*\)|\b[A-I]\d+\b", "", parts(language, name)["measured"])
+    assert set(NUMBER.findall(prose)) <= listed
+
+
+def test_the_playground_says_of_the_loud_key_what_was_measured():
+    """Its fifth chapter quotes claim G1 at its largest factor."""
+    page = (ROOT / "src" / "regard" / "play" / "page" / "text.js").read_text(encoding="utf-8")
+    facts = {fact["label"]["en"]: fact["value"] for fact in result("G1")["facts"]}
+    dot, additive = (f"{100 * facts[f'captured, {name}']:.0f}%" for name in ("dot", "additive"))
+    longest = result("G1")["numbers"]["factors"][-1]
+    assert f"claim G1 a key {longest} times as long takes {dot} of the queries of dot, and {additive}" in page  # fmt: skip
+    assert f"长 {longest} 倍的键夺走点积 {dot} 的查询，夺走加性 {additive}" in page

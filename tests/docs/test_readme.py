@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from regard.choosing.tasks.embedded import MADE
+from regard.choosing.tasks.embedded import MADE, RENAMED
 from regard.choosing.training.candidates import ScoreSizes, candidates
+from regard.claims import all_claims
+from regard.claims.report.words import UNTESTED
 
 ROOT = Path(__file__).parents[2]
 ENGLISH = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -97,6 +99,24 @@ def test_it_is_short():
 @BOTH
 def test_it_says_how_many_statements_are_tested(page):
     assert f" {len(list((ROOT / 'benchmarks' / 'claims').glob('*.json')))} " in page
+
+
+@BOTH
+def test_it_names_the_statements_without_an_experiment(page):
+    named = re.findall(r"[(（]([A-Z]\d+)[)）]", without_code(page))
+    assert named == list(UNTESTED)
+    assert f" {len(all_claims()) + len(UNTESTED)} " in page
+
+
+def test_a_result_under_a_former_name_is_shown_under_the_new_one(writer):
+    old = {new: old for old, new in RENAMED.items()}
+    assert set(RENAMED.values()) <= set(MADE) and not set(RENAMED) & set(MADE)
+    for task in writer.front.load("choose")["tasks"]:
+        name = RENAMED.get(task["name"], task["name"])
+        for known in {name, old.get(name, name)}:
+            gain = writer.front.gain(task | {"name": known})
+            made = MADE[name]()
+            assert (gain.prop["zh"], gain.claims) == (made.prop.zh, made.claims)
 
 
 @BOTH

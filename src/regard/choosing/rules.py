@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
+from regard.choosing.evidence import Evidence, fact
 from regard.text import Text
 
 
@@ -17,6 +18,7 @@ class Rule(NamedTuple):
         borne: whether the claims bear the rule out.
         because: what the claims found, in one sentence.
         claims: ids of the claims; docs/claims.md describes them.
+        evidence: where each number in `because` comes from; a test compares them.
     """
 
     condition: Text
@@ -25,9 +27,16 @@ class Rule(NamedTuple):
     borne: Literal["yes", "in part", "no"]
     because: Text
     claims: tuple[str, ...]
+    evidence: tuple[Evidence, ...] = ()
 
 
 PLAIN = Text("", "")
+# Labels of facts and paths to numbers of claims E3 and E5.
+OVER_BILINEAR = "{} over bilinear, keys of {} dims"
+KEY_DIM = "numbers>scores>bilinear>{}>key_dim"
+QUALITY = "numbers>scores>{}>{}>quality"
+NO_MATRIX = "additive − dot, unlike, by no matrix, {} examples"
+MATRIX = "additive − dot, unlike, related by a matrix, {} examples"
 RULES = (
     Rule(
         Text("nothing else is known: equal widths or projections in front, data enough",
@@ -45,28 +54,70 @@ RULES = (
              "(q, k) and explains nothing of even relations",
              "64 个样本时加性领先 21 个百分点，32768 个时领先 60 个；没有偏置时它是 (q, k) 的奇函数，解释不了偶关系"),
         ("B3", "B4", "B5", "E5"),
+        (
+            fact("21", "E5", NO_MATRIX.format(64)),
+            Evidence("64", "E5", "numbers>sizes>0"),
+            fact("60", "E5", NO_MATRIX.format(32768)),
+            Evidence("32768", "E5", "numbers>sizes>4"),
+        ),
     ),
     Rule(
         Text("query and key differ in width", "查询与键宽度不同"),
-        "bilinear", Text("or projections, or additive", "或投影，或加性"), "yes",
-        Text("dot refuses; the others reach 80% of what is possible down to keys an eighth as wide, and "
-             "none is ahead for that alone",
-             "点积无法使用；键的宽度低至八分之一时，其余打分函数仍达到可能值的 80%，没有哪种仅凭这一点领先"),
+        "cosine", Text("behind projections to one width", "先投影到同一宽度"), "in part",
+        Text("dot refuses; with as many parameters as the full matrix, cosine behind projections is ahead of it by "
+             "7 points with keys of 32 numbers and by 13 with keys of 8, where the length of a key is noise; "
+             "with little noise no score is ahead for the widths alone",
+             "点积无法使用；参数量与完整矩阵相同时，若键的长度只是噪声，投影后的余弦在键为 32 个数时领先 7 个百分点，"
+             "键为 8 个数时领先 13 个；噪声很小时，没有哪种打分函数仅因宽度不同而领先"),
         ("E3",),
+        (
+            fact("7", "E3", OVER_BILINEAR.format("cosine", 32)),
+            Evidence("32", "E3", KEY_DIM.format(3)),
+            fact("13", "E3", OVER_BILINEAR.format("cosine", 8)),
+            Evidence("8", "E3", KEY_DIM.format(1)),
+        ),
+    ),
+    Rule(
+        Text("query and key differ in width", "查询与键宽度不同"), "bilinear", PLAIN, "in part",
+        Text("with as many parameters it is 25 points ahead of additive with keys of 4 numbers, and 5 behind with "
+             "keys of 32; at no width is it ahead of cosine behind projections",
+             "参数量相同时，键为 4 个数时它比加性高 25 个百分点，键为 32 个数时低 5 个；在任何宽度上都不领先于投影后的余弦"),
+        ("E3",),
+        (
+            fact("25", "E3", OVER_BILINEAR.format("additive", 4), times=-1),
+            Evidence("4", "E3", KEY_DIM.format(0)),
+            fact("5", "E3", OVER_BILINEAR.format("additive", 32)),
+            Evidence("32", "E3", KEY_DIM.format(3)),
+        ),
     ),
     Rule(
         Text("a small device, or a cache of shrunk keys", "小设备，或缓存降维后的键"),
         "low_rank", PLAIN, "in part",
         Text("it matches the full matrix while its rank reaches that of the relation, and loses 41 points "
-             "where it does not",
-             "秩达到关系的秩时与完整矩阵相当，达不到时损失 41 个百分点"),
-        ("E2",),
+             "where it does not; with as many parameters, additive is ahead of it by 5 points with keys of 32 "
+             "numbers and by 10 with keys of 4, and cosine behind projections by 7 and 14",
+             "秩达到关系的秩时与完整矩阵相当，达不到时损失 41 个百分点；参数量相同时，键为 32 个数时加性领先它 "
+             "5 个百分点，键为 4 个数时领先 10 个，投影后的余弦分别领先 7 个和 14 个"),
+        ("E2", "E3"),
+        (
+            fact("41", "E2", "low rank − full, relation of rank 16", times=-1),
+            fact("5", "E3", "additive over low rank, keys of 32 dims"),
+            Evidence("32", "E3", KEY_DIM.format(3)),
+            fact("10", "E3", "additive over low rank, keys of 4 dims"),
+            Evidence("4", "E3", KEY_DIM.format(0)),
+            Evidence("7", "E3", QUALITY.format("cosine", 3), QUALITY.format("low rank", 3), times=100),
+            Evidence("14", "E3", QUALITY.format("cosine", 0), QUALITY.format("low rank", 0), times=100),
+        ),
     ),
     Rule(
         Text("data is scarce", "数据很少"), "additive", PLAIN, "no",
         Text("on 64 examples related by a matrix dot is 57 points ahead; what helps is fewer parameters",
              "在由矩阵联系的 64 个样本上，点积领先 57 个百分点；真正有用的是减少参数"),
         ("E5", "E6"),
+        (
+            Evidence("64", "E5", "numbers>sizes>0"),
+            fact("57", "E5", MATRIX.format(64), times=-1),
+        ),
     ),
     Rule(
         Text("unequal modalities", "两边模态不同"),
@@ -79,24 +130,40 @@ RULES = (
     Rule(
         Text("hostile norms: a few keys are far longer than the rest", "范数失衡：少数键远长于其余的键"),
         "cosine", Text("or clipped keys, LayerNorm", "或截短的键、LayerNorm"), "yes",
-        Text("a key 4 times as long takes a quarter of the queries of scaled dot; a soft cap keeps the "
-             "order of the logits and does not help",
-             "长 4 倍的一个键夺走缩放点积四分之一的查询；软上限不改变 logit 的次序，没有帮助"),
+        Text("a key 4 times as long takes 28% of the queries of scaled dot and, at any length, 2% of those of "
+             "cosine; a soft cap keeps the order of the logits and does not help",
+             "长 4 倍的一个键夺走缩放点积 28% 的查询；无论多长，只得到余弦 2% 的查询；软上限不改变 logit 的次序，没有帮助"),
         ("G1", "G2", "C9"),
+        (
+            Evidence("4", "G1", "numbers>factors>2"),
+            Evidence("28", "G1", "numbers>captured>scaled dot>*>2", times=100),
+            Evidence("2", "G1", "numbers>captured>cosine>*>8", times=100),
+        ),
     ),
     Rule(
         Text("hostile norms", "范数失衡"), "additive", PLAIN, "in part",
-        Text("it is ahead of dot at a moderate spread that it was trained on; LayerNorm before dot helps "
-             "far more",
-             "在训练时见过的中等离散度上胜过点积；在点积之前加 LayerNorm 有用得多"),
-        ("G2",),
+        Text("one huge key takes 15% of its queries, untrained, where dot loses 50%; trained, LayerNorm before "
+             "dot is 39 points ahead of it at the widest spread of norms",
+             "一个范数极大的键夺走它 15% 的查询（未训练时），而点积失去 50%；训练后，在范数离散度最大处，"
+             "点积之前加 LayerNorm 比它高 39 个百分点"),
+        ("G1", "G2"),
+        (
+            fact("15", "G1", "captured, additive", times=100),
+            fact("50", "G1", "captured, dot", times=100),
+            fact("39", "G2", "LayerNorm + dot over additive there", times=100),
+        ),
     ),
     Rule(
         Text("the scale of the inputs is unknown or changes", "输入的尺度未知或会变"),
         "scaled_dot", Text("LayerNorm in front", "前面加 LayerNorm"), "in part",
-        Text("flat from an input scale of 0.03 on; it harms where lengths tell",
-             "输入尺度从 0.03 起结果平稳；长度有意义时它有害"),
+        Text("it adds 9 points at an input scale of 1, and costs 43 where the lengths of keys tell something",
+             "输入尺度为 1 时多得 9 个百分点；键的长度有意义时损失 43 个"),
         ("C6",),
+        (
+            fact("9", "C6", "accuracy gained at scale 1, scaled dot", times=100),
+            Evidence("1", "C6", "numbers>scales>6"),
+            fact("43", "C6", "accuracy gained where length tells, at worst", times=-100),
+        ),
     ),
     Rule(
         Text("the length of a vector means something, as in retrieval", "向量的长度有意义，如检索"),
@@ -113,13 +180,21 @@ RULES = (
              "lowers the error by 31%",
              "在单位球面上缩放点积就是这种平滑；为每个查询学一个带宽，误差降低 31%"),
         ("D1", "D2"),
+        (fact("31", "D2", "error per query / learned fixed", times=-100, plus=100),),
     ),
     Rule(
         Text("a query asks for several things at once", "一个查询同时问几件事"),
         "scaled_dot", Text("several heads", "多个头"), "yes",
-        Text("one head can answer one of two questions; 4 heads of the same size in all gain 47 points",
-             "一个头只能答两个问题之一；总大小相同的 4 个头多得 47 个百分点"),
+        Text("4 heads, of the size of one in all, gain 56 points over it with scaled dot, and 47 with additive",
+             "总大小与单头相同的 4 个头，用缩放点积时多得 56 个百分点，用加性时多得 47 个"),
         ("F1", "F2"),
+        (
+            Evidence("4", "F2", "numbers>heads>2"),
+            Evidence("56", "F2", "numbers>scores>scaled dot>accuracy>2",
+                     "numbers>scores>scaled dot>accuracy>0", times=100),
+            Evidence("47", "F2", "numbers>scores>additive>accuracy>2",
+                     "numbers>scores>additive>accuracy>0", times=100),
+        ),
     ),
     Rule(
         Text("small sets and graphs, an activation that does not saturate", "小集合与图，不饱和的激活函数"),
@@ -138,10 +213,11 @@ IN_SHORT = {
     "dot": "When the length of a vector means something, as in retrieval. Logits grow with the "
     "width: prefer scaled dot otherwise.",
     "cosine": "When norms differ wildly and a few long keys would take all the weight: only the "
-    "direction counts.",
+    "direction counts. Unlike widths: behind projections.",
     "gaussian": "When near means alike: smoothing over positions, coordinates, measured values.",
-    "bilinear": "Unlike widths with data enough for a full d_q x d_k matrix in each head.",
-    "low_rank": "Unlike widths on a small device: a cache holds only `rank` numbers for each key.",
+    "bilinear": "A matrix relates the sides, with data enough for all of it: d_q x d_k in each head.",
+    "low_rank": "A cache that holds only `rank` numbers for each key, where `rank` reaches that of the "
+    "relation.",
     "additive": "A match that no inner product expresses, given data enough; scores stay bounded. "
     "Costs `hidden` tanh for each pair.",
     "gatv2": "As additive, with an activation that does not saturate: graphs, small sets.",

@@ -43,7 +43,7 @@ DEMO_MINUTES, DATA_MINUTES = 6.0, 5.0
 HELP = f"""Which attention score should you use, and what will it cost?
 
 Without options it trains every kind of score on small tasks, one for each property of data that matters
-(look-up, non-linear match, unlike dims, heavy-tailed norms, long range, two criteria, real digits). It
+(look-up, non-linear match, unlike dims, heavy-tailed norms, one of many keys, two criteria, digits). It
 says which score wins where, by how much, and what it costs. This takes about two minutes on two cores.
 
 {DATA_HELP}
@@ -194,13 +194,16 @@ def pick_tasks(own: bool, options: dict[str, Any]) -> list[Task]:
     """The user's data, or the tasks that come with the library."""
     if own:
         return [own_task(options)]
-    from regard.choosing.tasks.embedded import all_tasks
+    from regard.choosing.tasks.embedded import RENAMED, all_tasks
 
     tasks, names = all_tasks(), options["tasks"]
     if names is None:
         return tasks
     wanted = [name.strip() for name in names.split(",")]
     known = {task.name: task for task in tasks}
+    for old in RENAMED.keys() & wanted:
+        click.echo(f"Note: the task {old!r} is now called {RENAMED[old]!r}.", err=True)
+    wanted = [RENAMED.get(name, name) for name in wanted]
     for name in wanted:
         if name not in known:
             raise Mistake(f"--tasks {name}: unknown task. Tasks: {', '.join(known)}")

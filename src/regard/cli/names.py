@@ -18,7 +18,7 @@ TASKS = (
     "non-linear match",
     "unlike dims",
     "heavy-tailed norms",
-    "long range",
+    "one of many keys",
     "two criteria",
     "digits",
 )

@@ -95,16 +95,16 @@ def hijack() -> Task:
     )  # fmt: skip
 
 
-def long_range() -> Task:
+def many_keys() -> Task:
     """A task in which one of 64 keys is right."""
     task = Lookup(dim=16, keys=64, labels=4, noise=0.1)
     return Task(
-        "long range", Text("one key among 64 is right", "64 个键里只有一个是对的"),
+        "one of many keys", Text("one key among 64 is right", "64 个键里只有一个是对的"),
         partial(ReadValue, value_dim=4, outputs=4), Drawn(task, (2048, 256, 512)), (16, 16),
-        ("C11", "C8", "A4"),
+        ("C8", "A4"),
         {**COMMON, "width": 16, "steps": 300, "batch": 32, "stabilizers": ("none", "temperature"),
          "scores": ("scaled_dot", "cosine", "additive"), "rates": (1e-2, 3e-2)},
-        zh="长程",
+        zh="众多键之一",
     )  # fmt: skip
 
 
@@ -125,10 +125,13 @@ MADE: dict[str, Callable[[], Task]] = {
     "non-linear match": nonlinear,
     "unlike dims": unlike_dims,
     "heavy-tailed norms": hijack,
-    "long range": long_range,
+    "one of many keys": many_keys,
     "two criteria": two_criteria,
     "digits": digits,
 }
+# Former names of tasks, which `--tasks` still takes and committed results may hold. "long range" had no
+# distance in it: its keys have no order.
+RENAMED = {"long range": "one of many keys"}
 
 
 def all_tasks() -> list[Task]:

@@ -45,8 +45,8 @@ class LinearInValues(Claim):
     )
     meaning = Text(
         "Values may be scaled, mixed or projected before or after attention with the same result. "
-        "What a layer can select, it selects through queries and keys.",
-        "值可以在注意力之前或之后缩放、混合、投影，结果相同。一层能选择什么，全靠查询与键。",
+        "A layer selects only through its queries and keys.",
+        "值可以在注意力之前或之后缩放、混合、投影，结果相同。一层只能通过查询与键进行选择。",
     )
     caption = Text(
         "Left: the worst relative defect of superposition for each score (largest for V, smallest "

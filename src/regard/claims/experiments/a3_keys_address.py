@@ -18,7 +18,7 @@ from regard.text import Text
 GOOD = 0.9  # accuracy that separate values have to exceed
 SLACK = 0.05  # accuracies this far above chance count as chance, and this far apart as equal
 LOOK = {
-    "free": (BLUE, "o", Text("V of its own", "独立的 V")),
+    "free": (BLUE, "o", Text("separate V", "独立的 V")),
     "whole": (ORANGE, "D", Text("V = K of the whole item", "V = K，取自整个条目")),
     "address": (GREY, "s", Text("V = K of the address", "V = K，只取自地址")),
 }
@@ -67,10 +67,10 @@ class KeysAddress(Claim):
         "键用于寻址，值用于内容：若令 V = K，注意力只能返回地址的混合。",
     )
     criterion = Text(
-        "Content is not address: V of its own is right in over 90% of cases, V = K made of addresses "
-        "is within 5 points of chance, at equal parameters (95% intervals). It holds if V = K made of "
-        "the whole item is over 5 points behind at every width too, and with conditions if it draws "
-        "level at some.",
+        "When content is unrelated to address and parameters are equal, a separate V is right in over "
+        "90% of cases, and V = K made of addresses is within 5 points of chance (95% intervals). It holds "
+        "if V = K made of the whole item is also over 5 points behind at every width, and holds with "
+        "conditions if it draws level at some width.",
         "内容与地址无关：参数量相等时，独立的 V 正确率超过 90%，由地址构成的 V = K 与随机猜测相差不到 5 个百分点"
         "（95% 区间）。若由整个条目构成的 V = K 在所有宽度上也落后 5 个百分点以上，则成立；若在某个宽度上追平，"
         "则有条件成立。",
@@ -126,9 +126,9 @@ class KeysAddress(Claim):
         behind = lags(numbers)
         at, last = str(numbers["width"]), behind[str(numbers["width"])]
         facts = (
-            Fact(Text("accuracy with V of its own", "独立 V 的正确率"), *right),
+            Fact(Text("accuracy with a separate V", "独立 V 的正确率"), *right),
             Fact(Text("accuracy with V = K of the address", "由地址构成的 V = K 的正确率"), *blend),
-            Fact(Text("lead of V of its own", "独立 V 的领先"), *lead),
+            Fact(Text("lead of a separate V", "独立 V 的领先"), *lead),
             Fact(
                 Text(
                     f"V = K of the whole item behind, width {at}",
@@ -141,7 +141,7 @@ class KeysAddress(Claim):
         if blend.above(ceiling) or right.below(GOOD):
             because = Text(
                 f"V = K of the address answers {blend.value:.1%} right where chance is "
-                f"{numbers['chance']:.1%}, V of its own {right.value:.1%}.",
+                f"{numbers['chance']:.1%}, a separate V {right.value:.1%}.",
                 f"由地址构成的 V = K 正确率为 {blend.value:.1%}（随机猜测为 {numbers['chance']:.1%}），"
                 f"独立 V 为 {right.value:.1%}。",
             )
@@ -159,7 +159,7 @@ class KeysAddress(Claim):
             narrow, lag = next(iter(behind.items()))
             because = Text(
                 f"V = K made of addresses stays at chance ({blend.value:.1%}). V = K made of the whole "
-                f"item draws level with V of its own at width {level[0]}; at width {narrow} it is "
+                f"item draws level with a separate V at width {level[0]}; at width {narrow} it is "
                 f"{100 * lag.value:.0f} points behind.",
                 f"由地址构成的 V = K 停在随机水平（{blend.value:.1%}）。由整个条目构成的 V = K 在宽度 "
                 f"{level[0]} 追平独立的 V；宽度 {narrow} 时落后 {100 * lag.value:.0f} 个百分点。",

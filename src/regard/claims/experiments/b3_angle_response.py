@@ -175,16 +175,16 @@ class AngleResponse(Claim):
                 )
                 return Judgement(Verdict.HOLDS, because, facts)
             because = Text(
-                "With a bias inside tanh. Without it the score is odd in (q, k) while these curves are "
-                f"even: over all queries it then explains {explained:.2f} of the variance, and it needs "
-                "a query that is fixed.",
+                "Needs a bias inside tanh. Without it the score is odd in (q, k) while these curves are "
+                f"even: over all queries it explains {explained:.2f} of the variance, so it works only "
+                "for a fixed query.",
                 "条件：tanh 内要有偏置。没有偏置时，得分关于 (q, k) 是奇函数，而这些曲线是偶函数："
                 f"对所有查询而言它只能解释 {explained:.2f} 的方差，只有查询固定时才行。",
             )
             return Judgement(Verdict.CONDITIONS, because, facts)
         if exact and with_bias.low < RATIO:
             because = Text(
-                "The interval of the ratio holds the bar: more draws, or more hidden units, are needed.",
+                "The interval of the ratio straddles the bar: more draws, or more hidden units, are needed.",
                 "比值的区间跨过界线：需要更多抽样或更多隐藏单元。",
             )
             return Judgement(Verdict.UNDECIDED, because, facts)

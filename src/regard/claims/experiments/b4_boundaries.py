@@ -199,10 +199,11 @@ class Boundaries(Claim):
             )
             return Judgement(Verdict.UNDECIDED, because, facts)
         because = Text(
-            f"Additive gains {100 * gain.value:.0f} points over a half-plane and is "
-            f"{100 * flattest:.2g}% not affine; multiplicative scores are {100 * steepest:.2g}%.",
-            f"加性比半平面高 {100 * gain.value:.0f} 个百分点，非仿射比例 {100 * flattest:.2g}%；"
-            f"乘性为 {100 * steepest:.2g}%。",
+            f"Additive is {100 * gain.value:.0f} points more accurate than any half-plane. "
+            f"{100 * flattest:.2g}% of its variance is not affine in the key; for multiplicative scores "
+            f"it is {100 * steepest:.2g}%.",
+            f"加性的准确率比任何半平面高 {100 * gain.value:.0f} 个百分点；其方差中非仿射部分占 "
+            f"{100 * flattest:.2g}%，乘性打分为 {100 * steepest:.2g}%。",
         )
         return Judgement(Verdict.FAILS, because, facts)
 

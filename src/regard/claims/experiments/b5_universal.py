@@ -153,7 +153,7 @@ class Universal(Claim):
             )
             return Judgement(Verdict.FAILS, because, facts)
         because = Text(
-            "The intervals hold the bar: a full run has more widths and draws.",
+            "The intervals straddle the bar: a full run has more widths and draws.",
             "区间跨过界线：完整运行有更多宽度与抽样。",
         )
         return Judgement(Verdict.UNDECIDED, because, facts)

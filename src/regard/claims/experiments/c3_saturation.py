@@ -46,8 +46,8 @@ class Saturation(Claim):
         "时已如此，则无条件成立。",
     )
     meaning = Text(
-        "Scale the scores. At d = 64 an unscaled softmax still learns about its best keys, but keys "
-        "that lost hear nothing any more; at d in the hundreds nobody does.",
+        "Scale the scores. At d = 64 an unscaled softmax still passes gradients to its best keys, but "
+        "losing keys receive none; at d in the hundreds no key does.",
         "请缩放分数。d = 64 时，未缩放的 softmax 对得分最高的几个键仍能学习，但落选的键已收不到梯度；"
         "d 达到数百时，所有键都收不到。",
     )

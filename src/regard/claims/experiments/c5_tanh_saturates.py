@@ -36,9 +36,9 @@ class TanhSaturates(Claim):
 
     id = "C5"
     statement = Text(
-        "tanh saturates: a query that grows to say “attend harder” is no longer heard by an additive "
-        "score, while a dot product sharpens.",
-        "tanh 会饱和：查询变大以表示“更专注”时，加性分数听不到，而点积会变得更尖锐。",
+        "tanh saturates: making a query longer no longer changes an additive score, while a dot product "
+        "becomes sharper.",
+        "tanh 会饱和：查询变长后，加性打分不再随之变化，而点积会变得更尖锐。",
     )
     criterion = Text(
         "At queries 1000 times as long: the additive score's gradient is below 10% of what it was, and "

@@ -72,11 +72,11 @@ class Positions(Claim):
         "且熵高于 10%。",
     )
     meaning = Text(
-        "Look at the entropy of a head before you blame the data: near ln n positions are not heard, near "
-        "0 nothing else is. Random codes have a narrow window; sinusoidal ones, whose neighbours are alike, tell the exact "
-        "position only once nothing else is heard.",
-        "在怀疑数据之前，先看注意力头的熵：接近 ln n 说明位置没被听到，接近 0 说明只剩位置。"
-        "随机编码的窗口很窄；正弦编码相邻位置相似，只有在其他信息都听不到之后才能分辨确切位置。",
+        "Check the entropy of a head before you blame the data: near ln n the positions have no effect, "
+        "near 0 nothing else has. Random codes have a narrow window. Sinusoidal codes, whose neighbours "
+        "are similar, give the exact position only when they outweigh everything else.",
+        "在怀疑数据之前，先看注意力头的熵：接近 ln n 说明位置不起作用，接近 0 说明只有位置起作用。"
+        "随机编码的窗口很窄；正弦编码的相邻位置相似，只有压过其他信息时才能分辨确切位置。",
     )
     caption = Text(
         "Left: entropy against the spread of the scores. Then, for two encodings: share of queries whose "

@@ -57,7 +57,7 @@ class CosineEpsilon(Claim):
         "Scores change by no more than rounding (8 fp32 epsilons of the largest) when queries or keys "
         "are multiplied by 1e-30 to 1e30. Without ε the gradient follows √d·sin θ/|q| within 1% and "
         "grows with exponent −1 ± 0.01 down to |q| = 1e-12; with ε it never exceeds √d/ε by more than 1%. "
-        "With conditions: norms do not count, but the gradient is not so.",
+        "With conditions: norms have no effect, but the gradient does not behave as stated.",
         "查询或键乘以 1e-30 到 1e30 时，分数的变化不超过舍入误差（最大分数的 8 个 fp32 ε）。没有 ε 时，梯度与 "
         "√d·sin θ/|q| 相差不超过 1%，直到 |q| = 1e-12 都按 −1 ± 0.01 次幂增长；有 ε 时，梯度超出 √d/ε 不到 1%。若范数无影响而梯度并非如此：有条件成立。",
     )

@@ -68,7 +68,7 @@ class LoudKey(Claim):
         "every defence (95% intervals over draws; the second bar was set after a pilot run). With "
         "conditions: some defences do not resist. It does not hold where dot is not captured, or every "
         "defence is.",
-        "在最大范数下，点积和缩放点积至少有 0.4 的查询把最大的权重给了大嗓门的键（理论值 1/2），而每种防御下"
+        "在最大范数下，点积和缩放点积至少有 0.4 的查询把最大的权重给了范数极大的键（理论值 1/2），而每种防御下"
         "不超过其一半 0.25（各次抽样的 95% 区间；后一界线是在试运行之后定的）。附条件成立：部分防御不能抵抗。"
         "若点积未被劫持，或所有防御都被劫持，则不成立。",
     )
@@ -80,8 +80,8 @@ class LoudKey(Claim):
         "软上限不改变 logit 的次序，因此挡不住劫持。",
     )
     caption = Text(
-        "Share of queries of which one key has the largest weight (left) and more than half of the "
-        "weight (right), against how many times longer than the others it is. Bands: 95% over draws. "
+        "Share of queries whose largest weight (left), or more than half of whose weight (right), is on "
+        "one key, against that key's length relative to the others. Bands: 95% over draws. "
         "Dashed: the limit 1/2; dotted: the bar for a defence.",
         "一个键占有最大权重（左）和一半以上权重（右）的查询比例，随该键相对其他键的长度倍数的变化。色带为各次抽样的 "
         "95% 区间。虚线：极限 1/2；点线：防御的界线。",

@@ -12,7 +12,7 @@ from regard.claims.claim import Claim
 from regard.claims.registry import all_claims
 from regard.claims.report.amounts import row
 from regard.claims.report.entries import command, environments
-from regard.claims.report.words import GROUPS, HOW, MEANINGS, VERDICTS, WORDS, key_of
+from regard.claims.report.words import GROUPS, HOW, MEANINGS, UNTESTED, VERDICTS, WORDS, key_of
 from regard.claims.running.store import Result, ResultStoreError, load_results
 from regard.figures.canvas import drawn
 from regard.measuring.files import write_atomic
@@ -81,6 +81,11 @@ def opening(claims: Mapping[str, Claim], results: Mapping[str, Result]) -> Itera
     )
     yield (
         ", ".join(f"**{counts[key]}** {VERDICTS[key].en}" for key in VERDICTS if counts[key]) + "."
+    )
+    left = [f"{name}, {topic.en}" for name, topic in UNTESTED.items() if name not in claims]
+    yield (
+        f"{len(claims) + len(left)} statements are planned. These {len(left)} have no experiment yet: "
+        f"{'; '.join(left)}."
     )
     rows = [
         (f"[{name}](#{name.lower()})" if name in results else name, marked(claim.statement.en),

@@ -20,6 +20,23 @@ GROUPS = {
     "I": Text("In nature", "自然界"),
 }
 
+# Statements of the plan that no experiment tests yet, by the ids that they will have. A test keeps this
+# list and the registry apart.
+UNTESTED = {
+    "G4": Text("domain shift, by scale and by sensor drift", "领域偏移：尺度变化与传感器漂移"),
+    "G5": Text("transfer to another domain with few labels", "向标签很少的另一领域迁移"),
+    "G6": Text("weights as evidence, not explanation", "权重是证据，不是解释"),
+    "H1": Text("anomalies in time series", "时间序列中的异常"),
+    "H2": Text("the score matrix as a learnable cost for DTW", "打分矩阵作为可学习的 DTW 代价"),
+    "H3": Text("graph attention on citations", "引文图上的图注意力"),
+    "H4": Text("translation", "翻译"),
+    "H5": Text(
+        "alignment of audio with symbols and of image regions with words",
+        "音频与符号、图像区域与词的对齐",
+    ),
+    "H6": Text("long-range pairs in sequences such as proteins", "蛋白质等序列中的长程配对"),
+}
+
 # By `key_of`, in the order in which the report shows them.
 VERDICTS = {
     "holds": Text("holds", "成立"),
@@ -46,7 +63,7 @@ MACHINE = {
 WORDS = {
     "title": Text("Claims about attention", "关于注意力的论断"),
     "lede": Text(
-        "Statements that people choose an attention score by. Each is an experiment that could have "
+        "Statements by which people choose an attention score. Each is tested by an experiment that can "
         "come out either way, with a criterion written before the run.",
         "人们据以选择注意力打分函数的种种说法。每一条都是一个可能成立、也可能不成立的实验，判定标准在运行之前写定。",
     ),
@@ -116,7 +133,7 @@ MEANINGS = {
     ),
     "fails": Text("The numbers contradict it in this experiment.", "在本实验中，数字与它相反。"),
     "undecided": Text(
-        "The interval lies across the bar; it is said what a decision would take.",
+        "The interval straddles the bar; the text says what it would take to decide.",
         "区间跨越了判定界线；文中说明判定还需要什么。",
     ),
     NOT_RUN: Text("There is no result in the folder.", "结果文件夹中没有它的结果。"),
