@@ -261,7 +261,9 @@ def run(case: OpCase) -> list[str]:
 
 def _allow_series(b: Built, trial: Trial) -> None:
     """The series errs by its bound, and has gradients and statistics of its own."""
-    arguments = dict(b.tensors) | {"score": b.score, "mask": b.mask, "engine": "sine"} | b.options
+    arguments: dict[str, Any] = (
+        dict(b.tensors) | {"score": b.score, "mask": b.mask, "engine": "sine"} | b.options
+    )
     value = b.tensors["value"]
     largest = float(value.detach().abs().max()) if value.numel() else 0.0
     trial.slack["output"] = regard.explain(**arguments).error_bound * largest

@@ -114,6 +114,9 @@ def _softmax(outcomes: Tensor, visible: Tensor) -> tuple[Tensor, Tensor, Tensor]
     # Tiled engines get weights back as exp(logit - LSE), which is off by eps |LSE|.
     off = 1 + torch.where(some, lse.unsqueeze(-1), 0).abs().detach()
     chances = _rounded(chances, chances * off, outcomes)
+    surprise = total.log() - below
+    terms = chances * (1 + surprise)
+    entropy = _rounded(torch.zeros_like(terms), terms, outcomes).sum(-1) + entropy
     return chances * (1 + NOISE[-1][0] * off), lse, entropy
 
 

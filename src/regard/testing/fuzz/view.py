@@ -48,7 +48,8 @@ class View:
     """Attributes of `module`, its parameters replaced by those of `numbers` under the same names."""
 
     def __init__(self, module: nn.Module, numbers: dict[str, Tensor], prefix: str = "") -> None:
-        self._module, self._numbers, self._prefix = module, numbers, prefix
+        self._module: Any = module
+        self._numbers, self._prefix = numbers, prefix
 
     def __getattr__(self, name: str) -> Any:
         """A parameter by its number, a submodule as a view, anything else as it is."""
