@@ -171,7 +171,7 @@ def gradients(found: Found, leaves: Found, upstream: Callable[[Tensor, str], Ten
     ends = {name: x for name, x in found.items() if x.requires_grad}
     given: tuple[Tensor | None, ...] = (None,) * len(leaves)
     if ends:
-        flows = [_finite(upstream(x, name), x) for name, x in ends.items()]
+        flows = [textbook.as_rounded(_finite(upstream(x, name), x)) for name, x in ends.items()]
         given = torch.autograd.grad(
             list(ends.values()), list(leaves.values()), flows, allow_unused=True
         )

@@ -32,6 +32,14 @@ def noisy(eps: float, generator: torch.Generator) -> Iterator[None]:
         NOISE.pop()
 
 
+def as_rounded(x: Tensor) -> Tensor:
+    """`x` itself; under `noisy` with one rounding error, so that sums err as their terms do."""
+    if not NOISE:
+        return x
+    eps, generator = NOISE[-1]
+    return x * (1 + eps * (2.0 * torch.randint(0, 2, x.shape, generator=generator).to(x) - 1))
+
+
 def _rounded(x: Tensor, terms: Tensor, of: Tensor) -> Tensor:
     """`x` itself, whose gradient by `of` errs by eps times the `terms` of it; both (..., L)."""
     if not NOISE:
