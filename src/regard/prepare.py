@@ -78,7 +78,6 @@ def prepare(
     if sink is not None:
         sink = check_sink(sink, full[-3], value.device)
     given = isinstance(temperature, Tensor) or temperature != 1.0 or temperature is True
-    # Else 1.0: an integer is a number too.
     temperature = check_temperature(temperature, ndim, full, value.device) if given else 1.0
     error = plan.allowed_error(error, engine)
     problem = Problem(
