@@ -199,7 +199,7 @@ def _score(rng: random.Random, dtype: torch.dtype) -> object:
         lambda: regard.Gaussian(heads=3).to(dtype),
         lambda: regard.Additive(8, 4).to(other),
         lambda: regard.Projected(regard.Additive(4, 3), 8, 8).to(dtype),
-        lambda: regard.stabilize.Normalized(regard.ScaledDot(), 7).to(dtype),
+        lambda: regard.stabilize.Normalized(regard.Dot(), 7).to(dtype),
     )
     score = rng.choice(wrong)()
     return call(tensors(rng, dtype) | {"score": score}, rng)

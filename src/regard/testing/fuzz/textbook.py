@@ -124,7 +124,10 @@ def _softmax(outcomes: Tensor, visible: Tensor) -> tuple[Tensor, Tensor, Tensor]
     chances = _rounded(chances, chances * off, outcomes)
     surprise = total.log() - below
     terms = chances * (1 + surprise)
-    entropy = _rounded(torch.zeros_like(terms), terms, outcomes).sum(-1) + entropy
+    # Both are sums and differences of logits, and err by an eps of the largest.
+    largest = NOISE[-1][0] * torch.where(visible, outcomes.detach(), 0).abs().amax(-1)
+    entropy = _rounded(torch.zeros_like(terms), terms, outcomes).sum(-1) + entropy + largest
+    lse = lse + largest
     return chances * (1 + NOISE[-1][0] * off), lse, entropy
 
 

@@ -11,23 +11,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from regard.scores.lookup import SIZED
 from regard.testing.cases import DTYPES
 from regard.testing.fuzz.judge import Trial, judge
 from regard.testing.fuzz.op import gradients, moved
 from regard.testing.fuzz.textbook import Found
 from regard.testing.fuzz.view import View
 
-SCORES = (
-    "scaled_dot",
-    "dot",
-    "cosine",
-    "gaussian",
-    "bilinear",
-    "low_rank",
-    "additive",
-    "gatv2",
-    "gat",
-)
+SCORES = tuple(SIZED)
 # LeakyReLU has a kink, and rounding may decide on which side of it a pair falls.
 KINKED = ("gatv2", "gat")
 
