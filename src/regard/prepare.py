@@ -82,10 +82,8 @@ def prepare(
         check_heads(mask, bias, full)
     if sink is not None:
         sink = check_sink(sink, full[-3], value.device)
-    if isinstance(temperature, Tensor) or temperature != 1.0 or temperature is True:
-        temperature = check_temperature(temperature, ndim, full, value.device)
-    else:
-        temperature = 1.0  # the integer 1 becomes a float, which engines expect
+    given = isinstance(temperature, Tensor) or temperature != 1.0 or temperature is True
+    temperature = check_temperature(temperature, ndim, full, value.device) if given else 1.0
     error = plan.allowed_error(error, engine)
     problem = Problem(
         form, value, mask, bias, sink, temperature, softcap, dropout, want, lead, error, key.shape

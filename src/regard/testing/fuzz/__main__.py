@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+from regard.testing.fuzz import op
 from regard.testing.fuzz.cases import draw, judge_case
 from regard.testing.fuzz.code import as_code
 from regard.testing.fuzz.runner import CHUNK, progress, run
@@ -24,6 +25,11 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=1, help="worker processes, 0 for none")
     parser.add_argument("--resume", action="store_true", help="go on with the run of the report")
     parser.add_argument("--engine", default="any", help="calls of the op by this engine alone")
+    parser.add_argument(
+        "--device",
+        default="cpu",
+        help="where calls of the op run, with --engine; default %(default)s",
+    )
     parser.add_argument("--case", type=int, help="run one case: its call, code and differences")
     return parser.parse_args()
 
@@ -44,6 +50,9 @@ def show(number: int, engine: str) -> int:
 def main() -> int:
     """Run what the command line says; 0 if every call was right."""
     given = arguments()
+    if given.device != "cpu" and given.engine == "any":
+        sys.exit("--device is for calls of the op: name an --engine, as triton")
+    op.DEVICE[0] = given.device
     if given.case is not None:
         return show(given.case, given.engine)
     seed = int(time.strftime("%Y%m%d")) if given.seed is None else given.seed
@@ -61,7 +70,7 @@ def main() -> int:
                     "give the same, or leave out --resume"
                 )
             state = saved
-    state = run(state, given.report, given.jobs, given.minutes)
+    state = run(state, given.report, given.jobs, given.minutes, device=given.device)
     print(progress(state))
     for failure in state.tally.failures[:20]:
         print(f"\ncase {failure['case']}: {failure['smaller']}")

@@ -60,7 +60,7 @@ def judge(trial: Trial) -> list[str]:
         return [f"results differ in {', '.join(sorted(missing))}"]
     suspects, wrong, broken = [], [], []
     for name, right in truth.items():
-        got = trial.got[name].detach()
+        got = trial.got[name].detach().cpu()
         if got.shape != right.shape:
             wrong.append(f"{name} has shape {tuple(got.shape)}, expected {tuple(right.shape)}")
             continue

@@ -57,7 +57,6 @@ def build(
     keys: int,
 ) -> tuple[Mask | None, Tensor]:
     """The mask, and who sees whom: booleans (*, H or 1, Q, L). `heads` None has no head dim in dense parts."""
-    i, j = torch.arange(queries).unsqueeze(-1), torch.arange(keys)
     seen = torch.ones(*[1] * (len(lead) + 1), queries, keys, dtype=torch.bool)
     if not parts:
         return None, seen
@@ -92,6 +91,17 @@ def build(
             made, allowed = _dense(part, generator, lead, heads, queries, keys)
             masks.append(made)
             seen = seen & allowed
+    seen = seen & _within(stops, bands, queries, keys)
+    mask = masks[0]
+    for other in masks[1:]:
+        mask = mask & other
+    return mask, seen
+
+
+def _within(stops: dict[str, Tensor], bands: list[tuple], queries: int, keys: int) -> Tensor:
+    """What lengths and bands leave visible; a bottom-right band ends at the last real query and key."""
+    i, j = torch.arange(queries).unsqueeze(-1), torch.arange(keys)
+    seen = torch.ones(queries, keys, dtype=torch.bool)
     key_stop, query_stop = stops.get("keys"), stops.get("queries")
     if key_stop is not None:
         seen = seen & (j < key_stop)
@@ -107,10 +117,7 @@ def build(
             seen = seen & (j >= own - left)
         if right is not None:
             seen = seen & (j <= own + right)
-    mask = masks[0]
-    for other in masks[1:]:
-        mask = mask & other
-    return mask, seen
+    return seen
 
 
 def _segments(

@@ -27,12 +27,16 @@ from regard.testing.wrappers import SCORES
 # Engines that may refuse; the others serve every call on the CPU.
 MAY_REFUSE = ("sdpa", "plain", "sine", "triton")
 SIDES = ("query", "key", "value")
+# Where the library computes; the textbook stays on the CPU.
+DEVICE = ["cpu"]
 
 
 @functools.lru_cache(maxsize=2048)
-def score_for(name: str, dims: tuple[int, int, int, int], dtype: torch.dtype) -> regard.Score:
+def score_for(
+    name: str, dims: tuple[int, int, int, int], dtype: torch.dtype, device: str
+) -> regard.Score:
     """The score of a row of the contract for (query dim, key dim, heads, key heads); parameters come later."""
-    score = SCORES[name].build(*dims).to(dtype)
+    score = SCORES[name].build(*dims).to(device, dtype)
     return score.requires_grad_()
 
 
@@ -65,7 +69,7 @@ def build(case: OpCase) -> Built:
             x = on_grid(x.clamp(-12, 12), 0.0 if side else 1 / 16)
         tensors[name] = numbers(x, case.layouts[side]).to(dtype)
     dims = (case.shape(0)[-1], case.shape(1)[-1], case.heads, case.key_heads)
-    score = score_for(case.score, (dims[0] or 1, dims[1] or 1, *dims[2:]), dtype)
+    score = score_for(case.score, (dims[0] or 1, dims[1] or 1, *dims[2:]), dtype, DEVICE[0])
     with torch.no_grad():
         for parameter in score.parameters():
             x = draw(tuple(parameter.shape)) * (0.5 if parameter.ndim > 1 else 0.2)
@@ -135,7 +139,7 @@ def library(b: Built) -> Found:
     case, given = b.case, {}
     for i, (name, x) in enumerate(b.tensors.items()):
         layout = case.layouts[i] if i < 3 else "plain"
-        given[name] = laid_out(b.poison.put(name, x), layout)
+        given[name] = laid_out(b.poison.put(name, x).to(DEVICE[0]), layout)
     learn = {
         name: x
         for name, x in given.items()
@@ -171,7 +175,7 @@ def gradients(found: Found, leaves: Found, upstream: Callable[[Tensor, str], Ten
     ends = {name: x for name, x in found.items() if x.requires_grad}
     given: tuple[Tensor | None, ...] = (None,) * len(leaves)
     if ends:
-        flows = [_finite(upstream(x, name), x) for name, x in ends.items()]
+        flows = [textbook.as_rounded(_finite(upstream(x, name), x)) for name, x in ends.items()]
         given = torch.autograd.grad(
             list(ends.values()), list(leaves.values()), flows, allow_unused=True
         )
@@ -183,7 +187,7 @@ def gradients(found: Found, leaves: Found, upstream: Callable[[Tensor, str], Ten
 
 def _finite(flow: Tensor, x: Tensor) -> Tensor:
     """What flows back: nothing into infinities, of which LSE has some."""
-    return torch.where(x.detach() == -torch.inf, 0, flow).to(x.dtype)
+    return torch.where(x.detach() == -torch.inf, 0, flow.to(x.device)).to(x.dtype)
 
 
 def by_textbook(
@@ -227,7 +231,7 @@ def by_textbook(
 
 def moved(x: Tensor, dtype: torch.dtype, move: float, generator: torch.Generator | None) -> Tensor:
     """A copy in `dtype`, every entry changed by up to the share `move` of itself."""
-    x = x.detach().to(dtype, copy=True)
+    x = x.detach().to("cpu", dtype, copy=True)
     if move:
         x = x * (
             1 + move * (2.0 * torch.randint(0, 2, x.shape, generator=generator, dtype=dtype) - 1)
@@ -261,7 +265,9 @@ def run(case: OpCase) -> list[str]:
 
 def _allow_series(b: Built, trial: Trial) -> None:
     """The series errs by its bound, and has gradients and statistics of its own."""
-    arguments = dict(b.tensors) | {"score": b.score, "mask": b.mask, "engine": "sine"} | b.options
+    arguments: dict[str, Any] = (
+        dict(b.tensors) | {"score": b.score, "mask": b.mask, "engine": "sine"} | b.options
+    )
     value = b.tensors["value"]
     largest = float(value.detach().abs().max()) if value.numel() else 0.0
     trial.slack["output"] = regard.explain(**arguments).error_bound * largest

@@ -189,7 +189,7 @@ def _unclear_rows(b: Built) -> Tensor | None:
     case = b.case
     if not case.hard and not (case.temperature[0] == "tensor" and case.temperature[2]):
         return None
-    numbers = {n: p.detach().double() for n, p in b.score.named_parameters()}
+    numbers = {n: p.detach().cpu().double() for n, p in b.score.named_parameters()}
     query, key = (b.poison.clean(n, b.tensors[n]).double() for n in ("query", "key"))
     if not case.has_heads:
         query, key = query.unsqueeze(-3), key.unsqueeze(-3)

@@ -15,6 +15,7 @@ from typing import TextIO
 import torch
 
 import regard
+from regard.testing.fuzz import op
 from regard.testing.fuzz.cases import draw, judge_case
 from regard.testing.fuzz.shrink import shrink
 from regard.testing.fuzz.tally import State, Tally
@@ -52,8 +53,9 @@ def run_cases(numbers: Iterable[int], engine: str = "any") -> Tally:
     return tally
 
 
-def _begin_worker() -> None:
+def _begin_worker(device: str = "cpu") -> None:
     torch.set_num_threads(1)
+    op.DEVICE[0] = device
 
 
 def _run_chunk(first: int, count: int, engine: str) -> Tally:
@@ -71,13 +73,18 @@ def chunks_left(state: State) -> list[tuple[int, int, int]]:
 
 
 def run(
-    state: State, report: Path | None, jobs: int, minutes: float | None, out: TextIO = sys.stderr
+    state: State,
+    report: Path | None,
+    jobs: int,
+    minutes: float | None,
+    out: TextIO = sys.stderr,
+    device: str = "cpu",
 ) -> State:
     """Run what is left of a state, saving it on the way; stops after `minutes`."""
     began, before = time.monotonic(), state.seconds
     deadline = float("inf") if minutes is None else began + 60 * minutes
     saved = shown = began
-    for index, tally in _finished(chunks_left(state), state.engine, jobs, deadline):
+    for index, tally in _finished(chunks_left(state), state.engine, jobs, deadline, device):
         state.tally.add(tally)
         state.done.append(index)
         now = time.monotonic()
@@ -94,17 +101,18 @@ def run(
 
 
 def _finished(
-    chunks: list[tuple[int, int, int]], engine: str, jobs: int, deadline: float
+    chunks: list[tuple[int, int, int]], engine: str, jobs: int, deadline: float, device: str
 ) -> Iterator[tuple[int, Tally]]:
     """Chunks as they are done, in any order; none is begun after the deadline."""
     if jobs == 0:  # in this process
+        op.DEVICE[0] = device
         for index, first, count in chunks:
             if time.monotonic() > deadline:
                 return
             yield index, _run_chunk(first, count, engine)
         return
     context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(jobs, context, _begin_worker) as pool:
+    with concurrent.futures.ProcessPoolExecutor(jobs, context, _begin_worker, (device,)) as pool:
         waiting = iter(chunks)
         running: dict[concurrent.futures.Future[Tally], int] = {}
         while True:

@@ -32,6 +32,14 @@ def noisy(eps: float, generator: torch.Generator) -> Iterator[None]:
         NOISE.pop()
 
 
+def as_rounded(x: Tensor) -> Tensor:
+    """`x` itself; under `noisy` with one rounding error, so that sums err as their terms do."""
+    if not NOISE:
+        return x
+    eps, generator = NOISE[-1]
+    return x * (1 + eps * (2.0 * torch.randint(0, 2, x.shape, generator=generator).to(x) - 1))
+
+
 def _rounded(x: Tensor, terms: Tensor, of: Tensor) -> Tensor:
     """`x` itself, whose gradient by `of` errs by eps times the `terms` of it; both (..., L)."""
     if not NOISE:
@@ -114,6 +122,12 @@ def _softmax(outcomes: Tensor, visible: Tensor) -> tuple[Tensor, Tensor, Tensor]
     # Tiled engines get weights back as exp(logit - LSE), which is off by eps |LSE|.
     off = 1 + torch.where(some, lse.unsqueeze(-1), 0).abs().detach()
     chances = _rounded(chances, chances * off, outcomes)
+    surprise = total.log() - below
+    terms = chances * (1 + surprise)
+    # Both are sums and differences of logits, and err by an eps of the largest.
+    largest = NOISE[-1][0] * torch.where(visible, outcomes.detach(), 0).abs().amax(-1)
+    entropy = _rounded(torch.zeros_like(terms), terms, outcomes).sum(-1) + entropy + largest
+    lse = lse + largest
     return chances * (1 + NOISE[-1][0] * off), lse, entropy
 
 

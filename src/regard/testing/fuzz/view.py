@@ -6,6 +6,7 @@ perturbed) copy of the parameter, so that one module object serves every precisi
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -31,24 +32,26 @@ def additive(score: Any, q: Tensor, k: Tensor) -> Tensor:
     return (v * unit).sum(-1)
 
 
-BARE: dict[str, Formula] = {
-    "Dot": scores.dot,
-    "ScaledDot": scores.scaled_dot,
-    "Cosine": scores.cosine,
-    "Gaussian": scores.gaussian,
-    "Bilinear": scores.bilinear,
-    "LowRank": scores.low_rank,
-    "Additive": additive,
-    "GATv2": scores.gatv2,
-    "GAT": scores.gat,
-}
+@functools.lru_cache(maxsize=1)
+def bare_formulas() -> dict[str, Formula]:
+    """The formula of every score that wraps no other, by the name of its class; from the contract's rows."""
+    state = torch.random.get_rng_state()
+    built = [(row.build(2, 2, 1, 1), row.formula) for row in wrappers.SCORES.values()]
+    torch.random.set_rng_state(state)
+    found = {
+        type(x).__name__: f
+        for x, f in built
+        if not isinstance(getattr(x, "score", None), nn.Module)
+    }
+    return {name: additive if f is scores.additive else f for name, f in found.items()}
 
 
 class View:
     """Attributes of `module`, its parameters replaced by those of `numbers` under the same names."""
 
     def __init__(self, module: nn.Module, numbers: dict[str, Tensor], prefix: str = "") -> None:
-        self._module, self._numbers, self._prefix = module, numbers, prefix
+        self._module: Any = module
+        self._numbers, self._prefix = numbers, prefix
 
     def __getattr__(self, name: str) -> Any:
         """A parameter by its number, a submodule as a view, anything else as it is."""
@@ -69,8 +72,8 @@ class View:
 def formula_of(view: View) -> Formula:
     """The textbook formula of a score, wrappers and all."""
     kind = type(view._module).__name__
-    if kind in BARE:
-        return BARE[kind]
+    if kind in bare_formulas():
+        return bare_formulas()[kind]
     inside = formula_of(view.score)
     if kind == "Projected":
         return wrappers.projected(inside)

@@ -1,6 +1,6 @@
 """Modules under the fuzzer, one file for each family: its options, its call, its textbook."""
 
-from regard.testing.fuzz.modules import blocks, graph, layers, multihead, steps
+from regard.testing.fuzz.modules import blocks, graph, layers, multihead, small, steps
 from regard.testing.fuzz.modules.base import KINDS, ModuleCase, draw_module_case, run
 
 __all__ = [
@@ -12,5 +12,6 @@ __all__ = [
     "layers",
     "multihead",
     "run",
+    "small",
     "steps",
 ]

@@ -133,7 +133,7 @@ def prepare_stack(o: Options, generator: torch.Generator, decoder: bool, stack: 
     def build() -> nn.Module:
         kind = DecoderBlock if decoder else EncoderBlock
 
-        def one() -> nn.Module:
+        def one() -> Any:
             return kind(dim, o["heads"], o["score"], position=position_of(o), **options)
 
         if not stack:

@@ -89,33 +89,6 @@ def prepare(o: Options, generator: torch.Generator) -> Prepared:
         "engine": o["engine"],
     }
 
-    def call(module: MultiheadAttention, x: Found) -> Found:
-        given = [x["query"], x["key"], x["value"]]
-        if not o["batched"]:
-            given = [y.squeeze(0) for y in given]
-        elif not o["batch_first"]:
-            given = [y.transpose(0, 1) for y in given]
-        dtype = given[0].dtype
-
-        def fit(m: Tensor | None) -> Tensor | None:
-            return m.to(dtype) if m is not None and m.is_floating_point() else m
-
-        pad = padding if o["batched"] or padding is None else padding.squeeze(0)
-        output, weights = module(
-            *given,
-            key_padding_mask=fit(pad),
-            need_weights=o["weights"],
-            attn_mask=fit(mask),
-            average_attn_weights=o["average"],
-            is_causal=o["mask"] == "causal" and padding is None,
-        )
-        if not o["batched"]:
-            output = output.unsqueeze(0)
-            weights = None if weights is None else weights.unsqueeze(0)
-        elif not o["batch_first"]:
-            output = output.transpose(0, 1)
-        return {"output": output} | ({} if weights is None else {"weights": weights})
-
     def by_textbook(view: View, x: Found) -> Found:
         return _textbook(view, x, o, padding, mask)
 
@@ -123,11 +96,42 @@ def prepare(o: Options, generator: torch.Generator) -> Prepared:
         lambda: MultiheadAttention(dim, heads, **options),
         (dim, heads, *options.values()),
         inputs,
-        call,
+        lambda module, x: _call(module, x, o, padding, mask),
         by_textbook,
         poison={n: hidden.unsqueeze(-1) for n in ("key", "value")} if o["padding"] else {},
         kinked=o["score"] in KINKED,
     )
+
+
+def _call(
+    module: MultiheadAttention, x: Found, o: Options, padding: Tensor | None, mask: Tensor | None
+) -> Found:
+    """The call in the layout of the options; results batch first."""
+    given = [x["query"], x["key"], x["value"]]
+    if not o["batched"]:
+        given = [y.squeeze(0) for y in given]
+    elif not o["batch_first"]:
+        given = [y.transpose(0, 1) for y in given]
+    dtype = given[0].dtype
+
+    def fit(m: Tensor | None) -> Tensor | None:
+        return m.to(dtype) if m is not None and m.is_floating_point() else m
+
+    pad = padding if o["batched"] or padding is None else padding.squeeze(0)
+    output, weights = module(
+        *given,
+        key_padding_mask=fit(pad),
+        need_weights=o["weights"],
+        attn_mask=fit(mask),
+        average_attn_weights=o["average"],
+        is_causal=o["mask"] == "causal" and padding is None,
+    )
+    if not o["batched"]:
+        output = output.unsqueeze(0)
+        weights = None if weights is None else weights.unsqueeze(0)
+    elif not o["batch_first"]:
+        output = output.transpose(0, 1)
+    return {"output": output} | ({} if weights is None else {"weights": weights})
 
 
 def _mask(kind: str | None, pairs: Tensor, bias: Tensor) -> Tensor | None:

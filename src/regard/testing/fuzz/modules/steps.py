@@ -12,7 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from regard import Projected
-from regard.nn import BahdanauAttention, DecoderAttention, LuongAttention, MonotonicAttention
+from regard.nn import (
+    BahdanauAttention,
+    DecoderAttention,
+    Location,
+    LuongAttention,
+    MonotonicAttention,
+)
 from regard.testing.fuzz import textbook
 from regard.testing.fuzz.modules.base import (
     KINDS,
@@ -44,6 +50,7 @@ def draw_steps(rng: random.Random) -> Options:
         "bias": rng.random() < 0.4,
         "weight_norm": rng.random() < 0.2,
         "coverage": rng.random() < 0.25,
+        "location": rng.choice((None, None, None, "previous", "total", "both")),
         "values": rng.random() < 0.4,
         "lengths": rng.random() < 0.5,
         "visible": rng.random() < 0.3,
@@ -52,6 +59,11 @@ def draw_steps(rng: random.Random) -> Options:
         "score": rng.choice([name for name in SCORES if name != "cosine"]),
         "engine": rng.choice((None, None, None, "cpu", "reference")),
     }
+
+
+def location_of(o: Options) -> Location | None:
+    """The location term of these options."""
+    return None if o["location"] is None else Location(kernel=3, channels=2, of=o["location"])
 
 
 def build_bahdanau(o: Options) -> nn.Module:
@@ -63,6 +75,7 @@ def build_bahdanau(o: Options) -> nn.Module:
         o["heads"],
         bias=o["bias"],
         weight_norm=o["weight_norm"],
+        location=location_of(o),
         coverage=o["coverage"],
         engine=o["engine"],
     )
@@ -78,6 +91,7 @@ def build_luong(o: Options) -> nn.Module:
         1 if dot else o["heads"],
         scaled=o["scaled"] and dot,
         hidden=o["hidden"] if o["mode"] == "concat" else None,
+        location=location_of(o),
         coverage=o["coverage"],
         engine=o["engine"],
     )
@@ -86,13 +100,23 @@ def build_luong(o: Options) -> nn.Module:
 def build_decoder(o: Options) -> nn.Module:
     """`DecoderAttention` by the name of a score."""
     return DecoderAttention(
-        o["score"], width=o["query_dim"], coverage=o["coverage"], engine=o["engine"]
+        o["score"],
+        width=o["query_dim"],
+        location=location_of(o),
+        coverage=o["coverage"],
+        engine=o["engine"],
     )
 
 
 def build_monotonic(o: Options) -> nn.Module:
     """`MonotonicAttention` in expectation."""
-    return MonotonicAttention(o["score"], width=o["query_dim"], hard=False, coverage=o["coverage"])
+    return MonotonicAttention(
+        o["score"],
+        width=o["query_dim"],
+        hard=False,
+        location=location_of(o),
+        coverage=o["coverage"],
+    )
 
 
 def prepare_steps(
@@ -148,36 +172,51 @@ def _textbook(view: View, x: Found, o: Options, real: Tensor, monotonic: bool) -
     keys = torch.where(real.unsqueeze(-1), x["keys"], 0)
     given = x.get("values")
     values = keys if given is None else torch.where(real.unsqueeze(-1), given, 0)
-    total: Tensor | float = 0.0
-    place: Tensor | None = None
+    rows = torch.zeros(keys.shape[0], view._module.heads, 1, keys.shape[1], dtype=keys.dtype)
+    total, place = rows, _first(real, rows) if monotonic else rows
     contexts, weights = [], []
     for t in range(o["steps"]):
         query = x["query"][:, None, t : t + 1]
-        logits = _with_coverage(view, query, keys.unsqueeze(1), total, o["coverage"])
+        term = _terms(view, place, total, o)
+        logits = _with_term(view, query, keys.unsqueeze(1), term)
         seen = real[:, None, None].expand(logits.shape)
         if monotonic:
-            place = _first(real, logits) if place is None else place
             logits = logits + view.offset[:, None, None]
             weight = _walk(torch.where(seen, torch.sigmoid(logits), 0), place)
-            place, context = weight, weight @ values.unsqueeze(1)
+            context = weight @ values.unsqueeze(1)
         else:
             found = textbook.attend(logits, values.unsqueeze(1), seen, want=("weights",))
             context, weight = found["output"], found["weights"]
-        total = total + weight
+        place, total = weight, total + weight
         contexts.append(context.transpose(1, 2).flatten(2))
         weights.append(weight)
     return {"output": torch.cat(contexts, 1), "weights": torch.cat(weights, 2)}
 
 
-def _with_coverage(
-    view: View, query: Tensor, key: Tensor, total: Tensor | float, coverage: bool
-) -> Tensor:
-    """Logits (B, H, 1, L) with the term of what was attended to before, inside of tanh where there is one."""
-    if not coverage or isinstance(total, float):
+def _terms(view: View, previous: Tensor, total: Tensor, o: Options) -> Tensor | None:
+    """What earlier weights (B, H, 1, L) add to the keys, (B, H, L, E): their convolution, and their sum."""
+    found = []
+    if o["location"] is not None:
+        parts = {"previous": [previous], "total": [total], "both": [previous, total]}[o["location"]]
+        filters = view.terms[0].filters.unflatten(0, (view._module.heads, -1))  # (H, C, inputs, 3)
+        features: Tensor | float = 0.0
+        for i, part in enumerate(parts):
+            padded = torch.nn.functional.pad(part.squeeze(2), (1, 1))  # (B, H, L + 2)
+            for k in range(3):
+                shifted = padded[..., k : k + part.shape[-1]].unsqueeze(-1)
+                features = features + shifted * filters[:, :, i, k].unsqueeze(-2)
+        found.append(features @ view.terms[0].projection)
+    if o["coverage"]:
+        found.append(total.mT * view.terms[len(found)].weight)
+    return sum(found[1:], found[0]) if found else None
+
+
+def _with_term(view: View, query: Tensor, key: Tensor, term: Tensor | None) -> Tensor:
+    """Logits (B, H, 1, L) with a term of the key's place, inside of tanh where there is one."""
+    if term is None:
         logits = logits_of(view.score, query, key)
         heads = view._module.heads
         return logits.expand(-1, heads, -1, -1) if logits.shape[1] != heads else logits
-    term = total.mT * view.terms[0].weight  # (B, H, L, E)
     score, module = view.score, view.score._module
     if isinstance(module, Projected):
         width = module.query_weight.shape[0] // module.heads
