@@ -6,6 +6,7 @@ embed_dim, W width of a projected query or key.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import NamedTuple
 
 import torch
@@ -167,22 +168,36 @@ class MultiheadAttention(nn.Module):
     @torch.no_grad()
     def reset_parameters(self) -> None:
         """Draw the projections again; the score's own parameters stay."""
-        query, key, value = self.projection_weights()
-        if self.score.name != "scaled_dot":
-            nn.init.normal_(query, std=self.qdim**-0.5)
-            nn.init.normal_(key, std=self.kdim**-0.5)
-            nn.init.xavier_uniform_(value)
-        elif self.in_proj_weight is not None:
+        if self.score.name == "scaled_dot" and self.in_proj_weight is not None:
             # As one matrix, as in torch: its bound depends on the stacked height, not on each part's.
             nn.init.xavier_uniform_(self.in_proj_weight)
+            self.draw({"bias_k", "bias_v"})
         else:
-            for weight in (query, key, value):
-                nn.init.xavier_uniform_(weight)
+            names = ("q_proj_weight", "k_proj_weight", "v_proj_weight", "bias_k", "bias_v")
+            self.draw(set(names))
         if self.in_proj_bias is not None:
             nn.init.zeros_(self.in_proj_bias)
             nn.init.zeros_(self.out_proj.bias)
-        for added in (self.bias_k, self.bias_v):
-            if added is not None:
+
+    def _reset_parameters(self) -> None:
+        """`reset_parameters` under the name that torch's module has, which code written for it calls."""
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def draw(self, names: Collection[str]) -> None:
+        """Draw some parameters again; W_q, W_k and W_v have their own names where they are stacked too."""
+        query, key, value = self.projection_weights()
+        dot = self.score.name == "scaled_dot"
+        for name, weight, dim in (
+            ("q_proj_weight", query, self.qdim),
+            ("k_proj_weight", key, self.kdim),
+        ):
+            if name in names:
+                nn.init.xavier_uniform_(weight) if dot else nn.init.normal_(weight, std=dim**-0.5)
+        if "v_proj_weight" in names:
+            nn.init.xavier_uniform_(value)
+        for name, added in (("bias_k", self.bias_k), ("bias_v", self.bias_v)):
+            if added is not None and name in names:
                 nn.init.xavier_normal_(added)
 
     def projection_weights(self) -> Projections:
