@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
-from torch._C._functorch import is_legacy_batchedtensor
+from torch._C._functorch import (
+    TransformType,
+    get_interpreter_stack,
+    get_unwrapped,
+    is_functorch_wrapped_tensor,
+    is_legacy_batchedtensor,
+)
 from torch.autograd import forward_ad
 
 from regard.arguments import autocast_enabled
@@ -22,6 +28,8 @@ if TYPE_CHECKING:
 
 # Any other type may override operations by `__torch_function__` or `__torch_dispatch__`.
 PLAIN_TYPES = (Tensor, torch.nn.Parameter)
+# Transforms of `torch.func` that differentiate; `vmap` and `functionalize` do not.
+DERIVATIVES = (TransformType.Grad, TransformType.Jvp)
 
 
 class Watcher(Protocol):
@@ -88,6 +96,25 @@ def is_transformed() -> bool:
 def in_forward_mode() -> bool:
     """Whether the caller differentiates in forward mode; torch.compile refuses that by itself."""
     return not torch.compiler.is_compiling() and forward_ad._current_level >= 0
+
+
+def derivative_levels(*tensors: Tensor) -> int:
+    """How many derivatives are taken around this call under `torch.func`; 0 outside its transforms.
+
+    Each `grad`, `vjp` or `jvp` counts, and autograd outside of them, where a tensor within the wrappers
+    of the transforms requires a gradient.
+    """
+    if torch.compiler.is_compiling() or not torch._C._are_functorch_transforms_active():
+        return 0
+    levels = sum(x.key() in DERIVATIVES for x in get_interpreter_stack() or ())
+    return levels + any(innermost(x).requires_grad for x in tensors)
+
+
+def innermost(x: Tensor) -> Tensor:
+    """The tensor inside all wrappers of `torch.func`."""
+    while is_functorch_wrapped_tensor(x):
+        x = get_unwrapped(x)
+    return x
 
 
 def has_saved_tensor_hooks() -> bool:
