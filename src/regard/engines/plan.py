@@ -239,7 +239,9 @@ def _reach(form: Pairwise) -> float:
     if form.activation == "sine":
         row = row_of(form.parameter)
         return abs(row.linear) * largest + sum(map(abs, row.coefficients))
-    return largest if form.activation == "leaky_relu" else math.inf
+    if form.activation == "leaky_relu":
+        return largest * max(1.0, abs(form.parameter))
+    return math.inf
 
 
 def _norm(x: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ from regard.attention import attend, attention
 from regard.mask import Mask
 from regard.nn.fit import check_score_fits
 from regard.nn.multihead.checks import check_inputs, check_saved_score, feature_widths
+from regard.nn.multihead.errors import WrongValue
 from regard.nn.multihead.layout import LENGTH_FIRST, NO_BATCH, from_heads, to_heads
 from regard.nn.multihead.masks import real_keys, translate
 from regard.nn.multihead.nested import cut_padding, pad_nested
@@ -118,7 +119,7 @@ class MultiheadAttention(nn.Module):
         check_sizes(key_heads=key_heads, width=width)
         check_probability(dropout=dropout)
         if embed_dim % num_heads:
-            raise ValueError(f"num_heads={num_heads} does not divide embed_dim={embed_dim}")
+            raise WrongValue(f"num_heads={num_heads} does not divide embed_dim={embed_dim}")
         self.embed_dim, self.num_heads, self.head_dim = embed_dim, num_heads, embed_dim // num_heads
         self.key_heads = num_heads if key_heads is None else key_heads
         if num_heads % self.key_heads:
@@ -242,15 +243,15 @@ class MultiheadAttention(nn.Module):
             its output is the bias of the last projection.
         """
         if is_causal and attn_mask is None:
-            raise ValueError(
+            raise WrongValue(
                 "is_causal=True only says that attn_mask is the causal mask: give attn_mask too, "
                 "for example torch.nn.Transformer.generate_square_subsequent_mask(length)"
             )
         nested = any(getattr(x, "is_nested", False) for x in (query, key, value))
-        lengths: list[int] = []
+        given = query
         if nested:
             masked = key_padding_mask is not None or attn_mask is not None
-            query, key, value, key_padding_mask, lengths = pad_nested(query, key, value, masked)
+            query, key, value, key_padding_mask = pad_nested(query, key, value, masked)
         sizes = check_inputs(self, query, key, value, nested or self.batch_first)
         added = int(self.bias_k is not None) + int(self.add_zero_attn)
         mask, bias = translate(key_padding_mask, attn_mask, sizes, added)
@@ -265,7 +266,7 @@ class MultiheadAttention(nn.Module):
             weights = weights.mean(-3) if average_attn_weights else weights
             weights = weights.squeeze(0) if sizes.layout == NO_BATCH else weights
             weights = weights.to(query.dtype)
-        return cut_padding(output, lengths) if nested else output, weights
+        return cut_padding(output, given) if nested else output, weights
 
     def _attend(
         self,
