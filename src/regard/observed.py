@@ -25,6 +25,7 @@ from regard.arguments import autocast_enabled
 
 if TYPE_CHECKING:
     from regard.problem import Problem
+    from regard.scores import Score
 
 # Any other type may override operations by `__torch_function__` or `__torch_dispatch__`.
 PLAIN_TYPES = (Tensor, torch.nn.Parameter)
@@ -46,6 +47,9 @@ class Watcher(Protocol):
 
 # `regard.doctor` adds itself here while it watches a model.
 WATCHERS: list[Watcher] = []
+# Functions that are told of every call before its engine runs: the problem, and `score=` and `engine=` as
+# given. `regard.explain(module, ...)` adds one.
+LISTENERS: list[Callable[[Problem, Score | str | None, str | None], None]] = []
 # Functions that replace the keys of every call by others of the same shape, before its score lowers
 # them. The doctor's attack plants a long key this way.
 KEY_CHANGES: list[Callable[[Tensor], Tensor]] = []
@@ -54,12 +58,12 @@ KEY_CHANGES: list[Callable[[Tensor], Tensor]] = []
 def is_observed(tensors: Sequence[Tensor], *, keeps_operations: bool = False) -> bool:
     """Whether anything may observe or change a call of these tensors.
 
-    Observers are the doctor (`WATCHERS`, `KEY_CHANGES`), a compiler, a tracer, a transform of `torch.func`,
+    Observers are the doctor (`WATCHERS`, `LISTENERS`, `KEY_CHANGES`), a compiler, a tracer, a transform of `torch.func`,
     hooks on saved tensors (checkpointing), autocast, and a tensor that the dispatcher has to read. Modes,
     profilers and forward-mode AD count as well, unless the short way `keeps_operations`: if it consists
     of PyTorch's own operations, they see those.
     """
-    if WATCHERS or KEY_CHANGES or has_saved_tensor_hooks():
+    if WATCHERS or LISTENERS or KEY_CHANGES or has_saved_tensor_hooks():
         return True
     if not keeps_operations:
         return needs_dispatcher(tensors) or autocast_enabled(tensors[0])
