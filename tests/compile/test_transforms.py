@@ -88,7 +88,7 @@ def test_a_second_derivative_with_dropout_raises():
     q, k, v = [x.requires_grad_() for x in given()]
     output = regard.attention(q, k, v, dropout=0.5, engine="cpu")
     (grad,) = torch.autograd.grad(output.square().sum(), q, create_graph=True)
-    with pytest.raises(RuntimeError, match="second derivative with dropout.*reference"):
+    with pytest.raises(RuntimeError, match=r"second derivative with dropout.*reference"):
         (grad.square().sum() + q.square().sum()).backward()
 
 
