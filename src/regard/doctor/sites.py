@@ -90,9 +90,10 @@ class Finder:
             undo.callback(capture.unhook)
             capture.active = Active(SiteMode(capture, self.of_sdpa))
             undo.callback(capture.active.close)
-            for told, entry in ((WATCHERS, capture), (LISTENERS, self.of_regard)):
-                told.append(entry)
-                undo.callback(told.remove, entry)
+            WATCHERS.append(capture)
+            undo.callback(WATCHERS.remove, capture)
+            LISTENERS.append(self.of_regard)
+            undo.callback(LISTENERS.remove, self.of_regard)
             self.module(*inputs, **kwargs)
         fused = self.chart.notes.get(FUSED_OFF, [])
         return Sites(self.with_fast_path(site, fused) for site in self.found)
@@ -145,9 +146,8 @@ def find_sites(module: nn.Module, inputs: tuple, kwargs: dict[str, Any]) -> Site
 
 def torch_plan(engine: str, score: str, **fields: Any) -> Plan:
     """The plan of a call that torch runs; its form and bound are not known unless given."""
-    return Plan(
-        **{"engine": engine, "score": score, "form": "torch's", "error_bound": math.nan} | fields
-    )
+    known: dict[str, Any] = {"form": "torch's", "error_bound": math.nan} | fields
+    return Plan(engine=engine, score=score, **known)
 
 
 def sdpa_plan(given: dict[str, Any]) -> Plan:

@@ -299,7 +299,9 @@ def recorded_gradients(
     # Views, so that the derivative is with respect to these tensors and not to what they were made from.
     sides = [x.view_as(x) for x in (saved._saved_query, saved._saved_key, saved._saved_value)]
     wanted = [x for x, grad in zip(sides, found, strict=False) if grad is not None]
-    output = plain_sdpa(*sides, saved._saved_attn_mask, saved._saved_is_causal, saved._saved_scale)
+    query, key, value = sides
+    mask, causal, scale = saved._saved_attn_mask, saved._saved_is_causal, saved._saved_scale
+    output = plain_sdpa(query, key, value, mask, causal, scale)
     grads = iter(torch.autograd.grad(output, wanted, incoming[0], create_graph=True))
     return tuple(None if grad is None else next(grads) for grad in found)
 

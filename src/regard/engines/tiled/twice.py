@@ -97,9 +97,11 @@ def differentiate_again(
     # Views, so that the derivative is with respect to these operands and not to what they were made from.
     with torch.enable_grad():
         own = [leaf_or_view(x) for x in args.differentiable()]
-        fresh = args._replace(**dict(zip(args._fields, own, strict=False)))
+        fresh = Arguments(*own, *args[len(own) :])  # type: ignore[bad-argument-type] # of the same kinds
         results, places = results_of(kernel, fresh, more)
-        seeds = {i: leaf_or_view(more[i]) for i in places if more[i] is not None}
+        seeds: dict[int, Tensor] = {
+            i: x for i in places if (x := leaf_or_view(more[i])) is not None
+        }
         given = {i: x for i, x in enumerate(own) if x is not None}
         first = torch.autograd.grad(
             [y for y, i in zip(results, places, strict=True) if i in seeds],

@@ -38,7 +38,11 @@ def settle(layer: GraphAttention, x: object, edge_attr: Tensor | None) -> None:
             "x must be a tensor (nodes, width) or a pair (x_source, x_target) of them: this call "
             f"decides the widths of -1, got {describe(x)}"
         )
-    dims = {"source_dim": pair[0].shape[1], "target_dim": pair[1].shape[1], "edge_dim": None}
+    dims: dict[str, int | None] = {
+        "source_dim": pair[0].shape[1],
+        "target_dim": pair[1].shape[1],
+        "edge_dim": None,
+    }
     if isinstance(edge_attr, Tensor):
         dims["edge_dim"] = 1 if edge_attr.ndim == 1 else edge_attr.shape[-1]
     sides = {
