@@ -224,7 +224,7 @@ BUILDING = [
     ("rank", lambda: LowRank(4, 4, 0), ValueError, "rank; 0"),
     ("key heads", lambda: LowRank(4, 4, 2, 4, key_heads=3), ValueError, "key_heads=3; heads=4"),
     ("key heads -1", lambda: LowRank(4, 4, 2, 4, key_heads=-1), ValueError, "key_heads; -1"),
-    ("slope", lambda: GATv2(4, negative_slope=-0.1), ValueError, "negative_slope; -0.1"),
+    ("slope", lambda: GATv2(4, negative_slope="0.1"), ValueError, "negative_slope; '0.1'"),
     ("no width", lambda: Projected(Dot(), 4, 4), ValueError, "width=; Dot"),
     ("projected class", lambda: Projected(Dot, 4, 4, width=2), TypeError, "Score object; Dot"),
     ("projected name", lambda: Projected("dot", 4, 4, width=2), TypeError, "Score object; 'dot'"),

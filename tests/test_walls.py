@@ -26,6 +26,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "engines": ("engines",),
     "attention": ("attention", "checks", "prepare", "repeats"),
     "modules": ("nn",),
+    "explaining": ("explaining",),
     "library": ("regard",),
     "integrations": ("integrations",),
     "measuring": ("measuring", "synthetic", "testing"),
@@ -52,6 +53,7 @@ UPWARD = {
     ("scores", "attention"),  # `score(query, key)` is `regard.score` written as a call
     ("nn", "regard"),  # a saved file names the version
     ("regard", "choosing"),  # `regard.choose`, loaded when it is first used
+    ("explaining", "doctor"),  # `regard.explain(module)` sees calls as the doctor does
 }
 # Engines never import one another; these are what they may share; `lineup` alone names them all, and `plan` asks it.
 SHARED_BY_ENGINES = ("base", "gpu", "launching", "sizes", "tiled")
@@ -61,7 +63,7 @@ SHARED_BY_MODULES = ("fit", "linear", "padding")
 MODULE_NEIGHBOURS = {("transformer", "position")}
 # In the doctor each part knows only those before it.
 DOCTOR = (
-    "seen", "vitals", "facts", "chart", "capture", "findings", "running", "signature", "watch",
+    "seen", "vitals", "facts", "chart", "capture", "findings", "running", "sites", "signature", "watch",
     "remedies", "report", "probing", "patients", "checkup",
 )  # fmt: skip
 # `Doctor`'s methods reach for what is built on it when they are called.

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 
 from regard import nn, scores
 from regard.activations import Activation
-from regard.attention import attend, attention, explain, score
+from regard.attention import attend, attention, score
 from regard.engines.base import Attended
 from regard.engines.plan import EngineRefused, Plan
+from regard.explaining import Site, explain
 from regard.mask import Mask
 from regard.scores.exports import *  # noqa: F403 # every score, from one list
 
@@ -31,6 +32,7 @@ __all__ = [
     "EngineRefused",
     "Mask",
     "Plan",
+    "Site",
     "attend",
     "attention",
     "choose",

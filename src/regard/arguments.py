@@ -44,6 +44,13 @@ def check_positive(*, optional: bool = False, **numbers: float | None) -> None:
             raise ValueError(f"{name} must be {wanted}, got {describe(number)}")
 
 
+def check_finite(**numbers: float) -> None:
+    """Refuse the first value that is not a finite number."""
+    for name, number in numbers.items():
+        if not (is_number(number) and math.isfinite(number)):
+            raise ValueError(f"{name} must be a finite number, got {describe(number)}")
+
+
 def check_probability(**numbers: float) -> None:
     """Refuse the first number that is not a probability below 1."""
     for name, number in numbers.items():

@@ -29,7 +29,7 @@ from regard.engines.base import Attended
 from regard.engines.plan import Plan
 from regard.forms import KeySide
 from regard.mask import Mask
-from regard.observed import WATCHERS
+from regard.observed import LISTENERS, WATCHERS
 from regard.prepare import cast, lower, prepare, unwrap
 from regard.problem import Problem
 from regard.scores import Score, named_score
@@ -86,7 +86,7 @@ def attention(
     problem, squeeze = prepare(
         query, key, value, score, mask, bias, sink, temperature, softcap, dropout, error, engine
     )
-    output = _run(problem, engine).output
+    output = _run(problem, score, engine).output
     return output.squeeze(-3) if squeeze else output
 
 
@@ -131,7 +131,7 @@ def attend(
             f"temperature 0 is a hard look-up, where {' and '.join(sorted(undefined))} would be "
             "infinite; ask for other statistics, or use a small temperature"
         )
-    result = _run(problem, engine)
+    result = _run(problem, score, engine)
     if not squeeze:
         return result
     # Remove the head dim that `prepare` inserted. Statistics have one number for each query, (*, H, Q),
@@ -229,17 +229,19 @@ def _attend_without_options(
     problem, squeeze = prepare(
         query, key, value, score, temperature=temperature, dropout=dropout, engine=engine
     )
-    output = _run(problem, engine).output
+    output = _run(problem, score, engine).output
     output = output.squeeze(-3) if squeeze else output
     if call is not None:
         call.learn(problem, engine, output)
     return output
 
 
-def _run(problem: Problem, engine: str | None) -> Attended:
+def _run(problem: Problem, score: Score | str | None, engine: str | None) -> Attended:
     """What the picked engine returns; the doctor, if it is watching, is told before and after."""
-    if not WATCHERS:
+    if not WATCHERS and not LISTENERS:
         return _run_engine(problem, engine)
+    for tell in LISTENERS:
+        tell(problem, score, engine)
     told = []
     for watcher in WATCHERS:
         problem, before = watcher.begin_own(problem)

@@ -12,16 +12,25 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
-from torch._C._functorch import is_legacy_batchedtensor
+from torch._C._functorch import (
+    TransformType,
+    get_interpreter_stack,
+    get_unwrapped,
+    is_functorch_wrapped_tensor,
+    is_legacy_batchedtensor,
+)
 from torch.autograd import forward_ad
 
 from regard.arguments import autocast_enabled
 
 if TYPE_CHECKING:
     from regard.problem import Problem
+    from regard.scores import Score
 
 # Any other type may override operations by `__torch_function__` or `__torch_dispatch__`.
 PLAIN_TYPES = (Tensor, torch.nn.Parameter)
+# Transforms of `torch.func` that differentiate; `vmap` and `functionalize` do not.
+DERIVATIVES = (TransformType.Grad, TransformType.Jvp)
 
 
 class Watcher(Protocol):
@@ -38,6 +47,9 @@ class Watcher(Protocol):
 
 # `regard.doctor` adds itself here while it watches a model.
 WATCHERS: list[Watcher] = []
+# Functions that are told of every call before its engine runs: the problem, and `score=` and `engine=` as
+# given. `regard.explain(module, ...)` adds one.
+LISTENERS: list[Callable[[Problem, Score | str | None, str | None], None]] = []
 # Functions that replace the keys of every call by others of the same shape, before its score lowers
 # them. The doctor's attack plants a long key this way.
 KEY_CHANGES: list[Callable[[Tensor], Tensor]] = []
@@ -46,12 +58,12 @@ KEY_CHANGES: list[Callable[[Tensor], Tensor]] = []
 def is_observed(tensors: Sequence[Tensor], *, keeps_operations: bool = False) -> bool:
     """Whether anything may observe or change a call of these tensors.
 
-    Observers are the doctor (`WATCHERS`, `KEY_CHANGES`), a compiler, a tracer, a transform of `torch.func`,
+    Observers are the doctor (`WATCHERS`, `LISTENERS`, `KEY_CHANGES`), a compiler, a tracer, a transform of `torch.func`,
     hooks on saved tensors (checkpointing), autocast, and a tensor that the dispatcher has to read. Modes,
     profilers and forward-mode AD count as well, unless the short way `keeps_operations`: if it consists
     of PyTorch's own operations, they see those.
     """
-    if WATCHERS or KEY_CHANGES or has_saved_tensor_hooks():
+    if WATCHERS or LISTENERS or KEY_CHANGES or has_saved_tensor_hooks():
         return True
     if not keeps_operations:
         return needs_dispatcher(tensors) or autocast_enabled(tensors[0])
@@ -88,6 +100,25 @@ def is_transformed() -> bool:
 def in_forward_mode() -> bool:
     """Whether the caller differentiates in forward mode; torch.compile refuses that by itself."""
     return not torch.compiler.is_compiling() and forward_ad._current_level >= 0
+
+
+def derivative_levels(*tensors: Tensor) -> int:
+    """How many derivatives are taken around this call under `torch.func`; 0 outside its transforms.
+
+    Each `grad`, `vjp` or `jvp` counts, and autograd outside of them, where a tensor within the wrappers
+    of the transforms requires a gradient.
+    """
+    if torch.compiler.is_compiling() or not torch._C._are_functorch_transforms_active():
+        return 0
+    levels = sum(x.key() in DERIVATIVES for x in get_interpreter_stack() or ())
+    return levels + any(innermost(x).requires_grad for x in tensors)
+
+
+def innermost(x: Tensor) -> Tensor:
+    """The tensor inside all wrappers of `torch.func`."""
+    while is_functorch_wrapped_tensor(x):
+        x = get_unwrapped(x)
+    return x
 
 
 def has_saved_tensor_hooks() -> bool:

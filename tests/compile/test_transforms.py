@@ -68,25 +68,27 @@ def test_second_derivatives_of_the_reference(name):
 
 @pytest.mark.parametrize("loss", ["sum", "square"])
 @pytest.mark.parametrize("name", ["bilinear", "additive"])
-def test_a_second_derivative_of_the_cpu_engine_raises(name, loss):
-    """Never a silent zero: a gradient penalty would train without its penalty.
+def test_a_gradient_penalty_of_the_cpu_engine(name, loss):
+    """With `sum` the incoming gradient is a constant, and the penalty still has a gradient."""
+    model, found, data = Model(name, "cpu"), [], given()
+    for engine in ("cpu", "reference"):
+        model.engine = engine
+        tensors = [x.clone().requires_grad_() for x in data]
+        output = model(*tensors)
+        total = output.sum() if loss == "sum" else output.square().sum()
+        grads = torch.autograd.grad(total, tensors[:2], create_graph=True)
+        penalty = sum(g.square().sum() for g in grads)
+        found.append(torch.autograd.grad(penalty, [*tensors, *model.parameters()]))
+    for ours, exact in zip(*found, strict=True):
+        torch.testing.assert_close(ours, exact)
 
-    With `sum` the incoming gradient is a constant, which `once_differentiable` takes for a sign
-    that no second derivative is wanted.
-    """
-    model, tensors = Model(name, "cpu"), [x.requires_grad_() for x in given()]
-    output = model(*tensors)
-    total = output.sum() if loss == "sum" else output.square().sum()
-    grads = torch.autograd.grad(total, tensors[:2], create_graph=True)
-    penalty = sum(g.square().sum() for g in grads) + sum(x.square().sum() for x in tensors)
-    with pytest.raises(RuntimeError, match="reference"):
-        penalty.backward()
 
-
-def test_a_second_derivative_of_raw_scores_raises():
-    score, (q, k, _) = regard.Additive(4, 2).double(), [x.requires_grad_() for x in given()]
-    (grad,) = torch.autograd.grad(regard.score(q, k, score).sum(), q, create_graph=True)
-    with pytest.raises(RuntimeError, match="reference"):
+def test_a_second_derivative_with_dropout_raises():
+    """Never a silent zero: a gradient penalty would train without its penalty."""
+    q, k, v = [x.requires_grad_() for x in given()]
+    output = regard.attention(q, k, v, dropout=0.5, engine="cpu")
+    (grad,) = torch.autograd.grad(output.square().sum(), q, create_graph=True)
+    with pytest.raises(RuntimeError, match=r"second derivative with dropout.*reference"):
         (grad.square().sum() + q.square().sum()).backward()
 
 
@@ -100,13 +102,13 @@ def test_create_graph_alone_is_no_error(name):
         torch.testing.assert_close(got, want)
 
 
-def test_explain_says_which_engines_have_no_second_derivative():
+def test_explain_says_which_calls_have_no_second_derivative():
     tensors = given()
-    for engine in ("cpu", "sdpa"):
+    for engine in ("cpu", "sdpa", "reference"):
         notes = regard.explain(*tensors, engine=engine).notes
-        assert any("second derivative" in note for note in notes), engine
-    notes = regard.explain(*tensors, engine="reference").notes
-    assert not any("second derivative" in note for note in notes)
+        assert not any("second derivative" in note for note in notes), engine
+    notes = regard.explain(*tensors, engine="cpu", dropout=0.5).notes
+    assert any("second derivative" in note for note in notes)
 
 
 @pytest.mark.parametrize("name", ["bilinear", "additive"])

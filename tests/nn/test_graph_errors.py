@@ -130,7 +130,7 @@ def test_edge_features():
             "without a wrapper",
         ),
         ({"score": "dot", "negative_slope": 0.1}, ValueError, "negative_slope=0.1 is for"),
-        ({"negative_slope": -1.0}, ValueError, "negative_slope must be a positive number"),
+        ({"negative_slope": torch.inf}, ValueError, "negative_slope must be a finite number"),
         ({"fill": "median"}, ValueError, "fill must be 'mean', 'add'"),
         ({"fill": None}, TypeError, "fill must be one of"),
         ({"fill": torch.ones(2), "edge_dim": 3}, ValueError, r"shape \(3,\)"),

@@ -20,11 +20,15 @@ CASES = {
     "gat edges max": (GATConv, {"edge_dim": EDGE_DIM, "fill_value": "max"}),
     "gat no loops": (GATConv, {"add_self_loops": False, "bias": False}),
     "gat residual": (GATConv, {"residual": True, "negative_slope": 0.05}),
+    "gat relu": (GATConv, {"negative_slope": 0.0}),
+    "gat absolute": (GATConv, {"negative_slope": -1.0, "edge_dim": EDGE_DIM}),
     "gat bipartite": (GATConv, {"in_channels": (DIM, 4), "add_self_loops": False}),
     "gat bipartite loops": (GATConv, {"in_channels": (DIM, 4), "residual": True}),
     "gatv2": (GATv2Conv, {}),
     "gatv2 mean": (GATv2Conv, {"concat": False, "residual": True}),
     "gatv2 shared": (GATv2Conv, {"share_weights": True, "negative_slope": 0.4}),
+    "gatv2 relu": (GATv2Conv, {"negative_slope": 0.0}),
+    "gatv2 below": (GATv2Conv, {"negative_slope": -0.3}),
     "gatv2 edges": (GATv2Conv, {"edge_dim": EDGE_DIM}),
     "gatv2 edges min": (GATv2Conv, {"edge_dim": EDGE_DIM, "fill_value": "min"}),
     "gatv2 edges add": (GATv2Conv, {"edge_dim": EDGE_DIM, "fill_value": "add"}),
@@ -132,12 +136,71 @@ def test_options_dtype_and_mode_are_taken_over():
         (torch.nn.Linear(2, 2), "GATConv, GATv2Conv or TransformerConv"),
         (GATv2Conv(2, 2, flow="target_to_source"), "flow='target_to_source'"),
         (GATv2Conv(2, 2, aggr="mean"), "aggr='mean'"),
-        (GATv2Conv(-1, 2), "run it"),
     ],
 )
 def test_layers_that_cannot_be_taken_over(conv, message):
     with pytest.raises((TypeError, ValueError), match=message):
         GraphAttention.from_pyg(conv)
+
+
+LAZY = {
+    "gat": (GATConv, -1, {}),
+    "gat edges": (GATConv, -1, {"edge_dim": -1, "residual": True}),
+    "gat bipartite": (GATConv, (-1, -1), {"add_self_loops": False}),
+    "gatv2": (GATv2Conv, -1, {"residual": True}),
+    "gatv2 bipartite": (GATv2Conv, (-1, 4), {"edge_dim": EDGE_DIM}),
+    "transformer": (TransformerConv, (-1, -1), {"edge_dim": -1}),
+}
+
+
+def lazy_inputs(dims, options):
+    x = torch.randn(NODES, DIM)
+    x = (x, torch.randn(TARGETS, 4)) if isinstance(dims, tuple) else x
+    edge_index = torch.stack([torch.randint(NODES, (EDGES,)), torch.randint(TARGETS, (EDGES,))])
+    return x, edge_index, torch.randn(EDGES, EDGE_DIM) if "edge_dim" in options else None
+
+
+@pytest.mark.parametrize("name", LAZY)
+@pytest.mark.parametrize("seen", [False, True])
+def test_widths_of_minus_one(name, seen):
+    """Of a layer that has seen inputs the weights are taken; of one that has not, the vectors."""
+    kind, dims, options = LAZY[name]
+    conv = kind(dims, 2, heads=3, **options)
+    given = lazy_inputs(dims, options)
+    if seen:
+        conv(*given)
+    layer = GraphAttention.from_pyg(conv)
+    output = layer(*given)
+    conv(*given)
+    assert output.shape == (TARGETS if isinstance(dims, tuple) else NODES, 6)
+    assert not any(p.abs().max() == 0 for name, p in layer.named_parameters() if "weight" in name)
+    if not seen:
+        layer.load_pyg(conv.state_dict())
+        output = layer(*given)
+    torch.testing.assert_close(output, conv(*given))
+    assert (layer.source_dim, layer.target_dim) == (DIM, 4 if isinstance(dims, tuple) else DIM)
+
+
+def test_a_lazy_layer_of_our_own():
+    torch.manual_seed(0)
+    layer = GraphAttention(-1, 4, 2, edge_dim=-1, score="additive")
+    copied = GraphAttention(-1, 4, 2, edge_dim=-1, score="additive")
+    x, edge_index, edge = lazy_inputs(DIM, {"edge_dim": EDGE_DIM})
+    with pytest.raises(TypeError, match="this call decides the widths of -1, got None"):
+        layer(None, edge_index, edge)
+    output = layer(x, edge_index, edge)
+    assert layer.key.in_features == DIM and layer.edge.in_features == EDGE_DIM
+    spread = float(layer.key.weight.detach().std())
+    assert spread == pytest.approx(DIM**-0.5, rel=0.5)
+    # A checkpoint decides the widths before the first call.
+    copied.load_state_dict(layer.state_dict())
+    torch.testing.assert_close(copied(x, edge_index, edge), output)
+    with pytest.raises(ValueError, match=r"\(nodes, 5\)"):
+        layer(torch.randn(NODES, 7), edge_index, edge)
+    shared = GraphAttention(-1, 4, 2, share_weights=True)
+    with pytest.raises(ValueError, match=r"share_weights=True needs one width.*5 and target dim 4"):
+        shared((x, torch.randn(NODES, 4)), edge_index)
+    assert shared((x, x), edge_index).shape == (NODES, 8)
 
 
 def test_from_pyg_wants_a_layer():

@@ -1,8 +1,9 @@
 """The doctor: tells whether the attention of a model is healthy, what is wrong, and what helps.
 
 This file only exports the public API. Each part imports only those before it in this list: `seen`,
-`vitals`, `facts`, `chart`, `capture`, `findings`, `running`, `signature`, `watch`, `remedies`, `report`,
-`probing`, `patients`, `checkup`. `Doctor` in `watch.py` imports remedies and reports inside its methods.
+`vitals`, `facts`, `chart`, `capture`, `findings`, `running`, `sites`, `signature`, `watch`, `remedies`,
+`report`, `probing`, `patients`, `checkup`. `Doctor` in `watch.py` imports remedies and reports inside its
+methods.
 The command line (`regard doctor`) is in `regard.cli`.
 """
 

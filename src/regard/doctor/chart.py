@@ -106,7 +106,7 @@ class Ring:
         return History([self.steps[place] for place in order], self.values[order].cpu())
 
 
-class Site:
+class WatchedSite:
     """One attention call of the model.
 
     Attributes:
@@ -126,13 +126,13 @@ class Site:
 
     def __repr__(self) -> str:
         """Name, route and heads."""
-        return f"Site({self.name!r}, {self.route}, {self.heads} heads)"
+        return f"WatchedSite({self.name!r}, {self.route}, {self.heads} heads)"
 
 
 class Ticket(NamedTuple):
     """The site and step that the gradients of a call belong to."""
 
-    site: Site
+    site: WatchedSite
     step: int
 
 
@@ -159,8 +159,8 @@ class Chart:
         self.vitals, self.level, self.every, self.window = vitals, level, every, window
         self.rows = rows
         self.step = 0
-        self.sites: dict[str, Site] = {}
-        self.order: list[Site] = []
+        self.sites: dict[str, WatchedSite] = {}
+        self.order: list[WatchedSite] = []
         self.notes: dict[str, list[str]] = {}
         # Called before each step: by then the step before is measured completely, gradients included.
         self.listeners: list[Callable[[], None]] = []
@@ -269,10 +269,10 @@ class Chart:
             self._waiting[device] = Waiting(device)
         return self._waiting[device]
 
-    def _put(self, site: Site, row: Tensor) -> None:
+    def _put(self, site: WatchedSite, row: Tensor) -> None:
         self._place(site, row.shape[0], row.device).copy_(row)
 
-    def _place(self, site: Site, heads: int, device: torch.device) -> Tensor:
+    def _place(self, site: WatchedSite, heads: int, device: torch.device) -> Tensor:
         """The view (H, V) of the site's ring to write this step to."""
         assert self.vitals is not None
         if site.ring is None:
@@ -282,7 +282,7 @@ class Chart:
             raise ValueError(f"the call has {heads} heads, earlier calls had {site.heads}")
         return site.ring.put(self.step, device)
 
-    def site_of(self, module: str, route: str) -> Site | None:
+    def site_of(self, module: str, route: str) -> WatchedSite | None:
         """The site of the module's next call, which is counted; None beyond `MOST_CALLS`."""
         call = self._calls[module] = self._calls.get(module, 0) + 1
         if call > MOST_CALLS:
@@ -291,7 +291,7 @@ class Chart:
         name = module if call == 1 else f"{module}#{call}"
         site = self.sites.get(name)
         if site is None:
-            site = self.sites[name] = Site(name, module, route, len(self.order))
+            site = self.sites[name] = WatchedSite(name, module, route, len(self.order))
             self.order.append(site)
         return site
 

@@ -68,11 +68,14 @@ class Engine(Protocol):
         name: the value of `engine=` that requests this engine.
         approximate: whether the result has an error beyond rounding. Such an engine runs only where the
             caller allows one, with `error=` or by requesting the engine by name.
+        every_derivative: whether forward-mode derivatives, and derivatives of derivatives under
+            transforms of `torch.func`, pass through it. They pass through PyTorch's plain operations.
         repeats_on: device types on which `repeated` may return a short cut.
     """
 
     name: str
     approximate: bool = False
+    every_derivative: bool = False
     repeats_on: tuple[str, ...] = ()
 
     @abstractmethod

@@ -34,6 +34,7 @@ class Plain(Engine):
     """The pairwise form in a dozen PyTorch operations."""
 
     name = "plain"
+    every_derivative = True
 
     def refusals(self, problem: Problem) -> list[str]:
         """Options that would need more operations than the bare call."""

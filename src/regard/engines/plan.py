@@ -20,6 +20,7 @@ from regard.engines.base import Engine, RunAgain
 from regard.engines.gpu import HAS_TRITON
 from regard.engines.lineup import ENGINES
 from regard.forms import Inner, Pairwise
+from regard.observed import derivative_levels, in_forward_mode
 from regard.precision import working_dtype
 from regard.problem import Problem
 from regard.scores import Score
@@ -31,6 +32,7 @@ BY_NAME: dict[str, Engine] = {engine.name: engine for engine in ENGINES}
 MAY_COME_FIRST = tuple(
     engine for engine in reversed(ENGINES) if type(engine).comes_first is not Engine.comes_first
 )
+NO_DERIVATIVE = "forward-mode derivatives, and derivatives of derivatives under torch.func, do not pass through it"
 # Device types on which some engine has a short cut for repeated calls.
 REPEATED_ON = frozenset(device for engine in ENGINES for device in engine.repeats_on)
 
@@ -101,7 +103,10 @@ def preferred(p: Problem) -> tuple[Engine, ...]:
 def pick(problem: Problem, engine: str | None = None) -> Engine:
     """The engine that runs the problem; one requested by name never falls back to another."""
     if engine is None:
+        every = asks_every_derivative(problem)
         for candidate in preferred(problem):
+            if every and not candidate.every_derivative:
+                continue
             if not candidate.refusals_of_call(problem):
                 return candidate
     # Reached only with a name: the reference refuses nothing, so that the loop above returns.
@@ -110,6 +115,15 @@ def pick(problem: Problem, engine: str | None = None) -> Engine:
     if reasons:
         raise EngineRefused(chosen.name, reasons)
     return chosen
+
+
+def asks_every_derivative(problem: Problem) -> bool:
+    """Whether the call is inside forward mode, or inside derivatives of derivatives of `torch.func`.
+
+    Second derivatives by autograd itself are not known ahead: the engines on the CPU serve them when they
+    are asked for.
+    """
+    return in_forward_mode() or derivative_levels(problem.form.query, problem.value) > 1
 
 
 def repeated(
@@ -157,6 +171,9 @@ def make_plan(problem: Problem, score: Score, engine: str | None = None) -> Plan
     """The plan for a problem; see `Plan`."""
     # Not `refusals_of_call`: explaining a call must not count as one.
     refusals = {candidate.name: candidate.refusals(problem) for candidate in ENGINES}
+    if engine is None and asks_every_derivative(problem):
+        for candidate in ENGINES:
+            refusals[candidate.name] += [] if candidate.every_derivative else [NO_DERIVATIVE]
     if engine is None:
         chosen = next(x for x in preferred(problem) if not refusals[x.name])
     else:
@@ -227,7 +244,9 @@ def _reach(form: Pairwise) -> float:
     if form.activation == "sine":
         row = row_of(form.parameter)
         return abs(row.linear) * largest + sum(map(abs, row.coefficients))
-    return largest if form.activation == "leaky_relu" else math.inf
+    if form.activation == "leaky_relu":
+        return largest * max(1.0, abs(form.parameter))
+    return math.inf
 
 
 def _norm(x: Tensor) -> Tensor:

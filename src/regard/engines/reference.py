@@ -52,6 +52,7 @@ class Reference(Engine):
     """Plain PyTorch; never refuses."""
 
     name = "reference"
+    every_derivative = True
 
     def refusals(self, problem: Problem) -> list[str]:
         """None: the specification covers everything."""

@@ -8,6 +8,7 @@ refuses what SDPA would do slowly or wrongly.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,6 +19,8 @@ from regard.engines.base import Attended, Engine
 from regard.engines.sizes import four_dims
 from regard.forms import Inner
 from regard.mask import Mask
+from regard.observed import is_transformed
+from regard.precision import working_dtype
 from regard.problem import Problem
 
 # SDPA takes a mask that differs by query only as a dense tensor, which it copies to floats on the CPU.
@@ -71,8 +74,12 @@ class Sdpa(Engine):
         return reasons
 
     def missing_promises(self, problem: Problem) -> list[str]:
-        """Second derivatives; and that NaN does not reach queries that do not see it."""
-        missing = ["SDPA's fused kernels have no second derivative (engine 'reference' has)"]
+        """Second derivatives on a GPU; and that NaN does not reach queries that do not see it."""
+        missing = []
+        if not problem.on_cpu:
+            missing.append(
+                "SDPA's fused kernels have no second derivative (engine 'reference' has)"
+            )
         if problem.bias is not None or not (problem.mask is None or padding_only(problem.mask)):
             missing.append(
                 "NaN or Inf in a key or value that only some queries see reaches the other "
@@ -97,6 +104,8 @@ class Sdpa(Engine):
                 out = scaled_dot_product_attention(*arguments, scale=scale, enable_gqa=grouped)
         else:
             out = scaled_dot_product_attention(*arguments, scale=scale, enable_gqa=grouped)
+        if on_cpu and out.requires_grad and not is_transformed():
+            differentiate_again(out)
         if on_cpu and width > value_width:
             out = out[..., :value_width]
         # Unconditional in a compiled graph: comparing the number of keys would specialise it.
@@ -287,3 +296,63 @@ def mask_dims(x: Tensor, p: Problem) -> Tensor:
     if math.prod(lead) == 1:
         return x.reshape(1, *x.shape[-3:])
     return four_dims(x, p.lead)
+
+
+# The name of the backward of SDPA's fused kernel on the CPU; its plain one has all derivatives.
+FUSED_BACKWARD = "ScaledDotProductFlashAttentionForCpuBackward0"
+
+
+def differentiate_again(output: Tensor) -> None:
+    """Give the fused CPU kernel a second derivative, which PyTorch does not have.
+
+    A hook on its backward replaces the gradients where the backward itself is recorded (create_graph). It
+    costs other calls a few microseconds, and reads the tensors that autograd saved, so that it keeps none.
+    """
+    node = output.grad_fn
+    if node is not None and node.name() == FUSED_BACKWARD:
+        node.register_hook(recorded_gradients)
+
+
+def recorded_gradients(
+    found: tuple[Tensor | None, ...], incoming: tuple[Tensor, ...]
+) -> tuple[Tensor | None, ...] | None:
+    """The gradients of query, key and value by plain operations, None to leave `found` as it is."""
+    if not torch.is_grad_enabled() or incoming[0] is None:
+        return None
+    saved: Any = torch._C._current_autograd_node()
+    # Views, so that the derivative is with respect to these tensors and not to what they were made from.
+    sides = [x.view_as(x) for x in (saved._saved_query, saved._saved_key, saved._saved_value)]
+    wanted = [x for x, grad in zip(sides, found, strict=False) if grad is not None]
+    query, key, value = sides
+    mask, causal, scale = saved._saved_attn_mask, saved._saved_is_causal, saved._saved_scale
+    output = plain_sdpa(query, key, value, mask, causal, scale)
+    grads = iter(torch.autograd.grad(output, wanted, incoming[0], create_graph=True))
+    return tuple(None if grad is None else next(grads) for grad in found)
+
+
+def plain_sdpa(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    causal: bool,
+    scale: float | None,
+) -> Tensor:
+    """SDPA in PyTorch's plain operations; 0 for a query that sees nothing."""
+    group = query.shape[-3] // key.shape[-3]
+    if group > 1:
+        key, value = key.repeat_interleave(group, -3), value.repeat_interleave(group, -3)
+    dtype = working_dtype(query.dtype)
+    logits = (
+        query.to(dtype) @ key.to(dtype).mT * (query.shape[-1] ** -0.5 if scale is None else scale)
+    )
+    hidden = torch.zeros((), dtype=torch.bool)
+    if mask is not None:
+        hidden = mask == -torch.inf
+        logits = logits + torch.where(hidden, 0, mask)
+    if causal:
+        hidden = hidden | torch.ones(logits.shape[-2:], dtype=torch.bool).triu(1)
+    hidden = hidden.expand(logits.shape)
+    empty = hidden.all(-1, keepdim=True)
+    weights = torch.softmax(logits.masked_fill(hidden & ~empty, -torch.inf), -1)
+    return (weights.masked_fill(hidden, 0) @ value.to(dtype)).to(query.dtype)

@@ -12,8 +12,8 @@ from regard.scores.exports import *  # noqa: F403 # the one list of scores, whic
 from regard.scores.lookup import HOW_TO_BUILD as HOW_TO_BUILD
 from regard.scores.lookup import NAMED as NAMED
 from regard.scores.lookup import SIZED as SIZED
-from regard.scores.lookup import make_score, named_score
+from regard.scores.lookup import check_name, make_score, named_score
 
 __all__: list[str] = []
 __all__ += exports.__all__
-__all__ += ["make_score", "named_score"]
+__all__ += ["check_name", "make_score", "named_score"]

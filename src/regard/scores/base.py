@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -131,6 +131,14 @@ class Score(nn.Module):
         raise ValueError(
             f"{type(self).__name__} has no parameters that scale its logits; "
             "wrap it, for example Projected(score, query_dim, key_dim)"
+        )
+
+    def __prepare_scriptable__(self) -> NoReturn:
+        """Raises: torch.jit.script calls this for every module, and cannot compile what scores do."""
+        raise RuntimeError(
+            f"TorchScript cannot compile regard's modules (score {self.name!r}): use "
+            "torch.compile(model) to speed up a model, or torch.export.export(model, inputs) to save a "
+            "program"
         )
 
     def _save_to_state_dict(self, destination: dict, prefix: str, keep_vars: bool) -> None:

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from regard.arguments import check_given_sizes, check_positive
+from regard.arguments import check_finite, check_given_sizes
 from regard.forms import PairwiseKey, PairwiseQuery
 from regard.scores.base import PairwiseScore, check_dim, check_heads
 
@@ -23,7 +23,7 @@ class GAT(PairwiseScore):
     Args:
         hidden: width of the projected queries and keys for each head.
         heads: query heads.
-        negative_slope: of the LeakyReLU.
+        negative_slope: of the LeakyReLU; any number, 0 for ReLU, -1 for the absolute value.
         edge: learn a third vector for projected edge features, added inside the LeakyReLU.
 
     Parameters: 2 * heads * hidden, half as many more with `edge`. Dims: query dim == key dim.
@@ -40,7 +40,7 @@ class GAT(PairwiseScore):
     ) -> None:
         super().__init__()
         check_given_sizes(hidden=hidden, heads=heads)
-        check_positive(negative_slope=negative_slope)
+        check_finite(negative_slope=negative_slope)
         self.hidden, self.heads, self.width = hidden, heads, hidden
         self.parameter = negative_slope
         self.query_vector = nn.Parameter(torch.empty(heads, hidden))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from regard.arguments import check_positive
+from regard.arguments import check_finite
 from regard.scores.additive import Additive
 
 
@@ -14,7 +14,7 @@ class GATv2(Additive):
     Args:
         hidden: hidden units for each head.
         heads: query heads.
-        negative_slope: of the LeakyReLU.
+        negative_slope: of the LeakyReLU; any number, 0 for ReLU, -1 for the absolute value.
         bias: learn a bias inside the activation.
         weight_norm: write v as `gain * v / |v|`.
 
@@ -33,7 +33,7 @@ class GATv2(Additive):
         bias: bool = False,
         weight_norm: bool = False,
     ) -> None:
-        check_positive(negative_slope=negative_slope)
+        check_finite(negative_slope=negative_slope)
         # E[f(x)^2] for x ~ N(0, 2): half of the variance from each side of 0.
         self.power = 1 + negative_slope**2
         super().__init__(hidden, heads, bias=bias, weight_norm=weight_norm)

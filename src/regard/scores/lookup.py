@@ -40,11 +40,16 @@ def make_score(
     name = "scaled_dot" if score is None else score
     if not isinstance(name, str):
         raise TypeError(f"score must be a Score object, a name or None, got {describe(score)}")
-    if name not in SIZED:
-        near = difflib.get_close_matches(name, SIZED, n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise ValueError(f"unknown score {name!r}: {hint}Names: {', '.join(SIZED)}")
+    check_name(name)
     return SIZED[name](width, heads, heads if key_heads is None else key_heads)
+
+
+def check_name(score: object) -> None:
+    """Refuse a string that names no score, with the nearest name; other values pass."""
+    if isinstance(score, str) and score not in SIZED:
+        near = difflib.get_close_matches(score, SIZED, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise ValueError(f"unknown score {score!r}: {hint}Names: {', '.join(SIZED)}")
 
 
 def named_score(score: Score | str | None) -> Score:

@@ -30,7 +30,7 @@ class SiteRecord(NamedTuple):
     """One attention call.
 
     Attributes:
-        name, module, route, heads: as in `regard.doctor.chart.Site`.
+        name, module, route, heads: as in `regard.doctor.chart.WatchedSite`.
         facts: sizes and options of its last call.
         last: the last value of each head, by vital.
         courses: the course over time, by vital.

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from regard.doctor.chart import Site
+from regard.doctor.chart import WatchedSite
 from regard.doctor.findings.finding import Advice, Finding
 from regard.doctor.remedies import REMEDIES
 from regard.doctor.report.numbers import plain
 from regard.doctor.vitals.table import INDEX, VITALS
 
 
-def facts_entry(site: Site) -> dict[str, Any]:
+def facts_entry(site: WatchedSite) -> dict[str, Any]:
     """The facts of a site; empty before the first measurement."""
     if site.facts is None:
         return {}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from regard.doctor.chart import Site
+from regard.doctor.chart import WatchedSite
 from regard.doctor.vitals.table import VITALS
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def glance(doctor: Doctor, vitals: Sequence[str]) -> dict[str, Glance]:
     return {site.name: Glance(parts[2 * i], parts[2 * i + 1]) for i, site in enumerate(sites)}
 
 
-def summary(site: Site, places: Sequence[tuple[str, int]]) -> tuple[Tensor, Tensor]:
+def summary(site: WatchedSite, places: Sequence[tuple[str, int]]) -> tuple[Tensor, Tensor]:
     """`newest` and `course` of a `Glance`, on the device."""
     assert site.ring is not None
     values, count = site.ring.values, site.ring.count

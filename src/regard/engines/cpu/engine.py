@@ -31,5 +31,7 @@ class Cpu(Tiled):
         return self.scores(problem) if served else None
 
     def missing_promises(self, problem: Problem) -> list[str]:
-        """Second derivatives."""
-        return ["it has no second derivative (engine 'reference' has)"]
+        """Second derivatives with dropout; without it they build the Q x L tensors."""
+        if problem.dropout:
+            return ["with dropout it has no second derivative (engine 'reference' has)"]
+        return []

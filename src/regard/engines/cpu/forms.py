@@ -78,6 +78,9 @@ class PairwiseTiles:
     def __init__(self, a: Tensor, b: Tensor, v: Tensor, activation: str, parameter: float) -> None:
         self.a, self.b, self.v = a, b, v
         self.activation, self.parameter = ACTIVATIONS[activation], parameter
+        # The slope in place is computed from the result alone. A LeakyReLU of negative slope has the same
+        # result on both sides of 0, where its slopes differ.
+        self.in_place = self.activation.in_place if parameter >= 0 else None
         # exp(2x) overflows at half the logarithm of the largest number; 0.45 leaves a margin.
         self.limit = 0.45 * math.log(torch.finfo(a.dtype).max)
         self.buffer = a.new_empty(0)
@@ -107,8 +110,8 @@ class PairwiseTiles:
             self.hidden.add_(1).reciprocal_().sub_(0.5)
             return contract(self.hidden, v).mul_(-2)
         total = torch.add(a.unsqueeze(-2), b.unsqueeze(-3), out=self.room(shape))
-        if self.activation.in_place is not None:
-            self.hidden = self.activation.in_place[0](total, self.parameter)
+        if self.in_place is not None:
+            self.hidden = self.in_place[0](total, self.parameter)
         else:
             self.total = total  # the slope of such an activation needs its argument
             self.hidden = self.activation.value(total, self.parameter)
@@ -124,8 +127,8 @@ class PairwiseTiles:
         """f'(a + b) of the tile; overwrites its hidden units where the slope follows from them."""
         if self.fast:
             return hidden.square_().mul_(-4).add_(1)
-        if self.activation.in_place is not None:
-            return self.activation.in_place[1](hidden, self.parameter)
+        if self.in_place is not None:
+            return self.in_place[1](hidden, self.parameter)
         slope = self.activation.slope(self.total, hidden, self.parameter)
         return slope.to(hidden.dtype).expand(hidden.shape).clone()
 

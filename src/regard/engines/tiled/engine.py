@@ -7,8 +7,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from regard.engines.base import Attended, Engine, soft_capped, with_hard_rows
+from regard.engines.tiled.arguments import Arguments
 from regard.engines.tiled.layout import Layout
-from regard.engines.tiled.operators import Arguments, Operators
+from regard.engines.tiled.operators import Operators
 from regard.precision import working_dtype
 from regard.problem import Problem
 

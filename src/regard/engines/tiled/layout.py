@@ -7,8 +7,8 @@ import math
 import torch
 from torch import Tensor
 
+from regard.engines.tiled.arguments import Arguments
 from regard.engines.tiled.eager import numbers
-from regard.engines.tiled.operators import Arguments
 from regard.forms import Inner
 from regard.mask import Spans, visible
 from regard.precision import working_dtype

@@ -11,66 +11,21 @@ its gradient is summed into size 1. Statistics of rows are (B, K, G, Q).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from regard.engines.gpu import on_own_device
-from regard.engines.tiled.eager import (
-    apply,
-    below_autograd,
-    differentiated,
-    in_forward_mode,
-)
-from regard.observed import needs_dispatcher
+from regard.engines.tiled.arguments import COUNT, TENSOR_ARGUMENTS, Arguments
+from regard.engines.tiled.eager import apply, below_autograd, differentiated
+from regard.engines.tiled.twice import differentiate_again
+from regard.observed import in_forward_mode, is_transformed, needs_dispatcher
 from regard.precision import working_dtype
 
 AttendResults = tuple[Tensor, Tensor, Tensor, Tensor]
-
-
-class Arguments(NamedTuple):
-    """The arguments of every operator; see the legend above.
-
-    `q` and `k` are the features phi and psi of the inner form, or a and b of the pairwise one. `v` is
-    None for the inner form, (B, K, G, 1, hidden) for the pairwise one; `alpha`, a column, and `beta`,
-    a row, are terms of the inner form. `rate` multiplies the score (1 / temperature). `dense` is True
-    where a pair is seen. `start`, `stop` and `query_segment` are columns, `key_segment` is a row.
-    `seed` is one integer. `numbers` is (scale, soft cap or 0, dropout, parameter of the activation),
-    fp64 on the CPU: a tensor, because `torch.compile` makes floats symbols that two operators cannot
-    share. `sizes` is (B, K, G, Q, L).
-    """
-
-    q: Tensor
-    k: Tensor
-    value: Tensor
-    v: Tensor | None
-    alpha: Tensor | None
-    beta: Tensor | None
-    rate: Tensor | None
-    bias: Tensor | None
-    dense: Tensor | None
-    start: Tensor | None
-    stop: Tensor | None
-    query_segment: Tensor | None
-    key_segment: Tensor | None
-    seed: Tensor | None
-    numbers: Tensor
-    sizes: list[int]
-    activation: str
-
-    def differentiable(self) -> tuple[Tensor | None, ...]:
-        """The inputs that have gradients: the first 8 fields."""
-        return (
-            self.q,
-            self.k,
-            self.value,
-            self.v,
-            self.alpha,
-            self.beta,
-            self.rate,
-            self.bias,
-        )
+# The engines whose gradients have derivatives: on a GPU the Q x L tensors that it takes would be too large.
+AGAIN = ("cpu",)
 
 
 class Kernels(Protocol):
@@ -151,8 +106,6 @@ SIGNATURES = {
 LIBRARY = torch.library.Library("regard", "DEF")
 # The function behind each operator, by engine and operator: called directly by unobserved calls.
 KERNELS: dict[tuple[str, str], Callable] = {}
-COUNT = len(Arguments._fields)
-TENSOR_ARGUMENTS = Arguments._fields.index("sizes")
 
 
 class Operators:
@@ -364,7 +317,7 @@ def _returned(grads: tuple, args: Arguments, needed: tuple[bool, ...]) -> list[T
 
 
 class Once(torch.autograd.Function):
-    """A backward pass that cannot be differentiated again; its error names the engine that can."""
+    """A backward pass. On the CPU it is differentiated in plain PyTorch; elsewhere that is an error."""
 
     generate_vmap_rule = True
 
@@ -375,15 +328,33 @@ class Once(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        """Keep the name of the engine for the error message."""
-        ctx.name = inputs[0]
+        """Keep the operands for another derivative."""
+        ctx.name, ctx.kernel, *flat = inputs
+        ctx.tensors = [isinstance(x, Tensor) for x in flat]
+        ctx.others = [None if isinstance(x, Tensor) else x for x in flat]
+        if ctx.name in AGAIN:
+            ctx.save_for_backward(*(x for x in flat if isinstance(x, Tensor)))
 
     @staticmethod
     def backward(ctx, *grads):
-        """Raise: there is no second derivative."""
-        raise RuntimeError(
-            f"engine {ctx.name!r} has no second derivative; use engine='reference' for one"
-        )
+        """Compute the call again in plain PyTorch, or raise."""
+        if ctx.name not in AGAIN or is_transformed():
+            raise no_second(ctx.name)
+        saved = iter(ctx.saved_tensors)
+        flat = [
+            next(saved) if tensor else x for tensor, x in zip(ctx.tensors, ctx.others, strict=True)
+        ]
+        args = Arguments(*flat[:COUNT])
+        if args.seed is not None:
+            raise no_second(ctx.name, " with dropout")
+        return None, None, *differentiate_again(ctx.kernel, args, flat[COUNT:], grads)
+
+
+def no_second(name: str, case: str = "") -> RuntimeError:
+    """The error of a derivative that an engine does not have."""
+    return RuntimeError(
+        f"engine {name!r} has no second derivative{case}; use engine='reference' for one"
+    )
 
 
 def once(name: str, kernel: str, *flat) -> tuple:

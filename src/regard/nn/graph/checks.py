@@ -8,16 +8,17 @@ from torch import Tensor
 from regard.arguments import autocast_enabled, readable
 from regard.describe import describe
 from regard.nn.graph.edges import FILLS
+from regard.nn.graph.lazy import LAZY
 
 
 def dims_pair(in_dim: int | tuple[int, int]) -> tuple[int, int]:
     """(source dim, target dim), or an error."""
     pair = (in_dim, in_dim) if isinstance(in_dim, int) else in_dim
     whole = isinstance(pair, (tuple, list)) and len(pair) == 2
-    if not whole or not all(type(n) is int and n > 0 for n in pair):
+    if not whole or not all(type(n) is int and (n > 0 or n == LAZY) for n in pair):
         raise ValueError(
-            "in_dim must be an integer of 1 or more, or a pair (source dim, target dim) of them, "
-            f"got {describe(in_dim)}"
+            "in_dim must be an integer of 1 or more, -1 for the width of the first input, or a pair "
+            f"(source dim, target dim) of them, got {describe(in_dim)}"
         )
     return pair[0], pair[1]
 

@@ -26,6 +26,7 @@ from regard.nn.graph.edges import (
     sum_at,
     with_self_loops,
 )
+from regard.nn.graph.lazy import LAZY, is_lazy, is_uninitialized, linear, settle
 from regard.nn.graph.score import lower_edges, make_graph_score, score_width
 from regard.scores import Score
 
@@ -73,7 +74,8 @@ class GraphAttention(nn.Module):
     ```
 
     Args:
-        in_dim: width of the node features, or (source, target) between two sets of nodes.
+        in_dim: width of the node features, or (source, target) between two sets of nodes. -1 takes
+            the width from the first call, as in PyTorch Geometric; edge_dim likewise.
         out_dim: C, output width for each head.
         heads: H.
         score: a name such as "gatv2", "gat" or "additive", None for scaled dot, or a `Score` for H
@@ -87,7 +89,7 @@ class GraphAttention(nn.Module):
             nodes, nodes of the same index are taken to be the same, as in sampled neighbourhoods.
         fill: the edge features of these self-loops: "mean", "add", "min", "max" or "mul" of the
             features of the edges to the node, or a number or tensor.
-        negative_slope: of "gat" and "gatv2", default 0.2.
+        negative_slope: of "gat" and "gatv2", default 0.2; any number.
         dropout: probability of dropping a weight, in training.
         bias: learn biases in the projections (not for "gat"), and one at the output if the values
             share the projection of the keys, or in the residual if they do not.
@@ -135,9 +137,9 @@ class GraphAttention(nn.Module):
         super().__init__()
         self.source_dim, self.target_dim = dims_pair(in_dim)
         check_given_sizes(out_dim=out_dim, heads=heads)
-        check_sizes(width=width, edge_dim=edge_dim)
+        check_sizes(width=width, edge_dim=None if edge_dim == LAZY else edge_dim)
         check_probability(dropout=dropout)
-        check_fill(fill, edge_dim)
+        check_fill(fill, None if edge_dim == LAZY else edge_dim)
         width = score_width(score, width, out_dim)
         self._starts_as_pyg = isinstance(score, str) and score in ("gat", "gatv2")
         self.score = make_graph_score(score, width, heads, negative_slope, edge_dim is not None)
@@ -154,7 +156,9 @@ class GraphAttention(nn.Module):
         if share_value is None:
             share_value = self.score.name in ("gat", "gatv2")
         self.share_weights, self.share_value = share_weights, share_value
-        self._check_options(residual, gate)
+        if gate and not residual:
+            raise ValueError("gate=True mixes the output with the residual: give residual=True")
+        self.check_options()
         self._make_parameters(bias, residual, gate)
         self._reset_own()
 
@@ -163,16 +167,16 @@ class GraphAttention(nn.Module):
         heads, total = self.heads, self.out_dim * (self.heads if self.concat else 1)
         # GATConv has its bias at the output only.
         bias_inside = bias and self.score.name != "gat"
-        self.key = nn.Linear(self.source_dim, heads * self.width, bias_inside)
+        self.key = linear(self.source_dim, heads * self.width, bias_inside)
         self.query = self.value = self.edge = self.residual = self.gate = self.bias = None
         if not self.share_weights:
-            self.query = nn.Linear(self.target_dim, heads * self.width, bias_inside)
+            self.query = linear(self.target_dim, heads * self.width, bias_inside)
         if not self.share_value:
-            self.value = nn.Linear(self.source_dim, heads * self.out_dim, bias)
+            self.value = linear(self.source_dim, heads * self.out_dim, bias)
         if self.edge_dim is not None:
-            self.edge = nn.Linear(self.edge_dim, heads * self.width, False)
+            self.edge = linear(self.edge_dim, heads * self.width, False)
         if residual:
-            self.residual = nn.Linear(self.target_dim, total, bias and not self.share_value)
+            self.residual = linear(self.target_dim, total, bias and not self.share_value)
         if gate:
             self.gate = nn.Linear(3 * total, 1, False)
         if bias and self.share_value:
@@ -196,7 +200,9 @@ class GraphAttention(nn.Module):
 
         The layer must be built with the same sizes and options; `from_pyg` does both.
         """
-        self.load_state_dict(pyg.renamed(state_dict, self.score.name, self.state_dict()))
+        own = pyg.renamed(state_dict, self.score.name, self.state_dict())
+        # Projections of a layer that has not seen any input have no weights yet, and are left out.
+        self.load_state_dict(own, strict=not any(map(is_uninitialized, state_dict.values())))
 
     def reset_parameters(self) -> None:
         """Draw all parameters again, those of the score included."""
@@ -246,6 +252,8 @@ class GraphAttention(nn.Module):
     def _run(
         self, x: Tensor | tuple[Tensor, Tensor], edge_index: Tensor, edge_attr: Tensor | None
     ) -> tuple[Tensor, Edges, Tensor]:
+        if is_lazy(self):
+            settle(self, x, edge_attr)
         x_source, x_target = node_pair(x, (self.source_dim, self.target_dim), self.key.weight)
         check_edges(edge_index, x_source, x_target)
         feature = edge_features(edge_attr, edge_index.shape[1], self.edge_dim, self.key.weight)
@@ -324,35 +332,36 @@ class GraphAttention(nn.Module):
 
     def _reset_own(self) -> None:
         """Draw the projections, and the vectors of a score that starts as PyTorch Geometric's."""
-        for linear in (self.query, self.key, self.value, self.edge, self.residual, self.gate):
-            if linear is None:
-                continue
-            bound = linear.in_features**-0.5
-            if self._starts_as_pyg:
-                nn.init.xavier_uniform_(linear.weight)
-            else:
-                nn.init.normal_(linear.weight, std=bound)
-            if linear.bias is not None:
-                bound = bound if self._starts_as_pyg else 0.0
-                nn.init.uniform_(linear.bias, -bound, bound)
-        # Only for a score built by name: a `Score` object keeps the values that its owner gave it.
+        for part in (self.query, self.key, self.value, self.edge, self.residual, self.gate):
+            if part is not None and not is_uninitialized(part.weight):
+                self.draw(part)
         if self._starts_as_pyg:
             for vector in self.score.parameters():
                 nn.init.xavier_uniform_(vector)
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
-    def _check_options(self, residual: bool, gate: bool) -> None:
-        """Refuse options that contradict one another."""
-        if self.share_weights and self.source_dim != self.target_dim:
+    def draw(self, part: nn.Linear) -> None:
+        """Draw a projection; see "Initialisation" above."""
+        bound = part.in_features**-0.5
+        if self._starts_as_pyg:
+            nn.init.xavier_uniform_(part.weight)
+        else:
+            nn.init.normal_(part.weight, std=bound)
+        if part.bias is not None:
+            bound = bound if self._starts_as_pyg else 0.0
+            nn.init.uniform_(part.bias, -bound, bound)
+
+    def check_options(self, **dims: int) -> None:
+        """Refuse options that contradict one another; `dims` are widths that are about to be taken."""
+        source, target = (dims.get(x, getattr(self, x)) for x in ("source_dim", "target_dim"))
+        if self.share_weights and source != target:
             raise ValueError(
                 f"share_weights=True needs one width for both sets of nodes, got source dim "
-                f"{self.source_dim} and target dim {self.target_dim}"
+                f"{source} and target dim {target}"
             )
         if self.edge_in_value and self.edge_dim is None:
             raise ValueError("edge_in_value=True needs edge features: give edge_dim=")
-        if gate and not residual:
-            raise ValueError("gate=True mixes the output with the residual: give residual=True")
         for name in ("share_value", "edge_in_value"):
             if getattr(self, name) and self.width != self.out_dim:
                 raise ValueError(

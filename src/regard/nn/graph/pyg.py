@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.describe import describe
+from regard.nn.graph.lazy import is_uninitialized
 
 COMMON = {"lin_edge": "edge", "res": "residual", "bias": "bias"}
 
@@ -59,10 +60,6 @@ def arguments(conv: nn.Module) -> dict[str, Any]:
     if not isinstance(conv, nn.Module):
         raise TypeError(f"conv must be a layer of PyTorch Geometric, got {describe(conv)}")
     score = _score_of(dict(conv.named_parameters()), conv)
-    if any(isinstance(p, nn.parameter.UninitializedParameter) for p in conv.parameters()):
-        raise ValueError(
-            "conv has not seen any input yet, so its sizes are not known: run it once before"
-        )
     for name, wanted in (("flow", "source_to_target"), ("aggr", "add")):
         found = getattr(conv, name, wanted)
         if found != wanted and (name, found) != ("aggr", "sum"):
@@ -110,6 +107,9 @@ def renamed(state: Mapping[str, Tensor], score: str, ours: Mapping[str, Tensor])
         module, dot, part = name.rpartition(".") if "." in name else (name, "", "")
         if module not in PLACES[theirs]:
             raise ValueError(f"{name!r} is not a parameter of a {LAYERS[theirs]}")
+        # Where a weight waits for its shape, its bias is memory that nothing has written to.
+        if is_uninitialized(tensor) or is_uninitialized(state.get(f"{module}.weight", tensor)):
+            continue
         place = PLACES[theirs][module] + dot + part
         # In PyTorch Geometric the vectors of a score have a leading dim of 1.
         found[place] = tensor.squeeze(0) if place.startswith("score.") else tensor

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from regard.arguments import autocast_enabled
 from regard.describe import describe
+from regard.nn.multihead.errors import WrongType, WrongValue
 from regard.nn.multihead.layout import (
     BATCH_FIRST,
     LENGTH_FIRST,
@@ -64,9 +65,9 @@ def check_inputs(
     layout = BATCH_FIRST if batch_first else LENGTH_FIRST
     for name, x, _ in given:
         if not isinstance(x, Tensor):
-            raise TypeError(f"{name} must be a tensor, got {describe(x)}")
+            raise WrongType(f"{name} must be a tensor, got {describe(x)}")
     if query.ndim not in (2, 3) or query.ndim != key.ndim or query.ndim != value.ndim:
-        raise ValueError(
+        raise WrongValue(
             f"query, key and value must all be {layout}, or all {NO_BATCH}, "
             f"got shapes {', '.join(str(tuple(x.shape)) for _, x, _ in given)}"
         )
@@ -76,17 +77,17 @@ def check_inputs(
     dtype, autocast = weight.dtype, autocast_enabled(query)
     for name, x, dim in given:
         if x.shape[-1] != dim:
-            raise ValueError(
+            raise WrongValue(
                 f"{name} has width {x.shape[-1]}, shape {tuple(x.shape)}, but the module was built "
                 f"for {dim}; build it with {name[0]}dim={x.shape[-1]}"
             )
         if not x.is_floating_point() or (x.dtype != dtype and not autocast):
-            raise TypeError(
+            raise WrongType(
                 f"{name} is {x.dtype} but the module's parameters are {dtype}; cast one, or use "
                 "torch.autocast"
             )
         if x.device != weight.device:
-            raise ValueError(
+            raise WrongValue(
                 f"{name} is on {x.device} but the module's parameters are on {weight.device}; use "
                 f"{name}.to({str(weight.device)!r})"
             )
@@ -94,12 +95,12 @@ def check_inputs(
         batch_and_length(x, layout) for _, x, _ in given
     )
     if batch != key_batch or batch != value_batch:
-        raise ValueError(
+        raise WrongValue(
             f"query, key and value must have one batch size, got {batch}, {key_batch} and "
             f"{value_batch}; they are {layout} with batch_first={batch_first}"
         )
     if keys != values:
-        raise ValueError(
+        raise WrongValue(
             f"key has length {keys}, shape {tuple(key.shape)}, but value has length {values}, "
             f"shape {tuple(value.shape)}; each key needs its value"
         )

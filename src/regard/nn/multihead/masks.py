@@ -13,6 +13,7 @@ from torch import Tensor
 
 from regard.describe import describe
 from regard.mask import Mask
+from regard.nn.multihead.errors import WrongType, WrongValue
 from regard.nn.multihead.layout import NO_BATCH, MultiheadSizes
 from regard.precision import widened
 
@@ -60,7 +61,7 @@ def _padding(mask: Tensor | None, sizes: MultiheadSizes) -> Tensor | None:
     batched = layout != NO_BATCH
     wanted = (batch, keys) if batched else (keys,)
     if mask.shape != wanted:
-        raise ValueError(
+        raise WrongValue(
             f"key_padding_mask must be {wanted}, that is {'(batch, ' if batched else '('}key "
             f"length), got shape {tuple(mask.shape)}"
         )
@@ -82,7 +83,7 @@ def _pairs(mask: Tensor | None, sizes: MultiheadSizes) -> Tensor | None:
         each = "; one for each sequence is attn_mask.repeat_interleave(num_heads, 0)"
     elif mask.shape == (batch, heads, queries, keys):
         each = "; make it attn_mask.flatten(0, 1)"
-    raise ValueError(
+    raise WrongValue(
         f"attn_mask must be {(queries, keys)}, that is (query length, key length), or "
         f"{(batch * heads, queries, keys)}, that is (batch * num_heads, query length, key length), "
         f"got shape {tuple(mask.shape)}{each}"
@@ -91,17 +92,17 @@ def _pairs(mask: Tensor | None, sizes: MultiheadSizes) -> Tensor | None:
 
 def _check_kind(mask: Tensor, name: str, device: torch.device) -> None:
     if isinstance(mask, Mask):
-        raise TypeError(
+        raise WrongType(
             f"{name} takes torch's masks, tensors with True = ignore, got {mask}; a Mask, where "
             "True = attend, is for regard.attention(..., mask=)"
         )
     if not isinstance(mask, Tensor) or not (mask.dtype == torch.bool or mask.is_floating_point()):
-        raise TypeError(
+        raise WrongType(
             f"{name} must be boolean with True = ignore, or floating point and added to the "
             f"logits, got {describe(mask)}. From integers with 1 = ignore use {name}.bool(), with "
             f"1 = attend {name} == 0"
         )
     if mask.device != device:
-        raise ValueError(
+        raise WrongValue(
             f"{name} is on {mask.device} but query is on {device}; use {name}.to({str(device)!r})"
         )

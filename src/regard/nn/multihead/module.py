@@ -6,6 +6,7 @@ embed_dim, W width of a projected query or key.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import NamedTuple
 
 import torch
@@ -17,6 +18,7 @@ from regard.attention import attend, attention
 from regard.mask import Mask
 from regard.nn.fit import check_score_fits
 from regard.nn.multihead.checks import check_inputs, check_saved_score, feature_widths
+from regard.nn.multihead.errors import WrongValue
 from regard.nn.multihead.layout import LENGTH_FIRST, NO_BATCH, from_heads, to_heads
 from regard.nn.multihead.masks import real_keys, translate
 from regard.nn.multihead.nested import cut_padding, pad_nested
@@ -117,7 +119,7 @@ class MultiheadAttention(nn.Module):
         check_sizes(kdim=kdim, vdim=vdim, qdim=qdim, key_heads=key_heads, width=width)
         check_probability(dropout=dropout)
         if embed_dim % num_heads:
-            raise ValueError(f"num_heads={num_heads} does not divide embed_dim={embed_dim}")
+            raise WrongValue(f"num_heads={num_heads} does not divide embed_dim={embed_dim}")
         self.embed_dim, self.num_heads, self.head_dim = embed_dim, num_heads, embed_dim // num_heads
         self.key_heads = num_heads if key_heads is None else key_heads
         if num_heads % self.key_heads:
@@ -168,22 +170,36 @@ class MultiheadAttention(nn.Module):
     @torch.no_grad()
     def reset_parameters(self) -> None:
         """Draw the projections again; the score's own parameters stay."""
-        query, key, value = self.projection_weights()
-        if self.score.name != "scaled_dot":
-            nn.init.normal_(query, std=self.qdim**-0.5)
-            nn.init.normal_(key, std=self.kdim**-0.5)
-            nn.init.xavier_uniform_(value)
-        elif self.in_proj_weight is not None:
+        if self.score.name == "scaled_dot" and self.in_proj_weight is not None:
             # As one matrix, as in torch: its bound depends on the stacked height, not on each part's.
             nn.init.xavier_uniform_(self.in_proj_weight)
+            self.draw({"bias_k", "bias_v"})
         else:
-            for weight in (query, key, value):
-                nn.init.xavier_uniform_(weight)
+            names = ("q_proj_weight", "k_proj_weight", "v_proj_weight", "bias_k", "bias_v")
+            self.draw(set(names))
         if self.in_proj_bias is not None:
             nn.init.zeros_(self.in_proj_bias)
             nn.init.zeros_(self.out_proj.bias)
-        for added in (self.bias_k, self.bias_v):
-            if added is not None:
+
+    def _reset_parameters(self) -> None:
+        """`reset_parameters` under the name that torch's module has, which code written for it calls."""
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def draw(self, names: Collection[str]) -> None:
+        """Draw some parameters again; W_q, W_k and W_v have their own names where they are stacked too."""
+        query, key, value = self.projection_weights()
+        dot = self.score.name == "scaled_dot"
+        for name, weight, dim in (
+            ("q_proj_weight", query, self.qdim),
+            ("k_proj_weight", key, self.kdim),
+        ):
+            if name in names:
+                nn.init.xavier_uniform_(weight) if dot else nn.init.normal_(weight, std=dim**-0.5)
+        if "v_proj_weight" in names:
+            nn.init.xavier_uniform_(value)
+        for name, added in (("bias_k", self.bias_k), ("bias_v", self.bias_v)):
+            if added is not None and name in names:
                 nn.init.xavier_normal_(added)
 
     def projection_weights(self) -> Projections:
@@ -228,15 +244,15 @@ class MultiheadAttention(nn.Module):
             its output is the bias of the last projection.
         """
         if is_causal and attn_mask is None:
-            raise ValueError(
+            raise WrongValue(
                 "is_causal=True only says that attn_mask is the causal mask: give attn_mask too, "
                 "for example torch.nn.Transformer.generate_square_subsequent_mask(length)"
             )
         nested = any(getattr(x, "is_nested", False) for x in (query, key, value))
-        lengths: list[int] = []
+        given = query
         if nested:
             masked = key_padding_mask is not None or attn_mask is not None
-            query, key, value, key_padding_mask, lengths = pad_nested(query, key, value, masked)
+            query, key, value, key_padding_mask = pad_nested(query, key, value, masked)
         sizes = check_inputs(self, query, key, value, nested or self.batch_first)
         added = int(self.bias_k is not None) + int(self.add_zero_attn)
         mask, bias = translate(key_padding_mask, attn_mask, sizes, added)
@@ -251,7 +267,7 @@ class MultiheadAttention(nn.Module):
             weights = weights.mean(-3) if average_attn_weights else weights
             weights = weights.squeeze(0) if sizes.layout == NO_BATCH else weights
             weights = weights.to(query.dtype)
-        return cut_padding(output, lengths) if nested else output, weights
+        return cut_padding(output, given) if nested else output, weights
 
     def _attend(
         self,
