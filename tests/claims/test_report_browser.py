@@ -131,6 +131,22 @@ def test_every_claim_is_reached_by_its_tile(
         assert 0 <= top < 60 or end - high < 2
 
 
+@pytest.mark.parametrize("width", [PHONE, DESK])
+def test_a_partial_run_opens_on_what_was_run(
+    claims: dict[str, Claim],
+    results: dict[str, Result],
+    visit: Callable[..., Visit],
+    width: int,
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "report.html"
+    path.write_text(compose(claims, {"C10": results["C10"]}, "en"), encoding="utf-8")
+    there = visit(path, width)
+    assert there.shown()[0] == "C10"
+    # Its verdict is on the first screen, without scrolling.
+    assert there.page.locator("#C10 .badge").bounding_box()["y"] < 900
+
+
 def test_the_keyboard_is_enough(paths: dict[Language, Path], visit: Callable[..., Visit]) -> None:
     page = visit(paths["en"]).page
     page.keyboard.press("Tab")
