@@ -132,6 +132,18 @@ def test_two_languages(visit, report: Path) -> None:
     assert spoken.locator(".zh:visible").count() == 0
 
 
+def test_the_switch_to_chinese_needs_no_chinese_font(visit, report: Path) -> None:
+    """Without such a font its label was two boxes."""
+    tab = visit(report.as_uri())
+    switch = tab.locator(".language")
+    assert switch.inner_text().strip() == "ZH"
+    drawn = switch.locator(".hanzi").bounding_box()
+    assert drawn["width"] > 20 and drawn["height"] > 10
+    switch.click()
+    assert not switch.locator(".hanzi").is_visible()
+    assert switch.inner_text().strip() == "English"
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_on_a_phone_wide_tables_say_that_they_go_on(visit, report: Path, scheme: str) -> None:
     """The table of candidates ran off the edge without a hint, and options broke behind `--`."""

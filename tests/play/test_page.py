@@ -214,6 +214,19 @@ def test_two_languages(visit: Visiting) -> None:
     assert visit(locale="zh-CN").call("state")["lang"] == "zh"
 
 
+def test_the_switch_to_chinese_needs_no_chinese_font(visit: Visiting) -> None:
+    """Without such a font its label was two boxes."""
+    there = visit()
+    switch = there.page.locator("#language")
+    assert switch.inner_text().strip() == "ZH"
+    drawn = switch.locator(".hanzi").bounding_box()
+    assert drawn["width"] > 20 and drawn["height"] > 10
+    switch.click()
+    there.until("s.lang === 'zh'")
+    assert not switch.locator(".hanzi").is_visible()
+    assert switch.inner_text().strip() == "English"
+
+
 def test_a_sentence_is_typed(visit: Visiting) -> None:
     there = visit()
     page = there.page
