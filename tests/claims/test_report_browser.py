@@ -18,6 +18,8 @@ from regard.claims.running.store import Result, load_results
 from regard.figures import canvas
 from regard.text import LANGUAGES, Language
 
+from .. import phone
+
 LARGEST = 10_000_000  # bytes
 PHONE, DESK = 375, 1440
 # Width and height of every figure, by the id of its claim.
@@ -99,6 +101,13 @@ def test_every_figure_is_there_and_no_letter_is_cut(
     assert page.evaluate(CUT) == []
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert page.title() == WORDS["title"].of(language)
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_a_phone(
+    paths: dict[Language, Path], visit: Callable[..., Visit], language: Language
+) -> None:
+    phone.check(visit(paths[language], phone.WIDTH).page)
 
 
 def test_letters_fit_that_the_writer_had_no_font_for(

@@ -11,6 +11,8 @@ import pytest
 from regard.cli.play import CHAPTERS
 from regard.play.serve import Server
 
+from .. import phone
+
 PHONE = 390
 Visiting = Callable[..., Any]
 BAD_LINKS = [
@@ -258,7 +260,7 @@ def test_a_sentence_is_typed(visit: Visiting) -> None:
 def test_a_phone(visit: Visiting, chapter: int, lang: str) -> None:
     there = visit(f"#v=1&chapter={chapter}&lang={lang}", width=PHONE, has_touch=True)
     page = there.page
-    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE
+    phone.check(page)
     small = page.evaluate(
         """[...document.querySelectorAll('p, th, td, label, button')].filter(
         e => e.offsetParent && parseFloat(getComputedStyle(e).fontSize) < 12).length"""
