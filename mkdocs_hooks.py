@@ -29,7 +29,7 @@ PROJECT = ("CONTRIBUTING.md", "CHANGELOG.md")
 FETCHED = "https://unpkg.com/iframe-worker/shim"
 OURS = "assets/worker-from-disk.js"
 SERVED, PLAYGROUND = f"http://127.0.0.1:{PORT}/", "playground.html"
-LANGUAGES = {"en": "English", "zh": "中文"}
+LANGUAGES = {"en": "English", "zh": "ZH 中文"}
 FENCE = re.compile(r"^( *)(```+|~~~+).*?^\1\2[ \t]*$\n?", re.MULTILINE | re.DOTALL)
 CHART = re.compile(r"^```mermaid\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(\]\()([^)\s#][^)\s#]*)((?:#[^)\s]*)?\))")
@@ -49,7 +49,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
             case _:
                 entries.append(entry)
     if (ROOT / "README.zh-CN.md").exists():
-        entries.insert(1, {"中文": "index.zh.md"})
+        entries.insert(1, {"ZH 中文": "index.zh.md"})
     config.nav = entries
     return config
 

@@ -57,11 +57,28 @@ def test_square_on_a_gpu_follows_one_rule() -> None:
         else:
             dots = DOTS_BY_NAME if hidden == 16 else DOTS_BY_NAME[:1]
             assert names == [*OURS_BY_NAME, "textbook compiled", *dots]
-    quick = names_of("--quick")
+    quick = names_of("--suite", "square", "--quick")
     assert [n for n, names in quick.items() if names == everybody] == [
         "square 512, hidden 16",
         "square 2048, hidden 16",
     ]
+
+
+def test_quick_alone_is_a_first_look_without_compilers() -> None:
+    for device, long, short in (("cuda", 2048, 512), ("cpu", 512, 256)):
+        found = jobs.chosen_jobs(None, device, None, quick=True)
+        assert [job.setting.name for job in found] == [
+            f"square {long}, hidden 16",
+            "NMT decoder 512",
+            f"square {short}, hidden 16",
+        ]
+        names = [{c.name for c in job.candidates} for job in found]
+        assert all({"sine matched", "exact", "textbook eager"} < some for some in names)
+        assert not any({"textbook compiled", "FlexAttention", "Keras"} & some for some in names)
+        # The plan's choice differs from the engines beside it in the decoder alone.
+        assert ["as chosen" in some for some in names] == [False, True, False]
+    asked = jobs.chosen_jobs(None, "cpu", "Keras", quick=True)
+    assert all("Keras" in [c.name for c in job.candidates] for job in asked)
 
 
 def test_peers_are_named_for_every_setting_instead() -> None:

@@ -10,6 +10,7 @@ import pytest
 from matplotlib import image
 
 from regard.bench import charts, looks, present
+from regard.bench.answer import answer
 from regard.bench.bars import amount, outcomes
 from regard.bench.candidate import BOTH, FORWARD
 from regard.bench.results import BenchRow, Measured, Pass
@@ -68,6 +69,51 @@ def test_scaled_rows_are_marked_and_failed_ones_show_no_time() -> None:
     text = present.table(Measured(SETTING, [scaled, failed], rounds=1))
     assert "~2000" in text and "7000" not in text
     assert "Keras: no time: it is wrong" in text
+
+
+def test_every_column_is_better_when_smaller() -> None:
+    mine, slow = row("exact", "ours", 1.0), row("textbook eager", "textbook", 20.0)
+    dot = row("dot flash", "dot", 0.5)
+    text = present.table(Measured(SETTING, [mine, slow, dot], rounds=1))
+    assert "in every column smaller is better" in text
+    cells = next(line for line in text.splitlines() if line.startswith("exact")).split()
+    assert cells[1:4] == ["1000", "2.00x", "0.050x"]
+
+
+@pytest.mark.parametrize(
+    ("ratio", "text"),
+    [
+        (0.00001, "<.001x"),
+        (0.0044, "0.004x"),
+        (0.0999, "0.100x"),
+        (0.1, "0.10x"),
+        (12345, "12345x"),
+    ],
+)
+def test_ratios_fit_their_column(ratio: float, text: str) -> None:
+    assert present.ratio_cell({"ratio": ratio}) == text
+    assert len(text) <= 6
+
+
+@pytest.mark.parametrize(
+    ("seconds", "word"),
+    [(2.0, "is affordable here: "), (7.0, "affordable here at a price"), (11.0, "not affordable")],
+)
+def test_the_last_sentence_says_whether_additive_is_affordable(seconds: float, word: str) -> None:
+    rows = [row("sine fast", "ours", 0.1), row("exact", "ours", seconds)]
+    (short,) = square("cpu", [64], [16])
+    (long,) = square("cpu", [128], [16])
+    settings = [
+        Measured(shapes("cpu")[0], [row("exact", "ours", 0.003)], rounds=1),
+        Measured(short, [row("exact", "ours", 99.0), row("dot flash", "dot", 1.0)], rounds=1),
+        Measured(long, [*rows, row("dot flash", "dot", 1.0)], rounds=1),
+    ]
+    said = answer(settings)
+    assert word in said and "128 x 128" in said and "(exact)" in said
+    assert "NMT decoder 512 takes 3.00 ms a step" in said
+    both = answer([Measured(long, [*rows, row("sine matched", "ours", 1.5), row("d", "dot", 1.0)])])
+    assert "1.50x" in both and f"(sine matched; exact {seconds:.1f}" in both[: both.index(")") + 1]
+    assert "is open" in answer(settings[:1]) and "is open" in answer([])
 
 
 def test_bars_say_met_or_missed() -> None:

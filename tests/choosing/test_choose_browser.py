@@ -15,6 +15,7 @@ from regard.choosing.tasks.embedded import hijack, lookup, nonlinear
 from regard.choosing.training.verdict import Outcome, Verdict
 from regard.text import Text
 
+from .. import phone
 from .conftest import Finished
 
 STRANGE = "<img src=x onerror=\"document.title='strange'\">$x^"
@@ -130,6 +131,25 @@ def test_two_languages(visit, report: Path) -> None:
     assert other.locator("h1").inner_text() == "用哪种注意力打分函数？"
     spoken = visit(report.as_uri() + "?lang=en", locale="zh-CN")
     assert spoken.locator(".zh:visible").count() == 0
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_a_phone(visit, report: Path, language: str) -> None:
+    tab = visit(f"{report.as_uri()}?lang={language}", phone.WIDTH)
+    tab.evaluate("document.querySelectorAll('details').forEach(part => part.open = true)")
+    phone.check(tab)
+
+
+def test_the_switch_to_chinese_needs_no_chinese_font(visit, report: Path) -> None:
+    """Without such a font its label was two boxes."""
+    tab = visit(report.as_uri())
+    switch = tab.locator(".language")
+    assert switch.inner_text().strip() == "ZH"
+    drawn = switch.locator(".hanzi").bounding_box()
+    assert drawn["width"] > 20 and drawn["height"] > 10
+    switch.click()
+    assert not switch.locator(".hanzi").is_visible()
+    assert switch.inner_text().strip() == "English"
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -212,3 +212,28 @@ def test_a_folder_without_results_gives_a_report_of_claims_not_run(tmp_path: Pat
     found = Elements(path.read_text(encoding="utf-8"))
     assert {a["data-verdict"] for a in classed(found, "claim")} == {"not_run"}
     assert [item.name for item in tmp_path.iterdir()] == ["report.html"]
+
+
+def test_a_partial_run_opens_on_what_was_run(
+    claims: dict[str, Claim], results: dict[str, Result], language: Language
+) -> None:
+    text = compose(claims, {name: results[name] for name in ("C2", "C10")}, language)
+    found = Elements(text)
+    ids = [a["id"] for a in classed(found, "claim")]
+    assert ids == ["C2", "C10", "A1", "A2", "C1", "C11", "G1"]
+    tiles = [a["href"] for a in classed(found, "tile")]
+    assert tiles == [f"#{name}" for name in ids]
+    # The board above the claims has only what was run; the other tiles come after those claims.
+    last_run = text.index('<article class="claim" id="C10"')
+    assert [text.index(f'href="#{name}" title') > last_run for name in ids] == [False] * 2 + [
+        True
+    ] * 5
+    assert [a["id"] for a in classed(found, "group")] == ["C", "not_run"]
+
+
+def test_a_complete_run_has_no_part_that_waits(
+    claims: dict[str, Claim], results: dict[str, Result]
+) -> None:
+    ran = {name: claim for name, claim in claims.items() if name in results}
+    found = Elements(compose(ran, results, "en"))
+    assert [a["id"] for a in classed(found, "group")] == ["A", "C"]

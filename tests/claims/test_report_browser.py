@@ -18,6 +18,8 @@ from regard.claims.running.store import Result, load_results
 from regard.figures import canvas
 from regard.text import LANGUAGES, Language
 
+from .. import phone
+
 LARGEST = 10_000_000  # bytes
 PHONE, DESK = 375, 1440
 # Width and height of every figure, by the id of its claim.
@@ -101,6 +103,13 @@ def test_every_figure_is_there_and_no_letter_is_cut(
     assert page.title() == WORDS["title"].of(language)
 
 
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_a_phone(
+    paths: dict[Language, Path], visit: Callable[..., Visit], language: Language
+) -> None:
+    phone.check(visit(paths[language], phone.WIDTH).page)
+
+
 def test_letters_fit_that_the_writer_had_no_font_for(
     claims: dict[str, Claim],
     results: dict[str, Result],
@@ -129,6 +138,22 @@ def test_every_claim_is_reached_by_its_tile(
             name,
         )
         assert 0 <= top < 60 or end - high < 2
+
+
+@pytest.mark.parametrize("width", [PHONE, DESK])
+def test_a_partial_run_opens_on_what_was_run(
+    claims: dict[str, Claim],
+    results: dict[str, Result],
+    visit: Callable[..., Visit],
+    width: int,
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "report.html"
+    path.write_text(compose(claims, {"C10": results["C10"]}, "en"), encoding="utf-8")
+    there = visit(path, width)
+    assert there.shown()[0] == "C10"
+    # Its verdict is on the first screen, without scrolling.
+    assert there.page.locator("#C10 .badge").bounding_box()["y"] < 900
 
 
 def test_the_keyboard_is_enough(paths: dict[Language, Path], visit: Callable[..., Visit]) -> None:

@@ -17,6 +17,7 @@ from regard.doctor.report.html import write_html
 from regard.doctor.vitals import VITALS
 from regard.doctor.watch import watch
 
+from .. import phone
 from .reporting import HOSTILE, constant, examined, finding, renamed, values_record
 from .watching import Stack
 
@@ -71,6 +72,10 @@ def test_hostile_names_are_text_and_fit(
     assert HOSTILE[0] in page.locator(".finding .place").first.inner_text()
     assert "\\u202eevil" in page.locator(".finding .place").nth(1).inner_text()
     assert page.locator("script").count() == 2
+
+
+def test_a_phone(record: Record, visit: Callable[..., Page]) -> None:
+    phone.check(visit(record, PHONE))
 
 
 def test_findings_say_what_why_and_what_helps(record: Record, visit: Callable[..., Page]) -> None:

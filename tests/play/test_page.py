@@ -11,6 +11,8 @@ import pytest
 from regard.cli.play import CHAPTERS
 from regard.play.serve import Server
 
+from .. import phone
+
 PHONE = 390
 Visiting = Callable[..., Any]
 BAD_LINKS = [
@@ -214,6 +216,19 @@ def test_two_languages(visit: Visiting) -> None:
     assert visit(locale="zh-CN").call("state")["lang"] == "zh"
 
 
+def test_the_switch_to_chinese_needs_no_chinese_font(visit: Visiting) -> None:
+    """Without such a font its label was two boxes."""
+    there = visit()
+    switch = there.page.locator("#language")
+    assert switch.inner_text().strip() == "ZH"
+    drawn = switch.locator(".hanzi").bounding_box()
+    assert drawn["width"] > 20 and drawn["height"] > 10
+    switch.click()
+    there.until("s.lang === 'zh'")
+    assert not switch.locator(".hanzi").is_visible()
+    assert switch.inner_text().strip() == "English"
+
+
 def test_a_sentence_is_typed(visit: Visiting) -> None:
     there = visit()
     page = there.page
@@ -245,7 +260,7 @@ def test_a_sentence_is_typed(visit: Visiting) -> None:
 def test_a_phone(visit: Visiting, chapter: int, lang: str) -> None:
     there = visit(f"#v=1&chapter={chapter}&lang={lang}", width=PHONE, has_touch=True)
     page = there.page
-    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE
+    phone.check(page)
     small = page.evaluate(
         """[...document.querySelectorAll('p, th, td, label, button')].filter(
         e => e.offsetParent && parseFloat(getComputedStyle(e).fontSize) < 12).length"""

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from regard.bench import present
+from regard.bench.answer import answer
 from regard.bench.bars import outcomes
 from regard.bench.jobs import CANDIDATES, Job, UsageError, chosen_jobs
 from regard.bench.options import RESULTS
@@ -31,6 +32,8 @@ EFFORT = {
     "cuda": Effort(seconds=3.0, longest=0.3, most=15, heads=4),
     "cpu": Effort(seconds=20.0, longest=5.0),
 }
+# `--quick` alone answers within two minutes: what does not fit is left for --resume.
+QUICK_BUDGET = 100.0
 QUICK = {
     "cuda": Effort(seconds=1.0, longest=0.25, least=3, eager=2, heads=4),
     "cpu": Effort(seconds=3.0, longest=2.0, least=3),
@@ -79,7 +82,7 @@ def run(options: argparse.Namespace, device: torch.device, jobs: list[Job]) -> i
     try:
         with progress() as shown:
             runner = Runner(device, options.seed, effort, shown.step)
-            say(loop(runner, jobs, results, store, options.budget, shown))
+            say(loop(runner, jobs, results, store, budget_of(options), shown))
     except KeyboardInterrupt:
         interrupted = True
         say("interrupted: --resume goes on")
@@ -96,9 +99,17 @@ def run(options: argparse.Namespace, device: torch.device, jobs: list[Job]) -> i
         show(found)
         if saved:
             print(f"\n{saved}")
+        if found.measured:
+            print(f"\n{textwrap.fill(answer(found.measured.values()), 80)}")
     if interrupted:
         return INTERRUPTED
     return 1 if ours_failed(results, asked) else 0
+
+
+def budget_of(options: argparse.Namespace) -> float | None:
+    """The seconds that the run may take: as given, or those of a first look, or None for no limit."""
+    first_look = options.quick and not (options.suite or options.lengths or options.hidden)
+    return QUICK_BUDGET if options.budget is None and first_look else options.budget
 
 
 def loop(

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from regard.bench.bars import DETERMINISTIC, needed
+from regard.bench.bars import DETERMINISTIC, EAGER, needed
 from regard.bench.candidate import Candidate
 from regard.bench.ours import OURS, AsChosen
 from regard.bench.peers import DOTS, PEERS, Compiled
 from regard.bench.results import Measured
-from regard.bench.settings import SUITES, Setting, suite
+from regard.bench.settings import SUITES, Setting, first_look, suite
 
 CANDIDATES: tuple[Candidate, ...] = (*OURS, *PEERS)
 CUDNN = DOTS[0]
@@ -66,10 +66,16 @@ def chosen_jobs(
     Raises:
         UsageError: an option does not apply to these suites, or names an unknown peer.
     """
+    named = None if peers is None else asked_for(peers, device)
+    if quick and not (suites or lengths or hidden):
+        chosen = quick_candidates(device) if named is None else named
+        return [
+            Job(s, [c for c in chosen if s.len_q == 1 or not isinstance(c, AsChosen)])
+            for s in first_look(device)
+        ]
     names = suites or list(SUITES)
     if (lengths or hidden) and "square" not in names:
         raise UsageError(f"--lengths and --hidden are for --suite square, got {', '.join(names)}")
-    named = None if peers is None else asked_for(peers, device)
     found: dict[str, Job] = {}
     for name in SUITES:
         if name in names:
@@ -92,6 +98,19 @@ def candidates(
         chosen = usual_on_gpu(name, setting) if device == "cuda" else list(CANDIDATES)
     # `AsChosen` runs in `shapes` only: for large calls the plan picks an engine that is measured anyway.
     return [c for c in chosen if name == "shapes" or not isinstance(c, AsChosen)]
+
+
+def quick_candidates(device: str) -> list[Candidate]:
+    """What a first look compares: our engines, dot and the eager textbooks.
+
+    No compiled peer: on two cores torch.compile alone would take longer than the two minutes.
+    """
+    dots = DOTS if device == "cpu" else (CUDNN,)
+    return [
+        c
+        for c in CANDIDATES
+        if (c.family == "ours" and c.name != DETERMINISTIC) or c in dots or c.name in EAGER
+    ]
 
 
 def usual_on_gpu(name: str, setting: Setting) -> list[Candidate]:

@@ -24,6 +24,7 @@ run, as ratios, with the error against fp64 beside every time. Writes JSON, CSV
 and charts."""
 EPILOG = """\
 Examples:
+  regard bench --quick                 is additive affordable here? two minutes
   regard bench --suite bars            the ratios that the engines must reach
   regard bench --suite shapes --quick  decoders, speech: a first look
   regard bench --suite square --lengths 1024,4096 --hidden 16,64
@@ -65,7 +66,11 @@ def parser() -> argparse.ArgumentParser:
     add = found.add_argument
     add("--suite", action="append", choices=list(SUITES), help="may be repeated (default: all)")
     add("--device", choices=["auto", "cpu", "cuda"], default="auto", help="where to run")
-    add("--quick", action="store_true", help="fewer sizes and rounds")
+    add(
+        "--quick",
+        action="store_true",
+        help="fewer sizes and rounds; alone, an answer in two minutes",
+    )
     add("--lengths", type=sizes, metavar="N,N", help="lengths of the suite square")
     add("--hidden", type=sizes, metavar="N,N", help="hidden widths of the suite square")
     add(

@@ -17,7 +17,7 @@ LEGEND = (
     "Times are medians in ms, on a GPU of the device's own work. ~: scaled up from fewer heads. *: an "
     "eager time, because the call could not be captured in a CUDA graph. dot: time over that of plain "
     "dot product attention (d=64, backend named above each table), which is another formula. txt: "
-    "speed-up over the faster textbook. MiB: peak memory above the inputs, forward+backward. Errors are "
+    "time over that of the faster textbook. MiB: peak memory above the inputs, forward+backward. Errors are "
     "relative, against fp64: of the output (out) and of the gradient of a (da)."
 )
 GROUPS = f"{'':17}{'forward':^21} {'forward+backward':^21}{'peak':>8}{'error':^12}".rstrip()
@@ -29,7 +29,8 @@ def table(m: Measured) -> str:
     lines = textwrap.wrap(m.setting.title(), WIDTH)
     bases = {which: m.yardstick(which) for which in PASSES}
     names = sorted({row.name for row in bases.values() if row is not None})
-    lines += [f"dot = {' / '.join(names)}; rounds: {m.rounds}"] if names else []
+    facts = [f"dot = {' / '.join(names)}", f"rounds: {m.rounds}"] if names else []
+    lines.append("; ".join([*facts, "in every column smaller is better"]))
     lines += [GROUPS, COLUMNS]
     shown = [row for row in m.rows if any(p.timed() for p in row.passes.values())]
     lines += [line(m, row) for row in shown]
@@ -89,7 +90,7 @@ def line(m: Measured, row: BenchRow) -> str:
     for which in PASSES:
         over = m.over(row, which)
         cells += f"{time_cell(row.passes[which]):>7}"
-        cells += f"{ratio_cell(over.get('dot')):>7}{ratio_cell(over.get('textbook'), True):>7}"
+        cells += f"{ratio_cell(over.get('dot')):>7}{ratio_cell(over.get('textbook')):>7}"
         cells += " " if which == FORWARD else ""
     both = row.passes[BOTH]
     cells += f"{'-' if both.bytes is None or not both.timed() else number(both.bytes / MIB):>8}"
@@ -105,11 +106,14 @@ def time_cell(p: Pass) -> str:
     return f"{marks}{number(1e3 * p.times.median)}"
 
 
-def ratio_cell(over: dict[str, Any] | None, inverse: bool = False) -> str:
-    """A ratio of times, or its inverse as a speed-up."""
+def ratio_cell(over: dict[str, Any] | None) -> str:
+    """A ratio of times in at most 6 columns."""
     if over is None:
         return "-"
-    return f"{number(1 / over['ratio'] if inverse else over['ratio'])}x"
+    ratio = over["ratio"]
+    if ratio < 0.1:  # `number` would need 7 columns and touch the number before it
+        return f"{ratio:.3f}x" if ratio >= 5e-4 else "<.001x"
+    return f"{number(ratio)}x"
 
 
 def error_cell(p: Pass) -> str:

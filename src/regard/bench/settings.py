@@ -134,6 +134,12 @@ def bars(device: str) -> list[Setting]:
     return square(device, [1024], [16])
 
 
+def first_look(device: str) -> list[Setting]:
+    """What `--quick` measures alone: one long and one short self-attention, one step of a decoder."""
+    short, long = square(device, QUICK_LENGTHS[device], HIDDEN[:1])
+    return [long, shapes(device)[0], short]
+
+
 SUITES = {
     "bars": "the ratios that the engines must reach",
     "shapes": "shapes that people run: NMT decoders, speech, Luong's parallel attention",

@@ -66,7 +66,7 @@ WORDS = {
     "title": Text("Which attention score?", "用哪种注意力打分函数？"),
     "skip": Text("Skip to the details", "跳到详情"),
     "theme": Text("Light or dark", "浅色或深色"),
-    "language": Text("中文", "English"),
+    "language": Text("ZH", "English"),  # the template draws 中文 beside it, which needs no font
     "data": Text("If your data is like this", "如果你的数据是这样"),
     "use": Text("use", "使用"),
     "over": Text("over scaled dot [95% interval]", "比缩放点积高 [95% 区间]"),

@@ -23,7 +23,7 @@ FOLDER = Path(__file__).parent
 def write_report(folder: Path, language: Language, path: Path) -> Path:
     """Write the report of the results in `folder` to `path`, and return `path`.
 
-    Claims without a result are listed as not run.
+    Claims without a result come last, as not run.
     """
     claims = survey().claims
     write_atomic(path, compose(claims, load_results(folder, claims), language).encode())
@@ -31,7 +31,7 @@ def write_report(folder: Path, language: Language, path: Path) -> Path:
 
 
 def compose(claims: Mapping[str, Claim], results: Mapping[str, Result], language: Language) -> str:
-    """The report as HTML."""
+    """The report as HTML: it opens on the claims that were run, and ends with the others."""
     entries = [entry(claim, results.get(name), language) for name, claim in claims.items()]
     shown = {name: results[name] for name in claims if name in results}
     code = script(read(FOLDER, "report.js"))
@@ -42,7 +42,8 @@ def compose(claims: Mapping[str, Claim], results: Mapping[str, Result], language
         verdicts={key: text.of(language) for key, text in VERDICTS.items()},
         meanings={key: text.of(language) for key, text in MEANINGS.items()},
         how=[text.of(language) for text in HOW],
-        groups=grouped(entries, language),
+        groups=grouped([entry for entry in entries if entry.ran], language),
+        waiting=[entry for entry in entries if not entry.ran],
         total=len(entries),
         counts=Counter(entry.key for entry in entries),
         environments=environments(shown, language),

@@ -94,6 +94,7 @@ WORDS = {
     "seed": Text("seed", "种子"),
     "outdated": Text("measured with a different version of the code", "由其他版本的代码测得"),
     "seeds": Text("Seeds", "种子"),
+    "waiting": Text("Not run yet", "尚未运行的论断"),
     "no_result": Text(
         "There is no result yet. The command below runs it.",
         "还没有结果。用下面的命令即可运行。",

@@ -6,8 +6,8 @@ export const TEXT = {
     headline: "Which key does the query choose?",
     lede: "Nine ways to score a query against keys, side by side, on the same vectors. Drag the query and see where they agree and where they differ.",
     skip: "Skip to the playground",
-    language: "中文",
-    language_label: "中文：切换到中文",
+    language: "ZH", // index.html draws 中文 beside it, which needs no font
+    language_label: "ZH 中文: switch to Chinese",
     theme: "Light or dark",
     copy: "Copy link",
     copied: "Copied",
