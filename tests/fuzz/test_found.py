@@ -99,3 +99,11 @@ def test_errors_that_did_not_name_the_argument(name: str) -> None:
     call, words = UNCLEAR[name]
     with pytest.raises((TypeError, ValueError), match=words):
         call()
+
+
+def test_few_distant_keys_have_their_middle_as_origin() -> None:
+    """Half of the sample was the first key: about an outer one the squares cancelled five digits."""
+    key = torch.tensor([[-102.4, 298.5], [-25.7, 6.2], [-275.1, 18.8]]).view(1, 1, 3, 2)
+    side = regard.Gaussian(1.5, heads=None).key(key)
+    assert side.origin is not None
+    torch.testing.assert_close(side.origin.flatten(), torch.tensor([-102.4, 18.8]))

@@ -21,11 +21,13 @@ def middle_key(k: Tensor, real: Tensor | None) -> Tensor:
     """
     k, step = k.detach(), torch.linspace(0, 1, SAMPLE, device=k.device)
     if real is None:
-        sample = k.index_select(-2, (step * (k.shape[-2] - 1)).long())
+        # The nearest key, not the one before: of few keys the first would be half of the sample.
+        index = (step * (k.shape[-2] - 1) + 0.5).long().clamp(max=k.shape[-2] - 1)
+        sample = k.index_select(-2, index)
     else:
         # Evenly spaced among the real keys. The n-th real key is where their running count reaches n.
         rank = real.long().cumsum(-1)
-        wanted = 1 + (step * (rank[..., -1:] - 1).clamp(min=0)).long()
+        wanted = 1 + (step * (rank[..., -1:] - 1).clamp(min=0) + 0.5).long()
         index = torch.searchsorted(rank, wanted).clamp(max=k.shape[-2] - 1)
         index = index.unsqueeze(-1).expand(*k.shape[:-2], SAMPLE, k.shape[-1])
         sample = k.gather(-2, index)

@@ -32,6 +32,26 @@ def additive(score: Any, q: Tensor, k: Tensor) -> Tensor:
     return (v * unit).sum(-1)
 
 
+def gaussian(score: Any, q: Tensor, k: Tensor) -> Tensor:
+    """`-|q - k|^2 / (2 h^2)`.
+
+    Under `textbook.noisy` it errs by eps of the squares: it is lowered to `<q, k> - |q|^2 / 2 - |k|^2 / 2`, whose
+    terms are larger than their sum where keys lie many bandwidths apart.
+    """
+    logits = scores.gaussian(score, q, k)
+    if not NOISE:
+        return logits
+    eps, generator = NOISE[-1]
+    signs = 2.0 * torch.randint(0, 2, logits.shape, generator=generator) - 1
+    squares = q.square().sum(-1).unsqueeze(-1)
+    of_keys = k.square().sum(-1)
+    squares = squares + scores.grouped(of_keys, q.shape[-3], -2).unsqueeze(-2)
+    # About a point amid the keys, which is no further away than the furthest of them.
+    squares = squares + 2 * (of_keys.max() if of_keys.numel() else 0)
+    width = score.bandwidth or q.shape[-1] ** 0.25
+    return logits + (eps * signs * squares).detach() / (2 * width**2)
+
+
 @functools.lru_cache(maxsize=1)
 def bare_formulas() -> dict[str, Formula]:
     """The formula of every score that wraps no other, by the name of its class; from the contract's rows."""
@@ -43,7 +63,8 @@ def bare_formulas() -> dict[str, Formula]:
         for x, f in built
         if not isinstance(getattr(x, "score", None), nn.Module)
     }
-    return {name: additive if f is scores.additive else f for name, f in found.items()}
+    noisy = {scores.additive: additive, scores.gaussian: gaussian}
+    return {name: noisy.get(f, f) for name, f in found.items()}
 
 
 class View:
