@@ -71,7 +71,7 @@ def prepare(
         bias = None if bias is None else check_bias(bias, query, key, value, ndim)
         # Before lowering: NaN in padding must not reach the gradients of the score's parameters.
         query, key, value, real = hide_padding(query, key, value, mask, bias)
-    if 0 in query.shape[:-1] or 0 in key.shape[:-1]:
+    if 0 in (*query.shape[:-1], *key.shape[:-1], *value.shape[:-1]):
         query, key, value = hide_unpaired(query, key, value)
     lead = broadcast_lead(query, key, value)
     form = lower(chosen, query, changed_keys(key), lowered, real)

@@ -231,14 +231,16 @@ def _check_groups(name: str, heads: int, query_heads: int) -> None:
 
 
 def hide_unpaired(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Zero keys and values where there is no query at all, and queries where there is no key.
+    """Zero keys and values that no query sees because there is none, and queries without a key.
 
-    What they hold is read into no output, and must not become 0 * NaN in a gradient either.
+    Any of the three may lack rows, or have an empty batch that the others broadcast to. What is left over is
+    read into no output, and must not become 0 * NaN in a gradient either.
     """
-    if 0 in key.shape[:-1]:
-        query = torch.where(query.new_zeros((), dtype=torch.bool), query, 0)
-    if 0 in query.shape[:-1]:
-        never = query.new_zeros((), dtype=torch.bool)
+    never = query.new_zeros((), dtype=torch.bool)
+    batches = 0 in (*query.shape[:-2], *key.shape[:-2], *value.shape[:-2])
+    if batches or key.shape[-2] == 0:
+        query = torch.where(never, query, 0)
+    if batches or query.shape[-2] == 0:
         key, value = torch.where(never, key, 0), torch.where(never, value, 0)
     return query, key, value
 

@@ -86,6 +86,19 @@ def test_what_has_no_partner_reaches_no_gradient(
         assert x.grad is None or x.grad.eq(0).all()
 
 
+@pytest.mark.parametrize("empty", ["query", "key", "value"])
+def test_an_empty_batch_reaches_no_gradient_of_what_it_shares(empty: str) -> None:
+    """The other two have a batch of 1, which broadcasts to none."""
+    score = regard.Bilinear(4, 4)
+    given = {
+        name: torch.full((0 if name == empty else 1, 1, 3, 4), NAN, requires_grad=True)
+        for name in ("query", "key", "value")
+    }
+    regard.attention(**given, score=score).sum().backward()
+    for x in (*given.values(), score.weight):
+        assert x.grad is not None and x.grad.eq(0).all()
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("keys", [0, 5])
 @pytest.mark.parametrize("name", SCORES)

@@ -284,7 +284,7 @@ def _built(rng: random.Random, dtype: torch.dtype) -> object:
         lambda: regard.Bilinear(4, bad),
         lambda: regard.LowRank(4, 4, bad),
         lambda: regard.GAT(bad),
-        lambda: regard.GATv2(4, negative_slope=number),
+        lambda: regard.GATv2(4, negative_slope=rng.choice(("x", float("nan"), [], True))),
         lambda: regard.Cosine(0 if bad is None else bad),
         lambda: regard.Cosine(scale=number),
         lambda: regard.Gaussian(number),

@@ -242,11 +242,12 @@ def _steps(rng: random.Random, dtype: torch.dtype) -> object:
 def _graph(rng: random.Random, dtype: torch.dtype) -> object:
     bad, needed = rng.choice(BAD_SIZES), rng.choice(NEEDED)
     built: tuple[dict, ...] = (
-        {"in_dim": needed},
+        # Nodes and edges may have the width -1, which the first call decides.
+        {"in_dim": rng.choice([x for x in NEEDED if x != -1])},
         {"out_dim": needed},
         {"heads": needed},
         {"score": rng.choice((3, "gatv3", []))},
-        {"edge_dim": bad},
+        {"edge_dim": rng.choice([x for x in BAD_SIZES if x != -1])},
         {"fill": rng.choice(("median", None, []))},
         {"dropout": rng.choice((1.0, "x"))},
         {"width": bad},
