@@ -201,14 +201,17 @@ def test_the_comparison_at_equal_parameters_follows_the_numbers() -> None:
     """Ahead with the parameters of low rank, behind with those of the matrix, and the reverse."""
     claim = UnlikeDims()
     good = claim.judge(e3(0.94, others=0.8, small=0.5))
-    assert "With the parameters of low rank, additive is ahead of low rank by 14.0 points (key dims 4)" in good.because.en  # fmt: skip
-    assert "full matrix, additive is behind bilinear by 30.0 points (key dims 4)" in good.because.en
+    assert "With the parameters of low rank, additive is ahead of low rank by 14.0 points (keys of 4 dims)" in good.because.en  # fmt: skip
+    assert (
+        "full matrix, additive is behind bilinear by 30.0 points (keys of 4 dims)"
+        in good.because.en
+    )
     assert "参数量与低秩相同时，加性与低秩相比领先 14.0 个百分点（键 4 维）" in good.because.zh
     bad = claim.judge(e3(0.77, others=0.9, small=0.94))
     assert "additive is behind low rank by 13.0 points" in bad.because.en
     assert "additive is ahead of bilinear by 4.0 points" in bad.because.en
     same = claim.judge(e3(0.9))
-    assert "additive is not surely different from low rank (key dims 4, 32)" in same.because.en
+    assert "additive is not surely different from low rank (keys of 4, 32 dims)" in same.because.en
     labels = [fact.label.en for fact in same.facts]
     assert len(set(labels)) == len(labels) and "additive over low rank, keys of 4 dims" in labels
 

@@ -61,12 +61,12 @@ class UnlikeDims(Claim):
     )
     meaning = Text(
         "Unlike widths alone do not make the full matrix the score to use. Project both sides to one width: "
-        "cosine there is ahead of low rank (scaled dot there) and of additive in this task, in which the "
-        "length of a key is noise. Additive is ahead of low rank at equal parameters, more so with small "
-        "keys, but it needs hidden units: at the few parameters of a matrix for keys of 4 dims it is behind. "
-        "Below the dims that query and key share, information is lost, whichever the score.",
+        "cosine there is ahead of low rank (scaled dot there), and never behind additive, in this task, in "
+        "which the length of a key is noise. Additive is ahead of low rank at equal parameters, but it needs "
+        "hidden units: at the few parameters of a matrix for keys of 4 dims it is behind. Below the dims "
+        "that query and key share, information is lost, whichever the score.",
         "宽度不同本身并不意味着应当用完整矩阵。把两侧投影到同一宽度：在这个任务里（键的长度只是噪声），"
-        "投影后的余弦领先于低秩（即投影后的缩放点积）和加性。参数量相同时加性领先于低秩，键越小领先越多；"
+        "投影后的余弦领先于低秩（即投影后的缩放点积），也从不落后于加性。参数量相同时加性领先于低秩；"
         "但它需要足够的隐藏单元：键为 4 维、参数只有矩阵那么少时，它落后。"
         "若缩到低于查询与键共享的维数，无论哪种打分函数都会丢失信息。",
     )
@@ -85,7 +85,7 @@ class UnlikeDims(Claim):
         "数据、步数、候选学习率与种子均相同。加性和余弦取低秩（或完整矩阵）的参数量所允许的最大宽度；"
         "余弦比较的是两侧的投影。理论上限由精确后验给出。",
     )
-    seconds = (13.0, 190.0)
+    seconds = (16.0, 250.0)
 
     query_dim: int = 32
     key_dims: tuple[int, ...] = (32, 4)
@@ -275,14 +275,14 @@ def told_lead(size: str, first: str, second: str, leads: dict[int, Estimate]) ->
             ends = [f"{x:.1f}" for x in (by[0], by[-1])][: len(by)]
             dims = [str(dim) for dim in own]
             en.append(
-                f"{english} {WORDS[second].en} by {' to '.join(ends)} points (key dims {', '.join(dims)})"
+                f"{english} {WORDS[second].en} by {' to '.join(ends)} points (keys of {', '.join(dims)} dims)"
             )
             zh.append(f"{chinese} {' 到 '.join(ends)} 个百分点（键 {'、'.join(dims)} 维）")
     if own := sides[None]:
         dims = [str(dim) for dim in own]
-        en.append(f"not surely different from {WORDS[second].en} (key dims {', '.join(dims)})")
+        en.append(f"not surely different from {WORDS[second].en} (keys of {', '.join(dims)} dims)")
         zh.append(f"差别不确定（键 {'、'.join(dims)} 维）")
     return Text(
-        f"{SIZES[size].en}, {WORDS[first].en} is {', and '.join(en)}.",
+        f"{SIZES[size].en}, {WORDS[first].en} is {'; '.join(en)}.",
         f"{SIZES[size].zh}，{WORDS[first].zh}与{WORDS[second].zh}相比{'，'.join(zh)}。",
     )
