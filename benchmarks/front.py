@@ -70,6 +70,7 @@ class Gain(NamedTuple):
     after: float  # accuracy of the winner
     lead: tuple[float, float, float]  # of the best alternative over scaled dot: mean, low, high
     beaten: bool  # whether an alternative beats scaled dot
+    open: bool  # whether nothing is decided, and the winner is only what to use for now
     claims: tuple[str, ...]
 
 
@@ -119,7 +120,7 @@ def gain(task: dict) -> Gain:
     candidates = {one["name"]: one for one in verdict["candidates"]}
     winner, second = candidates[verdict["winner"]], candidates[verdict["runner_up"]]
     lead = tuple(verdict["best_alternative_over_scaled_dot"])
-    beaten = verdict["outcome"] == "alternative"
+    beaten, undecided = (verdict["outcome"] == x for x in ("alternative", "undecided"))
     after = statistics.mean(winner["quality"].values())
     close = beaten and as_good(Estimate(*verdict["margin"]), verdict["matters"])
     return Gain(
@@ -127,10 +128,11 @@ def gain(task: dict) -> Gain:
         re.match(r"\w+", winner["name"])[0],
         both(winner["label"]),
         both(second["label"]) if close else None,
-        after - lead[0] if beaten else after,
+        after - lead[0] if beaten or undecided else after,
         after,
         lead,
         beaten,
+        undecided,
         # Which claims a task rests on is not measured: the current list replaces that of the run.
         MADE[name]().claims,
     )

@@ -39,6 +39,7 @@ TEXTS = {
         "gain": "What the right score gains",
         "gain_axis": "accuracy, from that of scaled dot (grey) to that of the winner",
         "same": "no difference that matters",
+        "open": "not decided",
         "cost": "What a score costs",
         "cost_axis": "time of a forward and backward pass over that of scaled dot (logarithmic)",
         "where": "{threads} CPU cores ({name}), length {length}, {heads} heads, width {width}, hidden {hidden}",
@@ -47,6 +48,7 @@ TEXTS = {
         "gain": "选对打分函数的收益",
         "gain_axis": "准确率：从缩放点积（灰点）到胜者",
         "same": "无实质差异",
+        "open": "未能判定",
         "cost": "各种打分函数的开销",
         "cost_axis": "前向加反向的耗时，是缩放点积的多少倍（对数轴）",
         "where": "{threads} 个 CPU 核（{name}），长度 {length}，{heads} 个头，宽度 {width}，{hidden} 个隐藏单元",
@@ -104,7 +106,7 @@ def gain_panel(gains: list[Gain], words: dict[str, str], language: str) -> Itera
             told = f"{SIZE.sub('', gain.use[language])} +{100 * gain.lead[0]:.1f}"
         else:
             yield dot(start, y, colour_of("scaled_dot"))
-            colour, told = "var(--faint)", words["same"]
+            colour, told = "var(--faint)", words["open" if gain.open else "same"]
         yield text(right + 16, y + 5, told, "strong" if gain.beaten else "", colour=colour)
 
 

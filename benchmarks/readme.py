@@ -26,6 +26,8 @@ HEADLINE = {
     "en": {
         "head": "| your data | use | accuracy | over scaled dot | cost | claims |",
         "same": "no difference that matters",
+        "open": "not decided: {:+.1f} points [{:.1f}, {:.1f}]",
+        "for now": ", for now",
         "or": ", or ",
         "hidden": " at {} hidden",
         "lead": "**{:+.1f} points** [{:.1f}, {:.1f}]",
@@ -41,6 +43,8 @@ HEADLINE = {
     "zh": {
         "head": "| 你的数据 | 推荐 | 准确率 | 比缩放点积高 | 开销 | 论断 |",
         "same": "无实质差异",
+        "open": "未能判定：{:+.1f} 个百分点 [{:.1f}, {:.1f}]",
+        "for now": "（暂用）",
         "or": "，或",
         "hidden": "（{} 个隐藏单元时）",
         "lead": "**{:+.1f} 个百分点** [{:.1f}, {:.1f}]",
@@ -60,12 +64,15 @@ def headline_table(language: str) -> str:
     cost, hidden = front.costs(), setting()["hidden"]
     for gain in front.gains():
         use = f"**{gain.use[language]}**"
+        if gain.open:
+            use += words["for now"]
         if gain.instead:
             use += words["or"] + gain.instead[language]
         accuracy = f"{100 * gain.after:.1f}%"
-        if gain.beaten:
+        if gain.before != gain.after:
             accuracy = f"{100 * gain.before:.1f}% → {accuracy}"
-        lead = words["lead"].format(*(100 * x for x in gain.lead)) if gain.beaten else words["same"]
+        outcome = words["lead" if gain.beaten else "open" if gain.open else "same"]
+        lead = outcome.format(*(100 * x for x in gain.lead))
         claims = " ".join(claim(name) for name in gain.claims)
         price = str(cost[gain.score])
         # Costs are measured at one hidden width, which need not be the one to use.
@@ -103,7 +110,7 @@ def mine() -> str:
     (task,) = front.load("choose-mine")["tasks"]
     # The last line of the code; the lines above it are imports.
     code = task["verdict"]["code"].splitlines()[-1]
-    said = [task["verdict"]["recommendation"][0], f"score = {code.removeprefix('score = ')}"]
+    said = [*task["verdict"]["recommendation"][:2], f"score = {code.removeprefix('score = ')}"]
     return "\n".join(["```text", *(textwrap.fill(line, 100) for line in said), "```"])
 
 

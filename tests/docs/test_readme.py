@@ -65,7 +65,7 @@ def test_other_results_make_another_page(writer, monkeypatch):
 
 def test_a_noisy_second_is_not_named_beside_the_first(writer):
     """An interval that reaches what matters rules nothing out, however low it begins."""
-    (task,) = [one for one in writer.front.load("choose")["tasks"] if one["name"] == "two criteria"]
+    (task,) = [one for one in writer.front.load("choose")["tasks"] if one["name"] == "digits"]
     for margin, named in ([0.19, -0.16, 0.54], False), ([0.001, -0.003, 0.005], True):
         task["verdict"]["margin"] = margin
         assert (writer.front.gain(task).instead is not None) is named

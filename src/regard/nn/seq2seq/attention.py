@@ -330,8 +330,7 @@ class LuongAttention(DecoderAttention):
         key_dim: width of the encoder output.
         mode: "dot", "general" or "concat".
         heads: heads of "general" and "concat".
-        scaled: divide by sqrt(query_dim), for "dot" alone: the others learn their scale and start
-            with scores of variance 1 for unit-variance inputs.
+        scaled: divide by sqrt(query_dim), for "dot" alone: the others start with scores of variance 1.
         hidden: hidden units of "concat"; query_dim if None.
         location, coverage, window, dropout, engine: see `DecoderAttention`.
 
@@ -381,8 +380,7 @@ def _luong_score(
         return Bilinear(query_dim, key_dim, heads)
     if query_dim != key_dim:
         raise ValueError(
-            f"mode='dot' needs query_dim == key_dim, got {query_dim} and {key_dim}; "
-            "use mode='general' or mode='concat'"
+            f"mode='dot' needs query_dim == key_dim, got {query_dim} and {key_dim}; use mode='general'"
         )
     if heads != 1:
         raise ValueError(f"mode='dot' has nothing to tell {heads} heads apart; use mode='general'")

@@ -63,7 +63,7 @@ def bare_formulas() -> dict[str, Formula]:
         for x, f in built
         if not isinstance(getattr(x, "score", None), nn.Module)
     }
-    noisy = {scores.additive: additive, scores.gaussian: gaussian}
+    noisy: dict[Formula, Formula] = {scores.additive: additive, scores.gaussian: gaussian}
     return {name: noisy.get(f, f) for name, f in found.items()}
 
 
