@@ -1,4 +1,4 @@
-"""Writes measured numbers into README.md, README.zh-CN.md and docs/benchmarks.md, from committed results.
+"""Writes measured numbers into the READMEs, docs/benchmarks.md and docs/choose.md, from committed results.
 
 `python benchmarks/readme.py` replaces the text between `<!-- NAME: ... -->` and `<!-- /NAME -->`, and draws the
 picture of the front page. With --check it writes nothing, and its exit status is 1 if a file is out of date.
@@ -12,6 +12,7 @@ import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
+import choose_real
 import front
 from front_picture import draw
 
@@ -187,6 +188,7 @@ PAGES: dict[str, dict[str, Callable[[], str]]] = {
     "README.md": {"choose": lambda: headline_table("en"), "mine": mine},
     "README.zh-CN.md": {"choose": lambda: headline_table("zh"), "mine": mine},
     "docs/benchmarks.md": {"cpu": cpu_table, "gpu": gpu_table},
+    "docs/choose.md": {"real": lambda: choose_real.table(front.load("choose_real"))},
 }
 
 
