@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from regard.choosing.report import compose, save_verdict
+from regard.choosing.rules import RULES
 from regard.choosing.suite import Answer, Suite
 from regard.choosing.tasks.embedded import hijack, lookup, nonlinear
 from regard.choosing.training.verdict import Outcome, Verdict
@@ -184,7 +185,7 @@ def test_every_part_of_the_issue_is_there(visit, finished: Finished, tmp_path: P
     assert tab.locator("#task-1 .bears li").count() >= 3
     tab.locator("#rules summary").focus()
     tab.keyboard.press("Enter")
-    assert tab.locator("#rules tbody tr:visible").count() == 13
+    assert tab.locator("#rules tbody tr:visible").count() == len(RULES)
     tab.locator(".copy").click()
     code = tab.evaluate("navigator.clipboard.readText()")
     assert f"{finished.verdict.code}\n# regard.attention(" in code

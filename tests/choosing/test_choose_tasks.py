@@ -43,7 +43,7 @@ def test_every_candidate_runs_on_every_task(name: str) -> None:
 def test_a_former_name_of_a_task_is_taken_with_a_note(capsys: pytest.CaptureFixture[str]) -> None:
     from regard.cli.choose import pick_tasks
 
-    found = pick_tasks(None, "auto", "digits, long range")
+    found = pick_tasks(False, {"tasks": "digits, long range"})
     assert [task.name for task in found] == ["digits", "one of many keys"]
     assert (
         capsys.readouterr().err == "Note: the task 'long range' is now called 'one of many keys'.\n"

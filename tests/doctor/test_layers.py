@@ -18,6 +18,7 @@ LAYERS = (
     "capture",
     "findings",
     "running",
+    "sites",
     "signature",
     "watch",
     "remedies",

@@ -211,4 +211,9 @@ def test_what_the_engine_behind_does_not_promise_is_said():
     ):
         notes = regard.explain(q, k, v, score, mask=regard.Mask.causal(), **options).notes
         assert any("only some queries see" in note for note in notes)
-        assert any("second derivative" in note for note in notes)
+        assert not any("second derivative" in note for note in notes)
+        q.requires_grad_()
+        out = regard.attention(q, k, v, score, mask=regard.Mask.causal(), engine="sine")
+        (slope,) = torch.autograd.grad(out.square().sum(), q, create_graph=True)
+        (curve,) = torch.autograd.grad(slope.square().sum(), q)
+        assert curve.isfinite().all() and curve.any()
