@@ -49,10 +49,33 @@ def test_an_interval_holds_or_does_not(modules) -> None:
     lead = {"stated": [0.1, 0.0, 0.2], "fresh": 0.25, "noise": 0.1}
     assert not real.held(lead, allow=False) and real.held(lead, allow=True)
     assert real.held(lead | {"fresh": 0.19}, allow=False)
-    run = {"winner": "a", "null": "b", "fresh": {"a": 0.8, "b": 0.9}, "leads": [lead]}
-    found = real.of_runs([run, run])
+    run = {"set": "s", "resplit": 0, "winner": "a", "null": "b", "fresh": {"a": 0.8, "b": 0.9}}
+    run["leads"] = [lead]
+    found = real.of_runs([run, run | {"resplit": 1}])
     assert found["held"] == 0 and found["allowed"] == 1
     assert found["regret"][0] == pytest.approx(-0.1) and found["gain"][0] == pytest.approx(-0.1)
+
+
+def test_the_best_is_selected_on_other_resplits(modules) -> None:
+    """Two scores of the same worth whose luck changes: the best of the same rows is ahead, that of others is not."""
+    real, _ = modules
+    luck = torch.randn(200, 2, generator=torch.Generator().manual_seed(1)).tolist()
+    runs = [
+        {
+            "set": "s",
+            "resplit": i,
+            "winner": "b",
+            "null": "b",
+            "fresh": {"a": x, "b": y},
+            "leads": [],
+        }
+        for i, (x, y) in enumerate(luck)
+    ]
+    found = real.of_runs(runs)
+    assert found["regret"][2] < -0.3
+    assert found["crossed"][1] < 0.0 < found["crossed"][2]
+    better = [run | {"fresh": {"a": run["fresh"]["a"] + 2, "b": run["fresh"]["b"]}} for run in runs]
+    assert real.of_runs(better)["crossed"][2] < -1.5
 
 
 def test_a_line_that_was_cut_off_is_left_out(modules, tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import collections
+import dataclasses
 import io
 import subprocess
 import sys
@@ -14,9 +16,10 @@ from torch import Tensor
 import regard
 from regard.engines import reference
 from regard.nn import position
-from regard.testing.fuzz import cases, mistakes, modules, op, runner, shrink
+from regard.testing.cases import DTYPES
+from regard.testing.fuzz import cases, mistakes, modules, op, report, runner, shrink
 from regard.testing.fuzz.code import as_code
-from regard.testing.fuzz.opcase import OpCase, draw_case
+from regard.testing.fuzz.opcase import ENGINES, OpCase, draw_case
 from regard.testing.fuzz.tally import State
 
 CAUSAL = (("causal", "bottom_right"),)
@@ -67,6 +70,33 @@ def test_a_wrong_gradient_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reference, "soft_capped", halved)
     found = problems(case)
     assert found and all("gradient" in problem for problem in found)
+
+
+# One key is visible, so that the gradient of every logit is exactly 0: rounding alone is left of it.
+ZERO = 20261119000040821
+# The direction of one hidden unit is constant, and the textbook's own gradient of it is rounding.
+ONE_UNIT = 202611187000066582
+
+
+@pytest.mark.parametrize("number", [ZERO, ONE_UNIT])
+def test_rounding_is_no_mistake_where_the_gradient_is_zero(number: int) -> None:
+    """The terms that cancel are sums themselves, and err by eps of their own terms."""
+    assert problems(draw_case(number)) == ()
+
+
+def test_a_wrong_gradient_is_found_where_it_should_be_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The terms cancel a hundredfold; of what they leave, a hundredth that is wrong is beyond the bound."""
+    case = dataclasses.replace(draw_case(ZERO), engine="reference")
+    assert problems(case) == ()
+    right = reference.softmax
+
+    def leaking(logits: Tensor, *others: Tensor | None) -> reference.SoftmaxRows:
+        rows = right(logits, *others)
+        still = torch.where(logits.isfinite(), logits, 0)
+        return rows._replace(weights=rows.weights + 0.01 * (still - still.detach()))
+
+    monkeypatch.setattr(reference, "softmax", leaking)
+    assert any("gradient" in problem for problem in problems(case))
 
 
 def test_an_error_from_inside_torch_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,6 +155,30 @@ def test_a_run_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
     rest = runner.run(loaded, report, 0, None, io.StringIO())
     assert rest.tally == whole.tally and sorted(rest.done) == [0, 1, 2]
     assert "60 of 60, finished" in report.read_text(encoding="utf-8")
+
+
+def test_the_report_counts_engines_modules_and_dtypes() -> None:
+    """Each alone, each engine and module in each dtype, the fewest, and engines that did not run."""
+    state = runner.run(State(4, 300, 300, "any"), None, 0, None, io.StringIO())
+    counts, text = state.tally.counts, report.as_text(state)
+    for name in modules.KINDS:
+        by_dtype = sum(counts.get(f"in {dtype} module {name}", 0) for dtype in DTYPES)
+        assert by_dtype == counts.get(f"module {name}", 0)
+    assert sum(counts[f"dtype {dtype}"] for dtype in DTYPES) == 300
+    assert "fewest    engine " in text and "20,000 of each" in text
+    assert any("triton" in line and "not run" in line for line in text.splitlines())
+
+
+def test_a_million_calls_bring_twenty_thousand_of_each() -> None:
+    """By the proportions of 20,000 draws, less three standard deviations of a million."""
+    drawn, share = 20_000, collections.Counter()
+    for number in range(drawn):
+        share.update(cases.tags_of(cases.draw(number)))
+    kinds = [tag for tag in share if tag.split()[0] in ("engine", "module", "dtype")]
+    assert len(kinds) == len(ENGINES) + len(modules.KINDS) + len(DTYPES)
+    # Of 18 modules the one that was drawn least has 2.2% less three deviations of the draw itself.
+    deviation = (drawn * 0.4 / len(modules.KINDS)) ** 0.5
+    assert min(share[tag] + 3 * deviation for tag in kinds) * 50 >= report.ENOUGH
 
 
 @pytest.mark.slow

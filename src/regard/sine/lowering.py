@@ -34,7 +34,9 @@ def unit_reach(form: Pairwise) -> Tensor:
 def row_for(series: Series, reach: Tensor) -> Tensor:
     """The index of the table row for each hidden unit: the first row whose reach is long enough."""
     # Clamped for units beyond the longest reach, whose result the caller discards.
-    return torch.searchsorted(series.reach, reach).clamp(max=series.reach.shape[0] - 1)
+    return torch.searchsorted(series.reach, reach.to(series.reach)).clamp(
+        max=series.reach.shape[0] - 1
+    )
 
 
 def lending_rows(form: Pairwise, series: Series, reach: Tensor) -> Tensor:

@@ -93,15 +93,21 @@ def load_lending(kind: str, rank: int, device: torch.device | str = "cpu") -> Se
     return _loaded[name]
 
 
-def load(kind: str, rank: int, device: torch.device | str = "cpu") -> Series:
-    """The series of a kind and rank in fp32 on a device, loaded once."""
-    name = (kind, rank, str(device))
+def load(
+    kind: str,
+    rank: int,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
+) -> Series:
+    """The series of a kind and rank on a device, loaded once; `dtype` float64 for inputs of fp64.
+
+    Numbers of the table rounded to fp32 move a logit by 1e-8, more than the bound of the longest series.
+    """
+    name = (kind, rank, f"{device} {dtype}")
     if name not in _loaded:
         columns = zip(*rows(kind, rank), strict=True)
         with to_be_kept():
-            _loaded[name] = Series(
-                *(torch.tensor(x, dtype=torch.float32, device=device) for x in columns)
-            )
+            _loaded[name] = Series(*(torch.tensor(x, dtype=dtype, device=device) for x in columns))
     return _loaded[name]
 
 

@@ -122,7 +122,8 @@ class Sine(Engine):
         if form.activation == "sine":
             lowered = sine.lower_exactly(form)
         else:
-            lowered = sine.lower(form, sine.load(*chosen(problem)))
+            wide = torch.promote_types(problem.dtype, torch.float32)
+            lowered = sine.lower(form, sine.load(*chosen(problem), dtype=wide))
         inner = problem.with_form(lowered)
         return next(e for e in self.through if not e.refusals(inner)), inner
 

@@ -142,8 +142,10 @@ def only_read(x: Tensor, *indices: Tensor) -> Tensor:
     """X (N, D) with rows of 0 for nodes that no edge reads.
 
     What padding holds, NaN included, then stays out of the gradient of the projections, where
-    0 * NaN would be NaN.
+    0 * NaN would be NaN. Sparse features are returned as they are: padding would have no entries.
     """
+    if x.layout != torch.strided:
+        return x
     read = torch.zeros(x.shape[0], dtype=torch.bool, device=x.device)
     for index in indices:
         read = read.index_fill(0, index, True)

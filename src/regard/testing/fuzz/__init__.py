@@ -14,7 +14,7 @@ python -m regard.testing.fuzz --case 20300131000000123
 | `mistakes`, `module_mistakes` | wrong arguments, for which one clear error is expected |
 | `textbook`, `view` | attention and scores as textbooks write them, in any dtype |
 | `judge` | how far off a result may be |
-| `runner`, `tally`, `shrink`, `code` | many cases, what they found, and one case for a person |
+| `runner`, `tally`, `report`, `shrink`, `code` | many cases, what they found, and one case for a person |
 
 Nothing here may take what is expected from the code that is tested.
 """

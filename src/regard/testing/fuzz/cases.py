@@ -38,7 +38,7 @@ def draw(number: int, engine: str = "any") -> AnyCase:
 
 def judge_case(case: AnyCase) -> Outcome:
     """Run a case; warnings are errors."""
-    tags = _tags(case)
+    tags = tags_of(case)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         if isinstance(case, OpCase) and case.engine == "triton":
@@ -55,21 +55,27 @@ def judge_case(case: AnyCase) -> Outcome:
         except EngineRefused as error:
             engine = case.engine if isinstance(case, OpCase) else ""
             if engine in op.MAY_REFUSE:
-                return Outcome((f"refusals {engine}", f"dtype {case.dtype}"), ())
+                return Outcome(_with_dtype(f"refusals {engine}", case.dtype), ())
             problems = [f"EngineRefused: {error}"]
         except Exception as error:
             problems = [f"{type(error).__name__}: {str(error)[:500]}"]
     return Outcome(tags, tuple(problems))
 
 
-def _tags(case: AnyCase) -> tuple[str, ...]:
+def tags_of(case: AnyCase) -> tuple[str, ...]:
+    """The words that a case is counted by."""
     if isinstance(case, Mistake):
         return ("calls with a wrong argument", f"dtype {case.dtype}")
     grad = ("calls with gradients",) if case.grad else ()
     poison = "poison" if isinstance(case, OpCase) else "poisoned"
     poisoned = ("calls with poison",) if getattr(case, poison) else ()
     if isinstance(case, ModuleCase):
-        return (f"module {case.module}", f"dtype {case.dtype}", *grad, *poisoned)
+        return (*_with_dtype(f"module {case.module}", case.dtype), *grad, *poisoned)
     engine = "picked" if case.engine is None else case.engine
-    own = (f"engine {engine}", f"score {case.score}", f"dtype {case.dtype}")
-    return (*own, *grad, *poisoned)
+    own = _with_dtype(f"engine {engine}", case.dtype)
+    return (*own, f"score {case.score}", *grad, *poisoned)
+
+
+def _with_dtype(tag: str, dtype: str) -> tuple[str, ...]:
+    """A tag, its dtype, and both together."""
+    return tag, f"dtype {dtype}", f"in {dtype} {tag}"

@@ -2,11 +2,14 @@
 
 The rule is that of `regard.testing.tolerance`, made cheap for a million calls: a result within a few eps of
 its size passes at once. Only for what is further off the yardsticks are run: the textbook in the dtype of the
-case, and the fp64 textbook on inputs moved by one rounding error (`textbook.noisy`: and terms of gradients). A result may err by
+case, and the fp64 textbook on inputs, and terms of gradients, moved by one rounding error (`textbook.noisy`). A result may err by
 
     FACTOR * error of plain PyTorch + MOVE_FACTOR * change under moved inputs + FLOOR * eps * size
 
-so that conditioning needs no constants. Where nothing may differ there is no tolerance: NaN, infinities, and
+so that conditioning needs no constants. A gradient that is exactly 0 has no size, and plain PyTorch may get it
+without an error: it is a difference of sums that agree. What bounds it is the change: there each sum errs by eps
+times the sizes of its own terms (`textbook.RoundedProduct`). With that, the largest error of 47,000 calls was 0.15 of
+what is allowed (seed 20261119). Where nothing may differ there is no tolerance: NaN, infinities, and
 zeros of what is hidden.
 """
 

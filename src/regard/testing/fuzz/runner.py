@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import concurrent.futures
 import multiprocessing
-import platform
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -14,9 +13,9 @@ from typing import TextIO
 
 import torch
 
-import regard
 from regard.testing.fuzz import op
 from regard.testing.fuzz.cases import draw, judge_case
+from regard.testing.fuzz.report import as_text
 from regard.testing.fuzz.shrink import shrink
 from regard.testing.fuzz.tally import State, Tally
 
@@ -147,32 +146,3 @@ def write(state: State, report: Path) -> None:
     report.parent.mkdir(parents=True, exist_ok=True)
     state.save(report.with_suffix(".json"))
     report.write_text(as_text(state), encoding="utf-8")
-
-
-def as_text(state: State) -> str:
-    """The report: settings, counts by engine, module and dtype, and every failure."""
-    tally = state.tally
-    whole = "finished" if tally.calls >= state.calls else "not finished, resume it with --resume"
-    lines = [
-        "Calls of regard against fp64 textbooks (python -m regard.testing.fuzz)",
-        "",
-        f"seed      {state.seed}",
-        f"calls     {tally.calls:,} of {state.calls:,}, {whole}",
-        f"wrong     {tally.wrong:,}",
-        f"time      {state.seconds / 60:,.1f} min",
-        f"versions  regard {regard.__version__}, torch {torch.__version__}",
-        f"machine   Python {platform.python_version()}, {platform.machine()}",
-    ]
-    for kind in ("engine", "refusals", "module", "dtype", "score", "calls"):
-        found = {tag: n for tag, n in tally.counts.items() if tag.startswith(f"{kind} ")}
-        lines += ["", f"{kind}:"] if found else []
-        for tag, n in sorted(found.items(), key=lambda item: -item[1]):
-            name = tag if kind == "calls" else tag.removeprefix(f"{kind} ")
-            lines.append(f"  {name:32} {n:>10,}")
-    for failure in tally.failures:
-        lines += ["", f"case {failure['case']}: {failure['call']}"]
-        lines += [f"  {problem}" for problem in failure["problems"]]
-        if failure["smaller"] != failure["call"]:
-            lines += [f"  smaller: {failure['smaller']}"]
-            lines += [f"    {problem}" for problem in failure["still"]]
-    return "\n".join(lines) + "\n"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -37,7 +38,7 @@ def as_rounded(x: Tensor) -> Tensor:
     if not NOISE:
         return x
     eps, generator = NOISE[-1]
-    return x * (1 + eps * (2.0 * torch.randint(0, 2, x.shape, generator=generator).to(x) - 1))
+    return x * (1 + eps * _signs(x, generator))
 
 
 def _rounded(x: Tensor, terms: Tensor, of: Tensor) -> Tensor:
@@ -45,9 +46,49 @@ def _rounded(x: Tensor, terms: Tensor, of: Tensor) -> Tensor:
     if not NOISE:
         return x
     eps, generator = NOISE[-1]
-    signs = 2.0 * torch.randint(0, 2, terms.shape, generator=generator) - 1
+    signs = _signs(terms, generator)
     still = torch.where(of.isfinite(), of, 0)
     return x + (eps * signs * terms).detach() * (still - still.detach())
+
+
+class RoundedProduct(torch.autograd.Function):
+    """`chances @ value` whose backward errs as one rounding of its terms would.
+
+    With `g` the incoming gradient, `x_l = <g, v_l>` and `m = sum_l p_l x_l`, the gradient of a logit is
+    `p_l (x_l - m)`. Engines get `x_l` and `m` from different sums: `m` is `<g, output>` to tiled ones. So each errs on
+    its own by eps times the terms of its sum, `X_l = sum_d |g_d| |v_ld|` and `sum_l p_l X_l`, however small the sum
+    is. Where the gradient is exactly 0, as with one visible key, this is all that is left of it. A chance that
+    is got back as exp(logit - LSE) errs by eps |LSE| too, which multiplies both (`off`).
+    """
+
+    @staticmethod
+    def forward(ctx: Any, chances: Tensor, value: Tensor, outcomes: Tensor, off: Tensor) -> Tensor:
+        """(..., Q, L) and (..., L, value dim); `outcomes` (..., Q, L or L + 1) takes the error."""
+        ctx.save_for_backward(chances, value, off)
+        ctx.keys = value.shape[-2]
+        del outcomes
+        return chances[..., : ctx.keys] @ value
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        """The exact gradients of chances and value, each with its error."""
+        (grad,) = grads
+        chances, value, off = ctx.saved_tensors
+        eps, generator = NOISE[-1]
+        extra = chances.shape[-1] - ctx.keys
+        weights = chances[..., : ctx.keys]
+        of_value = weights.mT @ grad
+        of_value = of_value + eps * _signs(of_value, generator) * (weights.mT @ grad.abs())
+        x = torch.nn.functional.pad(grad @ value.mT, (0, extra))
+        terms = torch.nn.functional.pad(grad.abs() @ value.abs().mT, (0, extra))
+        mean = (chances * terms).sum(-1, keepdim=True)
+        error = eps * off * chances * (terms + mean)
+        return x, of_value, _signs(error, generator) * error, None
+
+
+def _signs(like: Tensor, generator: torch.Generator) -> Tensor:
+    """1 or -1 at random."""
+    return 2.0 * torch.randint(0, 2, like.shape, generator=generator).to(like) - 1
 
 
 def attend(
@@ -97,7 +138,15 @@ def attend(
         weights = torch.where(hard, best(scores.expand(full), seen), weights)
     heads = full[-3]
     own = value.repeat_interleave(heads // max(value.shape[-3], 1), -3)
-    found = {"output": weights @ own}
+    if NOISE:
+        own = own.expand(*full[:-2], *own.shape[-2:])
+        off = 1 + torch.where(lse.isfinite(), lse, 0).abs().detach().unsqueeze(-1)
+        off = torch.where(hard, 0, off)
+        chances = torch.cat([weights, chances[..., full[-1] :]], -1)
+        still = torch.where(outcomes.isfinite(), outcomes, 0)
+        found = {"output": RoundedProduct.apply(chances, own, still, off)}
+    else:
+        found = {"output": weights @ own}
     if want:
         found |= _statistics(want, logits, seen, weights, lse, entropy, hard)
     return found

@@ -29,7 +29,24 @@ def additive(score: Any, q: Tensor, k: Tensor) -> Tensor:
         eps, generator = NOISE[-1]
         signs = 2.0 * torch.randint(0, 2, (2, *unit.shape), generator=generator) - 1
         unit = unit + eps * signs[0] + eps * signs[1] * (hidden - hidden.detach())
+        if score.gain is not None:
+            v = v + _rounded_direction(score)[:, None, None, :]
     return (v * unit).sum(-1)
+
+
+def _rounded_direction(score: Any) -> Tensor:
+    """0, whose gradient is the rounding of that of `gain v / |v|`, (H, hidden).
+
+    With u the direction and g what comes in, the gradient of v is `gain (g - u <u, g>) / |v|`: of one unit exactly 0,
+    in any case a difference, whose terms err by eps of themselves.
+    """
+    eps, generator = NOISE[-1]
+    own, length = score.v.detach(), score.v.detach().norm(dim=-1, keepdim=True)
+    units = (own / length).abs()
+    terms = units.unsqueeze(-1) * units.unsqueeze(-2) + torch.eye(own.shape[-1]).to(own)
+    signs = 2.0 * torch.randint(0, 2, terms.shape, generator=generator) - 1
+    terms = eps * signs * terms * (score.gain.detach()[:, None] / length).unsqueeze(-1)
+    return ((score.v - own).unsqueeze(-2) @ terms).squeeze(-2)
 
 
 def gaussian(score: Any, q: Tensor, k: Tensor) -> Tensor:
