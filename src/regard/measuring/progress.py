@@ -1,4 +1,4 @@
-"""Progress of a run: bars on a terminal, otherwise one line for each claim that ended."""
+"""Progress of work in named parts: bars on a terminal, otherwise one line for each part that ended."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from regard.measuring.words import duration
 PRIOR = 5.0
 
 
-class ClaimProgress(Protocol):
-    """Receives the beginning, the progress and the end of every claim."""
+class WorkProgress(Protocol):
+    """Receives the beginning, the progress and the end of every part."""
 
     def begin(self, name: str) -> None:
-        """The claim begins."""
+        """The part begins."""
 
     def at(self, name: str, fraction: float) -> None:
-        """The claim has finished this fraction, from 0 to 1."""
+        """The part has finished this fraction, from 0 to 1."""
 
     def end(self, name: str, outcome: str) -> None:
-        """The claim is done or failed; `outcome` says which, in a few words."""
+        """The part is done or failed; `outcome` says which, in a few words."""
 
 
 class Track:
     """Progress of the whole run and an estimate of the time left.
 
     Args:
-        seconds: expected share of each claim in the duration of the run, by id.
+        seconds: expected share of each part in the duration of the run, by name.
     """
 
     def __init__(self, seconds: dict[str, float]) -> None:
@@ -59,40 +59,49 @@ class Track:
         return duration((total - passed) * pace)
 
     def end(self, name: str) -> None:
-        """Count a claim as finished, whether it succeeded or failed."""
+        """Count a part as finished, whether it succeeded or failed."""
         self.fractions[name] = 1.0
         self.ended.add(name)
 
     def count(self) -> str:
-        """Finished claims out of all, as `3/36`."""
+        """Finished parts out of all, as `3/36`."""
         return f"{len(self.ended)}/{len(self.seconds)}"
 
 
-class ClaimLines:
-    """One line on stderr for each claim that ended."""
+class WorkLines:
+    """One line on stderr for each part that ended."""
 
     def __init__(self, track: Track) -> None:
         self.track = track
 
     def begin(self, name: str) -> None:
-        """Print nothing: the line comes when the claim ends."""
+        """Print nothing: the line comes when the part ends."""
 
     def at(self, name: str, fraction: float) -> None:
         """Record the progress without printing it."""
         self.track.fractions[name] = fraction
 
     def end(self, name: str, outcome: str) -> None:
-        """Print how the claim ended and the estimated time left."""
+        """Print how the part ended and the estimated time left."""
         self.track.end(name)
         left = f" (about {self.track.left()} left)" if self.track.done() < 1 else ""
         print(f"[{self.track.count()}] {name}: {outcome}{left}", file=sys.stderr, flush=True)
 
 
 class Bars:
-    """A bar for the whole run, and below it one for each running claim."""
+    """A bar for the whole run, and below it one for each running part.
 
-    def __init__(self, bars: RichProgress, track: Track, titles: dict[str, str]) -> None:
-        self.bars, self.track, self.titles = bars, track, titles
+    Args:
+        bars: of rich.
+        track: of the whole run.
+        titles: by name.
+        noun: what the parts are, in the plural.
+    """
+
+    def __init__(
+        self, bars: RichProgress, track: Track, titles: dict[str, str], noun: str = "claims"
+    ) -> None:
+        self.bars, self.track, self.titles, self.noun = bars, track, titles, noun
         self.tasks: dict[str, TaskID] = {}
         self.whole = bars.add_task("", total=1.0, right="")
         self.show()
@@ -101,25 +110,25 @@ class Bars:
         """Update the bar of the whole run."""
         self.bars.update(
             self.whole,
-            description=f"{self.track.count()} claims",
+            description=f"{self.track.count()} {self.noun}",
             completed=self.track.done(),
             right=f"about {self.track.left()} left",
         )
 
     def begin(self, name: str) -> None:
-        """Add a bar for the claim."""
+        """Add a bar for the part."""
         if name not in self.tasks:  # a claim begins twice when its old numbers cannot be drawn
             title = f"{name} {self.titles[name]}"
             self.tasks[name] = self.bars.add_task(title, total=1.0, right="")
 
     def at(self, name: str, fraction: float) -> None:
-        """Update the claim's bar."""
+        """Update the part's bar."""
         self.track.fractions[name] = fraction
         self.bars.update(self.tasks[name], completed=fraction)
         self.show()
 
     def end(self, name: str, outcome: str) -> None:
-        """Remove the claim's bar."""
+        """Remove the part's bar."""
         self.track.end(name)
         self.bars.remove_task(self.tasks.pop(name))
         self.show()
@@ -127,15 +136,18 @@ class Bars:
 
 @contextmanager
 def progress(
-    seconds: dict[str, float], titles: dict[str, str], console: Console | None = None
-) -> Iterator[ClaimProgress]:
+    seconds: dict[str, float],
+    titles: dict[str, str],
+    console: Console | None = None,
+    noun: str = "claims",
+) -> Iterator[WorkProgress]:
     """Show progress on stderr inside the `with` block: bars on a terminal, otherwise lines."""
     track = Track(seconds)
     # With FORCE_COLOR rich takes any stream for a terminal, and bars would fill a log file.
     seen = sys.stderr is not None and sys.stderr.isatty()
     console = console or Console(stderr=True, force_interactive=None if seen else False)
     if not console.is_interactive:
-        yield ClaimLines(track)
+        yield WorkLines(track)
         return
     columns = (
         TextColumn(
@@ -150,4 +162,4 @@ def progress(
         ),
     )
     with RichProgress(*columns, console=console, transient=True, expand=True) as bars:
-        yield Bars(bars, track, titles)
+        yield Bars(bars, track, titles, noun)

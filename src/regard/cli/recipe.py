@@ -1,0 +1,381 @@
+"""`regard recipe`: list, train, use, compare and picture the recipes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from regard.cli import names
+from regard.cli.common import (
+    INTERRUPTED,
+    Amount,
+    Mistake,
+    device_option,
+    json_option,
+    offering,
+    offering_files,
+    seed_option,
+)
+from regard.cli.recipe_files import (
+    load_model,
+    read_lines,
+    save,
+    tell_findings,
+    watching,
+    writable,
+    writable_picture,
+    write_out,
+)
+from regard.cli.recipe_help import COMPARE, LIST, PREDICT, SHOW, TRAIN
+from regard.recipes import catalog
+from regard_command import load_library
+
+if TYPE_CHECKING:
+    from regard.recipes.estimator import Recipe
+    from regard.recipes.kit import Kit
+    from regard.text import Language
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+VERBS = ("train", "predict", "compare", "show")
+FOLDER = Path("regard-recipes")
+
+
+class Recipes(click.Group):
+    """The group of recipes: each name in the catalogue is a group with the four commands."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names of all recipes."""
+        return list(catalog.NAMES)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The group of that recipe."""
+        if cmd_name not in catalog.NAMES:
+            return None
+        row = catalog.listed(cmd_name)
+        found = OneRecipe(cmd_name, commands=dict(COMMANDS), help=f"{row.about.en} {VERB_HINT}")
+        found.no_args_is_help = True
+        return found
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        """The recipe that `args` name; an unknown one raises an error with the names."""
+        if args and not args[0].startswith("-") and args[0] not in catalog.NAMES:
+            raise Mistake(
+                f"there is no recipe {args[0]!r}; the recipes are {', '.join(catalog.NAMES)}"
+            )
+        return super().resolve_command(ctx, args)
+
+
+class OneRecipe(click.Group):
+    """The commands of one recipe."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The commands in the order of their use."""
+        return list(VERBS)
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        """The command that `args` name; an unknown one raises an error with the names."""
+        if args and not args[0].startswith("-") and args[0] not in VERBS:
+            raise Mistake(
+                f"there is no command {args[0]!r}; the commands are {', '.join(VERBS)}. "
+                f"Example: regard recipe {ctx.info_name} train"
+            )
+        return super().resolve_command(ctx, args)
+
+
+VERB_HINT = "Commands: train, predict, compare, show; `regard recipe --help` has examples."
+
+
+def careful(command: Command) -> Command:
+    """The command with its packages checked, torch loaded, the recipe's kit given, and errors as one line."""
+
+    @wraps(command)
+    @click.pass_context
+    def run(ctx: click.Context, **options: Any) -> Any:
+        assert ctx.parent is not None and ctx.parent.info_name is not None
+        with mistakes():
+            kit = load_kit(ctx.parent.info_name)
+            return command(kit, **options)
+
+    return run  # type: ignore[return-value] # click gives the arguments
+
+
+@contextmanager
+def mistakes() -> Iterator[None]:
+    """Errors that the user can correct, as one message."""
+    load_library()
+    from regard.recipes.checkpoint import CheckpointError
+    from regard.recipes.comparing.results import ResultError
+    from regard.recipes.estimator import RecipeError
+    from regard.recipes.sources import DataError
+
+    try:
+        yield
+    except (DataError, RecipeError, CheckpointError) as error:
+        raise Mistake(str(error)) from None
+    except ResultError as error:
+        raise click.ClickException(str(error)) from None
+
+
+def load_kit(name: str) -> Kit:
+    """The recipe's kit, if its packages are installed."""
+    absent = catalog.missing(catalog.listed(name))
+    if absent:
+        raise click.ClickException("; ".join(absent))
+    load_library()
+    return catalog.kit(name)
+
+
+def sets(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
+    """A completion of the sets of the recipe that was named."""
+    name = "" if ctx.parent is None else ctx.parent.info_name or ""
+    known = catalog.listed(name).public if name in catalog.NAMES else ()
+    return offering(lambda: known)(ctx, param, incomplete)
+
+
+set_option = click.option(
+    "--set", "set_", metavar="NAME", shell_complete=sets,
+    help="Set of data.  [default: the one that needs no folder]",
+)  # fmt: skip
+data_option = click.option(
+    "--data", type=click.Path(exists=True, file_okay=False), metavar="DIR",
+    help="Folder of public data.  [default: REGARD_DATA]",
+)  # fmt: skip
+download_option = click.option(
+    "--download", is_flag=True, help="Download the public set if no folder has it."
+)
+model_option = click.option(
+    "--model", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+    shell_complete=offering_files, help="A trained model.  [default: NAME.safetensors]",
+)  # fmt: skip
+language_option = click.option(
+    "--lang", "language", type=click.Choice(names.LANGUAGES), default="en", show_default=True,
+    help="Language of tables and figures.",
+)  # fmt: skip
+
+
+@click.group(cls=Recipes, help=LIST, invoke_without_command=True)
+@json_option
+@language_option
+@click.pass_context
+def recipe(ctx: click.Context, as_json: bool, language: Language) -> None:
+    """List all recipes; the help text is above."""
+    if ctx.invoked_subcommand is not None:
+        if as_json:
+            raise Mistake("put --json after the command: regard recipe NAME compare --json")
+        return
+    if as_json:
+        rows = [
+            {"name": row.name, "about": row.about.of(language), "default": row.default.of(language),
+             "public": list(row.public), "missing": catalog.missing(row)}
+            for row in catalog.RECIPES
+        ]  # fmt: skip
+        click.echo(json.dumps(rows, indent=2, ensure_ascii=False))
+        return
+    wide = max(map(len, catalog.NAMES))
+    for row in catalog.RECIPES:
+        click.echo(f"{row.name:<{wide}}  {row.about.of(language)}")
+    click.echo("\nTrain one: regard recipe letters train")
+
+
+@click.command(help=TRAIN, short_help="Train a model and save it.")
+@set_option
+@data_option
+@download_option
+@click.option(
+    "--score",
+    metavar="NAME",
+    shell_complete=offering(lambda: names.SCORES),
+    help="Attention score.  [default: the recipe's]",
+)
+@click.option("--epochs", type=click.IntRange(1), metavar="N", help="At most so many epochs.")
+@click.option("--limit", type=click.IntRange(1), metavar="N", help="Only so many training rows.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Where to save the model.  [default: NAME.safetensors]",
+)
+@click.option("--doctor", "watched", is_flag=True, help="Watch the attention while it trains.")
+@device_option
+@seed_option
+@careful
+def train(kit: Kit, set_: str | None, out: Path | None, watched: bool, **options: Any) -> None:
+    """Train; the help text is above."""
+    from regard.cli.recipe_progress import training_progress
+    from regard.recipes.comparing.work import load_set
+
+    path = writable(out or kit.default_path())
+    name = set_ or kit.sets[0]
+    data = load_set(kit, set_, options["data"], options["download"], options["limit"])
+    model = make_estimator(kit, name, options)
+    checkpoint = path.with_name(path.name + ".checkpoint")
+    if checkpoint.exists():
+        click.echo(f"Going on from {checkpoint}.", err=True)
+    click.echo(
+        f"{data.title.en}: {len(data.train):,} training rows, {len(data.validation):,} validation, "
+        f"{len(data.test):,} test ({data.origin}).", err=True
+    )  # fmt: skip
+    try:
+        with watching(watched) as doctor, training_progress() as shown:
+            model.fit_dataset(data, checkpoint=checkpoint, progress=shown)
+    except KeyboardInterrupt:
+        kept = f"; the same command goes on from {checkpoint}" if checkpoint.exists() else ""
+        click.echo(f"Interrupted{kept}.", err=True)
+        raise SystemExit(INTERRUPTED) from None
+    save(model, path, checkpoint)
+    metric = model.metric
+    quality = {part: model.score_part(getattr(data, part)) for part in ("validation", "test")}
+    told = ", ".join(f"{metric.show(value)} on {part} rows" for part, value in quality.items())
+    click.echo(f"{metric.title.en}: {told}.")
+    click.echo(f"Saved: {path}")
+    if model.history_.stopped == "diverged":
+        raise click.ClickException(
+            "the training diverged: lower the learning rate, or another --seed"
+        )
+    if doctor is not None and tell_findings(doctor):
+        raise SystemExit(1)
+
+
+def make_estimator(kit: Kit, name: str, options: dict[str, Any]) -> Recipe:
+    """The estimator at its default size for the set, with the user's options."""
+    from regard.cli.common import pick_device
+
+    arguments = dict(kit.arguments(name)) | {"seed": options["seed"]}
+    arguments["device"] = str(pick_device(options["device"]))
+    known = kit.estimator._get_param_names()  # type: ignore[missing-attribute] # may be None by its type, checked before
+    for key in ("score", "epochs"):
+        if options[key] is not None:
+            if key not in known:
+                raise Mistake(f"--{key}: the recipe {kit.name} has no such argument")
+            arguments[key] = options[key]
+    return kit.estimator(**arguments)
+
+
+@click.command(help=PREDICT, short_help="Predict with a trained model.")
+@click.argument("text", nargs=-1)
+@model_option
+@click.option(
+    "--file",
+    "source",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    metavar="IN",
+    help="Read inputs from this file, one a line.",
+)
+@click.option(
+    "--to",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="OUT",
+    help="Write predictions to this file.",
+)
+@click.option("--beam", type=click.IntRange(1, 64), metavar="N", help="Width of the beam search.")
+@click.option(
+    "--best",
+    "n_best",
+    type=click.IntRange(1, 64),
+    metavar="N",
+    help="So many predictions for each input.",
+)
+@click.option("--length-penalty", type=Amount(0, 10), metavar="X", help="Of the beam search.")
+@device_option
+@careful
+def predict(kit: Kit, text: tuple[str, ...], model: Path | None, source: Path | None, to: Path | None,
+            device: str, **options: Any) -> None:  # fmt: skip
+    """Predict; the help text is above."""
+    if text and source:
+        raise Mistake("give inputs as arguments or by --file, not both")
+    given = {k: v for k, v in options.items() if v is not None}
+    for key in given:
+        if key not in kit.predict_options:
+            offered = ", ".join(kit.predict_options) or "none"
+            raise Mistake(
+                f"--{key.replace('_', '-')}: the recipe {kit.name} has no such option ({offered})"
+            )
+    lines = list(text) or read_lines(source)
+    if not lines:
+        raise Mistake(
+            f"there is nothing to predict: give TEXT or --file. See regard recipe {kit.name} predict --help"
+        )
+    found = load_model(kit, model, device)
+    inputs = kit.read(lines)
+    told = kit.write(inputs, found.predict(inputs, **given))
+    if to is None:
+        click.echo("\n".join(told))
+        return
+    write_out(to, ("\n".join(told) + "\n").encode())
+
+
+@click.command(help=SHOW, short_help="Draw what a model attends to.")
+@click.argument("text", nargs=-1)
+@model_option
+@click.option(
+    "--to",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="PICTURE",
+    help="An .svg or .png file.  [default: NAME.svg]",
+)
+@language_option
+@device_option
+@careful
+def show(kit: Kit, text: tuple[str, ...], model: Path | None, to: Path | None, language: Language,
+         device: str) -> None:  # fmt: skip
+    """Draw; the help text is above."""
+    from regard.figures.render import render
+
+    path = writable_picture(to or Path(f"{kit.name}.svg"))
+    found = load_model(kit, model, device)
+    inputs = kit.read(list(text)) if text else None
+    suffix = path.suffix.removeprefix(".")
+    write_out(path, render(lambda: kit.show(found, inputs, language), suffixes=[suffix])[suffix])
+
+
+@click.command(help=COMPARE, short_help="Compare every score and baseline.")
+@set_option
+@data_option
+@download_option
+@click.option("--quick", is_flag=True, help="Fewer settings, seeds and epochs.  [default]")
+@click.option("--full", is_flag=True, help="The full comparison.")
+@click.option("--seeds", type=click.IntRange(1, 1000), metavar="N", help="How many seeds.")
+@click.option("--only", metavar="NAME,...", help="Only these contenders.")
+@click.option(
+    "--jobs",
+    type=click.IntRange(1, 1024),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Parallel processes.",
+)
+@click.option("--minutes", type=Amount(0.01, 100000), metavar="M", help="Stop after this time.")
+@click.option("--again", is_flag=True, help="Also repeat finished runs.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    default=FOLDER,
+    show_default=True,
+    help="Output folder.",
+)
+@language_option
+@json_option
+@device_option
+@careful
+def compare(kit: Kit, quick: bool, full: bool, **options: Any) -> None:
+    """Compare; the help text is above."""
+    from regard.cli.recipe_compare import run_comparison
+
+    if quick and full:
+        raise Mistake("--quick and --full exclude each other: give one of them")
+    run_comparison(kit, full=full, **options)
+
+
+COMMANDS: dict[str, click.Command] = {
+    "train": train,
+    "predict": predict,
+    "compare": compare,
+    "show": show,
+}

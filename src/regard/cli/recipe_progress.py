@@ -1,0 +1,101 @@
+"""Progress of one training, and the doctor watching it."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from regard.cli.common import console
+from regard.measuring.words import duration
+
+if TYPE_CHECKING:
+    from regard.doctor import Doctor
+    from regard.recipes.training import TrainingProgress
+
+PAUSE = 0.5  # seconds between two readings of the loss, each of which waits for the device
+
+
+class TrainingBar:
+    """A bar with the time left, the last loss and the best validation."""
+
+    def __init__(self, bar: Progress) -> None:
+        self.bar, self.task = bar, bar.add_task("training", total=None)
+        self.said, self.last = "", 0.0
+
+    def start(self, steps: int, done: int) -> None:
+        """Begin at the steps that were resumed."""
+        self.bar.update(self.task, total=steps, completed=done)
+
+    def step(self, loss: Callable[[], float]) -> None:
+        """Advance by a step; read the loss now and then."""
+        self.bar.advance(self.task)
+        if time.monotonic() - self.last > PAUSE:
+            self.last = time.monotonic()
+            self.bar.update(self.task, description=f"loss {loss():.3g}{self.said}")
+
+    def validated(self, epoch: int, quality: float, best: float) -> None:
+        """Show the qualities."""
+        self.said = f", validation {quality:.4g} (best {best:.4g})"
+
+
+class TrainingLines:
+    """A line on stderr for each validation, with the time left."""
+
+    def __init__(self) -> None:
+        self.steps, self.done, self.resumed, self.began = 1, 0, 0, time.monotonic()
+
+    def start(self, steps: int, done: int) -> None:
+        """Begin at the steps that were resumed."""
+        self.steps, self.done, self.resumed, self.began = steps, done, done, time.monotonic()
+
+    def step(self, loss: Callable[[], float]) -> None:
+        """Count the step; reading the loss would make the device wait."""
+        self.done += 1
+
+    def validated(self, epoch: int, quality: float, best: float) -> None:
+        """Print the qualities and the time left at the pace so far."""
+        pace = (time.monotonic() - self.began) / max(self.done - self.resumed, 1)
+        left = duration(pace * max(self.steps - self.done, 0))
+        print(
+            f"epoch {epoch}: validation {quality:.4g} (best {best:.4g}), at most {left} left",
+            file=sys.stderr,
+            flush=True,
+        )
+
+
+@contextmanager
+def training_progress() -> Iterator[TrainingProgress]:
+    """Progress on stderr: a bar on a terminal, otherwise lines."""
+    screen = console(stderr=True)
+    if not (sys.stderr is not None and sys.stderr.isatty() and screen.is_terminal):
+        yield TrainingLines()
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), TimeRemainingColumn())
+    with Progress(*columns, console=screen, transient=True) as bar:
+        yield TrainingBar(bar)
+
+
+@contextmanager
+def watched_training() -> Iterator[list[Doctor]]:
+    """Let the doctor watch every training in the block; the list fills with one doctor for each."""
+    from torch import nn
+
+    from regard.doctor import watch
+    from regard.recipes import training
+
+    found: list[Doctor] = []
+
+    def enter(model: nn.Module) -> Doctor:
+        found.append(watch(model))
+        return found[-1]
+
+    training.AROUND.append(enter)
+    try:
+        yield found
+    finally:
+        training.AROUND.remove(enter)

@@ -1,0 +1,9 @@
+"""Real tasks on real data: each recipe is a small model of its kind that takes any score.
+
+`regard.recipes.<name>` holds one recipe: its estimator in the manner of scikit-learn, its data and its
+baselines. What recipes share is beside them: `estimator.py` (fit, predict, save, load), `training.py` (the one
+training loop), `checkpoint.py`, `datasets.py` and `sources.py` (where data come from), `metrics.py`, and
+`comparing/` (every score and baseline under equal tuning). `catalog.py` lists the recipes and imports no torch.
+
+Needs `pip install "regard[recipes]"`.
+"""

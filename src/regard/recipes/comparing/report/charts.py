@@ -1,0 +1,96 @@
+"""The drawings of a comparison: quality against cost, and differences to the reference."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from regard.figures.canvas import BLUE, GREY, LOOKS, ORANGE, Canvas
+from regard.figures.render import tick
+from regard.measuring.words import seconds
+from regard.text import Text
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from regard.recipes.comparing.results import Compared, ComparedRow
+
+WIDE = 5.0  # inches: narrow enough for a phone
+ROW_HIGH = 0.3  # inches of a row of the forest plot
+MARKS = {"control": (GREY, "X"), "baseline": ("#444444", "*")}
+TRAIN = Text("training time of one run", "一次训练的耗时")
+TO_REFERENCE = Text("difference to {}, {}", "与{}之差，{}")
+BETTER = (Text("better →", "更好 →"), Text("← better", "← 更好"))
+
+
+def look(row: ComparedRow) -> tuple[str, str]:
+    """Colour and mark of a row: a score's own, the same in every figure of the library."""
+    if row.kind != "score":
+        return MARKS[row.kind]
+    name = row.name.replace("_", " ").removeprefix("projected ")
+    known = [key for key in LOOKS if name == key] or [key for key in LOOKS if name.startswith(key)]
+    return LOOKS[known[0]] if known else (ORANGE, "h")
+
+
+def safe(text: str) -> str:
+    """The text for matplotlib, to which a dollar sign starts a formula."""
+    return text.replace("$", r"\$")
+
+
+def cost_chart(found: Compared, canvas: Canvas) -> None:
+    """Quality, with its interval, against training time."""
+    entries = math.ceil(len(found.rows) / 2)
+    (axes,) = canvas.panels(1, wide=WIDE, high=3.2 + 0.2 * entries)
+    for row in reversed(found.rows):  # the best is drawn last, on top of the others
+        if not math.isfinite(row.value.value):
+            continue
+        ink, mark = look(row)
+        ends = [[row.value.value - row.value.low], [row.value.high - row.value.value]]
+        axes.errorbar(
+            max(row.train_seconds, 1e-4), row.value.value, yerr=ends, fmt=mark, color=ink, ms=7,
+            capsize=3, lw=1.2, label=safe(canvas.say(row.title)),
+        )  # fmt: skip
+    log_times(axes, [max(row.train_seconds, 1e-4) for row in found.rows])
+    canvas.label(axes, TRAIN, found.metric.title)
+    handles, labels = axes.get_legend_handles_labels()
+    canvas.figure.legend(
+        handles[::-1],
+        labels[::-1],
+        loc="outside lower center",
+        ncols=2,
+        frameon=False,
+        fontsize=7.5,
+    )
+
+
+def log_times(axes: Axes, times: list[float]) -> None:
+    """Make the axis of times logarithmic, with ticks even if all times lie in one decade."""
+    from matplotlib.ticker import FuncFormatter, NullFormatter
+
+    axes.set_xscale("log")
+    axes.set_xlim(min(times) / 1.4, max(times) * 1.4)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: tick(seconds(x))))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    if max(times) < 20 * min(times):
+        axes.set_xticks(
+            sorted({min(times), max(times)} if max(times) > 2 * min(times) else {max(times)})
+        )
+
+
+def forest_chart(found: Compared, canvas: Canvas) -> None:
+    """The difference of every row to the reference, with its interval, the best on top."""
+    rows = [row for row in found.rows if row.difference is not None]
+    (axes,) = canvas.panels(1, wide=WIDE, high=1.1 + ROW_HIGH * max(len(rows), 1))
+    axes.axvline(0, color=BLUE, lw=1.2)
+    for y, row in enumerate(reversed(rows)):
+        assert row.difference is not None
+        ink, mark = look(row)
+        axes.plot([row.difference.low, row.difference.high], [y, y], color=ink, lw=1.8, alpha=0.7)
+        axes.plot(row.difference.value, y, marker=mark, color=ink, ms=6.5)
+    axes.set_yticks(range(len(rows)), [safe(canvas.say(row.title)) for row in reversed(rows)])
+    axes.set_ylim(-0.6, len(rows) - 0.4)
+    axes.grid(False, axis="y")
+    reference = canvas.say(found.row(found.reference).title)
+    side = canvas.say(BETTER[0] if found.metric.greater else BETTER[1])
+    label = canvas.say(TO_REFERENCE).format(reference, canvas.say(found.metric.title))
+    axes.set_xlabel(safe(f"{label}   {side}"))

@@ -1,0 +1,5 @@
+languageButton();
+themeButton();
+const measure = () => movable(".plate, .scroll");
+addEventListener("resize", measure);
+measure();

@@ -1,0 +1,282 @@
+"""`compare`: runs a comparison, or what is left of it, and returns the outcome.
+
+First every setting of every contender from the first seed; the setting with the best validation is kept, and no
+test row has a say in it. Then the other seeds with that setting alone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from regard.measuring.failures import first_line
+from regard.measuring.machine import machine
+from regard.recipes.comparing.results import Compared, summed_up
+from regard.recipes.comparing.store import RunRecord, RunStore
+from regard.recipes.comparing.work import (
+    Assignment,
+    WorkSource,
+    all_labels,
+    first_orders,
+    later_orders,
+    seeds_of,
+    settings_of,
+)
+from regard.recipes.estimator import RecipeError
+from regard.recipes.kit import Comparison, Contender
+
+if TYPE_CHECKING:
+    from regard.measuring.progress import WorkProgress
+
+KEPT = "kept"  # what progress is told of a run that was there before
+
+
+class OutOfTime(Exception):
+    """The time limit was reached; the message says how many runs are left."""
+
+
+class NoProgress:
+    """Progress that shows nothing."""
+
+    def begin(self, name: str) -> None:
+        """Nothing."""
+
+    def at(self, name: str, fraction: float) -> None:
+        """Nothing."""
+
+    def end(self, name: str, outcome: str) -> None:
+        """Nothing."""
+
+
+class CompareRunner:
+    """One comparison while it runs.
+
+    Args:
+        comparison: what is compared.
+        store: of its run files.
+        seeds: of the run; the first one chooses settings.
+        progress: is told about every run.
+        resume: whether runs that are in the store count.
+        jobs: processes; more than one needs `source`.
+        source: where other processes get the comparison from.
+        only: names of contenders; None for all.
+        minutes: after which no run goes on; None for no limit.
+
+    Attributes:
+        failed: reason by contender; a contender whose setting failed goes on with its others.
+    """
+
+    def __init__(
+        self,
+        comparison: Comparison,
+        store: RunStore,
+        seeds: Sequence[int],
+        *,
+        progress: WorkProgress | None = None,
+        resume: bool = True,
+        jobs: int = 1,
+        source: WorkSource | None = None,
+        only: Iterable[str] | None = None,
+        minutes: float | None = None,
+    ) -> None:
+        self.comparison, self.store, self.seeds = comparison, store, tuple(seeds)
+        self.progress: WorkProgress = progress or NoProgress()
+        self.contenders = {one.name: one for one in picked(comparison, only)}
+        self.resume, self.jobs, self.source = resume, jobs, source
+        self.until = None if minutes is None else time.monotonic() + 60 * minutes
+        self.failed: dict[str, str] = {}
+        self.records: dict[tuple[str, int, int], RunRecord] = {}
+        if jobs > 1 and source is None:
+            raise RecipeError(
+                f"jobs={jobs} needs source=: other processes load the comparison themselves. "
+                "Give a WorkSource, or jobs=1"
+            )
+
+    def labels(self) -> list[str]:
+        """The labels of all runs, as progress names them."""
+        return all_labels(list(self.contenders.values()), self.seeds)
+
+    def run(self) -> dict[str, list[RunRecord]]:
+        """Run both stages; the runs of every contender that finished, in the order of seeds."""
+        self.execute(first_orders(self.contenders.values(), self.seeds[0]))
+        chosen = self.choose()
+        self.execute(later_orders(chosen, self.seeds))
+        found = {}
+        for name, number in chosen.items():
+            own = [self.records.get((name, number, seed)) for seed in self.seeds]
+            if all(one is not None for one in own):
+                found[name] = [one for one in own if one is not None]
+        self.failed = {k: v for k, v in self.failed.items() if k not in found}
+        return found
+
+    def choose(self) -> dict[str, int]:
+        """For each contender the index of the setting with the best validation; the first of equal ones."""
+        gain, found = self.comparison.metric.gain, {}
+        for name, contender in self.contenders.items():
+            runs = {
+                number: self.records[name, number, self.seeds[0]]
+                for number in range(len(settings_of(contender)))
+                if (name, number, self.seeds[0]) in self.records
+            }
+            if runs:
+                # NaN, of a training that diverged, is worse than anything.
+                found[name] = max(
+                    runs,
+                    key=lambda k: (
+                        runs[k].validation == runs[k].validation,
+                        gain(runs[k].validation),
+                    ),
+                )
+        return found
+
+    def execute(self, orders: Sequence[Assignment]) -> None:
+        """Run what is not in the store yet."""
+        todo = [one for one in orders if not (self.resume and self.kept(one))]
+        if self.jobs > 1 and todo:
+            from regard.recipes.comparing.workers import run_parallel
+
+            assert self.source is not None
+            run_parallel(self, self.source, todo)
+            return
+        for count, one in enumerate(todo):
+            self.check_time(len(todo) - count)
+            self.run_here(one)
+
+    def kept(self, one: Assignment) -> bool:
+        """Whether the run is in the store; it is then read."""
+        setting = settings_of(self.contenders[one.contender])[one.number]
+        found = self.store.read(one.contender, setting, one.seed)
+        if found is None:
+            return False
+        self.progress.begin(one.label)
+        self.finish(one, found, KEPT)
+        return True
+
+    def run_here(self, one: Assignment) -> None:
+        """Train and evaluate in this process, and write the file."""
+        self.progress.begin(one.label)
+        try:
+            record = perform(
+                self.contenders[one.contender],
+                one,
+                self.store,
+                lambda share: self.progress.at(one.label, min(max(share, 0.0), 1.0)),
+            )
+        except OSError:  # a full disk is no failure of the contender
+            raise
+        except Exception as error:
+            self.fail(one, first_line(error))
+            return
+        self.finish(one, record)
+
+    def finish(self, one: Assignment, record: RunRecord, said: str = "") -> None:
+        """Keep a run that is done."""
+        self.records[one.contender, one.number, one.seed] = record
+        # Validation alone: who watches shall not choose by the test either.
+        self.progress.end(
+            one.label, said or f"validation {self.comparison.metric.show(record.validation)}"
+        )
+
+    def fail(self, one: Assignment, why: str) -> None:
+        """Note why a run failed; the others go on."""
+        self.failed[one.contender] = f"{one.label.partition(', ')[2]}: {why}"
+        self.progress.end(one.label, f"failed: {why}")
+
+    def check_time(self, left: int) -> None:
+        """Raise `OutOfTime` if the limit was reached."""
+        if self.until is not None and time.monotonic() > self.until:
+            raise OutOfTime(f"stopped at the time limit with {left} runs of this stage left")
+
+
+def perform(
+    contender: Contender, one: Assignment, store: RunStore, report: Callable[[float], None]
+) -> RunRecord:
+    """Run one order and write its file."""
+    setting = settings_of(contender)[one.number]
+    found = contender.run(setting, one.seed, report)
+    return store.write(contender.name, setting, one.seed, found)
+
+
+def picked(comparison: Comparison, only: Iterable[str] | None) -> list[Contender]:
+    """The contenders of those names; all if None.
+
+    Raises:
+        RecipeError: there is none of that name, or two share one.
+    """
+    known = {one.name: one for one in comparison.contenders}
+    if len(known) != len(comparison.contenders):
+        raise RecipeError(f"two contenders of {comparison.name} share a name")
+    if comparison.reference not in known:
+        raise RecipeError(f"the reference {comparison.reference!r} is no contender")
+    wanted = list(known) if only is None else list(only)
+    for name in wanted:
+        if name not in known:
+            raise RecipeError(
+                f"there is no contender {name!r} in {comparison.name}; there are {', '.join(known)}"
+            )
+    return [known[name] for name in wanted]
+
+
+def compare(
+    comparison: Comparison,
+    folder: Path | str,
+    *,
+    seeds: int | Iterable[int] | None = None,
+    jobs: int = 1,
+    progress: WorkProgress | None = None,
+    resume: bool = True,
+    source: WorkSource | None = None,
+    only: Iterable[str] | None = None,
+    minutes: float | None = None,
+    dataset: Mapping[str, Any] | None = None,
+    full: bool = False,
+    device: torch.device | None = None,
+) -> Compared:
+    """Run a comparison and return the outcome; finished runs are kept in `folder/runs`.
+
+    Args:
+        comparison: what is compared.
+        folder: for run files. A run that is there with the same setting and data is not repeated.
+        seeds: how many, or which; None for the comparison's own. Settings are chosen by the first.
+        jobs: parallel processes; more than one needs `source`.
+        progress: is told about every run, by `measuring/progress.py`.
+        resume: False runs everything again.
+        source: where other processes get the same comparison from.
+        only: names of contenders; the reference must be among them. None for all.
+        minutes: time limit.
+        dataset: facts about the data by `work.facts_of`, its fingerprint among them.
+        full: whether this is the full comparison, for the record.
+        device: for the record of the machine; None for the GPU if there is one.
+
+    Raises:
+        RecipeError: names or seeds that do not fit the comparison.
+        ResultError: the reference failed, so that nothing can be compared.
+        OutOfTime: the limit was reached; what finished is kept.
+    """
+    facts = dict(dataset or {})
+    store = RunStore(Path(folder), comparison.name, str(facts.get("fingerprint", "")))
+    runner = CompareRunner(
+        comparison,
+        store,
+        seeds_of(comparison, seeds),
+        progress=progress,
+        resume=resume,
+        jobs=jobs,
+        source=source,
+        only=only,
+        minutes=minutes,
+    )
+    found = runner.run()
+    where = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return summed_up(
+        comparison,
+        found,
+        failed=runner.failed,
+        machine=machine(where),
+        dataset=facts,
+        full=full,
+    )

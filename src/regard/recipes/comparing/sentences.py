@@ -1,0 +1,128 @@
+"""The verdict of a comparison in sentences: what to use, what is not decided, and what beats attention."""
+
+from __future__ import annotations
+
+import math
+
+from regard.measuring.statistics import Estimate
+from regard.recipes.comparing.results import Compared, ComparedRow
+from regard.text import Text
+
+LEAST_SEEDS = 3  # fewer seeds say too little about the noise of seeds to recommend by
+
+
+def sentences(found: Compared) -> list[Text]:
+    """The verdict, the most important sentence first."""
+    told = [about_scores(found)]
+    told += [one for one in (about_others(found),) if one is not None]
+    if found.failed:
+        names = ", ".join(found.failed)
+        told.append(Text(f"Without a result: {names}.", f"没有结果：{names}。"))
+    return told
+
+
+def winner(found: Compared) -> ComparedRow | None:
+    """The score to use in place of the reference: the best one that is shown to be ahead; None if none is."""
+    if len(found.seeds) < LEAST_SEEDS:
+        return None
+    ahead = [row for row in others(found) if (lead := lead_of(found, row)) and lead.above(0)]
+    return ahead[0] if ahead else None
+
+
+def others(found: Compared) -> list[ComparedRow]:
+    """The scores beside the reference, the best first."""
+    return [row for row in found.rows if row.kind == "score" and row.name != found.reference]
+
+
+def lead_of(found: Compared, row: ComparedRow) -> Estimate | None:
+    """How far a row is ahead of the reference; greater is better."""
+    return None if row.difference is None else found.gain(row.difference)
+
+
+def about_scores(found: Compared) -> Text:
+    """Which score to use."""
+    reference, rows = found.row(found.reference).title, others(found)
+    few = len(found.seeds) < LEAST_SEEDS
+    if (best := winner(found)) is not None:
+        lead = led(found, lead_of(found, best))
+        return Text(
+            f"Use {best.title.en}: {lead.en} of {reference.en} ({found.metric.title.en}).",
+            f"使用{best.title.zh}：比{reference.zh}{lead.zh}（{found.metric.title.zh}）。",
+        )
+    if not rows:
+        return Text(
+            f"No other score was compared with {reference.en}.",
+            f"没有其他打分函数与{reference.zh}比较。",
+        )
+    leads = [lead for row in rows if (lead := lead_of(found, row)) is not None]
+    if not few and all(lead.below(0) for lead in leads):
+        return Text(
+            f"Use {reference.en}: it is ahead of every other score.",
+            f"使用{reference.zh}：它领先于所有其他打分函数。",
+        )
+    lead = led(found, lead_of(found, rows[0]))
+    why = Text("", "")
+    if few:
+        count = len(found.seeds)
+        why = Text(
+            f" {count} seed{'s' * (count > 1)} decide{'s' * (count == 1)} nothing; --seeds {LEAST_SEEDS} or more may.",
+            f"{count} 个种子不足以判定；请用 --seeds {LEAST_SEEDS} 或更多。",
+        )
+    return Text(
+        f"Not decided: no score is shown to be ahead of {reference.en}. The best other score, "
+        f"{rows[0].title.en}, is {lead.en} ({found.metric.title.en}). Use {reference.en} for now.{why.en}",
+        f"未能判定：没有打分函数被证实优于{reference.zh}。其余中最好的{rows[0].title.zh}"
+        f"{lead.zh}（{found.metric.title.zh}）。暂用{reference.zh}。{why.zh}",
+    )
+
+
+def about_others(found: Compared) -> Text | None:
+    """The best score beside the best row that is none: our model without attention, or another method."""
+    if found.against is None:
+        return None
+    score, other, lead = found.against
+    best, rival = found.row(score).title, found.row(other).title
+    words = led(found, lead)
+    if lead.below(0):
+        return Text(
+            f"No score beats {rival.en} here: the best one, {best.en}, is {words.en}.",
+            f"在此没有打分函数胜过{rival.zh}：最好的{best.zh}{words.zh}。",
+        )
+    if lead.above(0) and len(found.seeds) >= LEAST_SEEDS:
+        return Text(
+            f"The best score, {best.en}, is {words.en} of the best row without a score, {rival.en}.",
+            f"最好的打分函数{best.zh}比其他方法中最好的{rival.zh}{words.zh}。",
+        )
+    return Text(
+        f"No score is shown to beat {rival.en}: the best one, {best.en}, is {words.en}.",
+        f"没有打分函数被证实胜过{rival.zh}：最好的{best.zh}{words.zh}。",
+    )
+
+
+def led(found: Compared, lead: Estimate | None) -> Text:
+    """A lead in words: ahead or behind, and by how much."""
+    if lead is None or not math.isfinite(lead.value):
+        return Text("not comparable", "无法比较")
+    behind = lead.value < 0
+    if behind:
+        lead = Estimate(-lead.value, -lead.high, -lead.low)
+    value, low, high = (found.metric.show(x) for x in lead)
+    return Text(
+        f"{'behind' if behind else 'ahead'} by {value} [{low}, {high}]",
+        f"{'落后' if behind else '领先'} {value} [{low}, {high}]",
+    )
+
+
+def how(found: Compared) -> Text:
+    """How the numbers were made, in two sentences."""
+    rows = " / ".join(f"{x:,}" for x in dict.fromkeys(found.test_rows))
+    count = len(found.seeds)
+    return Text(
+        f"{count} seed{'s' * (count > 1)}, {rows} test rows. Settings were chosen on validation rows from the first "
+        "seed, never on test rows. Intervals are 95% intervals for new seeds and new test rows; those of "
+        "differences hold for all rows of the table together."
+        + (" With one seed they are for new test rows alone." if count == 1 else ""),
+        f"{count} 个种子，{rows} 条测试数据。设置由第一个种子在验证数据上选定，从不使用测试数据。区间为针对新种子和新测试数据的 "
+        "95% 区间；差值的区间对表中各行同时成立。"
+        + ("只有一个种子时，区间仅针对新的测试数据。" if count == 1 else ""),
+    )

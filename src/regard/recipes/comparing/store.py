@@ -1,0 +1,208 @@
+"""Run files: one JSON file for each finished contender, setting and seed, written atomically.
+
+Every way to run a comparison writes this format: the command, the parallel driver and the recipes' own scripts. A
+run belongs to a comparison by its key, made of the names, the setting and the fingerprint of the data; a file with
+another key is left alone and not used.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+import regard
+from regard.measuring.files import set_aside, write_atomic
+from regard.recipes.kit import Evaluated
+
+SCHEMA = "regard.recipes.run/1"
+DIGITS = 6  # significant digits of statistics: metrics show at most three
+LARGEST_RUN = 256 * 2**20  # bytes of a run file that is read
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """One finished run: what was trained, and its `Evaluated`.
+
+    Attributes:
+        comparison: name of the comparison.
+        contender: name of the contender.
+        setting: the arguments that were tried.
+        seed: of the training.
+        validation: the quality on validation rows, by which settings are chosen; NaN if training diverged.
+        statistics: of the test rows (N, K).
+        parameters, train_seconds, predict_seconds, extra: as in `Evaluated`.
+        fingerprint: of the data; empty if it is unknown.
+        release: the version of regard that ran it.
+    """
+
+    comparison: str
+    contender: str
+    setting: Mapping[str, Any]
+    seed: int
+    validation: float
+    statistics: np.ndarray
+    parameters: int
+    train_seconds: float
+    predict_seconds: float
+    extra: dict[str, Any] = field(default_factory=dict)
+    fingerprint: str = ""
+    release: str = regard.__version__
+
+    @property
+    def key(self) -> str:
+        """What tells this run from runs of another setting or of other data."""
+        return run_key(self.comparison, self.contender, self.setting, self.fingerprint)
+
+    def as_json(self) -> dict[str, Any]:
+        """The content of the file."""
+        found = {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
+        found["setting"] = dict(self.setting)
+        found["validation"] = finite(self.validation)
+        found["statistics"] = columns(self.statistics)
+        return {"schema": SCHEMA, "key": self.key} | found
+
+    @classmethod
+    def of_json(cls, found: Mapping[str, Any]) -> Self:
+        """The run in the content of a file.
+
+        Raises:
+            KeyError, TypeError, ValueError: the content is not that of a run file.
+        """
+        if found["schema"] != SCHEMA:
+            raise ValueError(f"schema {found['schema']!r}, expected {SCHEMA!r}")
+        own = {one.name: found[one.name] for one in dataclasses.fields(cls)}
+        own["validation"] = math.nan if own["validation"] is None else float(own["validation"])
+        own["statistics"] = matrix(own["statistics"])
+        for name, kind in (("setting", dict), ("extra", dict), ("contender", str), ("seed", int)):
+            if not isinstance(own[name], kind):
+                raise TypeError(f"{name} is {own[name]!r}")
+        own["parameters"] = int(own["parameters"])
+        for name in ("train_seconds", "predict_seconds"):
+            own[name] = float(own[name])
+        return cls(**own)
+
+
+def finite(value: float) -> float | None:
+    """The number, or None for NaN and infinities, which JSON does not have."""
+    return float(value) if math.isfinite(value) else None
+
+
+def rounded(values: np.ndarray) -> list[Any]:
+    """Numbers to `DIGITS` significant digits; whole numbers without a point, NaN as None."""
+    found = (None if not math.isfinite(x) else float(f"{x:.{DIGITS}g}") for x in values.tolist())
+    return [x if x is None or x != int(x) else int(x) for x in found]
+
+
+def columns(statistics: np.ndarray) -> dict[str, Any]:
+    """Statistics (N, K) as JSON: column by column, which has the fewest brackets."""
+    found = np.asarray(statistics, dtype=np.float64)
+    if found.ndim != 2:
+        raise ValueError(f"statistics must be (rows, numbers), got shape {found.shape}")
+    return {"shape": list(found.shape), "columns": [rounded(column) for column in found.T]}
+
+
+def matrix(found: Mapping[str, Any]) -> np.ndarray:
+    """Statistics (N, K) from `columns`."""
+    rows, width = found["shape"]
+    values = np.array(
+        [[math.nan if x is None else x for x in column] for column in found["columns"]],
+        dtype=np.float64,
+    ).reshape(width, -1)
+    if values.shape[1] != rows:
+        raise ValueError(f"statistics have {values.shape[1]} rows, expected {rows}")
+    return np.ascontiguousarray(values.T)
+
+
+def run_key(comparison: str, contender: str, setting: Mapping[str, Any], fingerprint: str) -> str:
+    """A hash of the names, the setting and the data."""
+    text = json.dumps(
+        [comparison, contender, dict(setting), fingerprint], sort_keys=True, default=str
+    )
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def slug(name: str) -> str:
+    """The name with letters, digits and hyphens alone, for a file."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "run"
+
+
+class RunStore:
+    """The run files of one comparison on one set of data, in `folder/runs`.
+
+    Args:
+        folder: of the comparison's results.
+        comparison: name of the comparison.
+        fingerprint: of the data, by `fingerprint.py`.
+    """
+
+    def __init__(self, folder: Path, comparison: str, fingerprint: str = "") -> None:
+        self.folder = folder / "runs"
+        self.comparison, self.fingerprint = comparison, fingerprint
+
+    def path(self, contender: str, setting: Mapping[str, Any], seed: int) -> Path:
+        """The file of a run."""
+        key = run_key(self.comparison, contender, setting, self.fingerprint)
+        return self.folder / f"{slug(self.comparison)}.{slug(contender)}.{key}.seed{seed}.json"
+
+    def read(self, contender: str, setting: Mapping[str, Any], seed: int) -> RunRecord | None:
+        """The finished run; None if there is none. A damaged file is renamed, not overwritten."""
+        path = self.path(contender, setting, seed)
+        if not path.is_file():
+            return None
+        try:
+            if path.stat().st_size > LARGEST_RUN:
+                raise ValueError("too large")
+            found = RunRecord.of_json(json.loads(path.read_bytes()))
+            if found.seed != seed or found.contender != contender:
+                raise ValueError("of another run")
+        except (KeyError, TypeError, ValueError):  # a JSONDecodeError is a ValueError
+            set_aside(path, "damaged")
+            return None
+        # The names in the key are those asked for: a file that was renamed by hand does not count.
+        return found if found.key == path.name.split(".")[-3] else None
+
+    def write(
+        self, contender: str, setting: Mapping[str, Any], seed: int, found: Evaluated
+    ) -> RunRecord:
+        """Write the file of a finished run, and return what it holds: rounded as a later reader sees it."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        record = RunRecord(
+            self.comparison,
+            contender,
+            setting,
+            seed,
+            float(found.validation),
+            np.asarray(found.statistics, dtype=np.float64),
+            int(found.parameters),
+            round(float(found.train_seconds), 3),
+            round(float(found.predict_seconds), 4),
+            plain(found.extra),
+            self.fingerprint,
+        )
+        content = json.dumps(record.as_json(), allow_nan=False, ensure_ascii=False, default=str)
+        write_atomic(self.path(contender, setting, seed), content.encode())
+        return RunRecord.of_json(json.loads(content))
+
+
+def plain(value: Any) -> Any:
+    """The value as JSON: numbers of numpy as Python's, NaN as None, anything unknown as its text."""
+    if isinstance(value, Mapping):
+        return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(one) for one in value]
+    if isinstance(value, np.ndarray):
+        return plain(value.tolist())
+    if isinstance(value, np.generic):
+        return plain(value.item())
+    if isinstance(value, float):
+        return finite(value)
+    return value if isinstance(value, str | int | bool | None) else str(value)

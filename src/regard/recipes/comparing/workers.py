@@ -1,0 +1,163 @@
+"""Processes that run a comparison in parallel, several of them on one GPU if there is one.
+
+Each process loads the recipe and its data once, then takes one run after the other from a pipe and writes the run's
+file itself, so that nothing is lost if the parent ends. A process that dies costs its run alone.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from regard.measuring.failures import first_line
+from regard.recipes.comparing.store import RunStore
+from regard.recipes.comparing.work import Assignment, WorkSource
+
+if TYPE_CHECKING:
+    from regard.recipes.comparing.runner import CompareRunner
+
+PATIENCE = 0.5  # seconds between two looks at the clock
+PAUSE = 0.2  # seconds between two reports of a run's progress
+
+
+@dataclass
+class RunProcess:
+    """A process, the pipe to it, and the run that it is busy with."""
+
+    process: BaseProcess
+    pipe: Connection
+    order: Assignment | None = None
+
+
+def run_parallel(runner: CompareRunner, source: WorkSource, todo: Sequence[Assignment]) -> None:
+    """Run the orders in `runner.jobs` processes; the runner is told what happened.
+
+    Raises:
+        OutOfTime: the runner's limit was reached; processes are ended and their runs left for later.
+    """
+    waiting = list(todo)
+    crew = [hired(runner.store, source) for _ in range(min(runner.jobs, len(todo)))]
+    try:
+        for one in crew:
+            give(one, waiting, runner)
+        while any(one.order is not None for one in crew):
+            runner.check_time(len(waiting) + sum(one.order is not None for one in crew))
+            for pipe in wait([one.pipe for one in crew if one.order is not None], PATIENCE):
+                busy = next(one for one in crew if one.pipe is pipe)
+                if hear(busy, runner):
+                    if not busy.process.is_alive():
+                        crew.remove(busy)
+                        if not waiting:
+                            continue
+                        busy = hired(runner.store, source)
+                        crew.append(busy)
+                    give(busy, waiting, runner)
+    finally:
+        for one in crew:
+            one.process.terminate()
+        for one in crew:
+            one.process.join()
+            one.pipe.close()
+
+
+def hired(store: RunStore, source: WorkSource) -> RunProcess:
+    """A new process. Spawned, not forked: a forked one could not use the GPU."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    names = (str(store.folder.parent), store.comparison, store.fingerprint)
+    process = context.Process(target=serve, args=(theirs, source, names), daemon=True)
+    process.start()
+    theirs.close()
+    return RunProcess(process, ours)
+
+
+def give(one: RunProcess, waiting: list[Assignment], runner: CompareRunner) -> None:
+    """Give the next run to a process, if there is one."""
+    one.order = None
+    if not waiting:
+        return
+    one.order = waiting.pop(0)
+    runner.progress.begin(one.order.label)
+    with suppress(OSError):  # it died: `hear` finds the end of its pipe
+        one.pipe.send(one.order)
+
+
+def hear(one: RunProcess, runner: CompareRunner) -> bool:
+    """Pass on what a process says; whether its run has ended."""
+    from regard.recipes.comparing.work import settings_of
+
+    assert one.order is not None
+    try:
+        kind, said = one.pipe.recv()
+    except (EOFError, OSError):
+        one.process.join()
+        runner.fail(one.order, f"its process died with status {one.process.exitcode}")
+        return True
+    if kind == "at":
+        runner.progress.at(one.order.label, said)
+        return False
+    if kind == "failed":
+        runner.fail(one.order, said)
+        return True
+    if kind == "disk":
+        raise OSError(*said)
+    contender = runner.contenders[one.order.contender]
+    setting = settings_of(contender)[one.order.number]
+    record = runner.store.read(contender.name, setting, one.order.seed)
+    if record is None:
+        runner.fail(one.order, "its file is missing: the process has other data or settings")
+    else:
+        runner.finish(one.order, record)
+    return True
+
+
+def serve(pipe: Connection, source: WorkSource, names: tuple[str, str, str]) -> None:
+    """What a process does: load the comparison, then run order after order until the pipe ends."""
+    from regard.recipes.comparing.runner import perform
+
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C reaches the parent, which ends its processes
+    torch.set_num_threads(1)  # as many processes as cores: more threads would wait for one another
+    store, known = RunStore(Path(names[0]), *names[1:]), None
+    while True:
+        try:
+            order: Assignment = pipe.recv()
+        except EOFError:
+            return
+        try:
+            if known is None:
+                known = {one.name: one for one in source.load()[0].contenders}
+            perform(known[order.contender], order, store, Reporter(pipe))
+            answer: tuple[str, Any] = ("done", None)
+        except OSError as error:
+            answer = ("disk", error.args[:2])
+        except Exception as error:
+            answer = ("failed", first_line(error))
+        pipe.send(answer)
+        if torch.cuda.is_initialized():
+            torch.cuda.empty_cache()  # other processes share the GPU
+
+
+class Reporter:
+    """Sends the share of a run that is done, not more often than a reader can see."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self.pipe, self.last = pipe, 0.0
+
+    def __call__(self, share: float) -> None:
+        """Send the share, 0 to 1."""
+        now = time.monotonic()
+        if now - self.last > PAUSE:
+            self.last = now
+            self.pipe.send(("at", min(max(float(share), 0.0), 1.0)))

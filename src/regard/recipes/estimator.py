@@ -1,0 +1,212 @@
+"""`Recipe`: the estimator that every recipe is, in the manner of scikit-learn.
+
+Arguments of the constructor are kept as they are and checked in `fit`, so that `sklearn.base.clone`, grid searches
+and pipelines work. Names of what `fit` learns end in an underscore.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+from abc import abstractmethod
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator
+from sklearn.exceptions import NotFittedError
+from torch import nn
+
+import regard
+from regard import Score
+from regard.measuring.files import write_atomic
+from regard.recipes.datasets import Dataset, Part
+from regard.recipes.metrics import Metric
+from regard.recipes.training import History, TrainingProgress
+
+ENTRY = "regard-recipe"
+LARGEST_FILE = 2 * 2**30  # bytes of a saved model that `load` accepts
+
+
+class RecipeError(ValueError):
+    """A mistake in the data or the arguments of a recipe; the message says what would work."""
+
+
+class Recipe(BaseEstimator):
+    """Base class of recipes.
+
+    A subclass has a constructor that stores its arguments, among them `score` (a name, a `Score` or None for
+    scaled dot), `seed` and `device`; `fit`, `predict` and `statistics`; and for saving `learned`, `restore`.
+
+    Attributes:
+        metric: the quality that `score` returns and comparisons rank by; a property where it follows from the
+            arguments.
+        model_: the trained network.
+        history_: what the training did.
+        chosen_score: the argument `score`; `score` itself is the method.
+    """
+
+    name: ClassVar[str]
+    metric: Metric
+    model_: nn.Module
+    history_: History
+    chosen_score: str | Score | None
+    seed: int
+    device: str | torch.device | None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # The argument `score` has the name of sklearn's method, which it would hide: kept under another.
+        super().__setattr__("chosen_score" if name == "score" else name, value)
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The constructor's arguments; `score` is the one that was given, not the method."""
+        found = super().get_params(deep)
+        return found | {"score": self.chosen_score} if "score" in found else found
+
+    @abstractmethod
+    def fit(
+        self,
+        x: Any,
+        y: Any = None,
+        *,
+        validation: tuple[Any, Any] | None = None,
+        checkpoint: str | os.PathLike[str] | None = None,
+        progress: TrainingProgress | None = None,
+    ) -> Self:
+        """Train.
+
+        Args:
+            x: inputs, row by row.
+            y: targets.
+            validation: (x, y) by which training stops; None keeps a tenth of the rows apart.
+            checkpoint: a file, written after every epoch. If it exists, training goes on from it to the
+                result that an uninterrupted training has.
+            progress: is told about steps and validations.
+        """
+
+    @abstractmethod
+    def predict(self, x: Any) -> Any:
+        """The predicted targets of the inputs."""
+
+    @abstractmethod
+    def statistics(self, x: Any, y: Any) -> np.ndarray:
+        """For each row the numbers (N, K) from which `metric` computes the quality."""
+
+    @abstractmethod
+    def learned(self) -> dict[str, Any]:
+        """What `fit` learned beside the weights, as JSON: vocabularies, widths, scales."""
+
+    @abstractmethod
+    def restore(self, learned: dict[str, Any]) -> None:
+        """Set what `learned` returned, and build `model_` with fresh weights."""
+
+    def score(self, x: Any, y: Any) -> float:
+        """The quality of the predictions for these rows, by `metric`."""
+        return self.metric.value(self.statistics(x, y))
+
+    def fit_dataset(self, data: Dataset, **options: Any) -> Self:
+        """`fit` on the training part of a set, with its validation part."""
+        held = (data.validation.x, data.validation.y)
+        return self.fit(data.train.x, data.train.y, validation=held, **options)
+
+    def score_part(self, part: Part) -> float:
+        """`score` on one part of a set."""
+        return self.score(part.x, part.y)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write arguments, vocabularies and weights to one safetensors file, atomically.
+
+        Raises:
+            RecipeError: an argument cannot be written as JSON, such as a `Score` object.
+        """
+        import safetensors.torch
+
+        self.check_fitted()
+        facts = {"recipe": self.name, "arguments": self.arguments(), "learned": self.learned()}
+        facts["release"] = regard.__version__
+        weights = {k: v.detach().cpu().clone() for k, v in self.model_.state_dict().items()}
+        content = safetensors.torch.save(weights, {"format": "pt", ENTRY: json.dumps(facts)})
+        write_atomic(Path(path), content)
+
+    @classmethod
+    def load(
+        cls, path: str | os.PathLike[str], *, device: str | torch.device | None = None
+    ) -> Self:
+        """Read a file that `save` wrote. Nothing in it is executed.
+
+        Raises:
+            RecipeError: the file is damaged, or of another recipe.
+        """
+        import safetensors
+
+        facts, weights = read_saved(Path(path))
+        if facts["recipe"] != cls.name:
+            raise RecipeError(
+                f"{path} was saved by the recipe {facts['recipe']!r}, not {cls.name!r}"
+            )
+        try:
+            found = cls(**facts["arguments"] | {"device": None if device is None else str(device)})
+            found.restore(facts["learned"])
+            found.model_.load_state_dict(weights)
+        except (KeyError, TypeError, RuntimeError, safetensors.SafetensorError) as error:
+            raise RecipeError(f"{path} does not fit this release of regard: {error}") from None
+        found.model_.to(found.chosen_device()).eval()
+        return found
+
+    def arguments(self) -> dict[str, Any]:
+        """The constructor's arguments as JSON, without the device.
+
+        Raises:
+            RecipeError: an argument has no JSON, such as a `Score` object.
+        """
+        found = {k: v for k, v in self.get_params(deep=False).items() if k != "device"}
+        for key, value in found.items():
+            try:
+                json.dumps(value)
+            except TypeError:
+                raise RecipeError(
+                    f"{key}={value!r} cannot be saved: give a name, or save `model_` by regard.nn.save"
+                ) from None
+        return found
+
+    def chosen_device(self) -> torch.device:
+        """The device that was given, else the GPU if there is one, else the CPU."""
+        if self.device is not None:
+            return torch.device(self.device)
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+    def check_fitted(self) -> None:
+        """Raise sklearn's NotFittedError if `fit` was not called."""
+        if not hasattr(self, "model_"):
+            kind = type(self).__name__
+            raise NotFittedError(f"this {kind} is not trained: call fit or {kind}.load first")
+
+
+def own_score(score: str | Score | None) -> str | Score | None:
+    """The score for one model: a `Score` object is copied, so that two fits do not share weights."""
+    return copy.deepcopy(score) if isinstance(score, Score) else score
+
+
+def read_saved(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    """The facts and weights in a file that `Recipe.save` wrote.
+
+    Raises:
+        RecipeError: there is no such file, or it is damaged or of another kind.
+    """
+    import safetensors
+
+    if not path.is_file():
+        raise RecipeError(f"there is no file {path}")
+    if path.stat().st_size > LARGEST_FILE:
+        raise RecipeError(
+            f"{path} is larger than {LARGEST_FILE // 2**30} GiB: no model of a recipe"
+        )
+    try:
+        with safetensors.safe_open(path, "pt") as file:
+            facts = json.loads((file.metadata() or {})[ENTRY])
+            weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no dict
+    except (safetensors.SafetensorError, KeyError, ValueError) as error:
+        raise RecipeError(f"{path} is not a model saved by a recipe ({error})") from None
+    return facts, weights

@@ -1,0 +1,356 @@
+"""`NodeClassifier`: the class of the nodes of a graph, by attention over its edges."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from regard import Score
+from regard.recipes.estimator import Recipe, RecipeError
+from regard.recipes.graph.features import Features
+from regard.recipes.graph.loading import NodeBatch, node_batches
+from regard.recipes.graph.net import LAYERS, Layer, NetShape, NodeNet, penalty
+from regard.recipes.graph.nodes import Nodes, checked_labels, checked_nodes, edge_features
+from regard.recipes.metrics import ACCURACY
+from regard.recipes.training import Job, TrainingPlan, TrainingProgress, train
+
+
+class EdgeWeights(NamedTuple):
+    """Edges to some nodes and how much of each node's sum comes over them.
+
+    Attributes:
+        edges: (2, E) sources and targets, by their numbers in the graph; one to itself where there are self-loops.
+        weights: (E, H), which sum to 1 over the edges to a node.
+    """
+
+    edges: np.ndarray
+    weights: np.ndarray
+
+
+class NodeClassifier(Recipe):
+    """A classifier of nodes: layers of attention over the edges, as in the GAT paper.
+
+    ```python
+    model = NodeClassifier("gatv2").fit(Nodes(graph, known), labels)
+    model.predict(Nodes(graph, others))
+    model.predict(Nodes(grown_graph, new_nodes))
+    ```
+
+    Args:
+        score: "gatv2", "gat", "scaled_dot", "additive", "cosine" or any other score; see
+            `regard.nn.GraphAttention`.
+        width: of each head.
+        heads: of all layers but the last.
+        out_heads: of the last layer, which are averaged.
+        layers: a node sees others up to so many edges away.
+        dropout: of features, of what is between layers, and of attention weights.
+        residual: add a projection of the node itself in each layer.
+        self_loops: every node attends to itself too.
+        readout: end with a linear layer in place of averaging heads.
+        rate: learning rate.
+        weight_decay: of an L2 penalty on all weights, as in the paper.
+        epochs: at most.
+        patience: epochs without a better validation after which training stops.
+        batch_nodes: nodes in a mini-batch; None trains on the whole graph at once.
+        neighbours: the most neighbours that a node of a training batch sees in each layer; None for all.
+        edge_dim: width of `edge_attr`; None takes what the graph of `fit` has, 0 leaves edge features out.
+        layer: "regard", or for comparisons "pyg" for PyTorch Geometric's layer of the same score, "gcn" for its
+            GCNConv and "mlp" for linear layers that see no edges.
+        seed: of weights, dropout and batches.
+        device: where to train; None for the GPU if there is one.
+
+    Attributes:
+        classes_: the labels, sorted.
+    """
+
+    name = "graph"
+    metric = ACCURACY
+
+    def __init__(
+        self,
+        score: str | Score | None = "gatv2",
+        *,
+        width: int = 8,
+        heads: int = 8,
+        out_heads: int = 1,
+        layers: int = 2,
+        dropout: float = 0.6,
+        residual: bool = False,
+        self_loops: bool = True,
+        readout: bool = False,
+        rate: float = 5e-3,
+        weight_decay: float = 5e-4,
+        epochs: int = 1000,
+        patience: int | None = 100,
+        batch_nodes: int | None = None,
+        neighbours: int | None = None,
+        edge_dim: int | None = None,
+        layer: Layer = "regard",
+        seed: int = 0,
+        device: str | torch.device | None = None,
+    ) -> None:
+        self.score, self.width, self.heads, self.out_heads = score, width, heads, out_heads  # type: ignore[bad-override-mutable-attribute] # the base class keeps it as chosen_score
+        self.layers, self.dropout, self.residual, self.self_loops = (
+            layers, dropout, residual, self_loops,
+        )  # fmt: skip
+        self.readout, self.rate, self.weight_decay = readout, rate, weight_decay
+        self.epochs, self.patience, self.batch_nodes = epochs, patience, batch_nodes
+        self.neighbours, self.edge_dim, self.layer = neighbours, edge_dim, layer
+        self.seed, self.device = seed, device
+
+    def fit(
+        self,
+        x: Nodes,
+        y: Any = None,
+        *,
+        validation: tuple[Nodes, Any] | None = None,
+        checkpoint: str | os.PathLike[str] | None = None,
+        progress: TrainingProgress | None = None,
+    ) -> Self:
+        """Train on the labels of some nodes; features of all nodes of the graph are seen, other labels never.
+
+        Args:
+            x: the nodes whose labels are known, in their graph.
+            y: a label for each; whole numbers or words. -1, unlabelled, is refused.
+            validation: other nodes and their labels, in this graph or another; None keeps a tenth apart.
+            checkpoint: a file, written after every epoch, from which training goes on.
+            progress: is told about steps and validations.
+        """
+        self.check_arguments()
+        x = checked_nodes(x)
+        if len(x) == 0:
+            raise RecipeError("x has no nodes: give the nodes whose labels are known")
+        labels = checked_labels(x, y)
+        if validation is None:
+            x, labels, validation = self.held_apart(x, labels)
+        held = checked_nodes(validation[0])
+        held_labels = checked_labels(held, validation[1])
+        self.classes_ = np.unique(np.concatenate([labels, held_labels]))
+        feature = edge_features(x.graph)
+        edge_dim = self.edge_dim
+        if edge_dim is None:
+            edge_dim = 0 if feature is None else feature.shape[1]
+        self.restore(
+            {
+                "features": x.graph.x.shape[1],  # type: ignore[missing-attribute] # may be None by its type, checked before
+                "edge_features": edge_dim,
+                "classes": self.classes_.tolist(),
+            }
+        )
+        job = GraphJob(self, (x, labels), (held, held_labels))
+        plan = TrainingPlan(
+            epochs=self.epochs, rate=self.rate, schedule="constant", betas=(0.9, 0.999),
+            clip=None, patience=self.patience,
+        )  # fmt: skip
+        path = None if checkpoint is None else Path(checkpoint)
+        self.history_ = train(
+            job,
+            plan,
+            seed=self.seed,
+            device=self.chosen_device(),
+            checkpoint=path,
+            progress=progress,
+        )
+        return self
+
+    def held_apart(
+        self, x: Nodes, labels: np.ndarray
+    ) -> tuple[Nodes, np.ndarray, tuple[Nodes, np.ndarray]]:
+        """A tenth of the nodes for validation, and the others for training."""
+        if len(x) < 2:
+            raise RecipeError("one node cannot be split into training and validation: give more")
+        order = np.random.default_rng(self.seed).permutation(len(x))
+        count = max(1, len(x) // 10)
+        apart, kept = np.sort(order[:count]), np.sort(order[count:])
+        return x.take(kept), labels[kept], (x.take(apart), labels[apart])
+
+    def predict(self, x: Nodes) -> np.ndarray:
+        """The class of each node; also of nodes or graphs that `fit` has not seen."""
+        return self.classes_of(self.logits(x).argmax(-1))
+
+    def predict_proba(self, x: Nodes) -> np.ndarray:
+        """The probability of each class, in the order of `classes_`, for each node."""
+        return self.logits(x).softmax(-1).numpy()
+
+    def attend(self, x: Nodes, layer: int = 0) -> EdgeWeights:
+        """The edges that point to these nodes, with the weights of a layer, counted from 0."""
+        self.check_fitted()
+        x = checked_nodes(x)
+        if not 0 <= layer < self.layers:
+            raise RecipeError(f"layer must be 0 to {self.layers - 1}, got {layer}")
+        whole = self.whole(x)
+        self.model_.eval()
+        with torch.no_grad():
+            edges, weights = self.model_.attend(whole.x, whole.edges, whole.feature, layer)  # type: ignore[not-callable] # a method of the network
+        chosen = torch.isin(edges[1], whole.wanted)
+        return EdgeWeights(edges[:, chosen].cpu().numpy(), weights[chosen].cpu().numpy())
+
+    def statistics(self, x: Nodes, y: Any) -> np.ndarray:
+        """Right (1) or wrong (0) for each node."""
+        labels = checked_labels(checked_nodes(x), y)
+        return (self.predict(x) == labels).astype(float)[:, None]
+
+    def learned(self) -> dict[str, Any]:
+        """The classes, and the widths of the features."""
+        return {
+            "features": self.shape_.in_dim,
+            "edge_features": self.shape_.edge_dim or 0,
+            "classes": self.classes_.tolist(),
+        }
+
+    def restore(self, learned: dict[str, Any]) -> None:
+        """Set classes and widths, and build the model."""
+        self.check_arguments()
+        self.classes_ = np.asarray(learned["classes"])
+        self.shape_ = NetShape(
+            learned["features"], len(self.classes_), learned["edge_features"] or None, self.chosen_score,
+            self.layer, self.width, self.heads, self.out_heads, self.layers, self.dropout,
+            self.residual, self.self_loops, self.readout,
+        )  # fmt: skip
+        torch.manual_seed(self.seed)
+        self.model_ = NodeNet(self.shape_).to(self.chosen_device())
+
+    def check_arguments(self) -> None:
+        """Refuse arguments out of range; the layers check their own."""
+        if self.layer not in LAYERS:
+            raise RecipeError(f"layer must be one of {', '.join(LAYERS)}, got {self.layer!r}")
+        if not 0 <= self.dropout < 1:
+            raise RecipeError(f"dropout must be from 0 to below 1, got {self.dropout}")
+        for name in (
+            "width",
+            "heads",
+            "out_heads",
+            "layers",
+            "epochs",
+            "batch_nodes",
+            "neighbours",
+        ):
+            value = getattr(self, name)
+            may_lack = value is None and name in ("batch_nodes", "neighbours")
+            if not may_lack and (not isinstance(value, int) or value < 1):
+                raise RecipeError(f"{name} must be a whole number of 1 or more, got {value!r}")
+        if self.neighbours is not None and self.batch_nodes is None:
+            raise RecipeError("neighbours= limits what a mini-batch sees: give batch_nodes= too")
+
+    def classes_of(self, numbers: Tensor) -> np.ndarray:
+        """The labels that belong to numbers of classes."""
+        return self.classes_[numbers.cpu().numpy()]
+
+    def logits(self, x: Nodes) -> Tensor:
+        """Logits (nodes, classes) on the CPU."""
+        self.check_fitted()
+        x = checked_nodes(x)
+        found = torch.empty(len(x), len(self.classes_))
+        self.model_.eval()
+        with torch.no_grad():
+            for batch in self.parts(x):
+                logits = self.model_(batch.x, batch.edges, batch.feature)[batch.wanted]
+                found[batch.rows] = logits.float().cpu()
+        return found
+
+    def parts(self, x: Nodes) -> Iterator[NodeBatch]:
+        """The whole graph, or mini-batches with all neighbours of each node."""
+        if self.batch_nodes is None or len(x) <= self.batch_nodes:
+            return iter([self.whole(x)])
+        return self.sampled(x, [-1] * self.layers, None)
+
+    def sampled(self, x: Nodes, neighbours: list[int], seed: int | None) -> Iterator[NodeBatch]:
+        """Mini-batches of nodes."""
+        features, feature = self.inputs(x)
+        return node_batches(
+            x.graph, features, feature, x.index, size=self.batch_nodes or len(x),
+            neighbours=neighbours, seed=seed,
+        )  # fmt: skip
+
+    def whole(self, x: Nodes) -> NodeBatch:
+        """The whole graph as one batch."""
+        features, feature = self.inputs(x)
+        device = self.chosen_device()
+        edges, rows = x.graph.edge_index.to(device), torch.arange(len(x))  # type: ignore[missing-attribute] # may be None by its type, checked before
+        return NodeBatch(features, edges, feature, x.index.to(device), rows)
+
+    def inputs(self, x: Nodes) -> tuple[Features, Tensor | None]:
+        """Features of nodes and edges on the device, of the widths that the model was trained for."""
+        graph, device, shape = x.graph, self.chosen_device(), self.shape_
+        if graph.x.shape[1] != shape.in_dim:  # type: ignore[missing-attribute] # may be None by its type, checked before
+            raise RecipeError(
+                f"the graph has {graph.x.shape[1]} features for each node, but the model was trained with "  # type: ignore[missing-attribute] # may be None by its type, checked before
+                f"{shape.in_dim}"
+            )
+        if shape.edge_dim is None:
+            return Features.of(graph.x, device), None  # type: ignore[bad-argument-type] # of a wider type than it can have here
+        feature = edge_features(graph)
+        if feature is None or feature.shape[1] != shape.edge_dim:
+            given = "none" if feature is None else feature.shape[1]
+            raise RecipeError(
+                f"the graph has {given} features for each edge (edge_attr), but the model was built for "
+                f"{shape.edge_dim}"
+            )
+        return Features.of(graph.x, device), feature.to(device)  # type: ignore[bad-argument-type] # of a wider type than it can have here
+
+
+class GraphJob(Job):
+    """Batches, loss and validation of a `NodeClassifier`."""
+
+    def __init__(
+        self,
+        recipe: NodeClassifier,
+        train_part: tuple[Nodes, np.ndarray],
+        held_part: tuple[Nodes, np.ndarray],
+    ) -> None:
+        self.recipe, self.model = recipe, recipe.model_
+        self.nodes, self.target = train_part[0], self.numbers(train_part[1])
+        self.held_target = self.numbers(held_part[1])
+        size = recipe.batch_nodes
+        self.train_whole = [recipe.whole(self.nodes)] if size is None else None
+        self.held = list(recipe.parts(held_part[0]))
+        same = held_part[0].graph is self.nodes.graph and len(self.held) == 1
+        if same and self.train_whole and self.held[0].x.shape == self.train_whole[0].x.shape:
+            # One copy of the features serves both.
+            only, one = self.held[0], self.train_whole[0]
+            self.held = [NodeBatch(one.x, one.edges, one.feature, only.wanted, only.rows)]
+
+    def numbers(self, labels: np.ndarray) -> Tensor:
+        """The labels as numbers of classes, on the device."""
+        found = np.searchsorted(self.recipe.classes_, labels)
+        return torch.from_numpy(found).to(self.recipe.chosen_device())
+
+    def steps_per_epoch(self) -> int:
+        """Batches in an epoch."""
+        size = self.recipe.batch_nodes
+        return 1 if size is None else -(-len(self.nodes) // size)
+
+    def batches(self, epoch: int) -> Iterator[NodeBatch] | list[NodeBatch]:
+        """The whole graph, or mini-batches whose order and neighbours follow from seed and epoch."""
+        if self.train_whole is not None:
+            return self.train_whole
+        recipe = self.recipe
+        limit = [recipe.neighbours or -1] * recipe.layers
+        return recipe.sampled(self.nodes, limit, seed=recipe.seed * 1_000_003 + epoch)
+
+    def loss(self, batch: NodeBatch) -> Tensor:
+        """Cross-entropy of the nodes asked for, and the penalty of large weights."""
+        logits = self.model(batch.x, batch.edges, batch.feature)[batch.wanted]
+        target = self.target[batch.rows.to(self.target.device)]
+        return F.cross_entropy(logits, target) + penalty(self.model, self.recipe.weight_decay)
+
+    def validate(self, model: nn.Module) -> float:
+        """Accuracy, from 0 to 1, less the cross-entropy.
+
+        The GAT paper stops where neither of the two gets better. Accuracy alone has many equals among 500 nodes,
+        and its first best comes by chance long before the model has settled.
+        """
+        right, loss = 0, 0.0
+        for batch in self.held:
+            logits = model(batch.x, batch.edges, batch.feature)[batch.wanted]
+            target = self.held_target[batch.rows.to(self.held_target.device)]
+            right += int((logits.argmax(-1) == target).sum())
+            loss += float(F.cross_entropy(logits, target, reduction="sum"))
+        return (right - loss) / max(len(self.held_target), 1)

@@ -1,0 +1,113 @@
+"""The picture of the recipe: a node, those around it, and edges as wide as their weights."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import networkx as nx
+import numpy as np
+
+from regard.figures.canvas import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, SKY, YELLOW, Canvas
+from regard.recipes.estimator import RecipeError
+from regard.recipes.graph.classifier import NodeClassifier
+from regard.recipes.graph.data import EMBEDDED, load
+from regard.recipes.graph.nodes import Nodes, checked_nodes
+from regard.text import Language, Text
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+INKS = (BLUE, ORANGE, GREEN, RED, PURPLE, SKY, YELLOW, GREY)
+MOST = 24  # neighbours that are drawn, those with the greatest weights
+WIDEST = 9.0  # points of an edge whose weight is 1
+
+
+def show(recipe: Any, x: Nodes | None = None, language: Language = "en") -> Figure:
+    """Draw whom a node attends to in the first layer.
+
+    Args:
+        recipe: a trained `NodeClassifier`.
+        x: the first of these nodes is drawn; None for the best connected node of the embedded graph that the
+            model fits.
+        language: of the labels.
+    """
+    if not isinstance(recipe, NodeClassifier):
+        raise RecipeError(f"recipe must be a NodeClassifier, got {type(recipe).__name__}")
+    x = default_node(recipe) if x is None else checked_nodes(x)
+    if len(x) == 0:
+        raise RecipeError("x has no nodes: give the node to draw")
+    centre = int(x.index[0])
+    edges, weights = recipe.attend(Nodes(x.graph, [centre]))
+    weights = weights.mean(1)
+    order = np.argsort(-weights, kind="stable")[:MOST]
+    around = [int(node) for node in edges[0][order]]
+    weight = dict(zip(around, weights[order], strict=True))
+    own = weight.pop(centre, None)
+    classes = recipe.predict(Nodes(x.graph, [centre, *weight]))
+    canvas = Canvas(language)
+    (axes,) = canvas.panels(1, wide=6.4, high=5.2)
+    draw_star(axes, recipe, names_of(x), [centre, *weight], list(weight.values()), classes)
+    axes.set_axis_off()
+    axes.set_title(canvas.say(heading(names_of(x)(centre), own)), loc="left", fontsize=9.5)
+    return canvas.figure
+
+
+def draw_star(
+    axes: Any,
+    recipe: NodeClassifier,
+    name: Any,
+    nodes: list[int],
+    weights: list[float],
+    classes: Any,
+) -> None:
+    """The centre with its neighbours around it, coloured by the predicted class."""
+    star = nx.star_graph(len(nodes) - 1)
+    place = nx.circular_layout(star.subgraph(range(1, len(nodes)))) | {0: np.zeros(2)}
+    for number, weight in enumerate(weights, start=1):
+        (x0, y0), (x1, y1) = place[0], place[number]
+        axes.plot([x0, x1], [y0, y1], color="#555555", lw=max(WIDEST * weight, 0.3), zorder=1,
+                  solid_capstyle="butt", alpha=0.8)  # fmt: skip
+        axes.annotate(f"{weight:.2f}", (0.62 * x1, 0.62 * y1), fontsize=6.5, ha="center",
+                      va="center", bbox={"fc": "white", "ec": "none", "pad": 0.6})  # fmt: skip
+    for label in np.unique(classes):
+        chosen = [n for n in range(len(nodes)) if classes[n] == label]
+        ink = INKS[int(np.searchsorted(recipe.classes_, label)) % len(INKS)]
+        spots = np.array([place[n] for n in chosen])
+        axes.scatter(*spots.T, s=170, color=ink, zorder=2, edgecolor="white", label=str(label))
+    for number, node in enumerate(nodes):
+        shift = 13 if number == 0 or place[number][1] >= 0 else -13
+        axes.annotate(name(node), place[number], (0, shift), textcoords="offset points",
+                      fontsize=7, ha="center", va="center")  # fmt: skip
+    axes.margins(0.12)
+    axes.legend(frameon=False, fontsize=8, loc="lower right")
+
+
+def heading(name: str, own: float | None) -> Text:
+    """What the picture shows; `own` is the weight of the node for itself."""
+    en, zh = "", ""
+    if own is not None:
+        en, zh = f"; {own:.2f} to itself", f"；对自身 {own:.2f}"
+    return Text(
+        f"Whom node {name} attends to, mean of the heads of layer 1{en}. Colour: predicted class",
+        f"节点 {name} 注意谁：第 1 层各头的平均{zh}。颜色：预测的类别",
+    )
+
+
+def names_of(x: Nodes) -> Any:
+    """From a node's number to its name, if the graph has names."""
+    names = x.graph.names if "names" in x.graph else None
+    return str if names is None else lambda node: names[node]
+
+
+def default_node(recipe: NodeClassifier) -> Nodes:
+    """The best connected node of the embedded graph whose features fit the model."""
+    recipe.check_fitted()
+    for name in EMBEDDED:
+        data = load(name)
+        graph = data.test.x.graph
+        if graph.x.shape[1] == recipe.shape_.in_dim:
+            counts = np.bincount(graph.edge_index[1].numpy(), minlength=graph.num_nodes)
+            return Nodes(graph, [int(counts.argmax())])
+    raise RecipeError(
+        f"no embedded graph has {recipe.shape_.in_dim} features for each node: give the node to draw"
+    )

@@ -1,0 +1,203 @@
+"""Where a recipe's public data come from: a folder that the user names, or a download with a checksum.
+
+A folder is named by the argument `data=` (the option `--data`) or by the environment variable `REGARD_DATA`,
+whose sub-folders have the names of the sets. A download is asked for by the user, never made unasked. The checksum
+is that of the decompressed content, since the same text is packed differently in different places.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import os
+import urllib.error
+import urllib.request
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from regard.measuring.files import write_atomic
+
+VARIABLE = "REGARD_DATA"
+LARGEST = 256 * 2**20  # bytes of one decompressed file: a stranger's archive may unpack to anything
+PATIENCE = 60  # seconds without an answer after which a download is given up
+# A download reads in pieces of this size, so that a server that sends without end is noticed.
+PIECE = 2**20
+
+
+class DataError(ValueError):
+    """Data that are missing, damaged or not what they should be; the message says what helps."""
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """One file of a public set.
+
+    Attributes:
+        name: its name in the set's folder; gzip-compressed where it ends in `.gz`.
+        address: the public address of the file, compressed or not.
+        sha256: of the decompressed content.
+    """
+
+    name: str
+    address: str
+    sha256: str
+
+
+@dataclass(frozen=True)
+class PublicSet:
+    """A public set: the name of its folder and its files.
+
+    Attributes:
+        folder: name of the folder inside `REGARD_DATA`.
+        files: all of its files.
+        licence: the licence, or what the source says in place of one.
+        build: for sets that are in no single public place in this form: the command or script that makes the
+            folder. Such a set is not downloaded.
+    """
+
+    folder: str
+    files: tuple[RemoteFile, ...]
+    licence: str
+    build: str = ""
+
+    def file(self, name: str) -> RemoteFile:
+        """The file of that name."""
+        return next(one for one in self.files if one.name == name)
+
+
+def find_folder(public: PublicSet, data: str | os.PathLike[str] | None) -> Path | None:
+    """The set's folder: `data` itself, `data/<folder>` or `$REGARD_DATA/<folder>`; None if nothing is named.
+
+    Raises:
+        DataError: a folder is named, and the set is not there.
+    """
+    given = data if data is not None else os.environ.get(VARIABLE)
+    if not given:
+        return None
+    root = Path(given).expanduser()
+    wanted = [one.name for one in public.files]
+    for place in (root, root / public.folder):
+        if any((place / name).is_file() for name in wanted):
+            return place
+    if data is None:  # the variable may name a folder that has other sets only
+        return None
+    raise DataError(
+        f"{root} has no {public.folder}: expected {wanted[0]} in it. {how_to_get(public)}"
+    )
+
+
+def how_to_get(public: PublicSet) -> str:
+    """Two sentences that say how to get the set: the address, the checksum and the option for a folder."""
+    named = f"name the folder that holds {public.folder}/ by --data DIR or {VARIABLE}"
+    if public.build:
+        return f"This set is not downloaded: {public.build}; then {named}."
+    first = public.files[0]
+    return (
+        f"Download it with --download, or get {first.address} (sha256 of the decompressed content "
+        f"{first.sha256}) yourself and {named}."
+    )
+
+
+def read_file(public: PublicSet, folder: Path | None, name: str) -> bytes:
+    """The decompressed content of one file of the set, with its checksum checked.
+
+    Raises:
+        DataError: the file is missing, too large, damaged, or has another checksum.
+    """
+    known = public.file(name)
+    if folder is None:
+        raise DataError(f"{public.folder} is not on this machine. {how_to_get(public)}")
+    try:
+        content = unpacked((folder / name).read_bytes(), name)
+    except FileNotFoundError:
+        raise DataError(f"{folder / name} is missing. {how_to_get(public)}") from None
+    check(content, known, str(folder / name))
+    return content
+
+
+def unpacked(content: bytes, name: str) -> bytes:
+    """The content, decompressed if it is gzip, at most `LARGEST` bytes of it.
+
+    Raises:
+        DataError: the gzip stream is damaged, or unpacks to more than `LARGEST` bytes.
+    """
+    if not content.startswith(b"\x1f\x8b"):
+        return content
+    unpacker = zlib.decompressobj(wbits=31)
+    try:
+        found = unpacker.decompress(content, LARGEST)
+    except zlib.error as error:
+        raise DataError(f"{name} is not a whole gzip file: {error}") from None
+    if unpacker.unconsumed_tail:
+        raise DataError(f"{name} unpacks to more than {LARGEST // 2**20} MiB")
+    if not unpacker.eof:
+        raise DataError(f"{name} is not a whole gzip file: it ends early")
+    return found
+
+
+def check(content: bytes, known: RemoteFile, place: str) -> None:
+    """Raise a `DataError` if the checksum of the decompressed content is not the known one."""
+    found = hashlib.sha256(content).hexdigest()
+    if found != known.sha256:
+        raise DataError(
+            f"{place} has sha256 {found}, expected {known.sha256}: it is damaged or another version. "
+            "Remove it and get it again"
+        )
+
+
+def download(public: PublicSet, into: Path, names: Iterable[str] | None = None) -> Path:
+    """Download files of a set into `into/<folder>` and return that folder; files already there are kept.
+
+    A file is written only after its checksum is right, and atomically: an interrupted download leaves nothing.
+
+    Args:
+        public: the set.
+        into: the folder for sets, such as a cache folder.
+        names: the files wanted; None for all.
+
+    Raises:
+        DataError: an address does not answer, or the content has another checksum.
+    """
+    if public.build:
+        raise DataError(f"{public.folder} cannot be downloaded. {how_to_get(public)}")
+    folder = into / public.folder
+    folder.mkdir(parents=True, exist_ok=True)
+    for known in public.files if names is None else map(public.file, names):
+        place = folder / known.name
+        if place.is_file():
+            check(unpacked(place.read_bytes(), known.name), known, str(place))
+            continue
+        content = unpacked(fetched(known.address), known.address)
+        check(content, known, known.address)
+        packed = gzip.compress(content, mtime=0) if known.name.endswith(".gz") else content
+        write_atomic(place, packed)
+    return folder
+
+
+def fetched(address: str) -> bytes:
+    """What the address answers, at most `LARGEST` bytes."""
+    if not address.startswith(("https://", "http://127.0.0.1:", "http://localhost:")):
+        raise DataError(f"{address}: only https addresses are downloaded")
+    pieces, size = [], 0
+    try:
+        with urllib.request.urlopen(address, timeout=PATIENCE) as answer:  # noqa: S310 - checked above
+            while piece := answer.read(PIECE):
+                pieces.append(piece)
+                size += len(piece)
+                if size > LARGEST:
+                    raise DataError(f"{address} sends more than {LARGEST // 2**20} MiB")
+    except (urllib.error.URLError, OSError) as error:
+        reason = getattr(error, "reason", error)
+        raise DataError(
+            f"{address} could not be downloaded: {reason}. Get it another way and name its folder by "
+            f"--data DIR or {VARIABLE}"
+        ) from None
+    return b"".join(pieces)
+
+
+def cache_folder() -> Path:
+    """Where downloads are kept: the user's cache folder."""
+    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(root) / "regard" / "data"

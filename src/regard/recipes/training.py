@@ -1,0 +1,276 @@
+"""The training loop of all recipes: epochs, schedule, clipping, mixed precision, early stopping, resuming.
+
+A recipe describes its work as a `Job`; `train` runs it. Optimisers, schedules, averaging of weights and mixed
+precision are torch's.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from regard.recipes.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+
+Schedule = Literal["cosine", "inverse_sqrt", "constant"]
+# Entered around every training with its model, which `fit` makes itself: how the doctor watches on request.
+AROUND: list[Callable[[nn.Module], AbstractContextManager[Any]]] = []
+
+
+@dataclass(frozen=True)
+class TrainingPlan:
+    """How a job is trained.
+
+    Attributes:
+        epochs: at most.
+        rate: the largest learning rate of AdamW.
+        schedule: how the rate falls after the warm-up: along a cosine to 0, with the inverse root of the step,
+            or not at all.
+        warmup: steps in which the rate rises from 0.
+        weight_decay: of AdamW.
+        betas: of AdamW.
+        clip: the largest norm of the gradient; None for no clipping.
+        bf16: run the forward pass under autocast to bfloat16.
+        average: decay of an exponential moving average of the weights, which then takes the place of the
+            weights in validation and in the result; None for none.
+        patience: epochs without a better validation after which training stops; None for never.
+        validate_every: epochs between two validations; the last epoch is always validated.
+        minutes: stop after this much training time; None for no limit. A run that was stopped by the clock is
+            not reproducible to the bit.
+        checkpoint_every: epochs between two checkpoints, for trainings whose epochs are shorter than a write.
+    """
+
+    epochs: int
+    rate: float
+    schedule: Schedule = "cosine"
+    warmup: int = 0
+    weight_decay: float = 0.0
+    betas: tuple[float, float] = (0.9, 0.98)
+    clip: float | None = 1.0
+    bf16: bool = False
+    average: float | None = None
+    patience: int | None = None
+    validate_every: int = 1
+    minutes: float | None = None
+    checkpoint_every: int = 1
+
+    def factor(self, step: int, steps: int) -> float:
+        """The share of the largest learning rate at a step, counted from 0."""
+        if step < self.warmup:
+            return (step + 1) / self.warmup
+        if self.schedule == "constant":
+            return 1.0
+        if self.schedule == "inverse_sqrt":
+            return math.sqrt(max(self.warmup, 1) / (step + 1))
+        done = (step - self.warmup) / max(steps - self.warmup, 1)
+        return 0.5 * (1 + math.cos(math.pi * min(done, 1.0)))
+
+
+class Job(ABC):
+    """What a recipe trains: a model, batches, a loss and a validation."""
+
+    model: nn.Module
+
+    @abstractmethod
+    def batches(self, epoch: int) -> Sequence[Any] | Iterable[Any]:
+        """The batches of an epoch on the right device. Their order follows from seed and epoch alone."""
+
+    @abstractmethod
+    def steps_per_epoch(self) -> int:
+        """How many batches an epoch has at most; the schedule and the time left follow from it."""
+
+    @abstractmethod
+    def loss(self, batch: Any) -> Tensor:
+        """The loss of a batch, a scalar with a gradient."""
+
+    @abstractmethod
+    def validate(self, model: nn.Module) -> float:
+        """The quality of the model, in eval mode and without gradients; greater is better."""
+
+
+class TrainingProgress(Protocol):
+    """Who is told how a training goes on. Methods are called in the order of a training."""
+
+    def start(self, steps: int, done: int) -> None:
+        """A training of so many steps begins; `done` of them were resumed."""
+
+    def step(self, loss: Callable[[], float]) -> None:
+        """One more step is done. Calling `loss` waits for the device, so call it rarely."""
+
+    def validated(self, epoch: int, quality: float, best: float) -> None:
+        """An epoch was validated."""
+
+
+@dataclass
+class History:
+    """What a training did.
+
+    Attributes:
+        losses: the mean training loss of each epoch.
+        validations: (epoch, quality) of each validation.
+        best: the best quality, and `best_epoch` when it was reached.
+        seconds: training time, without validations; of all parts of a resumed training.
+        stopped: why it ended: "epochs", "patience", "minutes" or "diverged".
+    """
+
+    losses: list[float] = field(default_factory=list)
+    validations: list[tuple[int, float]] = field(default_factory=list)
+    best: float = -math.inf
+    best_epoch: int = -1
+    seconds: float = 0.0
+    stopped: str = ""
+
+
+class Trainer:
+    """One training: model, optimiser, schedule, average and history, as checkpoints save them."""
+
+    def __init__(self, job: Job, plan: TrainingPlan, seed: int, device: torch.device) -> None:
+        self.job, self.plan, self.device, self.seed = job, plan, device, seed
+        self.steps = plan.epochs * job.steps_per_epoch()
+        fused = device.type == "cuda"  # one kernel a step in place of several for each parameter
+        self.optimizer = torch.optim.AdamW(
+            decayed_groups(job.model, plan.weight_decay),
+            lr=plan.rate,
+            betas=plan.betas,
+            fused=fused,
+        )
+        self.schedule = torch.optim.lr_scheduler.LambdaLR(
+            self.optimizer, lambda step: plan.factor(step, self.steps)
+        )
+        self.average = None
+        if plan.average is not None:
+            average = get_ema_multi_avg_fn(plan.average)
+            self.average = AveragedModel(job.model, multi_avg_fn=average)
+        self.history, self.epoch, self.best_weights = History(), 0, {}
+
+    @property
+    def judged(self) -> nn.Module:
+        """The model that is validated and kept: the averaged one if there is one."""
+        return self.job.model if self.average is None else self.average.module
+
+    def run(self, checkpoint: Path | None, progress: TrainingProgress | None) -> History:
+        """Train to the end, from the checkpoint if there is one, and leave the best weights in the model."""
+        if checkpoint is not None:
+            self.resume(checkpoint)
+        if progress is not None:
+            progress.start(self.steps, self.epoch * self.job.steps_per_epoch())
+        with ExitStack() as around:
+            for enter in AROUND:
+                around.enter_context(enter(self.job.model))
+            while self.epoch < self.plan.epochs and not self.history.stopped:
+                self.run_epoch(progress)
+                self.epoch += 1
+                self.after_epoch(progress)
+                due = self.epoch % self.plan.checkpoint_every == 0 or self.epoch == self.plan.epochs
+                if checkpoint is not None and (due or self.history.stopped):
+                    write_checkpoint(checkpoint, self.state())
+        self.history.stopped = self.history.stopped or "epochs"
+        if self.best_weights:
+            self.job.model.load_state_dict(self.best_weights)
+        return self.history
+
+    def run_epoch(self, progress: TrainingProgress | None) -> None:
+        """All batches of one epoch."""
+        model, begun = self.job.model.train(), time.perf_counter()
+        total, count = torch.zeros((), device=self.device), 0
+        for batch in self.job.batches(self.epoch):
+            with self.precision():
+                loss = self.job.loss(batch)
+            self.optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            if self.plan.clip is not None:
+                torch.nn.utils.clip_grad_norm_(model.parameters(), self.plan.clip)
+            self.optimizer.step()
+            self.schedule.step()
+            if self.average is not None:
+                self.average.update_parameters(model)
+            # Stays on the device: reading the loss at every step would make the host wait.
+            total, count = total + loss.detach(), count + 1
+            if progress is not None:
+                progress.step(loss.detach().item)
+        self.history.losses.append(float(total) / max(count, 1))
+        self.history.seconds += time.perf_counter() - begun
+
+    def after_epoch(self, progress: TrainingProgress | None) -> None:
+        """Validate if it is due, keep the best weights, and decide whether to stop."""
+        plan, history = self.plan, self.history
+        if not math.isfinite(history.losses[-1]):
+            history.stopped = "diverged"
+            return
+        late = plan.minutes is not None and history.seconds > 60 * plan.minutes
+        if self.epoch % plan.validate_every == 0 or self.epoch == plan.epochs or late:
+            self.validate(progress)
+        if late:
+            history.stopped = "minutes"
+        elif plan.patience is not None and self.epoch - max(history.best_epoch, 0) > plan.patience:
+            history.stopped = "patience"
+
+    def validate(self, progress: TrainingProgress | None) -> None:
+        """Measure the quality, and keep the weights if it is the best so far."""
+        model, history = self.judged, self.history
+        model.eval()
+        with torch.no_grad(), self.precision():
+            quality = self.job.validate(model)
+        history.validations.append((self.epoch, quality))
+        if quality > history.best or not self.best_weights:
+            history.best, history.best_epoch = quality, self.epoch
+            self.best_weights = {k: v.detach().clone() for k, v in model.state_dict().items()}
+        if progress is not None:
+            progress.validated(self.epoch, quality, history.best)
+
+    def precision(self) -> AbstractContextManager[Any]:
+        """Autocast to bfloat16, or nothing."""
+        if not self.plan.bf16:
+            return nullcontext()
+        return torch.autocast(self.device.type, torch.bfloat16)
+
+    def state(self) -> Checkpoint:
+        """All that a later process needs to go on to the same result."""
+        return Checkpoint.of(self)
+
+    def resume(self, path: Path) -> None:
+        """Go on from a checkpoint, if the file exists."""
+        found = read_checkpoint(path)
+        if found is not None:
+            found.restore(self)
+
+
+def decayed_groups(model: nn.Module, decay: float) -> list[dict[str, Any]]:
+    """Parameters in two groups: matrices, with weight decay, and vectors (biases, norms), without."""
+    wanted = [x for x in model.parameters() if x.requires_grad]
+    return [
+        {"params": [x for x in wanted if x.ndim > 1], "weight_decay": decay},
+        {"params": [x for x in wanted if x.ndim <= 1], "weight_decay": 0.0},
+    ]
+
+
+def train(
+    job: Job,
+    plan: TrainingPlan,
+    *,
+    seed: int,
+    device: torch.device,
+    checkpoint: Path | None = None,
+    progress: TrainingProgress | None = None,
+) -> History:
+    """Train a job; its model ends with the weights that were best on validation data.
+
+    Args:
+        job: model, batches, loss and validation. The recipe builds the model after `torch.manual_seed(seed)`.
+        plan: epochs, rates and the rest.
+        seed: of dropout; batches follow from the job's own seed.
+        device: where the model is.
+        checkpoint: a file, written after every epoch; if it exists, training goes on from it to the same result.
+        progress: is told about steps and validations.
+    """
+    torch.manual_seed(seed)  # dropout: the same from here on, however the model was made
+    return Trainer(job, plan, seed, device).run(checkpoint, progress)

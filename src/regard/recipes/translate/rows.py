@@ -1,0 +1,65 @@
+"""Checks of sentences and pairs, and a validation part where none is given."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from regard.describe import describe
+from regard.recipes.estimator import RecipeError
+
+Pair = tuple[str, str]
+
+
+def checked_sentences(x: Any, name: str) -> list[str]:
+    """The sentences as a list.
+
+    Raises:
+        RecipeError: it is a single text, or something in it is no text.
+    """
+    if isinstance(x, str):
+        raise RecipeError(f"{name} must be a list of sentences, got one text; give [{name}]")
+    try:
+        found = list(x)
+    except TypeError:
+        raise RecipeError(f"{name} must be a list of sentences, got {describe(x)}") from None
+    for number, one in enumerate(found):
+        if not isinstance(one, str):
+            raise RecipeError(f"{name}[{number}] must be a text, got {describe(one)}")
+    return [str(one) for one in found]
+
+
+def checked_pairs(x: Any, y: Any) -> tuple[list[Pair], int]:
+    """The pairs whose sides both have characters, and how many were left out.
+
+    Raises:
+        RecipeError: the sides differ in number, or no pair is left.
+    """
+    if y is None:
+        raise RecipeError("y is missing: give the translation of each sentence of x")
+    sources, targets = checked_sentences(x, "x"), checked_sentences(y, "y")
+    if len(sources) != len(targets):
+        raise RecipeError(
+            f"x has {len(sources)} sentences and y {len(targets)}: give one translation for each"
+        )
+    pairs = [
+        (one, other)
+        for one, other in zip(sources, targets, strict=True)
+        if one.strip() and other.strip()
+    ]
+    if not pairs:
+        raise RecipeError(
+            f"there is nothing to train on: of {len(sources)} pairs none has text on both sides"
+        )
+    return pairs, len(sources) - len(pairs)
+
+
+def held_out(pairs: Sequence[Pair], seed: int) -> tuple[list[Pair], list[Pair]]:
+    """The pairs for training and a tenth of them, at most 1,000, for validation; a single pair is both."""
+    count = min(len(pairs) // 10, 1000) or int(len(pairs) > 1)
+    if not count:
+        return list(pairs), list(pairs)
+    order = np.random.default_rng((seed, 1)).permutation(len(pairs)).tolist()
+    return [pairs[row] for row in order[count:]], [pairs[row] for row in order[:count]]

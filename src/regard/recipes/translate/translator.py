@@ -1,0 +1,373 @@
+"""`Translator`: a recipe that translates sentences."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Self, overload
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from regard import Score
+from regard.arguments import check_one_of, check_probability, check_sizes
+from regard.recipes.estimator import Recipe, RecipeError
+from regard.recipes.training import TrainingPlan, TrainingProgress, train
+from regard.recipes.translate.batches import Corpus
+from regard.recipes.translate.bleu import METRIC, bleu_statistics, corpus_bleu, corpus_chrf
+from regard.recipes.translate.decoding import Search, aligned, searched
+from regard.recipes.translate.job import Regularization, TranslationJob
+from regard.recipes.translate.networks import Sizes, network
+from regard.recipes.translate.rows import checked_pairs, checked_sentences, held_out
+from regard.recipes.translate.subwords import EOS, Subwords
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ARCHITECTURES = ("bahdanau", "luong", "transformer", "none")
+PRECISIONS = ("fp32", "tf32", "bf16")
+
+
+class Translator(Recipe):
+    """A recipe that translates sentences: a recurrent network with attention, or a transformer.
+
+    ```python
+    model = Translator("transformer", score="cosine").fit(german, english)
+    model.predict(["Ein Hund schläft."], beam=5)
+    ```
+
+    An empty sentence is translated to an empty one. A character that no training sentence has is read as unknown
+    and left out of the output. Of a sentence longer than `max_length` pieces only the first ones are translated,
+    with a warning; training leaves such pairs out, and pairs with an empty side.
+
+    Args:
+        architecture: "bahdanau" (additive attention before each step of a GRU), "luong" (bilinear attention after
+            it), "transformer", or "none", the GRU that reads the source's last state and nothing else.
+        score: how queries and keys compare, by name or as a `Score`; None is the architecture's own.
+        width: of the decoder's states.
+        layers: of the encoder, and of a transformer's decoder; a recurrent decoder has one.
+        heads: of the attention; None is 4 for a transformer, else 1.
+        embedding: width of a recurrent network's embeddings; None is `width`, which lets the output share them.
+        encoder_width: of a recurrent encoder's outputs, the keys; None is twice `width`, both directions.
+        score_width: width in which a recurrent network's score compares; None is half of `width`.
+        dropout: of embeddings, between layers and before the output; in a transformer also of weights.
+        label_smoothing, word_dropout, consistency: see `Regularization`.
+        vocabulary: the most subwords, of both languages together.
+        lowercase: read and write lower case only; BLEU then ignores case.
+        max_length: the most pieces of a sentence.
+        epochs: at most.
+        rate: the largest learning rate, reached after `warmup` steps; it falls along a cosine.
+        warmup: steps.
+        batch_tokens: the most pieces of a batch on either side, padding included.
+        average: decay of the moving average of the weights, which are the result; None for none.
+        precision: "fp32", "tf32" or "bf16" of the training; None is fp32 on a CPU, else bf16 for a transformer and
+            tf32 for the others.
+        patience: epochs without a better validation after which training stops.
+        validate_every: epochs between two validations.
+        minutes: stop after this much training time.
+        checkpoint_every: epochs between two checkpoints.
+        beam: of `predict` and `score`; 1 is greedy.
+        length_penalty: exponent of GNMT's length penalty in beam search.
+        seed: of weights, order and dropout.
+        device: None is the GPU if there is one.
+
+    Attributes:
+        subwords_: the vocabulary.
+        left_out_: how many training pairs were left out.
+    """
+
+    name: ClassVar[str] = "translate"
+    metric = METRIC
+    subwords_: Subwords
+    left_out_: int
+
+    def __init__(
+        self,
+        architecture: str = "transformer",
+        score: str | Score | None = None,
+        *,
+        width: int = 256,
+        layers: int = 2,
+        heads: int | None = None,
+        embedding: int | None = None,
+        encoder_width: int | None = None,
+        score_width: int | None = None,
+        dropout: float = 0.1,
+        label_smoothing: float = 0.1,
+        word_dropout: float = 0.0,
+        consistency: float = 0.0,
+        vocabulary: int = 8000,
+        lowercase: bool = True,
+        max_length: int = 128,
+        epochs: int = 30,
+        rate: float = 1e-3,
+        warmup: int = 400,
+        batch_tokens: int = 4096,
+        average: float | None = 0.998,
+        precision: str | None = None,
+        patience: int | None = None,
+        validate_every: int = 1,
+        minutes: float | None = None,
+        checkpoint_every: int = 1,
+        beam: int = 5,
+        length_penalty: float = 1.0,
+        seed: int = 0,
+        device: str | torch.device | None = None,
+    ) -> None:
+        self.architecture, self.score = architecture, score  # type: ignore[bad-override-mutable-attribute] # the base class keeps it as chosen_score
+        self.width, self.layers, self.heads, self.embedding = width, layers, heads, embedding
+        self.encoder_width, self.score_width = encoder_width, score_width
+        self.dropout, self.label_smoothing = dropout, label_smoothing
+        self.word_dropout, self.consistency = word_dropout, consistency
+        self.vocabulary, self.lowercase, self.max_length = vocabulary, lowercase, max_length
+        self.epochs, self.rate, self.warmup, self.batch_tokens = epochs, rate, warmup, batch_tokens
+        self.average, self.precision, self.patience = average, precision, patience
+        self.validate_every, self.minutes = validate_every, minutes
+        self.checkpoint_every = checkpoint_every
+        self.beam, self.length_penalty = beam, length_penalty
+        self.seed, self.device = seed, device
+
+    def fit(
+        self,
+        x: Sequence[str],
+        y: Sequence[str] | None = None,
+        *,
+        validation: tuple[Sequence[str], Sequence[str]] | None = None,
+        checkpoint: str | os.PathLike[str] | None = None,
+        progress: TrainingProgress | None = None,
+    ) -> Self:
+        """Train on sentences and their translations; see `Recipe.fit`.
+
+        Validation is BLEU of greedy translations.
+
+        Raises:
+            RecipeError: no sentences, or as many translations as sentences are not given.
+        """
+        self.check_arguments()
+        pairs, self.left_out_ = checked_pairs(x, y)
+        if validation is None:
+            pairs, held = held_out(pairs, self.seed)
+        else:
+            held, _ = checked_pairs(*validation)
+        sides = [one[0] for one in pairs], [one[1] for one in pairs]
+        self.subwords_ = Subwords.learn(
+            (text for side in sides for text in side), self.vocabulary, self.lowercase
+        )
+        encoded = self.fitting(*(self.encoded(side) for side in sides))
+        device = self.chosen_device()
+        torch.manual_seed(self.seed)
+        self.model_ = self.build().to(device)
+        corpus = Corpus(
+            *encoded,
+            tokens=self.batch_tokens,
+            multiples=(8, 8 if self.architecture == "transformer" else 1),
+            seed=self.seed,
+            device=device,
+        )
+        rules = Regularization(self.label_smoothing, self.word_dropout, self.consistency)
+        sources, references = [one[0] for one in held], [one[1] for one in held]
+        rows = self.encoded(sources, cut=True)
+
+        def quality(model: nn.Module) -> float:
+            found = self.subwords_.decode(self.greedy(model, rows))
+            return corpus_bleu(bleu_statistics(found, references, self.lowercase))
+
+        job = TranslationJob(self.model_, corpus, rules, quality)  # type: ignore[bad-argument-type] # of a wider type than it can have here
+        place = None if checkpoint is None else Path(checkpoint)
+        with multiplying(self.chosen_precision()):
+            self.history_ = train(
+                job, self.plan(), seed=self.seed, device=device, checkpoint=place, progress=progress
+            )
+        self.model_.eval()
+        return self
+
+    def plan(self) -> TrainingPlan:
+        """How the network is trained."""
+        return TrainingPlan(
+            epochs=self.epochs,
+            rate=self.rate,
+            warmup=self.warmup,
+            bf16=self.chosen_precision() == "bf16",
+            average=self.average,
+            patience=self.patience,
+            validate_every=self.validate_every,
+            minutes=self.minutes,
+            checkpoint_every=self.checkpoint_every,
+        )
+
+    @overload
+    def predict(
+        self, x: Sequence[str], beam: int | None = ..., n_best: None = ...
+    ) -> list[str]: ...
+    @overload
+    def predict(
+        self, x: Sequence[str], beam: int | None = ..., *, n_best: int
+    ) -> list[list[str]]: ...
+    def predict(
+        self, x: Sequence[str], beam: int | None = None, n_best: int | None = None
+    ) -> list[str] | list[list[str]]:
+        """Translate sentences.
+
+        Args:
+            x: sentences.
+            beam: prefixes kept at each step; 1 is greedy; None is the argument of the constructor.
+            n_best: a number gives for each sentence the list of so many best translations, best first; None gives
+                the best one as text.
+        """
+        self.check_fitted()
+        sentences = checked_sentences(x, "x")
+        width, count = beam or self.beam, n_best or 1
+        check_sizes(beam=width, n_best=count)
+        if count > width:
+            raise RecipeError(
+                f"n_best={count} translations need a beam of as many, got beam={width}"
+            )
+        rows = self.encoded(sentences, cut=True)
+        some = [number for number, row in enumerate(rows) if len(row) > 1]
+        search = Search(width, self.length_penalty, count)
+        found = searched(self.model_, [rows[number] for number in some], search, self.max_length)
+        texts: list[list[str]] = [[""] * count for _ in rows]
+        for number, best in zip(some, found, strict=True):
+            texts[number] = self.subwords_.decode(best)
+        return texts if n_best is not None else [one[0] for one in texts]
+
+    def statistics(self, x: Sequence[str], y: Sequence[str]) -> np.ndarray:
+        """The statistics of BLEU (N, 10) of translations by beam search."""
+        references = checked_sentences(y, "y")
+        return bleu_statistics(self.predict(x), references, self.lowercase)
+
+    def chrf(self, x: Sequence[str], y: Sequence[str]) -> float:
+        """chrF2, 0 to 100, of translations by beam search."""
+        return corpus_chrf(self.predict(x), checked_sentences(y, "y"), self.lowercase)
+
+    def attend(self, sentence: str) -> tuple[list[str], list[str], Tensor]:
+        """The alignment of one sentence with its translation.
+
+        Returns:
+            Pieces of the source, pieces of the translation, and weights (translation, source): how much each
+            piece of the translation attends to each of the source, a mean over heads and layers. Both end in the
+            end mark.
+        """
+        self.check_fitted()
+        if self.architecture == "none":
+            raise RecipeError("architecture='none' has no attention to show")
+        row = self.encoded(checked_sentences([sentence], "sentence"), cut=True)[0]
+        if len(row) == 1:
+            raise RecipeError("the sentence is empty: there is nothing to attend to")
+        tokens, weights = aligned(self.model_, row, self.search(), self.max_length)
+        return self.subwords_.pieces(row), self.subwords_.pieces(tokens), weights
+
+    def learned(self) -> dict[str, Any]:
+        """The vocabulary, as JSON of the package tokenizers."""
+        return {"subwords": self.subwords_.to_json(), "left_out": self.left_out_}
+
+    def restore(self, learned: dict[str, Any]) -> None:
+        """Set the vocabulary, and build a network for it."""
+        self.subwords_ = Subwords.from_json(learned["subwords"])
+        self.left_out_ = learned["left_out"]
+        self.check_arguments()
+        self.model_ = self.build()
+
+    def build(self) -> nn.Module:
+        """A network with fresh weights."""
+        recurrent = self.architecture != "transformer"
+        sizes = Sizes(
+            vocabulary=len(self.subwords_),
+            width=self.width,
+            layers=self.layers,
+            heads=self.heads or (1 if recurrent else 4),
+            embedding=self.embedding or self.width,
+            encoder_width=self.encoder_width or 2 * self.width,
+            score_width=self.score_width or max(self.width // 2, 1),
+            dropout=self.dropout,
+        )
+        return network(self.architecture, sizes, self.chosen_score)
+
+    def check_arguments(self) -> None:
+        """Raise an error that names an argument that does not fit."""
+        check_one_of("architecture", self.architecture, ARCHITECTURES)
+        if self.precision is not None:
+            check_one_of("precision", self.precision, PRECISIONS)
+        check_probability(dropout=self.dropout, word_dropout=self.word_dropout)
+        check_probability(label_smoothing=self.label_smoothing)
+        check_sizes(width=self.width, layers=self.layers, heads=self.heads, beam=self.beam)
+        check_sizes(vocabulary=self.vocabulary, max_length=self.max_length, epochs=self.epochs)
+        check_sizes(batch_tokens=self.batch_tokens, validate_every=self.validate_every)
+        if self.encoder_width is not None and (
+            self.architecture == "transformer" or self.encoder_width % 2
+        ):
+            raise RecipeError(
+                f"encoder_width={self.encoder_width} must be even, for both directions of a recurrent "
+                f"encoder; architecture={self.architecture!r}"
+            )
+        if self.embedding is not None and self.architecture == "transformer":
+            raise RecipeError(
+                f"embedding={self.embedding} is for recurrent architectures: a transformer's is width"
+            )
+        if self.chosen_score is not None and self.architecture == "none":
+            raise RecipeError(
+                f"architecture='none' has no attention, so score must be None, got {self.chosen_score!r}"
+            )
+
+    def chosen_precision(self) -> str:
+        """The precision that was given, or the usual one for the device and architecture."""
+        if self.precision is not None:
+            return self.precision
+        if self.chosen_device().type != "cuda":
+            return "fp32"
+        return "bf16" if self.architecture == "transformer" else "tf32"
+
+    def search(self) -> Search:
+        """How `predict` searches."""
+        return Search(self.beam, self.length_penalty)
+
+    def greedy(self, model: nn.Module, rows: Sequence[Sequence[int]]) -> list[list[int]]:
+        """Greedy translations of encoded sentences."""
+        return [best[0] for best in searched(model, rows, Search(1, 0.0), self.max_length)]
+
+    def encoded(self, sentences: Sequence[str], cut: bool = False) -> list[list[int]]:
+        """The pieces of sentences with end marks; `cut` keeps at most `max_length`, with a warning."""
+        rows = [[*row, EOS] for row in self.subwords_.encode(sentences)]
+        long = [number for number, row in enumerate(rows) if len(row) > self.max_length]
+        if not cut or not long:
+            return rows
+        warnings.warn(
+            f"{len(long)} sentences are longer than max_length={self.max_length} pieces, the first of them "
+            f"in row {long[0]}: only their first pieces are translated",
+            stacklevel=3,
+        )
+        return [
+            row if len(row) <= self.max_length else [*row[: self.max_length - 1], EOS]
+            for row in rows
+        ]
+
+    def fitting(
+        self, source: list[list[int]], target: list[list[int]]
+    ) -> tuple[list[list[int]], list[list[int]]]:
+        """The pairs of which both sides are at most `max_length` long; the others are counted as left out."""
+        kept = [
+            (one, other)
+            for one, other in zip(source, target, strict=True)
+            if max(len(one), len(other)) <= self.max_length
+        ]
+        self.left_out_ += len(source) - len(kept)
+        if not kept:
+            raise RecipeError(
+                f"every sentence is longer than max_length={self.max_length} pieces: enlarge it"
+            )
+        return [one for one, _ in kept], [other for _, other in kept]
+
+
+@contextmanager
+def multiplying(precision: str) -> Iterator[None]:
+    """A context in which matrices in single precision are multiplied in TF32 if that is the precision."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if precision == "tf32" else before)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)

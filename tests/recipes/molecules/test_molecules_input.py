@@ -1,0 +1,157 @@
+"""Bad input has one clear error or a defined result; pictures; the metric."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.exceptions import NotFittedError
+from sklearn.metrics import roc_auc_score
+
+pytest.importorskip("rdkit")
+
+from regard.recipes.estimator import RecipeError
+from regard.recipes.molecules import KIT, MoleculePredictor, draw
+from regard.recipes.molecules.drawing import shades
+from regard.recipes.molecules.features import (
+    ATOM_WIDTH,
+    BOND_WIDTH,
+    canonical,
+    descriptors,
+    featurised,
+    fingerprints,
+)
+from regard.recipes.molecules.packing import Packed
+from regard.recipes.molecules.ranking import ROC_AUC
+
+X = ["CCO", "C", "[Na+].[Cl-]", "c1ccccc1", "F/C=C/F", "CC(=O)O", "C#N", "CCC"]
+
+
+def small(**more) -> MoleculePredictor:
+    return MoleculePredictor(
+        **{"width": 16, "heads": 2, "layers": 2, "epochs": 1, "device": "cpu"} | more
+    )
+
+
+@pytest.fixture(scope="module")
+def model():
+    return small().fit(X, np.arange(8.0))
+
+
+@pytest.mark.parametrize("bad", ["C1CC", "notasmiles", "", "  ", None, 3.0, float("nan"), ["C"]])
+def test_a_smiles_that_does_not_parse_is_named_with_its_row(model, bad):
+    with pytest.raises(RecipeError, match="row 1"):
+        model.predict(["C", bad])
+    with pytest.raises(RecipeError, match="row 1"):
+        small().fit(["C", bad], [0.0, 1.0])
+
+
+def test_what_rdkit_says_is_not_printed(model, capfd):
+    with pytest.raises(RecipeError, match="C1CC"):
+        model.predict(["C1CC"])
+    assert capfd.readouterr() == ("", "")
+
+
+def test_empty_input(model):
+    assert model.predict([]).shape == (0,)
+    for x, y in (([], []), ("CCO", [1.0])):
+        with pytest.raises(RecipeError, match="x"):
+            small().fit(x, y)
+    with pytest.raises(RecipeError, match="the input is empty"):
+        KIT.read(["", " "])
+
+
+def test_a_molecule_without_bonds_is_predicted_drawn_and_trained_on(model, tmp_path):
+    only = small().fit(["C", "[Na+]", "N", "O"], np.arange(4.0))
+    for one in (model, only):
+        assert np.isfinite(one.predict(["C", "[Na+].[Cl-]"])).all()
+    found = draw(model, "C", tmp_path / "c.svg")
+    assert found.bonds.shape == (0, 2) and found.weights.shape == (0,)
+    assert (tmp_path / "c.svg").read_text().startswith("<?xml")
+    assert KIT.show(model, ["C"], "en") is not None
+
+
+def test_targets_are_checked():
+    for y, text in ((None, "missing"), ([1.0], "one entry"), ([1.0, float("nan")], "row 1")):
+        with pytest.raises(RecipeError, match=text):
+            small().fit(["C", "CC"], y)
+    with pytest.raises(RecipeError, match="two classes"):
+        small(task="classification").fit(["C", "CC"], [1, 1])
+    with pytest.raises(RecipeError, match="two different molecules"):
+        small().fit(["CCO", "OCC"], [1.0, 2.0])
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("task", "rank"), ("pooling", "max"), ("heads", 3), ("epochs", 0), ("width", 1.5)],
+)
+def test_arguments_are_named_in_their_errors(name, value):
+    with pytest.raises(RecipeError, match=name):
+        small(**{name: value}).fit(X, np.arange(8.0))
+
+
+def test_not_fitted_is_said():
+    with pytest.raises(NotFittedError):
+        small().predict(["C"])
+    with pytest.raises(NotFittedError):
+        small().attend("C")
+
+
+def test_attended_bonds_are_those_of_the_molecule(model, tmp_path):
+    found = model.attend("CC(=O)O")
+    assert found.atoms == ["C", "C", "O", "O"]
+    assert found.bonds.tolist() == [[0, 1], [1, 2], [1, 3]]
+    assert found.by_layer.shape == (2, 6, 2)
+    # Into an atom go the weights of its bonds and of itself, which sum to 1.
+    assert (found.by_layer[:, ::2] > 0).all() and (found.by_layer < 1).all()
+    assert found.atom_weights.sum() == pytest.approx(1, abs=1e-5)
+    draw(model, "CC(=O)O", tmp_path / "a.svg")
+    assert "E69F00" in (tmp_path / "a.svg").read_text()
+    figure = KIT.show(model, None, "en")
+    assert len(figure.axes) == 2
+
+
+def test_shades_start_at_an_average_bond():
+    np.testing.assert_allclose(shades(np.array([0.5, 1.0, 1.5, 2.0])), [0, 0, 0.5, 1])
+    np.testing.assert_array_equal(shades(np.ones(2)), [0, 0])
+    assert shades(np.zeros(0)).shape == (0,)
+
+
+def test_features_have_their_widths_and_both_directions():
+    for smiles in X:
+        found = featurised(smiles)
+        assert found.atoms.shape[1] == ATOM_WIDTH and found.bonds.shape[1] == BOND_WIDTH
+        assert found.ends.shape == (2, len(found.bonds))
+        np.testing.assert_array_equal(found.ends[:, ::2], found.ends[::-1, 1::2])
+    assert np.isfinite(descriptors(X)).all() and fingerprints(X).shape == (8, 2048)
+    assert not np.array_equal(featurised("F/C=C/F").bonds, featurised("F/C=C\\F").bonds)
+    assert canonical("OCC") == canonical("CCO")
+
+
+def test_a_selection_is_the_molecules_themselves():
+    import torch
+
+    found = [featurised(one) for one in X]
+    packed = Packed(found, np.arange(8.0), None, torch.device("cpu"))
+    batch = packed.select(np.array([3, 1, 4]))
+    np.testing.assert_array_equal(batch.atoms, np.concatenate([found[n].atoms for n in (3, 1, 4)]))
+    assert batch.owner.tolist() == [0] * 6 + [1] + [2] * 4
+    assert batch.edge_index[:, -6:].tolist() == (found[4].ends + 7).tolist()
+    assert batch.target.tolist() == [3, 1, 4]
+
+
+def test_roc_auc_is_that_of_scikit_learn_and_defined_for_one_class():
+    draw_from = np.random.default_rng(0)
+    for _ in range(20):
+        label = draw_from.integers(0, 2, 30)
+        score = draw_from.integers(0, 6, 30) / 5  # with ties
+        label[:2] = 0, 1
+        expected = roc_auc_score(label, score)
+        assert ROC_AUC.value(np.stack([label, score], 1)) == pytest.approx(expected)
+    assert ROC_AUC.value(np.array([[1.0, 0.3], [1.0, 0.9]])) == 0.5
+    assert ROC_AUC.value(np.array([[0.0, 0.3]])) == 0.5
+
+
+def test_read_and_write_of_the_kit():
+    assert KIT.read(["CCO ethanol", "", "C"]) == ["CCO", "C"]
+    assert KIT.write(["CCO", "C"], np.array([1.25, -3])) == ["CCO\t1.25", "C\t-3"]
+    assert KIT.write(["C"], np.array(["yes"])) == ["C\tyes"]

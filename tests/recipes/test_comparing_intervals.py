@@ -1,0 +1,151 @@
+"""Intervals and verdicts of comparisons: they cover, they are paired, and the sentences say what was found."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+from regard.measuring.statistics import Estimate
+from regard.recipes.comparing.intervals import sample
+from regard.recipes.comparing.results import Compared, ComparedRow, MetricWords
+from regard.recipes.comparing.sentences import sentences, winner
+from regard.recipes.metrics import ACCURACY, RMSE, Metric
+from regard.text import Text
+
+MEAN = Metric("mean", Text("mean", "均值"), lambda rows: float(rows[:, 0].mean()))
+
+
+def drawn_rows(
+    generator: np.random.Generator, seeds: int, rows: int, lead: float
+) -> dict[str, list[np.ndarray]]:
+    """Two contenders with noise of seeds and of rows; rows have a difficulty that both share."""
+    hard = generator.normal(size=rows)
+    found: dict[str, list[np.ndarray]] = {"a": [], "b": []}
+    for _ in range(seeds):
+        for name, level in (("a", 0.0), ("b", lead)):
+            own = level + 0.1 * generator.normal() + hard + 0.5 * generator.normal(size=rows)
+            found[name].append(own[:, None])
+    return found
+
+
+@pytest.mark.parametrize("seeds", [3, 6])
+def test_intervals_cover_the_truth(seeds: int) -> None:
+    generator = np.random.default_rng(0)
+    means, leads = 0, 0
+    for repeat in range(150):
+        found = sample(drawn_rows(generator, seeds, 60, 0.3), MEAN, draws=200, seed=repeat)
+        one = found["b"].interval(seed=repeat)
+        means += one.low <= 0.3 <= one.high
+        two = found["b"].minus(found["a"]).interval(seed=repeat)
+        leads += two.low <= 0.3 <= two.high
+    assert 0.89 <= means / 150 <= 0.995
+    assert 0.89 <= leads / 150 <= 0.995
+
+
+def test_pairing_takes_the_difficulty_of_rows_out() -> None:
+    found = sample(drawn_rows(np.random.default_rng(1), 4, 100, 0.3), MEAN, draws=500)
+    alone, paired = found["b"].interval(), found["b"].minus(found["a"]).interval()
+    assert paired.high - paired.low < 0.9 * (alone.high - alone.low)
+
+
+def test_more_intervals_together_are_wider() -> None:
+    found = sample(drawn_rows(np.random.default_rng(1), 4, 100, 0.3), MEAN, draws=500)["b"]
+    one, many = found.interval(), found.interval(several=8)
+    assert many.low < one.low < one.high < many.high
+
+
+def test_rows_may_differ_by_seed_but_not_by_contender() -> None:
+    rows = [np.ones((n, 1)) for n in (5, 7)]
+    assert sample({"a": rows, "b": rows}, ACCURACY, draws=10)["a"].mean == 100
+    with pytest.raises(ValueError, match="cannot be paired"):
+        sample({"a": rows, "b": rows[::-1]}, ACCURACY, draws=10)
+    with pytest.raises(ValueError, match="at least one"):
+        sample({"a": []}, ACCURACY, draws=10)
+
+
+def test_one_seed_has_the_noise_of_rows_alone() -> None:
+    rows = np.random.default_rng(0).integers(0, 2, (400, 1)).astype(float)
+    found = sample({"a": [rows]}, ACCURACY, draws=500)["a"].interval()
+    assert 3.5 < (found.high - found.low) / 2 < 6.5  # 1.96 * 100 * sqrt(.25 / 400) = 4.9
+
+
+def test_a_large_comparison_takes_seconds() -> None:
+    rows = np.random.default_rng(0).random((1000, 10))
+    began = time.perf_counter()
+    sample({str(k): [rows, rows, rows] for k in range(10)}, RMSE)
+    assert time.perf_counter() - began < 20
+
+
+def outcome(
+    *,
+    greater: bool = True,
+    seeds: int = 3,
+    against: tuple[str, str, Estimate] | None = None,
+    **differences: Estimate,
+) -> Compared:
+    """A result with given differences; names that start with `no` are controls."""
+
+    def row(name: str, change: Estimate | None) -> ComparedRow:
+        kind = "control" if name.startswith("no") else "score"
+        value = 50 + (change.value if change else 0)
+        return ComparedRow(name, Text(name, name), kind, {}, 1, 1.0, Estimate(value, value - 1, value + 1), change,
+                           (value,) * seeds, 10, 1.0, 0.1)  # fmt: skip
+
+    rows = [row("dot", None), *(row(k, v) for k, v in differences.items())]
+    rows.sort(key=lambda one: -one.value.value if greater else one.value.value)
+    metric = MetricWords("x", Text("quality", "质量"), greater, 1)
+    return Compared(
+        "x", Text("X", "X"), metric, "dot", tuple(rows), against, tuple(range(seeds)), (9,) * seeds
+    )
+
+
+def test_a_shown_lead_is_recommended() -> None:
+    found = outcome(additive=Estimate(1.2, 0.4, 2.0), cosine=Estimate(2.0, -0.1, 4.0))
+    assert winner(found).name == "additive"
+    assert sentences(found)[0].en == "Use additive: ahead by 1.2 [0.4, 2.0] of dot (quality)."
+    assert "使用additive" in sentences(found)[0].zh
+
+
+def test_smaller_is_better() -> None:
+    found = outcome(greater=False, additive=Estimate(-1.2, -2.0, -0.4))
+    assert "Use additive: ahead by 1.2 [0.4, 2.0]" in sentences(found)[0].en
+
+
+def test_nothing_shown_is_not_decided() -> None:
+    found = outcome(additive=Estimate(1.2, -0.4, 2.0))
+    assert winner(found) is None
+    assert "Not decided" in sentences(found)[0].en
+    assert "Use dot for now" in sentences(found)[0].en
+
+
+def test_two_seeds_decide_nothing() -> None:
+    found = outcome(seeds=2, additive=Estimate(1.2, 0.4, 2.0))
+    assert winner(found) is None
+    assert "2 seeds decide nothing" in sentences(found)[0].en
+
+
+def test_reference_ahead_of_all() -> None:
+    found = outcome(additive=Estimate(-1.2, -2.0, -0.4))
+    assert sentences(found)[0].en == "Use dot: it is ahead of every other score."
+
+
+@pytest.mark.parametrize(
+    ("lead", "said"),
+    [
+        (
+            Estimate(-3.0, -4.0, -2.0),
+            "No score beats none here: the best one, dot, is behind by 3.0 [2.0, 4.0].",
+        ),
+        (Estimate(-1.0, -4.0, 2.0), "No score is shown to beat none"),
+        (
+            Estimate(3.0, 2.0, 4.0),
+            "is ahead by 3.0 [2.0, 4.0] of the best row without a score, none",
+        ),
+    ],
+)
+def test_attention_that_loses_is_said_plainly(lead: Estimate, said: str) -> None:
+    found = outcome(none=Estimate(1.0, 0.5, 2.0), against=("dot", "none", lead))
+    assert said in sentences(found)[1].en
+    assert sentences(found)[1].zh

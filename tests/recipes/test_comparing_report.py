@@ -1,0 +1,86 @@
+"""The table, the page and the docs of a comparison; the page in a real browser, on a phone too."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from regard.recipes.comparing import Compared, compare
+from regard.recipes.comparing.page import main, write_page
+from regard.recipes.comparing.report import compose, write_report
+from regard.recipes.comparing.results import Picture
+from regard.recipes.comparing.table import show_compared
+from regard.recipes.comparing.work import facts_of
+from regard.text import LANGUAGES, Text
+
+from .. import phone
+from .fake_recipe import comparison, load
+
+SVG = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 300 100"><circle r="40" cx="50" cy="50"/></svg>'
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> Compared:
+    data = load("points")
+    made = compare(
+        comparison(data, True, None),
+        tmp_path_factory.mktemp("runs"),
+        dataset=facts_of(data),
+        full=True,
+    )
+    note = Text("A note with <b>tags</b> & `code`.", "注释 <b>标签</b>。")
+    picture = Picture(Text("What it saw", "它看到的"), SVG)
+    return dataclasses.replace(
+        made, notes=(note,), pictures=(picture,), failed={"gaussian": "<script>"}
+    )
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_table_fits_80_columns(found: Compared, language: str) -> None:
+    console = Console(width=80, record=True, file=io.StringIO())
+    show_compared(found, language, console)
+    lines = console.export_text().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert any("additive" in line and "±" in line for line in lines)
+
+
+def test_everything_on_the_page_is_escaped(found: Compared) -> None:
+    html = compose(found)
+    assert "&lt;script&gt;" in html
+    assert "<b>tags</b>" not in html
+    assert html.count("<script>") == 1
+    assert "data:image/svg+xml;base64," in html
+
+
+def test_docs_are_written_from_summaries(found: Compared, tmp_path: Path) -> None:
+    found.save(tmp_path / "in" / "fake-points.json")
+    main([str(tmp_path / "in"), str(tmp_path / "out")])
+    text = (tmp_path / "out" / "fake-points.md").read_text(encoding="utf-8")
+    assert "| additive |" in text
+    assert "\\<b>tags" in text
+    assert (tmp_path / "out" / "fake-points-forest.svg").is_file()
+    again = write_page(found, tmp_path / "again").read_text(encoding="utf-8")
+    assert again == text, "the same numbers give the same page"
+    with pytest.raises(SystemExit, match="no results"):
+        main([str(tmp_path / "out"), str(tmp_path)])
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_page_in_a_browser(found: Compared, tmp_path: Path, language: str, browser: object) -> None:
+    path = write_report(found, tmp_path / "x.html")
+    complaints: list[str] = []
+    page = browser.new_page(viewport={"width": phone.WIDTH, "height": phone.HEIGHT})
+    page.on("console", lambda message: complaints.append(message.text))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.goto(f"{path.as_uri()}?lang={language}")
+    phone.check(page)
+    assert page.title() == found.title.of(language)
+    assert page.locator(f".plate.{language}:visible").count() == 2
+    page.set_viewport_size({"width": 1280, "height": 900})
+    assert page.evaluate("document.scrollingElement.scrollWidth <= innerWidth")
+    assert complaints == []
+    page.close()
