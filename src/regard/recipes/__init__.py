@@ -2,8 +2,8 @@
 
 `regard.recipes.<name>` holds one recipe: its estimator in the manner of scikit-learn, its data and its
 baselines. What recipes share is beside them: `estimator.py` (fit, predict, save, load), `training.py` (the one
-training loop), `checkpoint.py`, `datasets.py` and `sources.py` (where data come from), `metrics.py`, and
-`comparing/` (every score and baseline under equal tuning). `catalog.py` lists the recipes and imports no torch.
+training loop), `checkpoint.py`, `evaluating.py` (one run of a comparison), `datasets.py` and `sources.py` (where
+data come from), `metrics.py`, and `comparing/` (every score and baseline under equal tuning). `catalog.py` lists the recipes and imports no torch.
 
 Needs `pip install "regard[recipes]"`.
 """

@@ -8,8 +8,8 @@ from functools import partial
 from typing import Any
 
 from regard.recipes.datasets import Dataset
+from regard.recipes.evaluating import fit_and_evaluate
 from regard.recipes.graph.classifier import NodeClassifier
-from regard.recipes.graph.net import parameters_of
 from regard.recipes.kit import Comparison, Contender, Evaluated, Kind
 from regard.recipes.metrics import ACCURACY
 from regard.text import Text
@@ -38,25 +38,6 @@ def arguments(name: str) -> dict[str, Any]:
     return dict(LOOK_UP) if name == "dictionary" else {}
 
 
-class Reporting:
-    """Tells a comparison which share of a training is done."""
-
-    def __init__(self, report: Callable[[float], None]) -> None:
-        self.report, self.steps, self.done = report, 1, 0
-
-    def start(self, steps: int, done: int) -> None:
-        """A training begins."""
-        self.steps, self.done = max(steps, 1), done
-
-    def step(self, loss: Callable[[], float]) -> None:
-        """One more step is done."""
-        self.done += 1
-        self.report(self.done / self.steps)
-
-    def validated(self, epoch: int, quality: float, best: float) -> None:
-        """An epoch was validated."""
-
-
 def run_network(
     data: Dataset,
     fixed: Mapping[str, Any],
@@ -67,16 +48,7 @@ def run_network(
 ) -> Evaluated:
     """Train a `NodeClassifier` and evaluate it."""
     model = NodeClassifier(**{**fixed, **setting}, seed=seed, device=device)
-    model.fit_dataset(data, progress=Reporting(report))
-    begun = time.perf_counter()
-    statistics = model.statistics(data.test.x, data.test.y)
-    seconds = time.perf_counter() - begun
-    extra = {"epochs": len(model.history_.losses), "best_epoch": model.history_.best_epoch}
-    report(1.0)
-    return Evaluated(
-        model.score_part(data.validation), statistics, parameters_of(model.model_),
-        model.history_.seconds, seconds, extra,
-    )  # fmt: skip
+    return fit_and_evaluate(model, data, report)
 
 
 def run_regression(

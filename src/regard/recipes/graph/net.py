@@ -154,11 +154,6 @@ def weights_of(
     return None
 
 
-def parameters_of(model: nn.Module) -> int:
-    """How many numbers a model has learned."""
-    return sum(one.numel() for one in model.parameters())
-
-
 def penalty(model: nn.Module, decay: float) -> Tensor | float:
     """The L2 penalty of all weights.
 

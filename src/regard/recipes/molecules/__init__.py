@@ -2,7 +2,7 @@
 
 `features.py` turns SMILES into graphs by RDKit, `packing.py` puts them on the device, `net.py` is the network,
 `predictor.py` the estimator, `data.py` and `splits.py` the sets, `drawing.py` the attended bonds,
-`baselines.py` and `comparison.py` what it is compared with, and `experiment.py` runs all of it.
+`baselines.py` and `comparison.py` what it is compared with.
 """
 
 from regard.recipes.molecules.drawing import draw

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 from typing import Any
 
 from regard.recipes.datasets import Dataset
+from regard.recipes.evaluating import fit_and_evaluate
 from regard.recipes.kit import Comparison, Contender, Evaluated
 from regard.recipes.metrics import RMSE
 from regard.recipes.molecules.baselines import run_forest
@@ -64,26 +64,6 @@ def full_arguments(name: str) -> dict[str, Any]:
     return arguments(name) | {"width": 128, "epochs": 60 if name == "bbbp" else 200}
 
 
-class Teller:
-    """Tells a comparison which share of a training is done."""
-
-    def __init__(self, report: Report) -> None:
-        self.report, self.steps, self.done = report, 1, 0
-
-    def start(self, steps: int, done: int) -> None:
-        """A training of so many steps begins."""
-        self.steps, self.done = max(steps, 1), done
-
-    def step(self, loss: Callable[[], float]) -> None:
-        """One more step."""
-        self.done += 1
-        if self.done % 50 == 0:
-            self.report(self.done / self.steps)
-
-    def validated(self, epoch: int, quality: float, best: float) -> None:
-        """A validation needs no report."""
-
-
 def run_network(
     split: Callable[[int], Dataset],
     fixed: Mapping[str, Any],
@@ -92,21 +72,8 @@ def run_network(
     report: Report,
 ) -> Evaluated:
     """Train a predictor on the split of the seed and evaluate it."""
-    data = split(seed)
     model = MoleculePredictor(**{**fixed, **setting}, seed=seed)
-    model.fit_dataset(data, progress=Teller(report))
-    begun = time.perf_counter()
-    statistics = model.statistics(data.test.x, data.test.y)
-    seconds = time.perf_counter() - begun
-    report(1.0)
-    return Evaluated(
-        model.score_part(data.validation),
-        statistics,
-        sum(one.numel() for one in model.model_.parameters()),
-        model.history_.seconds,
-        seconds,
-        {"best_epoch": model.history_.best_epoch, "losses": model.history_.losses},
-    )
+    return fit_and_evaluate(model, split(seed), report)
 
 
 def forest(
