@@ -102,9 +102,13 @@ class CompareRunner:
 
     def run(self) -> dict[str, list[RunRecord]]:
         """Run both stages; the runs of every contender that finished, in the order of seeds."""
-        self.execute(first_orders(self.contenders.values(), self.seeds[0]))
+        # A contender with one setting need not wait until those of others are chosen.
+        untuned = {k: 0 for k, one in self.contenders.items() if len(settings_of(one)) == 1}
+        first = first_orders(self.contenders.values(), self.seeds[0])
+        self.execute(first + later_orders(untuned, self.seeds))
         chosen = self.choose()
-        self.execute(later_orders(chosen, self.seeds))
+        tuned = {k: number for k, number in chosen.items() if k not in untuned}
+        self.execute(later_orders(tuned, self.seeds))
         found = {}
         for name, number in chosen.items():
             own = [self.records.get((name, number, seed)) for seed in self.seeds]
@@ -250,7 +254,7 @@ def compare(
         minutes: time limit.
         dataset: facts about the data by `work.facts_of`, its fingerprint among them.
         full: whether this is the full comparison, for the record.
-        device: for the record of the machine; None for the GPU if there is one.
+        device: for the record of the machine where run files name none; None for the GPU if there is one.
 
     Raises:
         RecipeError: names or seeds that do not fit the comparison.
@@ -271,12 +275,22 @@ def compare(
         minutes=minutes,
     )
     found = runner.run()
-    where = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
     return summed_up(
         comparison,
         found,
         failed=runner.failed,
-        machine=machine(where),
+        machine=machine_of(found, device),
         dataset=facts,
         full=full,
     )
+
+
+def machine_of(
+    found: Mapping[str, Sequence[RunRecord]], device: torch.device | None
+) -> dict[str, Any]:
+    """The machine of the runs: that of the first one, and all names if several machines took part."""
+    known = [one.machine for own in found.values() for one in own if one.machine]
+    if not known:
+        return machine(device or torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+    names = sorted({str(one["name"]) for one in known})
+    return {**known[0], "name": ", ".join(names)}

@@ -18,9 +18,11 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+import torch
 
 import regard
 from regard.measuring.files import set_aside, write_atomic
+from regard.measuring.machine import machine
 from regard.recipes.kit import Evaluated
 
 SCHEMA = "regard.recipes.run/1"
@@ -42,6 +44,7 @@ class RunRecord:
         parameters, train_seconds, predict_seconds, extra: as in `Evaluated`.
         fingerprint: of the data; empty if it is unknown.
         release: the version of regard that ran it.
+        machine: the machine that ran it, by `measuring.machine`; empty if it is unknown.
     """
 
     comparison: str
@@ -56,6 +59,7 @@ class RunRecord:
     extra: dict[str, Any] = field(default_factory=dict)
     fingerprint: str = ""
     release: str = regard.__version__
+    machine: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def key(self) -> str:
@@ -79,7 +83,10 @@ class RunRecord:
         """
         if found["schema"] != SCHEMA:
             raise ValueError(f"schema {found['schema']!r}, expected {SCHEMA!r}")
-        own = {one.name: found[one.name] for one in dataclasses.fields(cls)}
+        own = {
+            one.name: found[one.name] for one in dataclasses.fields(cls) if one.name != "machine"
+        }
+        own["machine"] = dict(found.get("machine", {}))
         own["validation"] = math.nan if own["validation"] is None else float(own["validation"])
         own["statistics"] = matrix(own["statistics"])
         for name, kind in (("setting", dict), ("extra", dict), ("contender", str), ("seed", int)):
@@ -187,6 +194,7 @@ class RunStore:
             round(float(found.predict_seconds), 4),
             plain(found.extra),
             self.fingerprint,
+            machine=machine(torch.device("cuda" if torch.cuda.is_initialized() else "cpu")),
         )
         content = json.dumps(record.as_json(), allow_nan=False, ensure_ascii=False, default=str)
         write_atomic(self.path(contender, setting, seed), content.encode())
