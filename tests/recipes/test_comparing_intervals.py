@@ -65,6 +65,27 @@ def test_rows_may_differ_by_seed_but_not_by_contender() -> None:
         sample({"a": []}, ACCURACY, draws=10)
 
 
+def test_seeds_that_split_anew_have_rows_of_their_own() -> None:
+    """Equally many rows were taken for the same rows: what is unrelated was resampled together."""
+    rows = [np.random.default_rng(0).random((50, 1))] * 4
+    same = sample({"a": rows}, MEAN, draws=800)["a"].draws
+    own = sample({"a": rows}, MEAN, draws=800, same_rows=False)["a"].draws
+    assert np.abs(np.corrcoef(same.T) - 1).max() < 1e-6
+    assert np.abs(np.corrcoef(own.T) - np.eye(4)).max() < 0.15
+    assert own.mean(1).std() < 0.6 * same.mean(1).std()  # half, with four seeds
+
+
+def test_intervals_of_seeds_that_split_anew_cover_the_truth() -> None:
+    generator, hit = np.random.default_rng(0), 0
+    for repeat in range(150):
+        both = [drawn_rows(generator, 1, 60, 0.3) for _ in range(4)]
+        rows = {name: [one[name][0] for one in both] for name in ("a", "b")}
+        found = sample(rows, MEAN, draws=100, seed=repeat, same_rows=False)
+        lead = found["b"].minus(found["a"]).interval(seed=repeat)
+        hit += lead.low <= 0.3 <= lead.high
+    assert hit / 150 >= 0.94
+
+
 def test_one_seed_has_the_noise_of_rows_alone() -> None:
     rows = np.random.default_rng(0).integers(0, 2, (400, 1)).astype(float)
     found = sample({"a": [rows]}, ACCURACY, draws=500)["a"].interval()

@@ -81,6 +81,7 @@ class Comparison:
         reference: name of the row that all others are compared with, scaled dot as a rule.
         seeds: of a full run.
         notes: what a reader must know: splits, budgets, traps.
+        same_test_rows: whether all seeds are evaluated on the same test rows; False where each splits anew.
     """
 
     name: str
@@ -90,6 +91,7 @@ class Comparison:
     reference: str
     seeds: tuple[int, ...]
     notes: tuple[Text, ...] = ()
+    same_test_rows: bool = True
 
 
 @dataclass(frozen=True)

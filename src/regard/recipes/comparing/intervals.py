@@ -1,10 +1,13 @@
 """Intervals of a comparison: for new seeds and for new test rows, paired between contenders.
 
 Two things differ when an experiment is repeated: the seed of the training, and the rows that the test happens to
-have. Rows are resampled, the same for all contenders and seeds, since all of them saw the same test. Seeds are few,
-and resampling three of them covers the true mean in about 80 of 100 cases, not 95. So the noise of seeds is drawn from
-Student's t with the spread that the seeds show. Both together are one draw; the interval is between quantiles of
-draws. With one seed the noise of seeds is unknown, and the interval is for new rows alone.
+have. Rows are resampled, the same for all contenders and seeds, since all of them saw the same test; where every seed
+splits the rows anew, each seed's own rows, the same for all contenders. Seeds are few, and resampling three of them
+covers the true mean in about 80 of 100 cases, not 95. So the noise of seeds is drawn from Student's t with the spread
+that the seeds show. Splits made anew share most of their training rows, so that their spread alone is too small for
+new data (Nadeau and Bengio, 2003); the noise of rows beside it, of which that spread has a part already, keeps such
+intervals on the safe side. Both together are one draw; the interval is between quantiles of draws. With one seed the
+noise of seeds is unknown, and the interval is for new rows alone.
 
 Shape legend: D draws, S seeds, N rows, K statistics of a row.
 """
@@ -73,6 +76,7 @@ def sample(
     statistics: Mapping[str, Sequence[np.ndarray]],
     metric: Metric,
     *,
+    same_rows: bool = True,
     draws: int = DRAWS,
     seed: int = 0,
 ) -> dict[str, Sampled]:
@@ -80,9 +84,10 @@ def sample(
 
     Args:
         statistics: for each contender the statistics (N, K) of each seed, in the order of the same seeds. Rows of
-            one seed are the same for all contenders. If all seeds have equally many rows, these are taken to be
-            the same rows and resampled once for all seeds; otherwise each seed has its own.
+            one seed are the same for all contenders.
         metric: makes a value of statistics.
+        same_rows: whether all seeds have the same test rows, which are then resampled once for all of them. Seeds
+            with different numbers of rows have rows of their own, whatever this says.
         draws: how often rows are resampled.
         seed: of the resampling.
 
@@ -91,7 +96,7 @@ def sample(
     """
     counts = rows_of(statistics)
     generator = np.random.default_rng(seed)
-    shared = len(set(counts)) == 1
+    shared = same_rows and len(set(counts)) == 1
     found = {
         name: Sampled(np.array([metric.value(one) for one in own]), np.empty((draws, len(counts))))
         for name, own in statistics.items()

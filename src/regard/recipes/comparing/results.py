@@ -224,7 +224,11 @@ def summed_up(
     if comparison.reference not in chosen:
         why = (failed or {}).get(comparison.reference, "it did not run")
         raise ResultError(f"there is no result of the reference {comparison.reference!r}: {why}")
-    sampled = sample({k: [one.statistics for one in own] for k, own in chosen.items()}, metric)
+    sampled = sample(
+        {k: [one.statistics for one in own] for k, own in chosen.items()},
+        metric,
+        same_rows=comparison.same_test_rows,
+    )
     known = {one.name: one for one in comparison.contenders}
     rows = [
         compared_row(known[name], own, sampled, comparison.reference)
