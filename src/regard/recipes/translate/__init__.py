@@ -1,7 +1,8 @@
 """Translation: recurrent networks with Bahdanau or Luong attention, and a transformer, with any score.
 
-`python -m regard.recipes.translate.experiment` trains all that is compared on Multi30k, and
-`python -m regard.recipes.translate.small_device` asks which score suits a narrow encoder.
+`translator.py` is the estimator, `networks.py` its networks, `job.py` and `batches.py` its training, `decoding.py` its
+search, `subwords.py` its vocabulary, `bleu.py` its metrics; `multi30k.py` and `dates.py` are the sets, `contenders.py`
+what is compared, `timing.py` epochs at equal time, and `small_device.py` asks which score suits a narrow encoder.
 """
 
 from regard.recipes.translate.kit import KIT

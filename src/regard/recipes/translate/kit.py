@@ -10,7 +10,7 @@ from regard import plot
 from regard.recipes.datasets import Dataset
 from regard.recipes.estimator import Recipe, RecipeError
 from regard.recipes.kit import Kit
-from regard.recipes.translate.contenders import comparison
+from regard.recipes.translate.contenders import EXAMPLES, comparison
 from regard.recipes.translate.dates import dates
 from regard.recipes.translate.multi30k import multi30k
 from regard.recipes.translate.sizes import EMBEDDED, SETS, arguments
@@ -25,10 +25,6 @@ ABOVE = Text(
     "Down: the translation. Across: the sentence. Darker: more attention.",
     "竖：译文；横：原文；越深注意越多。",
 )
-EXAMPLE = {
-    "dates": "Dienstag, 4. Juli 2028",
-    "multi30k": "Zwei Kinder spielen mit einem Ball im Park.",
-}
 
 
 def load(
@@ -66,7 +62,7 @@ def show(model: Recipe, x: Sequence[str] | str | None, language: Language = "en"
     if x is None or not len(x):
         known = "".join(model.subwords_.pieces(range(len(model.subwords_))))
         # A vocabulary that has no word of the captions is that of dates.
-        x = EXAMPLE["multi30k" if "ball" in known else "dates"]
+        x = EXAMPLES["public" if "ball" in known else "generated"]
     source, target, weights = model.attend(x if isinstance(x, str) else x[0])
     return plot.alignment(
         weights, bare(source), bare(target), title=ABOVE.of(language), values=len(source) < 12

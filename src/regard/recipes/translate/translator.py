@@ -273,10 +273,14 @@ class Translator(Recipe):
         self.model_ = self.build()
 
     def build(self) -> nn.Module:
-        """A network with fresh weights."""
+        """A network with fresh weights for the vocabulary that was learned."""
+        return self.network_for(len(self.subwords_))
+
+    def network_for(self, vocabulary: int) -> nn.Module:
+        """A network with fresh weights for so many subwords."""
         recurrent = self.architecture != "transformer"
         sizes = Sizes(
-            vocabulary=len(self.subwords_),
+            vocabulary=vocabulary,
             width=self.width,
             layers=self.layers,
             heads=self.heads or (1 if recurrent else 4),

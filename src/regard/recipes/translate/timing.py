@@ -1,0 +1,108 @@
+"""Seconds of an epoch for each score, measured alone on a machine, and epochs at equal time.
+
+`python -m regard.recipes.translate.timing --set multi30k-de-en` writes `timing.json` beside this file. The committed
+one was measured on the machine that it names.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+FILE = Path(__file__).with_name("timing.json")
+WARM = 1  # epochs before the clock counts: they compile kernels
+TIMED = 2  # epochs that count
+NEAR = 0.05  # a smaller difference is the noise of the clock, and no reason for a row of its own
+
+
+@cache
+def seconds() -> dict[str, float]:
+    """Seconds of an epoch by the name of the score; empty if nothing was measured."""
+    return json.loads(FILE.read_text(encoding="utf-8"))["seconds"] if FILE.exists() else {}
+
+
+def epochs_in_time(name: str, reference: str, epochs: int) -> int | None:
+    """How many epochs of a score fit into `epochs` of the reference.
+
+    None if they are as many, the score is faster, or it was not measured.
+    """
+    known = seconds()
+    if name not in known or reference not in known or known[name] <= (1 + NEAR) * known[reference]:
+        return None
+    return max(round(epochs * known[reference] / known[name]), 1)
+
+
+def measured(dataset: str, data: str | None, device: str | None) -> dict[str, Any]:
+    """Train each score alone for a few epochs, and return what `timing.json` holds."""
+    import torch
+
+    from regard.measuring.machine import machine
+    from regard.recipes.translate.contenders import SCORES
+    from regard.recipes.translate.kit import load
+    from regard.recipes.translate.sizes import arguments
+    from regard.recipes.translate.translator import Translator
+
+    rows = load(dataset, data)
+    few = (rows.validation.x[:8], rows.validation.y[:8])
+    found = {}
+    for name, score in SCORES.items():
+        taken = EpochClock()
+        model = Translator(
+            **arguments(dataset, "transformer")
+            | {"score": score, "device": device, "epochs": WARM + TIMED, "validate_every": 99}
+        )
+        model.fit(rows.train.x, rows.train.y, validation=few, progress=taken)
+        found[name] = round(taken.seconds(), 4)
+        print(f"{name}: {found[name]:.3f} s an epoch", flush=True)
+    where = model.chosen_device()
+    if where.type == "cuda":
+        torch.cuda.synchronize()
+    return {"set": dataset, "seconds": found, "machine": machine(where)}
+
+
+class EpochClock:
+    """Training progress that keeps the time of each step, and gives the mean epoch after the warm ones."""
+
+    def __init__(self) -> None:
+        self.steps, self.times = 1, []
+
+    def start(self, steps: int, done: int) -> None:
+        """A training of so many steps begins."""
+        self.steps = steps
+
+    def step(self, loss: Any) -> None:
+        """One more step. The loss is read, so that the device has done the step."""
+        import time
+
+        loss()
+        self.times.append(time.perf_counter())
+
+    def validated(self, epoch: int, quality: float, best: float) -> None:
+        """A validation has nothing to report."""
+
+    def seconds(self) -> float:
+        """Seconds of an epoch: the mean of those after the warm ones."""
+        first = self.steps * WARM // (WARM + TIMED)
+        return (self.times[-1] - self.times[first - 1]) / TIMED
+
+
+def main(given: Sequence[str] | None = None) -> None:
+    """Measure and write the file."""
+    from regard.measuring.files import json_bytes, write_atomic
+
+    parser = argparse.ArgumentParser(description="Time each score alone on this machine.")
+    parser.add_argument("--set", default="multi30k-de-en", dest="dataset")
+    parser.add_argument("--data", help="folder of the public sets; default REGARD_DATA")
+    parser.add_argument("--device", help="cpu or cuda; default the GPU if there is one")
+    parser.add_argument("--out", type=Path, default=FILE, help="default: beside the code")
+    options = parser.parse_args(given)
+    found = measured(options.dataset, options.data, options.device)
+    write_atomic(options.out, json_bytes(found))
+
+
+if __name__ == "__main__":
+    main()
