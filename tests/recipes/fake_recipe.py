@@ -75,7 +75,8 @@ class FakeRecipe(Recipe):
         job = PointsJob(x, y, validation or (x, y), self.seed)
         plan = TrainingPlan(self.epochs, self.rate, average=self.average)
         self.history_ = train(job, plan, seed=self.seed, device=torch.device("cpu"),
-                              checkpoint=checkpoint, progress=progress)  # fmt: skip
+                              checkpoint=checkpoint, progress=progress,
+                              identity=lambda: self.identity(x, y, validation))  # fmt: skip
         self.model_ = job.model.eval()
         return self
 

@@ -11,12 +11,12 @@ import pytest
 
 from regard.recipes.comparing import compare
 from regard.recipes.comparing.__main__ import main
-from regard.recipes.comparing.fingerprint import fingerprint
 from regard.recipes.comparing.results import Compared, ResultError
 from regard.recipes.comparing.runner import OutOfTime
 from regard.recipes.comparing.store import RunStore
 from regard.recipes.comparing.work import WorkSource, facts_of, seeds_of
 from regard.recipes.estimator import RecipeError
+from regard.recipes.fingerprint import fingerprint
 from regard.recipes.kit import Comparison, Contender, Evaluated
 from regard.recipes.metrics import ACCURACY, RMSE
 from regard.text import Text

@@ -1,7 +1,7 @@
-"""Checkpoints of a training: one safetensors file, written atomically after every epoch.
+"""Checkpoints of a training: one safetensors file, written atomically every few seconds, after whole epochs.
 
-The file holds tensors by name and one JSON text; nothing in it is unpickled. A checkpoint of another plan, seed or
-model is refused: going on from it would give the result of neither.
+The file holds tensors by name and one JSON text; nothing in it is unpickled. A checkpoint of another plan, seed,
+model, of other arguments or other data is refused: going on from it would give the result of neither.
 """
 
 from __future__ import annotations
@@ -63,15 +63,25 @@ class Checkpoint:
         Raises:
             CheckpointError: it is the checkpoint of another training.
         """
-        from regard.recipes.training import History
-
         expected = owner(trainer)
-        if self.facts["owner"] != expected:
-            differing = [k for k in expected if self.facts["owner"].get(k) != expected[k]]
+        theirs = self.facts["owner"]
+        differing = [k for k in expected if theirs.get(k) != expected[k]]
+        if differing:
             raise CheckpointError(
                 f"the checkpoint belongs to another training (it differs in {', '.join(differing)}); "
                 "remove the file to start over, or give another one"
             )
+        try:
+            self.put_into(trainer)
+        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+            raise CheckpointError(
+                f"the checkpoint is damaged ({error}); remove the file to start over"
+            ) from None
+
+    def put_into(self, trainer: Trainer) -> None:
+        """Set weights, optimiser, schedule, random numbers and history of a training that owns this state."""
+        from regard.recipes.training import History
+
         trainer.job.model.load_state_dict(self.part(MODEL))
         trainer.best_weights = {k: v.to(trainer.device) for k, v in self.part(BEST).items()}
         if trainer.average is not None:
@@ -88,7 +98,7 @@ class Checkpoint:
         torch.set_rng_state(self.tensors[RANDOM + "cpu"])
         if trainer.device.type == "cuda" and RANDOM + "cuda" in self.tensors:
             torch.cuda.set_rng_state(self.tensors[RANDOM + "cuda"], trainer.device)
-        trainer.epoch = self.facts["epoch"]
+        trainer.epoch = int(self.facts["epoch"])
         history = dict(self.facts["history"])
         history["validations"] = [tuple(one) for one in history["validations"]]
         trainer.history = History(**history)
@@ -114,12 +124,12 @@ def prefixed(prefix: str, tensors: dict[str, Any]) -> dict[str, Tensor]:
 
 
 def owner(trainer: Trainer) -> dict[str, Any]:
-    """What makes a training the same as another: plan, seed, steps and the shapes of all weights."""
+    """What makes a training the same as another: plan, seed, steps, weights by shape, arguments and data."""
     shapes = {k: [str(v.dtype), *v.shape] for k, v in trainer.job.model.state_dict().items()}
     plan = dataclasses.asdict(trainer.plan)
-    return json.loads(
-        json.dumps({"plan": plan, "seed": trainer.seed, "steps": trainer.steps, "weights": shapes})
-    )
+    del plan["checkpoint_every"]  # how often it is kept does not change what is kept
+    found = {"plan": plan, "seed": trainer.seed, "steps": trainer.steps, "weights": shapes}
+    return json.loads(json.dumps(found | dict(trainer.identity)))
 
 
 def write_checkpoint(path: Path, found: Checkpoint) -> None:
@@ -144,6 +154,8 @@ def read_checkpoint(path: Path) -> Checkpoint | None:
         with safetensors.safe_open(path, "pt") as file:
             facts = json.loads((file.metadata() or {})[ENTRY])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no dict
+        if not (isinstance(facts, dict) and isinstance(facts.get("owner"), dict)):
+            raise ValueError("it does not say whose it is")
     except (safetensors.SafetensorError, KeyError, ValueError) as error:
         raise CheckpointError(
             f"{path} is not a checkpoint of a training ({error}); remove it to start over"

@@ -21,8 +21,10 @@ from torch import nn
 
 import regard
 from regard import Score
+from regard.measuring.failures import first_line
 from regard.measuring.files import write_atomic
 from regard.recipes.datasets import Dataset, Part
+from regard.recipes.fingerprint import fingerprint_of
 from regard.recipes.metrics import Metric
 from regard.recipes.training import History, TrainingProgress
 
@@ -81,8 +83,8 @@ class Recipe(BaseEstimator):
             x: inputs, row by row.
             y: targets.
             validation: (x, y) by which training stops; None keeps a tenth of the rows apart.
-            checkpoint: a file, written after every epoch. If it exists, training goes on from it to the
-                result that an uninterrupted training has.
+            checkpoint: a file, written every few seconds. If it exists, training goes on from it to the
+                result that an uninterrupted training has; one of other arguments or data is refused.
             progress: is told about steps and validations.
         """
 
@@ -139,19 +141,21 @@ class Recipe(BaseEstimator):
         Raises:
             RecipeError: the file is damaged, or of another recipe.
         """
-        import safetensors
-
         facts, weights = read_saved(Path(path))
-        if facts["recipe"] != cls.name:
+        if facts.get("recipe") != cls.name:
             raise RecipeError(
-                f"{path} was saved by the recipe {facts['recipe']!r}, not {cls.name!r}"
+                f"{path} was saved by the recipe {facts.get('recipe')!r}, not {cls.name!r}"
             )
         try:
             found = cls(**facts["arguments"] | {"device": None if device is None else str(device)})
             found.restore(facts["learned"])
             found.model_.load_state_dict(weights)
-        except (KeyError, TypeError, RuntimeError, safetensors.SafetensorError) as error:
-            raise RecipeError(f"{path} does not fit this release of regard: {error}") from None
+        except RecipeError:
+            raise
+        except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+            raise RecipeError(
+                f"{path} is damaged, or does not fit this release of regard: {first_line(error)}"
+            ) from None
         found.model_.to(found.chosen_device()).eval()
         return found
 
@@ -170,6 +174,16 @@ class Recipe(BaseEstimator):
                     f"{key}={value!r} cannot be saved: give a name, or save `model_` by regard.nn.save"
                 ) from None
         return found
+
+    def identity(self, *rows: Any) -> dict[str, str]:
+        """Arguments and data as short texts: what a checkpoint must agree with, beside plan, seed and shapes.
+
+        Args:
+            rows: all that `fit` was given to train and validate on.
+        """
+        left_out = ("device", "checkpoint_every")  # they do not change what is computed
+        given = {k: v for k, v in self.get_params(deep=False).items() if k not in left_out}
+        return {"arguments": repr(sorted(given.items())), "data": fingerprint_of(*rows)}
 
     def chosen_device(self) -> torch.device:
         """The device that was given, else the GPU if there is one, else the CPU."""
@@ -207,6 +221,8 @@ def read_saved(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
         with safetensors.safe_open(path, "pt") as file:
             facts = json.loads((file.metadata() or {})[ENTRY])
             weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no dict
+        if not isinstance(facts, dict):
+            raise ValueError("its description is no object")
     except (safetensors.SafetensorError, KeyError, ValueError) as error:
         raise RecipeError(f"{path} is not a model saved by a recipe ({error})") from None
     return facts, weights

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from regard.recipes import catalog
-from regard.recipes.comparing.fingerprint import fingerprint
 from regard.recipes.datasets import Dataset
 from regard.recipes.estimator import RecipeError
+from regard.recipes.fingerprint import fingerprint
 from regard.recipes.kit import Comparison, Contender, Kit
 
 

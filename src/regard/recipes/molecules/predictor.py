@@ -198,6 +198,7 @@ class MoleculePredictor(Recipe):
             device=self.chosen_device(),
             checkpoint=None if checkpoint is None else Path(checkpoint),
             progress=progress,
+            identity=lambda: self.identity(x, y, held_x, held_y),
         )
         self.model_.eval()
         return self

@@ -180,8 +180,9 @@ class Translator(Recipe):
         place = None if checkpoint is None else Path(checkpoint)
         with multiplying(self.chosen_precision()):
             self.history_ = train(
-                job, self.plan(), seed=self.seed, device=device, checkpoint=place, progress=progress
-            )
+                job, self.plan(), seed=self.seed, device=device, checkpoint=place, progress=progress,
+                identity=lambda: self.identity(pairs, held),
+            )  # fmt: skip
         self.model_.eval()
         return self
 

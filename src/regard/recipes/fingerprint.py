@@ -24,6 +24,13 @@ def fingerprint(data: Dataset) -> str:
     return state.hexdigest()[:LENGTH]
 
 
+def fingerprint_of(*values: Any) -> str:
+    """The fingerprint of any rows: arrays, tensors, texts, graphs, and lists of these."""
+    state = hashlib.sha256()
+    add(state, values)
+    return state.hexdigest()[:LENGTH]
+
+
 def add(state: Any, value: Any) -> None:
     """Add a value to a hash: its kind, its size, then its content."""
     if isinstance(value, torch.Tensor):
