@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import http.client
 import os
-import urllib.error
 import urllib.request
 import zlib
 from collections.abc import Iterable
@@ -65,6 +65,38 @@ class PublicSet:
     def file(self, name: str) -> RemoteFile:
         """The file of that name."""
         return next(one for one in self.files if one.name == name)
+
+
+def obtained(
+    public: PublicSet,
+    data: str | os.PathLike[str] | None,
+    download_it: bool,
+    names: Iterable[str] | None = None,
+) -> Path | None:
+    """The folder that has these files of a set: the user's, or that of downloads; None if there is none.
+
+    Args:
+        public: the set.
+        data: the user's folder; None for `REGARD_DATA`.
+        download_it: get files that no folder has from their public addresses.
+        names: the files wanted; None for all.
+
+    Raises:
+        DataError: a folder is named that does not have the set, or a download failed.
+    """
+    wanted = [one.name for one in public.files] if names is None else list(names)
+    found = find_folder(public, data)
+    if found is not None and (data is not None or has_all(found, wanted)):
+        return found
+    kept = cache_folder() / public.folder
+    if has_all(kept, wanted):
+        return kept
+    return download(public, cache_folder(), wanted) if download_it else found
+
+
+def has_all(folder: Path, names: Iterable[str]) -> bool:
+    """Whether the folder has all of these files."""
+    return all((folder / name).is_file() for name in names)
 
 
 def find_folder(public: PublicSet, data: str | os.PathLike[str] | None) -> Path | None:
@@ -188,7 +220,7 @@ def fetched(address: str) -> bytes:
                 size += len(piece)
                 if size > LARGEST:
                     raise DataError(f"{address} sends more than {LARGEST // 2**20} MiB")
-    except (urllib.error.URLError, OSError) as error:
+    except (OSError, http.client.HTTPException) as error:  # URLError is an OSError
         reason = getattr(error, "reason", error)
         raise DataError(
             f"{address} could not be downloaded: {reason}. Get it another way and name its folder by "

@@ -25,9 +25,7 @@ from regard.recipes.sources import (
     DataError,
     PublicSet,
     RemoteFile,
-    cache_folder,
-    download,
-    find_folder,
+    obtained,
     read_file,
 )
 from regard.text import Text
@@ -167,9 +165,7 @@ def split_rows(name: str, rows: Rows, seed: int) -> list[Part]:
 def public_rows(name: str, data: str | os.PathLike[str] | None, allowed: bool) -> Rows:
     """The rows of a public set."""
     file = f"{name}.csv.gz"
-    folder = find_folder(PUBLIC, data)
-    if folder is None and allowed:
-        folder = download(PUBLIC, cache_folder(), [file])
+    folder = obtained(PUBLIC, data, allowed, [file])
     lines = csv.reader(io.StringIO(read_file(PUBLIC, folder, file).decode()))
     next(lines)
     found = [(smiles, float(value)) for smiles, value in lines]

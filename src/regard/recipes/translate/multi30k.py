@@ -12,9 +12,7 @@ from regard.recipes.datasets import Dataset, Part
 from regard.recipes.sources import (
     PublicSet,
     RemoteFile,
-    cache_folder,
-    download,
-    find_folder,
+    obtained,
     read_file,
 )
 from regard.text import Text
@@ -70,10 +68,8 @@ def multi30k(
         DataError: it is missing or damaged.
     """
     source, target = SETS[name]
-    folder = find_folder(MULTI30K, data)
-    if folder is None and download_it:
-        wanted = [f"{part}.{language}.gz" for part in PARTS for language in (source, target)]
-        folder = download(MULTI30K, cache_folder(), wanted)
+    wanted = [f"{part}.{language}.gz" for part in PARTS for language in (source, target)]
+    folder = obtained(MULTI30K, data, download_it, wanted)
 
     def part(which: str, most: int | None = None) -> Part:
         sides = [
