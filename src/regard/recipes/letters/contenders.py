@@ -1,0 +1,119 @@
+"""What `compare` trains on a set: scores, three ways to attend, and the control without attention.
+
+All have the same sizes, epochs, batches and dropout, and the same number of settings to choose from on validation data.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from regard.recipes.datasets import Dataset
+from regard.recipes.evaluating import fit_and_evaluate
+from regard.recipes.kit import Comparison, Contender, Evaluated, Kind
+from regard.recipes.letters.errors import phone_error_rate
+from regard.recipes.letters.sizes import arguments, quick_arguments
+from regard.recipes.letters.speaker import LettersToSounds
+from regard.recipes.metrics import WORD_ERRORS
+from regard.text import Text
+
+REFERENCE = "additive"
+# One setting for all: a second one would double the cost of the comparison.
+SETTINGS: tuple[dict[str, float], ...] = ({"dropout": 0.3},)
+SEEDS = (0, 1, 2)
+QUICK = (REFERENCE, "location", "monotonic", "no attention")
+# Name, title, kind, arguments, and what a reader should know.
+ROWS: tuple[tuple[str, Text, Kind, dict[str, str], Text | None], ...] = (
+    (
+        REFERENCE,
+        Text("additive (Bahdanau)", "加性（Bahdanau）"),
+        "score",
+        {"attention": "additive"},
+        Text("Softmax over all letters before each step.", "每步之前对所有字母做 softmax。"),
+    ),
+    ("scaled dot", Text("scaled dot", "缩放点积"), "score", {"score": "scaled_dot"}, None),
+    ("dot", Text("dot", "点积"), "score", {"score": "dot"}, None),
+    ("cosine", Text("cosine", "余弦"), "score", {"score": "cosine"}, None),
+    ("bilinear", Text("bilinear", "双线性"), "score", {"score": "bilinear"}, None),
+    (
+        "luong",
+        Text("bilinear (Luong)", "双线性（Luong）"),
+        "score",
+        {"attention": "luong"},
+        Text(
+            "Attends after each step and feeds the result back.",
+            "每步之后注意，并把结果回馈。",
+        ),
+    ),
+    (
+        "location",
+        Text("additive, location", "加性，位置敏感"),
+        "score",
+        {"attention": "location"},
+        Text(
+            "Additive, and a convolution of where it looked before (Chorowski et al. 2015).",
+            "加性，外加对此前注意位置的卷积（Chorowski 等 2015）。",
+        ),
+    ),
+    (
+        "monotonic",
+        Text("additive, monotonic", "加性，单调"),
+        "score",
+        {"attention": "monotonic"},
+        Text(
+            "Walks along the letters and never back; hard at prediction (Raffel et al. 2017).",
+            "沿字母前行，从不后退；预测时为硬注意（Raffel 等 2017）。",
+        ),
+    ),
+    (
+        "no attention",
+        Text("without attention", "无注意力"),
+        "control",
+        {"attention": "none"},
+        Text(
+            "The same network; the decoder reads the encoder's last states at every step and nothing else.",
+            "同一网络；解码器每步只读编码器的末状态。",
+        ),
+    ),
+)
+
+
+def run_speaker(
+    data: Dataset,
+    fixed: Mapping[str, Any],
+    setting: Mapping[str, Any],
+    seed: int,
+    report: Callable[[float], None],
+) -> Evaluated:
+    """Train and evaluate; `extra` has the phone error rate too."""
+    found = fit_and_evaluate(LettersToSounds(**{**fixed, **setting}, seed=seed), data, report)
+    phones = round(phone_error_rate(found.statistics), 3)
+    return dataclasses.replace(found, extra=found.extra | {"phone_error_rate": phones})
+
+
+def comparison(data: Dataset, full: bool, device: str | None = None) -> Comparison:
+    """The comparison on a set; not `full` is a quick look with few epochs, fewer rows and one seed."""
+    fixed = (arguments(data.name) if full else quick_arguments(data.name)) | {"device": device}
+    rows = tuple(
+        Contender(name, title, kind, SETTINGS, partial(run_speaker, data, fixed | more), about)
+        for name, title, kind, more, about in ROWS
+        if full or name in QUICK
+    )
+    return Comparison(
+        name=f"letters-{data.name}",
+        title=Text(f"Letters to sounds: {data.title.en}", f"字母到读音：{data.title.zh}"),
+        metric=WORD_ERRORS,
+        contenders=rows,
+        reference=REFERENCE,
+        seeds=SEEDS if full else SEEDS[:1],
+        notes=(
+            Text(
+                "A word is right if all of its sounds are those of a way to say it that is listed. Beam 5. All rows "
+                "have the same sizes, epochs and dropout, chosen for additive attention on validation words; nothing "
+                "was tuned for another row.",
+                "一个单词的全部读音与任一所列读法一致才算正确。束宽 5。各行的规模、轮数与随机失活相同，均在验证词上为加性注意力选定；其他行未单独调参。",
+            ),
+        ),
+    )

@@ -1,0 +1,102 @@
+"""Checks of words and their sounds.
+
+The sounds of a word are one text with spaces between sounds, or a list of such texts: a word may be said in several
+ways.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from regard.describe import describe
+from regard.recipes.estimator import RecipeError
+
+Sounds = str | Sequence[str]
+
+
+class Word(NamedTuple):
+    """A word: its letters, and every way to say it, each a tuple of sounds, the usual way first."""
+
+    letters: str
+    ways: tuple[tuple[str, ...], ...]
+
+
+def checked_words(x: Any, name: str = "x") -> list[str]:
+    """The words as a list.
+
+    Raises:
+        RecipeError: it is a single text, or something in it is no text.
+    """
+    if isinstance(x, str):
+        raise RecipeError(f"{name} must be a list of words, got one text; give [{name}]")
+    try:
+        found = list(x)
+    except TypeError:
+        raise RecipeError(f"{name} must be a list of words, got {describe(x)}") from None
+    for number, one in enumerate(found):
+        if not isinstance(one, str):
+            raise RecipeError(f"{name}[{number}] must be a text, got {describe(one)}")
+    return [str(one) for one in found]
+
+
+def checked_sounds(y: Any, name: str = "y") -> list[tuple[tuple[str, ...], ...]]:
+    """For each word every way to say it; none for an empty text or list.
+
+    Raises:
+        RecipeError: it is missing, a single text, or an entry is neither a text nor a list of texts.
+    """
+    if y is None:
+        raise RecipeError(
+            f"{name} is missing: give the sounds of each word, with spaces between sounds"
+        )
+    if isinstance(y, str):
+        raise RecipeError(f"{name} must be a list of sounds of words, got one text; give [{name}]")
+    try:
+        rows = list(y)
+    except TypeError:
+        raise RecipeError(f"{name} must be a list of sounds of words, got {describe(y)}") from None
+    found = []
+    for number, one in enumerate(rows):
+        ways = [one] if isinstance(one, str) else one
+        if not isinstance(ways, Sequence) or not all(isinstance(way, str) for way in ways):
+            raise RecipeError(
+                f"{name}[{number}] must be sounds with spaces between, or a list of such texts for a word "
+                f"that is said in several ways, got {describe(one)}"
+            )
+        found.append(tuple(tuple(way.split()) for way in ways if way.strip()))
+    return found
+
+
+def checked_pairs(x: Any, y: Any, form: str) -> list[Word]:
+    """Words in a Unicode form with their sounds, row by row.
+
+    Raises:
+        RecipeError: there are not as many sounds as words.
+    """
+    words, sounds = checked_words(x), checked_sounds(y)
+    if len(words) != len(sounds):
+        raise RecipeError(
+            f"x has {len(words)} words and y the sounds of {len(sounds)}: give one entry for each word"
+        )
+    return [Word(spelled(one, form), ways) for one, ways in zip(words, sounds, strict=True)]
+
+
+def spelled(word: str, form: str) -> str:
+    """The letters of a word: in lower case and one Unicode form, without space around."""
+    return unicodedata.normalize(form, word.strip().lower())
+
+
+def trainable(rows: Sequence[Word]) -> list[Word]:
+    """The words that have letters and sounds.
+
+    Raises:
+        RecipeError: there is none.
+    """
+    found = [one for one in rows if one.letters and one.ways]
+    if not found:
+        raise RecipeError(
+            f"there is nothing to train on: of {len(rows)} words none has letters and sounds"
+        )
+    return found

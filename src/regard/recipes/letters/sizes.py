@@ -1,0 +1,36 @@
+"""Arguments of `LettersToSounds` for each set, at the size that fits minutes on two cores."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from regard.recipes.letters.sources import EMBEDDED
+
+SMALL = {
+    "width": 128,
+    "layers": 1,
+    "embedding": 64,
+    "encoder_width": 192,
+    "rate": 4e-3,
+    "batch_symbols": 512,
+    "validate_every": 4,
+}
+# More words are more steps: fewer epochs, and validation less often.
+BY_SET: dict[str, dict[str, Any]] = {
+    EMBEDDED: {"epochs": 8, "validate_every": 2, "batch_symbols": 1024},
+    "eng_us": {"epochs": 20, "validate_every": 5, "batch_symbols": 1024},
+    "fre": {"epochs": 20},
+    "dut": {"epochs": 20},
+    # A Korean syllable is one character made of letters: taken apart, 68 letters write all of them.
+    "kor": {"epochs": 20, "form": "NFD"},
+}
+
+
+def arguments(name: str) -> dict[str, Any]:
+    """The constructor's arguments for a set."""
+    return SMALL | BY_SET[name]
+
+
+def quick_arguments(name: str) -> dict[str, Any]:
+    """Arguments for a quick look."""
+    return arguments(name) | {"epochs": 4, "width": 64, "encoder_width": 96, "beam": 2}

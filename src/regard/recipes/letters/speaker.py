@@ -1,0 +1,361 @@
+"""`LettersToSounds`: a recipe that says how words are pronounced."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Self, overload
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from regard import Score
+from regard.arguments import check_one_of, check_probability, check_sizes
+from regard.describe import describe
+from regard.recipes.estimator import Recipe, RecipeError
+from regard.recipes.letters.errors import error_statistics, phone_error_rate
+from regard.recipes.letters.networks import ATTENTIONS, letters_network
+from regard.recipes.letters.rows import (
+    Sounds,
+    Word,
+    checked_pairs,
+    checked_sounds,
+    checked_words,
+    spelled,
+    trainable,
+)
+from regard.recipes.letters.symbols import Symbols
+from regard.recipes.metrics import WORD_ERRORS
+from regard.recipes.training import TrainingPlan, TrainingProgress, train
+from regard.recipes.translate.batches import Corpus
+from regard.recipes.translate.decoding import Search, aligned, searched
+from regard.recipes.translate.job import Regularization, TranslationJob
+from regard.recipes.translate.networks import RecurrentTranslator, Sizes
+from regard.recipes.translate.rows import held_out
+from regard.scores.lookup import SIZED
+
+UNICODE_FORMS = ("NFC", "NFD", "NFKC", "NFKD")
+
+
+class LettersToSounds(Recipe):
+    """A recipe that turns the letters of words into sounds: a recurrent network with attention.
+
+    ```python
+    model = LettersToSounds("location").fit(["cat", "dog"], ["K AE T", "D AO G"])
+    model.predict(["dot"])  # ["D AA T"] once it has seen enough words
+    ```
+
+    Letters are the characters of a word in lower case; sounds are symbols with spaces between. A word that is said in
+    several ways has a list of texts in place of one: training takes the first way, and in scoring any of them is
+    right. An empty word has no sounds. A letter that no training word has is read as unknown. Of a word longer than
+    `max_length` letters only the first ones are read, with a warning; training leaves such words out, and words
+    without letters or sounds.
+
+    Args:
+        attention: "softmax" over all letters; "location", which also sees where it looked before (Chorowski et al.
+            2015); "monotonic", which walks along the letters and never back (Raffel et al. 2017); "luong", which
+            attends after each step; "none", the control that reads the encoder's last states and nothing else; or
+            a score, by name or as a `Score`, short for "softmax" with that score: "additive" is Bahdanau's.
+        score: how decoder states and letters compare, by name or as a `Score`; None is bilinear for "luong", else
+            additive.
+        width: of the decoder's states.
+        layers: of the encoder; the decoder has one.
+        heads: of the attention.
+        embedding: width of the embeddings; None is `width`.
+        encoder_width: of the encoder's outputs, both directions together; None is twice `width`.
+        score_width: width in which the score compares; None is half of `width`.
+        dropout: of embeddings, between layers and before the output.
+        label_smoothing, word_dropout, consistency: see `Regularization`; pieces are letters and sounds here.
+        form: Unicode form of the letters. "NFD" takes Korean syllables apart, and accents from their letters.
+        max_length: the most symbols of a word, the end mark included.
+        epochs: at most.
+        rate: the largest learning rate, reached after `warmup` steps; it falls along a cosine.
+        warmup: steps.
+        batch_symbols: the most letters or sounds of a batch, padding included.
+        average: decay of the moving average of the weights, which are the result; None for none.
+        patience: epochs without a better validation after which training stops.
+        validate_every: epochs between two validations.
+        minutes: stop after this much training time.
+        checkpoint_every: epochs between two checkpoints.
+        beam: of `predict` and `score`; 1 is greedy.
+        length_penalty: exponent of GNMT's length penalty in beam search.
+        seed: of weights, order and dropout.
+        device: None is the GPU if there is one.
+
+    Attributes:
+        letters_, sounds_: the symbols of both sides.
+        left_out_: how many training words were left out.
+    """
+
+    name: ClassVar[str] = "letters"
+    metric = WORD_ERRORS
+    letters_: Symbols
+    sounds_: Symbols
+    left_out_: int
+
+    def __init__(
+        self,
+        attention: str | Score = "softmax",
+        score: str | Score | None = None,
+        *,
+        width: int = 128,
+        layers: int = 2,
+        heads: int = 1,
+        embedding: int | None = None,
+        encoder_width: int | None = None,
+        score_width: int | None = None,
+        dropout: float = 0.3,
+        label_smoothing: float = 0.1,
+        word_dropout: float = 0.0,
+        consistency: float = 0.0,
+        form: str = "NFC",
+        max_length: int = 64,
+        epochs: int = 30,
+        rate: float = 3e-3,
+        warmup: int = 100,
+        batch_symbols: int = 1024,
+        average: float | None = 0.998,
+        patience: int | None = None,
+        validate_every: int = 1,
+        minutes: float | None = None,
+        checkpoint_every: int = 1,
+        beam: int = 5,
+        length_penalty: float = 0.0,
+        seed: int = 0,
+        device: str | torch.device | None = None,
+    ) -> None:
+        self.attention, self.score = attention, score  # type: ignore[bad-override-mutable-attribute] # the base class keeps it as chosen_score
+        self.width, self.layers, self.heads, self.embedding = width, layers, heads, embedding
+        self.encoder_width, self.score_width = encoder_width, score_width
+        self.dropout, self.label_smoothing = dropout, label_smoothing
+        self.word_dropout, self.consistency = word_dropout, consistency
+        self.form, self.max_length = form, max_length
+        self.epochs, self.rate, self.warmup = epochs, rate, warmup
+        self.batch_symbols, self.average = batch_symbols, average
+        self.patience, self.validate_every = patience, validate_every
+        self.minutes, self.checkpoint_every = minutes, checkpoint_every
+        self.beam, self.length_penalty = beam, length_penalty
+        self.seed, self.device = seed, device
+
+    def fit(
+        self,
+        x: Sequence[str],
+        y: Sequence[Sounds] | None = None,
+        *,
+        validation: tuple[Sequence[str], Sequence[Sounds]] | None = None,
+        checkpoint: str | os.PathLike[str] | None = None,
+        progress: TrainingProgress | None = None,
+    ) -> Self:
+        """Train on words and their sounds; see `Recipe.fit`.
+
+        Validation is the word error rate of greedy search.
+
+        Raises:
+            RecipeError: no words, or there are not as many sounds as words.
+        """
+        self.check_arguments()
+        given = checked_pairs(x, y, self.form)
+        rows = self.fitting(trainable(given))
+        self.left_out_ = len(given) - len(rows)
+        if validation is None:
+            parts: Any = held_out(rows, self.seed)  # type: ignore[bad-argument-type] # cuts rows of any kind
+            rows, held = parts
+        else:
+            held = trainable(checked_pairs(*validation, self.form))
+        self.letters_ = Symbols.learn(one.letters for one in rows)
+        self.sounds_ = Symbols.learn(one.ways[0] for one in rows)
+        device = self.chosen_device()
+        torch.manual_seed(self.seed)
+        self.model_ = self.build().to(device)
+        corpus = Corpus(
+            [self.letters_.encode(one.letters) for one in rows],
+            [self.sounds_.encode(one.ways[0]) for one in rows],
+            tokens=self.batch_symbols,
+            multiples=(1, 1),  # a recurrent network walks over every padded step
+            seed=self.seed,
+            device=device,
+        )
+        rules = Regularization(self.label_smoothing, self.word_dropout, self.consistency)
+        sources = self.encoded([one.letters for one in held])
+
+        def quality(model: nn.Module) -> float:
+            found = searched(model, sources, Search(1, 0.0), self.max_length)
+            said = [self.sounds_.decode(best[0]) for best in found]
+            # Smaller is better for error rates, and greater for the training loop.
+            return -WORD_ERRORS.value(error_statistics(said, [one.ways for one in held]))
+
+        job = TranslationJob(self.model_, corpus, rules, quality)
+        place = None if checkpoint is None else Path(checkpoint)
+        self.history_ = train(
+            job, self.plan(), seed=self.seed, device=device, checkpoint=place, progress=progress,
+            identity=lambda: self.identity(rows, held),
+        )  # fmt: skip
+        self.model_.eval()
+        return self
+
+    def plan(self) -> TrainingPlan:
+        """How the network is trained."""
+        return TrainingPlan(
+            epochs=self.epochs,
+            rate=self.rate,
+            warmup=self.warmup,
+            average=self.average,
+            patience=self.patience,
+            validate_every=self.validate_every,
+            minutes=self.minutes,
+            checkpoint_every=self.checkpoint_every,
+        )
+
+    @overload
+    def predict(
+        self, x: Sequence[str], beam: int | None = ..., n_best: None = ...
+    ) -> list[str]: ...
+    @overload
+    def predict(
+        self, x: Sequence[str], beam: int | None = ..., *, n_best: int
+    ) -> list[list[str]]: ...
+    def predict(
+        self, x: Sequence[str], beam: int | None = None, n_best: int | None = None
+    ) -> list[str] | list[list[str]]:
+        """The sounds of words, with spaces between.
+
+        Args:
+            x: words.
+            beam: prefixes kept at each step; 1 is greedy; None is the argument of the constructor.
+            n_best: a number gives for each word the list of so many best results, best first; None gives the best
+                one as text.
+        """
+        self.check_fitted()
+        words = [spelled(one, self.form) for one in checked_words(x)]
+        width = self.beam if beam is None else beam
+        count = 1 if n_best is None else n_best
+        check_sizes(beam=width, n_best=count)
+        if count > width:
+            raise RecipeError(f"n_best={count} results need a beam of as many, got beam={width}")
+        rows = self.encoded(words)
+        some = [number for number, row in enumerate(rows) if len(row) > 1]
+        search = Search(width, self.length_penalty, count)
+        found = searched(self.model_, [rows[number] for number in some], search, self.max_length)
+        texts: list[list[str]] = [[""] * count for _ in rows]
+        for number, best in zip(some, found, strict=True):
+            texts[number] = [" ".join(self.sounds_.decode(one)) for one in best]
+        return texts if n_best is not None else [one[0] for one in texts]
+
+    def statistics(self, x: Sequence[str], y: Sequence[Sounds]) -> np.ndarray:
+        """For each word (N, 3): right or not, phone errors, and sounds of the nearest right way."""
+        found = [one.split() for one in self.predict(x)]
+        ways = checked_sounds(y)
+        if len(found) != len(ways):
+            raise RecipeError(f"x has {len(found)} words and y the sounds of {len(ways)}")
+        return error_statistics([tuple(one) for one in found], ways)
+
+    def phone_errors(self, x: Sequence[str], y: Sequence[Sounds]) -> float:
+        """Phone errors for each 100 sounds."""
+        return phone_error_rate(self.statistics(x, y))
+
+    def attend(self, word: str) -> tuple[list[str], list[str], Tensor]:
+        """The alignment of a word with its sounds.
+
+        Returns:
+            Letters, sounds, and weights (sounds, letters): how much each sound attends to each letter, a mean over
+            heads. Both end in the end mark.
+        """
+        self.check_fitted()
+        if self.kind() == "none":
+            raise RecipeError("attention='none' has no attention to show")
+        row = self.encoded([spelled(checked_words([word], "word")[0], self.form)])[0]
+        if len(row) == 1:
+            raise RecipeError("the word is empty: there is nothing to attend to")
+        search = Search(self.beam, self.length_penalty)
+        tokens, weights = aligned(self.model_, row, search, self.max_length)
+        return self.letters_.shown(row), self.sounds_.shown(tokens), weights
+
+    def learned(self) -> dict[str, Any]:
+        """The symbols of both sides."""
+        return {
+            "letters": self.letters_.known,
+            "sounds": self.sounds_.known,
+            "left_out": self.left_out_,
+        }
+
+    def restore(self, learned: dict[str, Any]) -> None:
+        """Set the symbols, and build a network for them."""
+        self.letters_, self.sounds_ = Symbols(learned["letters"]), Symbols(learned["sounds"])
+        self.left_out_ = learned["left_out"]
+        self.check_arguments()
+        self.model_ = self.build()
+
+    def kind(self) -> str:
+        """How the decoder attends: one of `ATTENTIONS`."""
+        known = isinstance(self.attention, str) and self.attention in ATTENTIONS
+        return str(self.attention) if known else "softmax"
+
+    def build(self) -> RecurrentTranslator:
+        """A network with fresh weights."""
+        sizes = Sizes(
+            vocabulary=len(self.sounds_),
+            width=self.width,
+            layers=self.layers,
+            heads=self.heads,
+            embedding=self.embedding or self.width,
+            encoder_width=self.encoder_width or 2 * self.width,
+            score_width=self.score_width or max(self.width // 2, 1),
+            dropout=self.dropout,
+        )
+        named = self.attention if self.attention not in ATTENTIONS else None
+        score = self.chosen_score if named is None else named
+        return letters_network(self.kind(), score, len(self.letters_), sizes)
+
+    def check_arguments(self) -> None:
+        """Raise an error that names an argument that does not fit."""
+        if not isinstance(self.attention, Score):
+            if not isinstance(self.attention, str):
+                raise RecipeError(
+                    f"attention must be one of {', '.join(ATTENTIONS)} or a score, got {describe(self.attention)}"
+                )
+            check_one_of("attention", self.attention, (*ATTENTIONS, *SIZED))
+        if self.attention not in ATTENTIONS and self.chosen_score is not None:
+            raise RecipeError(
+                f"attention={self.attention!r} names a score already, so score must be None, got "
+                f"{self.chosen_score!r}"
+            )
+        if self.attention == "none" and self.chosen_score is not None:
+            raise RecipeError(
+                f"attention='none' has no score, so score must be None, got {self.chosen_score!r}"
+            )
+        check_one_of("form", self.form, UNICODE_FORMS)
+        check_probability(dropout=self.dropout, word_dropout=self.word_dropout)
+        check_probability(label_smoothing=self.label_smoothing)
+        check_sizes(width=self.width, layers=self.layers, heads=self.heads, beam=self.beam)
+        check_sizes(max_length=self.max_length, epochs=self.epochs)
+        check_sizes(batch_symbols=self.batch_symbols, validate_every=self.validate_every)
+        if self.encoder_width is not None and self.encoder_width % 2:
+            raise RecipeError(
+                f"encoder_width={self.encoder_width} must be even, for both directions of the encoder"
+            )
+
+    def encoded(self, words: Sequence[str]) -> list[list[int]]:
+        """The numbers of letters with end marks, at most `max_length`, with a warning where letters are cut."""
+        most = self.max_length - 1
+        long = [number for number, one in enumerate(words) if len(one) > most]
+        if long:
+            warnings.warn(
+                f"{len(long)} words are longer than the {most} letters of max_length={self.max_length}, the "
+                f"first of them in row {long[0]}: only their first letters are read",
+                stacklevel=3,
+            )
+        return [self.letters_.encode(one[:most]) for one in words]
+
+    def fitting(self, rows: Sequence[Word]) -> list[Word]:
+        """The words whose letters and sounds are at most `max_length`, each with its end mark."""
+        most = self.max_length - 1
+        found = [one for one in rows if max(len(one.letters), len(one.ways[0])) <= most]
+        if not found:
+            raise RecipeError(
+                f"every word is longer than the {most} letters or sounds of "
+                f"max_length={self.max_length}: enlarge it"
+            )
+        return found
