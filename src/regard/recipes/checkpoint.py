@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from regard.measuring.failures import first_line
 from regard.measuring.files import write_atomic
 
 if TYPE_CHECKING:
@@ -57,8 +58,8 @@ class Checkpoint:
         }
         return Checkpoint(tensors, facts)
 
-    def restore(self, trainer: Trainer) -> None:
-        """Put a training into this state.
+    def restore(self, trainer: Trainer, path: Path) -> None:
+        """Put a training into this state, which was read from a file of that path.
 
         Raises:
             CheckpointError: it is the checkpoint of another training.
@@ -68,14 +69,14 @@ class Checkpoint:
         differing = [k for k in expected if theirs.get(k) != expected[k]]
         if differing:
             raise CheckpointError(
-                f"the checkpoint belongs to another training (it differs in {', '.join(differing)}); "
-                "remove the file to start over, or give another one"
+                f"{path} is the checkpoint of another training (it differs in {', '.join(differing)}); "
+                "remove it to start over, or give another file"
             )
         try:
             self.put_into(trainer)
         except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
             raise CheckpointError(
-                f"the checkpoint is damaged ({error}); remove the file to start over"
+                f"{path} is damaged ({first_line(error)}); remove it to start over"
             ) from None
 
     def put_into(self, trainer: Trainer) -> None:

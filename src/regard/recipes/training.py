@@ -7,6 +7,7 @@ precision are torch's.
 from __future__ import annotations
 
 import math
+import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -45,7 +46,7 @@ class TrainingPlan:
         bf16: run the forward pass under autocast to bfloat16.
         average: decay of an exponential moving average of the weights, which then takes the place of the
             weights in validation and in the result; None for none.
-        patience: epochs without a better validation after which training stops; None for never.
+        patience: training stops when more epochs than this pass without a better validation; None for never.
         validate_every: epochs between two validations; the last epoch is always validated.
         minutes: stop after this much training time; None for no limit. A run that was stopped by the clock is
             not reproducible to the bit.
@@ -261,7 +262,7 @@ class Trainer:
         """Go on from a checkpoint, if the file exists."""
         found = read_checkpoint(path)
         if found is not None:
-            found.restore(self)
+            found.restore(self, path)
 
 
 def decayed_groups(model: nn.Module, decay: float) -> list[dict[str, Any]]:
@@ -279,7 +280,7 @@ def train(
     *,
     seed: int,
     device: torch.device,
-    checkpoint: Path | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
     progress: TrainingProgress | None = None,
     identity: Callable[[], Mapping[str, Any]] | None = None,
 ) -> History:
@@ -296,5 +297,6 @@ def train(
             of another identity is refused. Called only if there is a checkpoint.
     """
     torch.manual_seed(seed)  # dropout: the same from here on, however the model was made
-    own = None if checkpoint is None or identity is None else identity()
-    return Trainer(job, plan, seed, device, own).run(checkpoint, progress)
+    path = None if checkpoint is None else Path(checkpoint)
+    own = None if path is None or identity is None else identity()
+    return Trainer(job, plan, seed, device, own).run(path, progress)
