@@ -10,20 +10,21 @@ from __future__ import annotations
 import gzip
 import hashlib
 import http.client
+import io
 import os
 import urllib.request
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
 from regard.measuring.files import write_atomic
 
 VARIABLE = "REGARD_DATA"
 LARGEST = 256 * 2**20  # bytes of one decompressed file: a stranger's archive may unpack to anything
 PATIENCE = 60  # seconds without an answer after which a download is given up
-# A download reads in pieces of this size, so that a server that sends without end is noticed.
-PIECE = 2**20
 
 
 class DataError(ValueError):
@@ -157,15 +158,13 @@ def unpacked(content: bytes, name: str) -> bytes:
     """
     if not content.startswith(b"\x1f\x8b"):
         return content
-    unpacker = zlib.decompressobj(wbits=31)
     try:
-        found = unpacker.decompress(content, LARGEST)
-    except zlib.error as error:
+        with gzip.open(io.BytesIO(content)) as file:
+            found = file.read(LARGEST + 1)
+    except (OSError, EOFError, zlib.error) as error:  # BadGzipFile is an OSError
         raise DataError(f"{name} is not a whole gzip file: {error}") from None
-    if unpacker.unconsumed_tail:
+    if len(found) > LARGEST:
         raise DataError(f"{name} unpacks to more than {LARGEST // 2**20} MiB")
-    if not unpacker.eof:
-        raise DataError(f"{name} is not a whole gzip file: it ends early")
     return found
 
 
@@ -195,7 +194,6 @@ def download(public: PublicSet, into: Path, names: Iterable[str] | None = None) 
     if public.build:
         raise DataError(f"{public.folder} cannot be downloaded. {how_to_get(public)}")
     folder = into / public.folder
-    folder.mkdir(parents=True, exist_ok=True)
     for known in public.files if names is None else map(public.file, names):
         place = folder / known.name
         if place.is_file():
@@ -204,29 +202,55 @@ def download(public: PublicSet, into: Path, names: Iterable[str] | None = None) 
         content = unpacked(fetched(known.address), known.address)
         check(content, known, known.address)
         packed = gzip.compress(content, mtime=0) if known.name.endswith(".gz") else content
+        folder.mkdir(parents=True, exist_ok=True)
         write_atomic(place, packed)
     return folder
 
 
+class SafeRedirects(urllib.request.HTTPRedirectHandler):
+    """Follows redirects to addresses of the same scheme alone: one from https to http could be read and changed."""
+
+    def redirect_request(
+        self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
+    ) -> urllib.request.Request | None:
+        """The request for the new address."""
+        if not allowed(newurl) or urlsplit(newurl).scheme != urlsplit(req.full_url).scheme:
+            raise DataError(f"{req.full_url} redirects to {newurl}, which is not followed")
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def allowed(address: str) -> bool:
+    """Whether the address is one of https, or of this machine."""
+    return address.startswith(("https://", "http://127.0.0.1:", "http://localhost:"))
+
+
 def fetched(address: str) -> bytes:
-    """What the address answers, at most `LARGEST` bytes."""
-    if not address.startswith(("https://", "http://127.0.0.1:", "http://localhost:")):
+    """What the address answers, at most `LARGEST` bytes.
+
+    Raises:
+        DataError: it does not answer, answers an error, sends too much, or stops early.
+    """
+    if not allowed(address):
         raise DataError(f"{address}: only https addresses are downloaded")
-    pieces, size = [], 0
     try:
-        with urllib.request.urlopen(address, timeout=PATIENCE) as answer:  # noqa: S310 - checked above
-            while piece := answer.read(PIECE):
-                pieces.append(piece)
-                size += len(piece)
-                if size > LARGEST:
-                    raise DataError(f"{address} sends more than {LARGEST // 2**20} MiB")
+        with urllib.request.build_opener(SafeRedirects).open(address, timeout=PATIENCE) as answer:
+            found, promised = answer.read(LARGEST + 1), answer.headers["Content-Length"]
     except (OSError, http.client.HTTPException) as error:  # URLError is an OSError
-        reason = getattr(error, "reason", error)
-        raise DataError(
-            f"{address} could not be downloaded: {reason}. Get it another way and name its folder by "
-            f"--data DIR or {VARIABLE}"
-        ) from None
-    return b"".join(pieces)
+        raise DataError(unreachable(address, getattr(error, "reason", error))) from None
+    if len(found) > LARGEST:
+        raise DataError(f"{address} sends more than {LARGEST // 2**20} MiB")
+    # Python notices an early end only where an answer is read without a limit.
+    if promised is not None and len(found) != int(promised):
+        raise DataError(unreachable(address, f"it ended after {len(found)} of {promised} bytes"))
+    return found
+
+
+def unreachable(address: str, reason: object) -> str:
+    """The message for a download that failed."""
+    return (
+        f"{address} could not be downloaded: {reason}. Get it another way and name its folder by "
+        f"--data DIR or {VARIABLE}"
+    )
 
 
 def cache_folder() -> Path:
