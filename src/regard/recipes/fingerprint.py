@@ -35,11 +35,8 @@ def add(state: Any, value: Any) -> None:
     """Add a value to a hash: its kind, its size, then its content."""
     if isinstance(value, torch.Tensor):
         dense = value if value.layout == torch.strided else value.to_dense()
-        value = (
-            dense.detach().cpu().float().numpy()
-            if dense.dtype == torch.bfloat16
-            else (dense.detach().cpu().numpy())
-        )
+        dense = dense.float() if dense.dtype == torch.bfloat16 else dense  # numpy has no bfloat16
+        value = dense.detach().cpu().numpy()
     if isinstance(value, np.ndarray) and value.dtype != object:
         state.update(f"array {value.dtype} {value.shape}".encode())
         state.update(np.ascontiguousarray(value).tobytes())
