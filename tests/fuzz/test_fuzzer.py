@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import io
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -149,12 +150,18 @@ def test_a_run_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
     part = State(3, 60, 20, "any")
     part.tally.add(runner.run_cases(range(3 * runner.NUMBERS, 3 * runner.NUMBERS + 20)))
     part.done.append(0)
+    part.versions.append("Python 3.0, torch 9.9")  # it ran on another machine so far
     runner.write(part, report)
     loaded = State.load(report.with_suffix(".json"))
     assert "not finished" in report.read_text(encoding="utf-8")
     rest = runner.run(loaded, report, 0, None, io.StringIO())
     assert rest.tally == whole.tally and sorted(rest.done) == [0, 1, 2]
-    assert "60 of 60, finished" in report.read_text(encoding="utf-8")
+    text = report.read_text(encoding="utf-8")
+    assert "60 of 60, finished" in text
+    assert (
+        f"Python 3.0, torch 9.9, then Python {platform.python_version()}, torch {torch.__version__}"
+        in text
+    )
 
 
 def test_the_report_counts_engines_modules_and_dtypes() -> None:

@@ -27,8 +27,7 @@ def as_text(state: State) -> str:
         f"wrong     {tally.wrong:,}",
         f"fewest    {_fewest(tally.counts)}",
         f"time      {state.seconds / 60:,.1f} min",
-        f"versions  regard {regard.__version__}, torch {torch.__version__}",
-        f"machine   Python {platform.python_version()}, {platform.machine()}",
+        f"versions  regard {regard.__version__}; {', then '.join(state.versions)}",
     ]
     for kind in ("engine", "module", "refusals"):
         lines += _table(kind, tally.counts)
@@ -42,6 +41,11 @@ def as_text(state: State) -> str:
             lines += [f"  smaller: {failure['smaller']}"]
             lines += [f"    {problem}" for problem in failure["still"]]
     return "\n".join(lines) + "\n"
+
+
+def version_here() -> str:
+    """Python, torch and the kind of machine of this process."""
+    return f"Python {platform.python_version()}, torch {torch.__version__} ({platform.machine()})"
 
 
 def _of_kind(kind: str, counts: dict[str, int]) -> dict[str, int]:

@@ -15,7 +15,7 @@ import torch
 
 from regard.testing.fuzz import op
 from regard.testing.fuzz.cases import draw, judge_case
-from regard.testing.fuzz.report import as_text
+from regard.testing.fuzz.report import as_text, version_here
 from regard.testing.fuzz.shrink import shrink
 from regard.testing.fuzz.tally import State, Tally
 
@@ -81,6 +81,8 @@ def run(
 ) -> State:
     """Run what is left of a state, saving it on the way; stops after `minutes`."""
     began, before = time.monotonic(), state.seconds
+    if version_here() not in state.versions:
+        state.versions.append(version_here())
     deadline = float("inf") if minutes is None else began + 60 * minutes
     saved = shown = began
     for index, tally in _finished(chunks_left(state), state.engine, jobs, deadline, device):

@@ -31,7 +31,11 @@ class Tally:
 
 @dataclass
 class State:
-    """A run that can be resumed: its settings, the chunks that are done, and what they found."""
+    """A run that can be resumed: its settings, the chunks that are done, and what they found.
+
+    Attributes:
+        versions: of Python and torch, of every process that had a part in the run.
+    """
 
     seed: int
     calls: int
@@ -39,6 +43,7 @@ class State:
     engine: str
     done: list[int] = field(default_factory=list)
     seconds: float = 0.0
+    versions: list[str] = field(default_factory=list)
     tally: Tally = field(default_factory=Tally)
 
     def settings(self) -> tuple:
