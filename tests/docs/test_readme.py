@@ -14,7 +14,7 @@ import pytest
 from regard.choosing.tasks.embedded import MADE, RENAMED
 from regard.choosing.training.candidates import ScoreSizes, candidates
 from regard.claims import all_claims
-from regard.claims.report.words import UNTESTED
+from regard.claims.absent import ABSENT
 
 ROOT = Path(__file__).parents[2]
 ENGLISH = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -104,8 +104,8 @@ def test_it_says_how_many_statements_are_tested(page):
 @BOTH
 def test_it_names_the_statements_without_an_experiment(page):
     named = re.findall(r"[(（]([A-Z]\d+)[)）]", without_code(page))
-    assert named == list(UNTESTED)
-    assert f" {len(all_claims()) + len(UNTESTED)} " in page
+    assert named == list(ABSENT)
+    assert f" {len(all_claims()) + len(ABSENT)} " in page
 
 
 def test_a_result_under_a_former_name_is_shown_under_the_new_one(writer):

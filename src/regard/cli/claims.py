@@ -247,7 +247,7 @@ def run(
         raise Mistake("--quick and --full exclude each other: give one of them")
     where = pick_device(device).type
     known = load()
-    chosen = find(ids, known.claims)
+    chosen = installed(find(ids, known.claims))
     order = RunOrder(full, seed, where, language, jobs or default_jobs(), again)
     with ResultStore(out).opened() as store:
         runner = carry_out(chosen, store, order)
@@ -263,6 +263,23 @@ def run(
         click.echo(f"{name} failed: {store.path(name, 'log')} has the details", err=True)
     if runner.failed or known.broken:
         raise SystemExit(1)
+
+
+def installed(chosen: list[Claim]) -> list[Claim]:
+    """The claims that can run with what is installed; the others are told, and an error if none is left."""
+    from regard.claims.tools.recipes import RecipeClaim
+
+    missing = {
+        claim.id: sentence
+        for claim in chosen
+        if isinstance(claim, RecipeClaim) and (sentence := claim.missing())
+    }
+    left = [claim for claim in chosen if claim.id not in missing]
+    if not left:
+        raise click.ClickException("; ".join(dict.fromkeys(missing.values())))
+    for name, sentence in missing.items():
+        click.echo(f"{name} is left out: {sentence}", err=True)
+    return left
 
 
 def carry_out(chosen: list[Claim], store: ResultStore, order: RunOrder) -> ClaimRunner:

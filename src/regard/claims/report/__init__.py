@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 
+from regard.claims.absent import ABSENT
 from regard.claims.claim import Claim
 from regard.claims.registry import survey
 from regard.claims.report.entries import entry, environments, grouped
@@ -44,6 +45,10 @@ def compose(claims: Mapping[str, Claim], results: Mapping[str, Result], language
         how=[text.of(language) for text in HOW],
         groups=grouped([entry for entry in entries if entry.ran], language),
         waiting=[entry for entry in entries if not entry.ran],
+        absent=[
+            (name, f"{one.topic.of(language)} ({one.reason.of(language)})")
+            for name, one in ABSENT.items()
+        ],
         total=len(entries),
         counts=Counter(entry.key for entry in entries),
         environments=environments(shown, language),

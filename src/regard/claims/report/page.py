@@ -8,11 +8,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from regard.claims.absent import ABSENT, absent_sentence
 from regard.claims.claim import Claim
 from regard.claims.registry import all_claims
 from regard.claims.report.amounts import row
 from regard.claims.report.entries import command, environments
-from regard.claims.report.words import GROUPS, HOW, MEANINGS, UNTESTED, VERDICTS, WORDS, key_of
+from regard.claims.report.words import GROUPS, HOW, MEANINGS, VERDICTS, WORDS, key_of
 from regard.claims.running.store import Result, ResultStoreError, load_results
 from regard.figures.canvas import drawn
 from regard.measuring.files import write_atomic
@@ -82,11 +83,7 @@ def opening(claims: Mapping[str, Claim], results: Mapping[str, Result]) -> Itera
     yield (
         ", ".join(f"**{counts[key]}** {VERDICTS[key].en}" for key in VERDICTS if counts[key]) + "."
     )
-    left = [f"{name}, {topic.en}" for name, topic in UNTESTED.items() if name not in claims]
-    yield (
-        f"{len(claims) + len(left)} statements are planned. These {len(left)} have no experiment yet: "
-        f"{'; '.join(left)}."
-    )
+    yield f"{len(claims) + len(ABSENT)} statements are planned. {absent_sentence().en}"
     rows = [
         (f"[{name}](#{name.lower()})" if name in results else name, marked(claim.statement.en),
          VERDICTS[keys[name]].en)

@@ -12,6 +12,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text as Line
 
+from regard.claims.absent import absent_sentence
 from regard.claims.claim import Claim, Verdict
 from regard.claims.report.amounts import row
 from regard.claims.report.entries import command
@@ -68,7 +69,7 @@ def show_list(
     console.print(table)
     console.print()
     console.print(Line(counts((verdict_of(results.get(c.id)) for c in claims), language)))
-    for text in [OUTDATED] * outdated + [HINT]:
+    for text in [OUTDATED] * outdated + [absent_sentence(), HINT]:
         console.print(Line(text.of(language), style="dim"))
 
 

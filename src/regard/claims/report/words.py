@@ -20,23 +20,6 @@ GROUPS = {
     "I": Text("In nature", "自然界"),
 }
 
-# Statements of the plan that no experiment tests yet, by the ids that they will have. A test keeps this
-# list and the registry apart.
-UNTESTED = {
-    "G4": Text("domain shift, by scale and by sensor drift", "领域偏移：尺度变化与传感器漂移"),
-    "G5": Text("transfer to another domain with few labels", "向标签很少的另一领域迁移"),
-    "G6": Text("weights as evidence, not explanation", "权重是证据，不是解释"),
-    "H1": Text("anomalies in time series", "时间序列中的异常"),
-    "H2": Text("the score matrix as a learnable cost for DTW", "打分矩阵作为可学习的 DTW 代价"),
-    "H3": Text("graph attention on citations", "引文图上的图注意力"),
-    "H4": Text("translation", "翻译"),
-    "H5": Text(
-        "alignment of audio with symbols and of image regions with words",
-        "音频与符号、图像区域与词的对齐",
-    ),
-    "H6": Text("long-range pairs in sequences such as proteins", "蛋白质等序列中的长程配对"),
-}
-
 # By `key_of`, in the order in which the report shows them.
 VERDICTS = {
     "holds": Text("holds", "成立"),
@@ -109,6 +92,7 @@ WORDS = {
     "machines": Text("Versions and hardware", "版本与硬件"),
     "for": Text("Claims", "论断"),
     "colon": Text(": ", "："),
+    "absent": Text("Planned, without an experiment", "已计划、尚无实验"),
     "every_claim": Text("all that were run", "全部已运行的论断"),
 }
 

@@ -1,0 +1,336 @@
+"""H4: translation with and without attention, and where it looks."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from regard.claims.claim import Fact, Judgement, Numbers, Run, Verdict
+from regard.claims.tools.outcome import points, surely
+from regard.claims.tools.recipes import RecipeClaim, fitted
+from regard.figures.canvas import BLUE, GREY, ORANGE, Canvas
+from regard.measuring.statistics import Estimate, difference, mean
+from regard.text import Text
+
+if TYPE_CHECKING:
+    from regard.recipes.datasets import Dataset
+
+MOST = (
+    50.0  # percent of digits whose largest weight is on the right piece: the alignment points there
+)
+NAMES = {
+    "bahdanau": Text("Bahdanau (additive)", "Bahdanau（加性）"),
+    "luong": Text("Luong (bilinear)", "Luong（双线性）"),
+}
+CONTROL = "none"
+INKS = {"bahdanau": ORANGE, "luong": BLUE, CONTROL: GREY}
+LABELS = {"bahdanau": "Bahdanau", "luong": "Luong", CONTROL: Text("no attention", "无注意力")}
+SIDES = {"short": Text("shorter half", "较短一半"), "long": Text("longer half", "较长一半")}
+EXAMPLE = "Dienstag, 4. Juli 2028"  # the date whose alignment is drawn
+
+
+class Traced(NamedTuple):
+    """Where the digits of some right translations look, a number for each digit.
+
+    Attributes:
+        mass: percent of the weight that is on the right piece of the source.
+        uniform: percent that it would be if all pieces had the same.
+        hit: 100 if the right piece has the largest weight, else 0.
+    """
+
+    mass: list[float]
+    uniform: list[float]
+    hit: list[float]
+
+
+@dataclass(frozen=True)
+class AlignedTranslation(RecipeClaim):
+    """Dates of many languages to ISO dates, by recurrent networks with and without attention."""
+
+    id = "H4"
+    recipe = "translate"
+    statement = Text(
+        "Attention over the source lets a recurrent network translate better than one summary of it does, with "
+        "Bahdanau's additive and with Luong's multiplicative score, the more so the longer the input; and its "
+        "weights point at the piece of the source that is being translated.",
+        "对源句做注意力，比把源句压成一个摘要更能让循环网络译得好，Bahdanau 的加性与 Luong 的乘性分数都如此，"
+        "输入越长越明显；而且其权重指向正在翻译的源片段。",
+    )
+    criterion = Text(
+        "Share of test inputs that are translated without any error. Holds if Bahdanau and Luong are each ahead of "
+        "the same network without attention (whole 95% interval, paired by seed), by more on the longer half of "
+        "the inputs than on the shorter (whole 95% interval), and if, for digits of year and day that have one "
+        "right piece in the source, that piece has the largest weight for more than half (whole 95% interval over "
+        "seeds). Neither is ahead, or the right piece gets no more weight than uniform weights would give it: "
+        "does not hold. Some parts are false: with conditions.",
+        "以译得完全无误的测试输入所占比例衡量。成立的条件：Bahdanau 与 Luong 都领先于无注意力的同一网络（按种子配对，"
+        "整个 95% 区间），在较长一半输入上领先得比较短一半更多（整个 95% 区间）；并且对在源句中有唯一对应片段的年、日数字，"
+        "该片段在过半情形下权重最大（按种子，整个 95% 区间）。两者都不领先，或正确片段所得权重不高于均匀分配：不成立。"
+        "部分不成立：有条件。",
+    )
+    meaning = Text(
+        "A decoder that has to copy details needs attention; which of the two scores matters less. An alignment "
+        "is a picture of where the decoder reads, and encoder states know their neighbours, so the largest weight "
+        "may sit beside the piece. On sentences of Multi30k the comparison is in the pages of the recipe translate.",
+        "需要照抄细节的解码器离不开注意力；用两种分数中的哪一种则次要。对齐图显示解码器从哪里读取；编码器的状态也了解其邻居，"
+        "所以最大权重可能落在该片段旁边。Multi30k 句子上的比较见翻译配方的页面。",
+    )
+    caption = Text(
+        "Left: inputs translated without error, by length. Middle: how often the largest weight is on the right "
+        "piece of the source, for digits of the year and of the day; dashed: the bar. Whiskers: 95% intervals over "
+        "seeds. Right: the alignment that Bahdanau's network learned from the first seed; darker is more weight.",
+        "左：按长度划分，译得无误的输入比例。中：年与日的数字中，最大权重落在正确源片段上的比例；虚线为界限。"
+        "误差线：按种子的 95% 区间。右：第一个种子的 Bahdanau 网络学到的对齐；越深权重越大。",
+    )
+    control = Text(
+        "The same encoder, decoder, data (dates of Babel in 40 languages, generated), epochs, learning rate and "
+        "seeds. The control's decoder sees the encoder's last state at every step, and nothing else of the source. "
+        "Greedy search for all.",
+        "编码器、解码器、数据（Babel 生成的 40 种语言的日期）、轮数、学习率与种子均相同。"
+        "对照的解码器每一步只看到编码器的最后状态。全部用贪心搜索。",
+    )
+    seconds = (60.0, 900.0)
+
+    rows: tuple[int | None, int | None] = (
+        1500,
+        None,
+    )  # training rows, quick and full; None for all
+    epochs: tuple[int, int] = (8, 4)
+    width: tuple[int, int] = (64, 128)
+    seed_counts: tuple[int, int] = (2, 4)
+    traced: tuple[int, int] = (40, 200)  # right translations whose alignment is measured
+
+    def measure(self, run: Run) -> Numbers:
+        """Right translations by length, and the weights of digits on the pieces that they come from."""
+        from regard.recipes.translate.dates import dates
+
+        data = dates(run.pick(*self.rows))
+        seeds = run.seeds(run.pick(*self.seed_counts))
+        jobs = [(name, seed) for name in (*NAMES, CONTROL) for seed in seeds]
+        right: dict[str, dict[str, list[float]]] = {}
+        traces: dict[str, dict[str, list[Numbers]]] = {name: {} for name in NAMES}
+        lengths, picture = np.zeros(0), {}
+        for number, (name, seed) in enumerate(jobs):
+            model = self.translator(name, seed, run)
+            fitted(model, data, run.within(number, len(jobs)).tell)
+            found = model.predict(data.test.x)
+            good = np.array([x == y for x, y in zip(found, data.test.y, strict=True)])
+            lengths = np.array([len(row) for row in model.encoded(data.test.x)])
+            for side, share in by_length(good, lengths).items():
+                right.setdefault(name, {}).setdefault(side, []).append(share)
+            if name in NAMES:
+                for part, own in trace(model, data, good, run.pick(*self.traced)).items():
+                    traces[name].setdefault(part, []).append(summary(own))
+            if name == "bahdanau" and not picture:
+                picture = drawn_example(model)
+        return {
+            "train": len(data.train), "test": len(data.test), "middle": float(np.median(lengths)),
+            "longest": int(lengths.max()), "right": right, "digits": traces, "picture": picture,
+        }  # fmt: skip
+
+    def translator(self, name: str, seed: int, run: Run) -> Any:
+        """A network with that attention, or without any."""
+        from regard.recipes.translate.sizes import arguments
+        from regard.recipes.translate.translator import Translator
+
+        own = {"epochs": run.pick(*self.epochs), "width": run.pick(*self.width), "beam": 1}
+        return Translator(**arguments("dates", name) | own, seed=seed, device=str(run.device))
+
+    def judge(self, numbers: Numbers) -> Judgement:
+        """Apply the rule of `criterion` to the numbers."""
+        right, digits = numbers["right"], numbers["digits"]
+        leads = {name: difference(right[name]["all"], right[CONTROL]["all"]) for name in NAMES}
+        more = {name: more_when_long(right, name) for name in NAMES}
+        hits = {name: over_parts(digits[name], "hit") for name in NAMES}
+        above = {name: over_parts(digits[name], "mass", "uniform") for name in NAMES}
+        parts = {
+            "ahead": {name: surely(one, 0.0) for name, one in leads.items()},
+            "long": {name: surely(one, 0.0) for name, one in more.items()},
+            "weight": {name: surely(one, 0.0) for name, one in above.items()},
+            "points": {name: surely(one, MOST) for name, one in hits.items()},
+        }
+        facts = (
+            *(Fact(told(name, "right", "全对"), *mean(right[name]["all"]), unit="%") for name in NAMES),
+            Fact(Text("no attention: right", "无注意力：全对"), *mean(right[CONTROL]["all"]), unit="%"),
+            *(points(told(name, "over no attention", "比无注意力高"), one) for name, one in leads.items()),
+            *(points(told(name, "lead on long over lead on short", "长输入的领先比短输入多"), one)
+              for name, one in more.items()),
+            *(points(told(name, "weight on the right piece over uniform", "正确片段权重超出均匀"), one)
+              for name, one in above.items()),
+            *(Fact(told(name, "largest weight on the right piece", "最大权重在正确片段"), *one, unit="%")
+              for name, one in hits.items()),
+        )  # fmt: skip
+        return Judgement(*decide(parts), facts)
+
+    def draw(self, numbers: Numbers, canvas: Canvas) -> None:
+        """Right translations by length, where digits look, and an alignment."""
+        left, middle, right = canvas.panels(3, wide=3.6, high=3.4)
+        shares = numbers["right"]
+        grouped(canvas, left, {name: {s: shares[name][s] for s in SIDES} for name in shares}, SIDES)
+        kinds = {"year": Text("year", "年"), "day": Text("day", "日")}
+        hits = {
+            name: {part: [one["hit"] for one in own[part]] for part in kinds}
+            for name, own in numbers["digits"].items()
+        }
+        grouped(canvas, middle, hits, kinds)
+        canvas.bar_line(middle, MOST, "")
+        for axes in (left, middle):
+            axes.set_ylim(0, 104)
+        canvas.label(left, Text("inputs, by length", "输入（按长度）"), Text("right, %", "全对（%）"),
+                     Text("translated without error", "译得无误"))  # fmt: skip
+        canvas.label(middle, Text("digits of", "数字属于"), Text("largest weight there, %", "最大权重在此（%）"),
+                     Text("on the right piece", "指向正确片段"))  # fmt: skip
+        canvas.legend(left, loc="lower left")
+        shown = numbers["picture"]
+        right.imshow(shown["weights"], cmap="Greys", vmin=0, vmax=1, aspect="auto")
+        right.set_xticks(range(len(shown["source"])), shown["source"], rotation=60, fontsize=7)
+        right.set_yticks(range(len(shown["target"])), shown["target"], fontsize=7)
+        right.grid(False)
+        canvas.label(right, Text("the date as written", "写出的日期"), Text("translation", "译文"),
+                     Text("alignment", "对齐"))  # fmt: skip
+
+
+def by_length(good: np.ndarray, lengths: np.ndarray) -> dict[str, float]:
+    """Percent right of all inputs, of those up to the median length in pieces, and of the longer ones."""
+    short = lengths <= np.median(lengths)
+    parts = {"all": np.ones_like(short), "short": short, "long": ~short}
+    return {name: 100 * float(good[chosen].mean()) for name, chosen in parts.items()}
+
+
+def trace(model: Any, data: Dataset, good: np.ndarray, count: int) -> dict[str, Traced]:
+    """Where the digits of year and day look, in the first `count` right translations that can be traced."""
+    found = {"year": Traced([], [], []), "day": Traced([], [], [])}
+    done = 0
+    for row in np.flatnonzero(good).tolist():
+        if done == count:
+            break
+        source, target, weights = model.attend(data.test.x[row])
+        pairs = digit_pairs(source, target, data.test.y[row])
+        done += bool(pairs)
+        for part, step, piece in pairs:
+            own = weights[step]
+            found[part].mass.append(100 * float(own[piece]))
+            found[part].uniform.append(100 / len(source))
+            found[part].hit.append(100.0 * (int(own.argmax()) == piece))
+    return found
+
+
+def digit_pairs(source: list[str], target: list[str], answer: str) -> list[tuple[str, int, int]]:
+    """Part, place in the translation and place in the source of every digit that has one right piece.
+
+    These are the four digits of the year and the last digit of the day, in dates whose only other digits are none:
+    a month in digits could be taken for the day.
+    """
+    runs = digit_runs(source)
+    texts = ["".join(source[place] for place in run) for run in runs]
+    year, _, day = answer.split("-")
+    if sorted(texts) != sorted([year, str(int(day))]) and sorted(texts) != sorted([year, day]):
+        return []
+    steps = [place for run in digit_runs(target) for place in run]
+    if len(steps) != 8:
+        return []
+    at_year, at_day = (runs[texts.index(one)] for one in sorted(texts, key=len, reverse=True))
+    pairs = [("year", step, place) for step, place in zip(steps[:4], at_year, strict=True)]
+    return [*pairs, ("day", steps[7], at_day[-1])]
+
+
+def digit_runs(pieces: list[str]) -> list[list[int]]:
+    """Places of neighbouring pieces that are single digits, run by run."""
+    marks = "".join("d" if re.fullmatch(r"[0-9]", one) else "." for one in pieces)
+    return [list(range(*one.span())) for one in re.finditer("d+", marks)]
+
+
+def summary(own: Traced) -> Numbers:
+    """The means of one seed; zeros where nothing could be traced, as of a network that learned nothing."""
+    return {
+        name: float(np.mean(values)) if values else 0.0 for name, values in own._asdict().items()
+    } | {"digits": len(own.hit)}
+
+
+def drawn_example(model: Any) -> Numbers:
+    """The alignment of the example."""
+    source, target, weights = model.attend(EXAMPLE)
+    bare = [[piece.replace("▁", " ").strip() or "␣" for piece in side] for side in (source, target)]
+    return {"source": bare[0], "target": bare[1], "weights": np.round(weights.numpy(), 3).tolist()}
+
+
+def more_when_long(right: Numbers, name: str) -> Estimate:
+    """By how much the lead over the control on long inputs exceeds that on short ones, paired by seed."""
+    leads = {
+        side: [x - y for x, y in zip(right[name][side], right[CONTROL][side], strict=True)]
+        for side in SIDES
+    }
+    return difference(leads["long"], leads["short"])
+
+
+def over_parts(own: dict[str, list[Numbers]], name: str, less: str | None = None) -> Estimate:
+    """The mean over year and day of a number, or of a difference of two, with its interval over seeds."""
+    return mean(
+        [
+            sum(one[name] - (one[less] if less else 0.0) for one in both) / len(both)
+            for both in zip(own["year"], own["day"], strict=True)
+        ]
+    )
+
+
+def told(name: str, en: str, zh: str) -> Text:
+    """The label of a fact about an architecture."""
+    return Text(f"{NAMES[name].en}: {en}", f"{NAMES[name].zh}：{zh}")
+
+
+def decide(parts: dict[str, dict[str, bool | None]]) -> tuple[Verdict, Text]:
+    """Verdict and reason from whether each part of the criterion is true of each architecture."""
+    words = {
+        "ahead": Text("{} is not ahead of no attention", "{}不领先于无注意力"),
+        "long": Text("the lead of {} is not larger on long inputs", "{}的领先在长输入上并不更大"),
+        "weight": Text("{} gives the right piece no more than uniform weights", "{}给正确片段的权重不高于均匀"),
+        "points": Text("the largest weight of {} is mostly on another piece", "{}的最大权重多半在其他片段"),
+    }  # fmt: skip
+    broken = [
+        (part, name) for part, own in parts.items() for name, so in own.items() if so is False
+    ]
+    unsure = [(part, name) for part, own in parts.items() for name, so in own.items() if so is None]
+    if any(all(so is False for so in parts[part].values()) for part in ("ahead", "weight")):
+        verdict = Verdict.FAILS
+    elif broken:
+        verdict = Verdict.CONDITIONS
+    elif unsure:
+        return Verdict.UNDECIDED, Text(
+            "More seeds are needed to decide whether "
+            + "; ".join(words[part].en.format(NAMES[name].en) for part, name in unsure)
+            + ".",
+            "需要更多种子才能判定是否"
+            + "；".join(words[part].zh.format(NAMES[name].zh) for part, name in unsure)
+            + "。",
+        )
+    else:
+        return Verdict.HOLDS, Text(
+            "Both are ahead of no attention, by more on long inputs, and their weights point at the digits "
+            "that are copied.",
+            "两者都领先于无注意力，长输入上领先更多，权重指向被照抄的数字。",
+        )
+    return verdict, Text(
+        f"Not true here: {'; '.join(words[part].en.format(NAMES[name].en) for part, name in broken)}.",
+        f"此处不成立：{'；'.join(words[part].zh.format(NAMES[name].zh) for part, name in broken)}。",
+    )
+
+
+def grouped(
+    canvas: Canvas,
+    axes: Any,
+    found: dict[str, dict[str, list[float]]],
+    groups: dict[str, Text],
+) -> None:
+    """Bars of every name side by side within each group, with intervals over seeds."""
+    wide = 0.8 / len(found)
+    for number, (name, own) in enumerate(found.items()):
+        at = [place + (number - (len(found) - 1) / 2) * wide for place in range(len(groups))]
+        known = [mean(own[group]) for group in groups]
+        error = [[one.value - one.low for one in known], [one.high - one.value for one in known]]
+        axes.bar(at, [one.value for one in known], wide * 0.92, yerr=error, capsize=2,
+                 color=INKS[name], ecolor="#444444", label=canvas.say(LABELS[name]))  # fmt: skip
+    axes.set_xticks(range(len(groups)), [canvas.say(one) for one in groups.values()])
+    axes.grid(False, axis="x")
