@@ -144,13 +144,7 @@ def drawn(
     language: Language,
     suffixes: Sequence[str] = ("png", "svg"),
 ) -> dict[str, bytes]:
-    """The figure as PNG and SVG, by suffix."""
-    from matplotlib import font_manager
-
-    from regard.figures.render import render
-
-    known = {font.name for font in font_manager.fontManager.ttflist}
-    fonts = ["DejaVu Sans", *(name for name in CHINESE if name in known)]
+    """The figure that `draw` makes on a canvas, as PNG and SVG, by suffix."""
 
     def compose() -> Figure:
         canvas = Canvas(language)
@@ -159,6 +153,19 @@ def drawn(
             write_powers(axes)
         return canvas.figure
 
+    return composed(compose, suffixes)
+
+
+def composed(
+    compose: Callable[[], Figure], suffixes: Sequence[str] = ("png", "svg")
+) -> dict[str, bytes]:
+    """The figure that `compose` returns, as PNG and SVG, by suffix; Chinese is drawn if a font for it is there."""
+    from matplotlib import font_manager
+
+    from regard.figures.render import render
+
+    known = {font.name for font in font_manager.fontManager.ttflist}
+    fonts = ["DejaVu Sans", *(name for name in CHINESE if name in known)]
     with warnings.catch_warnings():
         # SVG keeps labels as text, which the reader's fonts draw even if ours lack the characters.
         warnings.filterwarnings("ignore", "Glyph .* missing from font")

@@ -27,6 +27,7 @@ from regard.recipes.datasets import Dataset, Part
 from regard.recipes.fingerprint import fingerprint_of
 from regard.recipes.metrics import Metric
 from regard.recipes.training import History, TrainingProgress
+from regard.scores.lookup import check_name
 
 ENTRY = "regard-recipe"
 LARGEST_FILE = 2 * 2**30  # bytes of a saved model that `load` accepts
@@ -199,8 +200,21 @@ class Recipe(BaseEstimator):
 
 
 def own_score(score: str | Score | None) -> str | Score | None:
-    """The score for one model: a `Score` object is copied, so that two fits do not share weights."""
+    """The score for one model: a `Score` object is copied, so that two fits do not share weights.
+
+    Raises:
+        RecipeError: a name that no score has.
+    """
+    check_score(score)
     return copy.deepcopy(score) if isinstance(score, Score) else score
+
+
+def check_score(score: object) -> None:
+    """Refuse a name that no score has, with the nearest one; other values pass."""
+    try:
+        check_name(score)
+    except ValueError as error:
+        raise RecipeError(str(error)) from None
 
 
 def read_saved(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:

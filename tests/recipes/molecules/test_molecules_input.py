@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from matplotlib.text import Text as MplText
 from sklearn.exceptions import NotFittedError
 from sklearn.metrics import roc_auc_score
 
@@ -11,7 +12,7 @@ pytest.importorskip("rdkit")
 
 from regard.recipes.estimator import RecipeError
 from regard.recipes.molecules import KIT, MoleculePredictor, draw
-from regard.recipes.molecules.drawing import shades
+from regard.recipes.molecules.drawing import ATOM_LEGEND, as_svg, bond_name, ranked, shades
 from regard.recipes.molecules.features import (
     ATOM_WIDTH,
     BOND_WIDTH,
@@ -22,6 +23,7 @@ from regard.recipes.molecules.features import (
 )
 from regard.recipes.molecules.packing import Packed
 from regard.recipes.molecules.ranking import ROC_AUC
+from regard.text import LANGUAGES
 
 X = ["CCO", "C", "[Na+].[Cl-]", "c1ccccc1", "F/C=C/F", "CC(=O)O", "C#N", "CCC"]
 
@@ -70,19 +72,50 @@ def test_a_molecule_without_bonds_is_predicted_drawn_and_trained_on(model, tmp_p
     assert KIT.show(model, ["C"], "en") is not None
 
 
+def test_a_molecule_of_a_thousand_atoms_is_predicted_and_drawn(model):
+    chain = "C" * 1000
+    assert np.isfinite(model.predict([chain, "C"])).all()
+    found = model.attend(chain)
+    assert len(found.bonds) == 999 and "<svg" in as_svg(found)
+
+
+def test_descriptors_of_a_large_molecule_do_not_overflow():
+    """Ipc, one of them, grows exponentially with the atoms."""
+    model = small(descriptors=True).fit(X, np.arange(8.0))
+    assert np.isfinite(model.predict(["C" * 150])).all()
+
+
 def test_targets_are_checked():
-    for y, text in ((None, "missing"), ([1.0], "one entry"), ([1.0, float("nan")], "row 1")):
+    for y, text in (
+        (None, "missing"),
+        ([1.0], "one entry"),
+        ([[1.0], [2.0]], "one entry"),
+        ([1.0, float("nan")], "nan in row 1"),
+        ([1.0, None], "None in row 1"),
+        (["1.0", "2.0"], "number"),
+    ):
         with pytest.raises(RecipeError, match=text):
             small().fit(["C", "CC"], y)
+    with pytest.raises(RecipeError, match="None in row 1"):
+        small(task="classification").fit(["C", "CC"], ["yes", None])
     with pytest.raises(RecipeError, match="two classes"):
         small(task="classification").fit(["C", "CC"], [1, 1])
+    with pytest.raises(RecipeError, match="class 2"):
+        small(task="classification").fit(X, [0, 1] * 4).score(["C"], [2])
     with pytest.raises(RecipeError, match="two different molecules"):
         small().fit(["CCO", "OCC"], [1.0, 2.0])
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("task", "rank"), ("pooling", "max"), ("heads", 3), ("epochs", 0), ("width", 1.5)],
+    [
+        ("task", "rank"),
+        ("pooling", "max"),
+        ("heads", 3),
+        ("epochs", 0),
+        ("width", 1.5),
+        ("score", "scald_dot"),
+    ],
 )
 def test_arguments_are_named_in_their_errors(name, value):
     with pytest.raises(RecipeError, match=name):
@@ -105,15 +138,30 @@ def test_attended_bonds_are_those_of_the_molecule(model, tmp_path):
     assert (found.by_layer[:, ::2] > 0).all() and (found.by_layer < 1).all()
     assert found.atom_weights.sum() == pytest.approx(1, abs=1e-5)
     draw(model, "CC(=O)O", tmp_path / "a.svg")
-    assert "E69F00" in (tmp_path / "a.svg").read_text()
-    figure = KIT.show(model, None, "en")
-    assert len(figure.axes) == 2
+    assert (tmp_path / "a.svg").read_text() == as_svg(found)
+    assert len(KIT.show(model, None, "en").axes) == 2
 
 
-def test_shades_start_at_an_average_bond():
-    np.testing.assert_allclose(shades(np.array([0.5, 1.0, 1.5, 2.0])), [0, 0, 0.5, 1])
-    np.testing.assert_array_equal(shades(np.ones(2)), [0, 0])
+def test_shades_start_at_an_equal_weight_and_end_at_a_fixed_one():
+    np.testing.assert_allclose(shades(np.array([0.5, 1.0, 1.25, 1.5, 2.0])), [0, 0, 0.5, 1, 1])
     assert shades(np.zeros(0)).shape == (0,)
+
+
+def test_equal_weights_are_drawn_without_colour_or_rank():
+    """Shades relative to the greatest weight painted the rounding errors of the control in full orange."""
+    equal = small(score="mean").fit(X, np.arange(8.0)).attend("CC(=O)O")
+    assert ranked(equal) == []
+    assert "#E69F00" not in as_svg(equal)
+    loud = equal._replace(lift=np.array([1.0, 2.0, 1.2]))
+    assert ranked(loud) == [1, 2] and "#E69F00" in as_svg(loud)
+    assert [bond_name(loud, n) for n in range(3)] == ["C-C", "C=O", "C-O"]
+
+
+@pytest.mark.parametrize("smiles", ["C", "CC(=O)O"])
+def test_figures_have_a_legend_in_both_languages(model, smiles):
+    for language in LANGUAGES:
+        texts = {one.get_text() for one in KIT.show(model, [smiles], language).findobj(MplText)}
+        assert ATOM_LEGEND.of(language) in texts
 
 
 def test_features_have_their_widths_and_both_directions():
@@ -153,5 +201,9 @@ def test_roc_auc_is_that_of_scikit_learn_and_defined_for_one_class():
 
 def test_read_and_write_of_the_kit():
     assert KIT.read(["CCO ethanol", "", "C"]) == ["CCO", "C"]
+    with pytest.raises(RecipeError, match=r"^line 3: 'C1CC'"):
+        KIT.read(["CCO", "", "C1CC broken"])
+    with pytest.raises(RecipeError, match=r"^'C1CC' is not"):
+        KIT.read(["C1CC"])
     assert KIT.write(["CCO", "C"], np.array([1.25, -3])) == ["CCO\t1.25", "C\t-3"]
     assert KIT.write(["C"], np.array(["yes"])) == ["C\tyes"]

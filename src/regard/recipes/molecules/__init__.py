@@ -1,8 +1,8 @@
 """Properties of molecules by attention over bonds: ESOL, FreeSolv, BBBP, and activities inside RDKit.
 
 `features.py` turns SMILES into graphs by RDKit, `packing.py` puts them on the device, `net.py` is the network,
-`predictor.py` the estimator, `data.py` and `splits.py` the sets, `drawing.py` the attended bonds,
-`baselines.py` and `comparison.py` what it is compared with.
+`job.py` its training, `predictor.py` the estimator, `data.py` and `splits.py` the sets, `drawing.py` the attended
+bonds, `ranking.py` ROC-AUC, `baselines.py` and `comparison.py` what it is compared with.
 """
 
 from regard.recipes.molecules.drawing import draw

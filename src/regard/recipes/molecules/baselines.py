@@ -14,8 +14,6 @@ from regard.recipes.kit import Evaluated
 from regard.recipes.metrics import RMSE
 from regard.recipes.molecules.ranking import ROC_AUC
 
-TREES = 500
-
 
 def run_forest(
     data: Dataset,
@@ -29,7 +27,7 @@ def run_forest(
     Times are those of the forest: inputs are computed once for all rows, by RDKit.
     """
     kind: Any = RandomForestClassifier if classify else RandomForestRegressor
-    forest = kind(TREES, random_state=seed, n_jobs=1, **setting)
+    forest = kind(random_state=seed, n_jobs=1, **setting)
     x = {id(part): inputs(part.x) for part in (data.train, data.validation, data.test)}
 
     def statistics(part: Part) -> np.ndarray:

@@ -9,7 +9,7 @@ from regard.recipes.kit import Kit
 from regard.recipes.molecules.comparison import arguments, comparison
 from regard.recipes.molecules.data import SETS, load
 from regard.recipes.molecules.drawing import DEFAULT, figure
-from regard.recipes.molecules.features import check_smiles
+from regard.recipes.molecules.features import parsed
 from regard.recipes.molecules.predictor import MoleculePredictor
 from regard.text import Language
 
@@ -23,7 +23,14 @@ def read(lines: list[str]) -> list[str]:
     Raises:
         RecipeError: there is none, or one does not parse.
     """
-    return check_smiles([line.split()[0] for line in lines if line.strip()], "the input")
+    found = []
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            found.append(line.split()[0])
+            parsed(found[-1], f"line {number}" if len(lines) > 1 else "")
+    if not found:
+        raise RecipeError("the input is empty: give at least one SMILES")
+    return found
 
 
 def write(x: list[str], predicted: Any) -> list[str]:

@@ -207,3 +207,8 @@ def member_losses(out: Tensor, target: Tensor, classify: bool) -> Tensor:
     if classify:
         return len(out) * F.binary_cross_entropy_with_logits(out, wanted)
     return len(out) * F.mse_loss(out, wanted)
+
+
+def averaged(out: Tensor, classify: bool) -> Tensor:
+    """The mean over members (members, N): of values, or of probabilities from logits."""
+    return (out.sigmoid() if classify else out).mean(0)

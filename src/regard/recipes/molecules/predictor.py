@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 import torch
-from torch import Tensor, nn
 
 from regard import Score
 from regard.recipes.estimator import Recipe, RecipeError
@@ -22,22 +21,22 @@ from regard.recipes.molecules.features import (
     featurised,
     parsed,
 )
+from regard.recipes.molecules.job import PREDICTED_AT_ONCE, MoleculeJob
 from regard.recipes.molecules.net import (
     POOLINGS,
     Ensemble,
     MoleculeNet,
     NetSizes,
     Pooling,
-    member_losses,
+    averaged,
 )
-from regard.recipes.molecules.packing import MoleculeBatch, Packed
+from regard.recipes.molecules.packing import Packed
 from regard.recipes.molecules.ranking import ROC_AUC
 from regard.recipes.molecules.splits import grouped_split
-from regard.recipes.training import Job, TrainingPlan, TrainingProgress, train
+from regard.recipes.training import TrainingPlan, TrainingProgress, train
 
 TASKS = ("regression", "classification")
 HELD = 0.1  # share of the rows that decide when to stop, where no validation rows are given
-PREDICTED_AT_ONCE = 256
 WARMUP = 0.05  # share of all steps in which the rate rises
 EXTREME = 4.0  # standardised descriptors are cut here: single large ones would decide a prediction
 
@@ -64,39 +63,6 @@ class AttendedMolecule(NamedTuple):
     lift: np.ndarray
     atom_weights: np.ndarray
     by_layer: np.ndarray
-
-
-class MoleculeJob(Job):
-    """The training of a predictor: shuffled batches, the loss of the task and the quality on validation rows."""
-
-    def __init__(
-        self, model: Ensemble, rows: tuple[Packed, Packed], size: int, seed: int, classify: bool
-    ) -> None:
-        self.model = model
-        self.packed, held = rows
-        self.size, self.seed, self.classify = size, seed, classify
-        self.held = held.pieces(PREDICTED_AT_ONCE)
-        self.wanted = held.target.cpu().numpy()
-
-    def steps_per_epoch(self) -> int:
-        """Batches of an epoch."""
-        return -(-len(self.packed) // self.size)
-
-    def batches(self, epoch: int) -> Iterator[MoleculeBatch]:
-        """All training molecules, shuffled by seed and epoch, in batches of almost equal size."""
-        order = np.random.default_rng((self.seed, epoch)).permutation(len(self.packed))
-        return map(self.packed.select, np.array_split(order, self.steps_per_epoch()))
-
-    def loss(self, batch: MoleculeBatch) -> Tensor:
-        """The loss of all members."""
-        return member_losses(self.model(batch), batch.target, self.classify)
-
-    def validate(self, model: nn.Module) -> float:
-        """ROC-AUC of the mean prediction, or its RMSE in standardised units with the sign turned."""
-        out = torch.cat([averaged(model(one), self.classify) for one in self.held]).cpu().numpy()
-        if self.classify:
-            return ROC_AUC.value(np.stack([self.wanted, out], 1))
-        return -float(np.sqrt(np.mean((out - self.wanted) ** 2)))
 
 
 class MoleculePredictor(Recipe):
@@ -183,14 +149,15 @@ class MoleculePredictor(Recipe):
         self.check_arguments()
         x = check_smiles(x)
         if validation is None:
-            x, y, held_x, held_y = held_apart(x, check_targets(x, y), self.seed)
+            x, y, held_x, held_y = held_apart(x, self.checked(x, y), self.seed)
         else:
             held_x, held_y = check_smiles(validation[0], "validation"), validation[1]
-        y, held_y = check_targets(x, y), check_targets(held_x, held_y)
+        y, held_y = self.checked(x, y), self.checked(held_x, held_y)
         self.learn_scales(x, y)
         self.model_ = self.fresh_model()
         rows = (self.packed(x, y), self.packed(held_x, held_y))
-        job = MoleculeJob(self.model_, rows, self.batch, self.seed, self.classifies)
+        unit = None if self.classifies else self.scale_[1]
+        job = MoleculeJob(self.model_, rows, self.batch, self.seed, unit)
         self.history_ = train(
             job,
             self.plan(job.steps_per_epoch()),
@@ -219,7 +186,7 @@ class MoleculePredictor(Recipe):
 
     def statistics(self, x: Any, y: Any) -> np.ndarray:
         """Squared errors (N, 1), or class and probability (N, 2)."""
-        y = check_targets(check_smiles(x), y)
+        y = self.checked(check_smiles(x), y)
         if self.classifies:
             return np.stack([self.encoded(y), self.outputs(x)], 1)
         return (self.predict(x) - y)[:, None] ** 2
@@ -296,6 +263,10 @@ class MoleculePredictor(Recipe):
             spread = found.std(0)
             self.extra_ = found.mean(0), np.where(spread > 0, spread, 1.0)
 
+    def checked(self, x: list[str], y: Any) -> np.ndarray:
+        """The targets of these molecules as an array; see `check_targets`."""
+        return check_targets(x, y, self.classifies)
+
     def encoded(self, y: np.ndarray) -> np.ndarray:
         """Targets as the network sees them: standardised, or 0 and 1."""
         if not self.classifies:
@@ -351,26 +322,31 @@ class MoleculePredictor(Recipe):
             )
 
 
-def averaged(out: Tensor, classify: bool) -> Tensor:
-    """The mean over members (members, N): of values, or of probabilities from logits."""
-    return (out.sigmoid() if classify else out).mean(0)
-
-
-def check_targets(x: list[str], y: Any) -> np.ndarray:
-    """The targets as an array with one for each molecule.
+def check_targets(x: list[str], y: Any, classify: bool) -> np.ndarray:
+    """The targets as an array with one for each molecule: numbers, or classes of any kind.
 
     Raises:
-        RecipeError: they are missing, too few or too many, or not finite; the message names the row.
+        RecipeError: they are missing, too few or too many, no numbers, or not finite; the message names the row.
     """
     if y is None:
         raise RecipeError("y is missing: give one value or class for each SMILES")
     found = np.asarray(y)
     if found.shape != (len(x),):
         raise RecipeError(f"y must have one entry for each of {len(x)} SMILES, got {found.shape}")
-    if found.dtype.kind == "f" and not np.isfinite(found).all():
-        row = int(np.flatnonzero(~np.isfinite(found))[0])
-        raise RecipeError(f"y must be finite, got {found[row]} in row {row} ({x[row]!r})")
-    return found
+    for row, value in enumerate(found.tolist()):
+        if not usable(value, classify):
+            wanted = "a class" if classify else "a finite number"
+            raise RecipeError(
+                f"y must be {wanted} in each row, got {value!r} in row {row} ({x[row]!r})"
+            )
+    return found if classify else found.astype(np.float64)
+
+
+def usable(value: Any, classify: bool) -> bool:
+    """Whether a target can be learned: a finite number, or for classes also text."""
+    if isinstance(value, str):
+        return classify
+    return isinstance(value, int | float) and math.isfinite(value)
 
 
 def held_apart(
