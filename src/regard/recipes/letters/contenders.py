@@ -14,6 +14,7 @@ from regard.recipes.datasets import Dataset
 from regard.recipes.evaluating import fit_and_evaluate
 from regard.recipes.kit import Comparison, Contender, Evaluated, Kind
 from regard.recipes.letters.errors import phone_error_rate
+from regard.recipes.letters.picture import captioned
 from regard.recipes.letters.sizes import arguments, quick_arguments
 from regard.recipes.letters.speaker import LettersToSounds
 from regard.recipes.metrics import WORD_ERRORS
@@ -23,7 +24,9 @@ REFERENCE = "additive"
 # One setting for all: a second one would double the cost of the comparison.
 SETTINGS: tuple[dict[str, float], ...] = ({"dropout": 0.3},)
 SEEDS = (0, 1, 2)
-QUICK = (REFERENCE, "location", "monotonic", "no attention")
+QUICK = (REFERENCE, "scaled_dot", "location", "monotonic", "no attention")
+# Rows whose alignments differ to the eye: their pictures are in the report.
+PICTURED = (REFERENCE, "location", "monotonic")
 # Name, title, kind, arguments, and what a reader should know.
 ROWS: tuple[tuple[str, Text, Kind, dict[str, str], Text | None], ...] = (
     (
@@ -33,7 +36,7 @@ ROWS: tuple[tuple[str, Text, Kind, dict[str, str], Text | None], ...] = (
         {"attention": "additive"},
         Text("Softmax over all letters before each step.", "每步之前对所有字母做 softmax。"),
     ),
-    ("scaled dot", Text("scaled dot", "缩放点积"), "score", {"score": "scaled_dot"}, None),
+    ("scaled_dot", Text("scaled dot", "缩放点积"), "score", {"score": "scaled_dot"}, None),
     ("dot", Text("dot", "点积"), "score", {"score": "dot"}, None),
     ("cosine", Text("cosine", "余弦"), "score", {"score": "cosine"}, None),
     ("bilinear", Text("bilinear", "双线性"), "score", {"score": "bilinear"}, None),
@@ -83,29 +86,45 @@ ROWS: tuple[tuple[str, Text, Kind, dict[str, str], Text | None], ...] = (
 def run_speaker(
     data: Dataset,
     fixed: Mapping[str, Any],
+    way: Text | None,
     setting: Mapping[str, Any],
     seed: int,
     report: Callable[[float], None],
 ) -> Evaluated:
-    """Train and evaluate; `extra` has the phone error rate too."""
-    found = fit_and_evaluate(LettersToSounds(**{**fixed, **setting}, seed=seed), data, report)
-    phones = round(phone_error_rate(found.statistics), 3)
-    return dataclasses.replace(found, extra=found.extra | {"phone_error_rate": phones})
+    """Train and evaluate; `extra` has the phone error rate too, and the first seed's picture.
+
+    Args:
+        data: the set.
+        fixed: arguments of the row.
+        way: how the row attends, for the picture; None for no picture.
+        setting: arguments that are tried.
+        seed: of the training.
+        report: is told the share that is done.
+    """
+    model = LettersToSounds(**{**fixed, **setting}, seed=seed)
+    found = fit_and_evaluate(model, data, report)
+    extra = found.extra | {"phone_error_rate": round(phone_error_rate(found.statistics), 3)}
+    if way is not None and seed == SEEDS[0]:
+        extra["picture"] = captioned(model, way)
+    return dataclasses.replace(found, extra=extra)
 
 
 def comparison(data: Dataset, full: bool, device: str | None = None) -> Comparison:
     """The comparison on a set; not `full` is a quick look with few epochs, fewer rows and one seed."""
     fixed = (arguments(data.name) if full else quick_arguments(data.name)) | {"device": device}
-    rows = tuple(
-        Contender(name, title, kind, SETTINGS, partial(run_speaker, data, fixed | more), about)
-        for name, title, kind, more, about in ROWS
-        if full or name in QUICK
-    )
+
+    def row(
+        name: str, title: Text, kind: Kind, more: dict[str, str], about: Text | None
+    ) -> Contender:
+        way = title if name in PICTURED else None
+        run = partial(run_speaker, data, fixed | more, way)
+        return Contender(name, title, kind, SETTINGS, run, about)
+
     return Comparison(
         name=f"letters-{data.name}",
         title=Text(f"Letters to sounds: {data.title.en}", f"字母到读音：{data.title.zh}"),
         metric=WORD_ERRORS,
-        contenders=rows,
+        contenders=tuple(row(*one) for one in ROWS if full or one[0] in QUICK),
         reference=REFERENCE,
         seeds=SEEDS if full else SEEDS[:1],
         notes=(

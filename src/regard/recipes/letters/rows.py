@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from regard.describe import describe
 from regard.recipes.estimator import RecipeError
 
 Sounds = str | Sequence[str]
+UnicodeForm = Literal["NFC", "NFD", "NFKC", "NFKD"]
 
 
 class Word(NamedTuple):
@@ -42,7 +43,7 @@ def checked_words(x: Any, name: str = "x") -> list[str]:
 
 
 def checked_sounds(y: Any, name: str = "y") -> list[tuple[tuple[str, ...], ...]]:
-    """For each word every way to say it; none for an empty text or list.
+    """For each word every way to say it, in the Unicode form NFC; none for an empty text or list.
 
     Raises:
         RecipeError: it is missing, a single text, or an entry is neither a text nor a list of texts.
@@ -65,11 +66,13 @@ def checked_sounds(y: Any, name: str = "y") -> list[tuple[tuple[str, ...], ...]]
                 f"{name}[{number}] must be sounds with spaces between, or a list of such texts for a word "
                 f"that is said in several ways, got {describe(one)}"
             )
-        found.append(tuple(tuple(way.split()) for way in ways if way.strip()))
+        # One form for all: a nasal vowel is one character or two, by the keyboard it was typed on.
+        said = [unicodedata.normalize("NFC", way).split() for way in ways]
+        found.append(tuple(tuple(way) for way in said if way))
     return found
 
 
-def checked_pairs(x: Any, y: Any, form: str) -> list[Word]:
+def checked_pairs(x: Any, y: Any, form: UnicodeForm) -> list[Word]:
     """Words in a Unicode form with their sounds, row by row.
 
     Raises:
@@ -83,7 +86,7 @@ def checked_pairs(x: Any, y: Any, form: str) -> list[Word]:
     return [Word(spelled(one, form), ways) for one, ways in zip(words, sounds, strict=True)]
 
 
-def spelled(word: str, form: str) -> str:
+def spelled(word: str, form: UnicodeForm) -> str:
     """The letters of a word: in lower case and one Unicode form, without space around."""
     return unicodedata.normalize(form, word.strip().lower())
 

@@ -6,7 +6,7 @@ import os
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Self, overload
+from typing import Any, ClassVar, Self, get_args, overload
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from regard.recipes.letters.errors import error_statistics, phone_error_rate
 from regard.recipes.letters.networks import ATTENTIONS, letters_network
 from regard.recipes.letters.rows import (
     Sounds,
+    UnicodeForm,
     Word,
     checked_pairs,
     checked_sounds,
@@ -37,8 +38,6 @@ from regard.recipes.translate.networks import RecurrentTranslator, Sizes
 from regard.recipes.translate.rows import held_out
 from regard.scores.lookup import SIZED
 
-UNICODE_FORMS = ("NFC", "NFD", "NFKC", "NFKD")
-
 
 class LettersToSounds(Recipe):
     """A recipe that turns the letters of words into sounds: a recurrent network with attention.
@@ -50,7 +49,7 @@ class LettersToSounds(Recipe):
 
     Letters are the characters of a word in lower case; sounds are symbols with spaces between. A word that is said in
     several ways has a list of texts in place of one: training takes the first way, and in scoring any of them is
-    right. An empty word has no sounds. A letter that no training word has is read as unknown. Of a word longer than
+    right. Sounds are compared in the Unicode form NFC. An empty word has no sounds. A letter that no training word has is read as unknown. Of a word longer than
     `max_length` letters only the first ones are read, with a warning; training leaves such words out, and words
     without letters or sounds.
 
@@ -111,7 +110,7 @@ class LettersToSounds(Recipe):
         label_smoothing: float = 0.1,
         word_dropout: float = 0.0,
         consistency: float = 0.0,
-        form: str = "NFC",
+        form: UnicodeForm = "NFC",
         max_length: int = 64,
         epochs: int = 30,
         rate: float = 3e-3,
@@ -161,8 +160,7 @@ class LettersToSounds(Recipe):
         rows = self.fitting(trainable(given))
         self.left_out_ = len(given) - len(rows)
         if validation is None:
-            parts: Any = held_out(rows, self.seed)  # type: ignore[bad-argument-type] # cuts rows of any kind
-            rows, held = parts
+            rows, held = held_out(rows, self.seed)
         else:
             held = trainable(checked_pairs(*validation, self.form))
         self.letters_ = Symbols.learn(one.letters for one in rows)
@@ -326,7 +324,7 @@ class LettersToSounds(Recipe):
             raise RecipeError(
                 f"attention='none' has no score, so score must be None, got {self.chosen_score!r}"
             )
-        check_one_of("form", self.form, UNICODE_FORMS)
+        check_one_of("form", self.form, get_args(UnicodeForm))
         check_probability(dropout=self.dropout, word_dropout=self.word_dropout)
         check_probability(label_smoothing=self.label_smoothing)
         check_sizes(width=self.width, layers=self.layers, heads=self.heads, beam=self.beam)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from regard.describe import describe
 from regard.recipes.estimator import RecipeError
 
 Pair = tuple[str, str]
+Row = TypeVar("Row")
 
 
 def checked_sentences(x: Any, name: str) -> list[str]:
@@ -56,10 +57,10 @@ def checked_pairs(x: Any, y: Any) -> tuple[list[Pair], int]:
     return pairs, len(sources) - len(pairs)
 
 
-def held_out(pairs: Sequence[Pair], seed: int) -> tuple[list[Pair], list[Pair]]:
-    """The pairs for training and a tenth of them, at most 1,000, for validation; a single pair is both."""
-    count = min(len(pairs) // 10, 1000) or int(len(pairs) > 1)
+def held_out(rows: Sequence[Row], seed: int) -> tuple[list[Row], list[Row]]:
+    """The rows for training and a tenth of them, at most 1,000, for validation; a single row is both."""
+    count = min(len(rows) // 10, 1000) or int(len(rows) > 1)
     if not count:
-        return list(pairs), list(pairs)
-    order = np.random.default_rng((seed, 1)).permutation(len(pairs)).tolist()
-    return [pairs[row] for row in order[count:]], [pairs[row] for row in order[:count]]
+        return list(rows), list(rows)
+    order = np.random.default_rng((seed, 1)).permutation(len(rows)).tolist()
+    return [rows[row] for row in order[count:]], [rows[row] for row in order[:count]]
