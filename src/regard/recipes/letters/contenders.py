@@ -21,8 +21,9 @@ from regard.recipes.metrics import WORD_ERRORS
 from regard.text import Text
 
 REFERENCE = "additive"
-# One setting for all: a second one would double the cost of the comparison.
-SETTINGS: tuple[dict[str, float], ...] = ({"dropout": 0.3},)
+# Arguments that are a row's setting, one for all rows: a second one would double the cost of the comparison. A kept
+# run is known by its setting, so that one of a quick look does not count for a full comparison.
+SETTING = ("width", "dropout", "epochs")
 SEEDS = (0, 1, 2)
 QUICK = (REFERENCE, "scaled_dot", "location", "monotonic", "no attention")
 # Rows whose alignments differ to the eye: their pictures are in the report.
@@ -112,13 +113,14 @@ def run_speaker(
 def comparison(data: Dataset, full: bool, device: str | None = None) -> Comparison:
     """The comparison on a set; not `full` is a quick look with few epochs, fewer rows and one seed."""
     fixed = (arguments(data.name) if full else quick_arguments(data.name)) | {"device": device}
+    setting = {key: fixed[key] for key in SETTING}
 
     def row(
         name: str, title: Text, kind: Kind, more: dict[str, str], about: Text | None
     ) -> Contender:
         way = title if name in PICTURED else None
         run = partial(run_speaker, data, fixed | more, way)
-        return Contender(name, title, kind, SETTINGS, run, about)
+        return Contender(name, title, kind, (setting,), run, about)
 
     return Comparison(
         name=f"letters-{data.name}",

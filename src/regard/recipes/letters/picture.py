@@ -10,18 +10,19 @@ from regard.figures.canvas import composed
 from regard.recipes.estimator import Recipe, RecipeError
 from regard.recipes.letters.rows import spelled
 from regard.recipes.letters.speaker import LettersToSounds
+from regard.recipes.letters.symbols import END
 from regard.text import Language, Text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LEGEND = Text(
-    "Down: the sounds. Across: the letters. Darker: more attention.",
-    "竖：读音；横：字母；越深注意越多。",
+    f"Down: sounds. Across: letters. {END}: the end. Darker: more attention.",
+    f"竖：读音；横：字母；{END}：词尾；越深注意越多。",
 )
 # A model does not know its language, but one letter tells: the first of these that it knows picks the word. All the
 # words are ours, and all have letters that are silent or said together.
-EXAMPLES = {"가": "한국말", "œ": "longtemps", "ï": "schrijven", "": "thoughtful"}
+EXAMPLES = {"가": "한국말", "œ": "oiseaux", "ï": "schrijven", "": "thoughtful"}
 VALUES = 12  # up to so many letters the weights are written into the squares
 
 

@@ -232,7 +232,9 @@ class LettersToSounds(Recipe):
         count = 1 if n_best is None else n_best
         check_sizes(beam=width, n_best=count)
         if count > width:
-            raise RecipeError(f"n_best={count} results need a beam of as many, got beam={width}")
+            raise RecipeError(
+                f"n_best={count} results need a beam of at least {count}, got beam={width}"
+            )
         rows = self.encoded(words)
         some = [number for number, row in enumerate(rows) if len(row) > 1]
         search = Search(width, self.length_penalty, count)
