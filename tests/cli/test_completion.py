@@ -41,6 +41,9 @@ MORE = {
     "regard doctor fol\t": ["doctor", "folder"],
     "regard claims run --la\tz\t": ["claims", "run", "--lang", "zh"],
     "regard completion f\t": ["completion", "fish"],
+    "regard recipe mol\ttr\t": ["recipe", "molecules", "train"],
+    "regard recipe graph train --set k\t": ["recipe", "graph", "train", "--set", "karate"],
+    "regard recipe graph compare --set=cor\t": ["recipe", "graph", "compare", "--set=cora"],
 }
 
 

@@ -108,6 +108,22 @@ CASES = {
             "healthy --rate inf": "not a finite number",
         },
     ),
+    "recipe": Case(
+        "",
+        True,
+        {
+            "nope": "there is no recipe 'nope'",
+            "graph frobnicate": "there is no command 'frobnicate'",
+            "graph train --set nope": "no such set",
+            "graph train --out dir": "is a directory",
+            "graph train --out nowhere/x": "there is no folder nowhere",
+            "graph predict karate": "there is no model graph.safetensors",
+            "graph predict karate --model taken": "not a model saved by a recipe",
+            "graph compare --only nope": "there is no contender 'nope'",
+            "graph compare --out taken": "is a file",
+            "graph compare --out taken/dir": "Not a directory",
+        },
+    ),
     "play": Case(
         "--save page.html",
         False,

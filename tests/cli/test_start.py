@@ -67,7 +67,7 @@ for line in sys.argv[1:]:
         found[line.split()[0]] = stop.code
 print(json.dumps(found), file=sys.stderr)
 """
-WITHOUT = ("play", "completion")  # verbs that need nothing of the library
+WITHOUT = ("recipe", "play", "completion")  # verbs that need nothing of the library
 STARTS = {
     **{f"{path} --help".strip(): 0 for path in PATHS},
     "": 0,
@@ -83,6 +83,10 @@ STARTS = {
     "claims frobnicate": 2,
     "doctor": 2,
     "doctor healthy --rate inf": 2,
+    "recipe frobnicate": 2,
+    "recipe graph frobnicate": 2,
+    "recipe graph": 0,
+    "recipe --json": 0,
     **{f"{verb} {CASES[verb].quick}": 0 for verb in WITHOUT},
 }
 

@@ -26,7 +26,9 @@ def commands(
     if parent is not None:
         yield ctx
     if isinstance(command, click.Group):
-        for name in command.list_commands(ctx):
+        names = command.list_commands(ctx)
+        # All recipes have the same commands: the page shows those of one.
+        for name in names[:1] if getattr(command, "alike", False) else names:
             found = command.get_command(ctx, name)
             assert found is not None
             yield from commands(found, ctx)

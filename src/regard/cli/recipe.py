@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from regard.cli import names
 from regard.cli.common import (
-    INTERRUPTED,
     Amount,
     Mistake,
     device_option,
@@ -23,21 +23,18 @@ from regard.cli.common import (
     seed_option,
 )
 from regard.cli.recipe_files import (
+    check_search,
     load_model,
     read_lines,
-    save,
-    tell_findings,
-    watching,
     writable,
     writable_picture,
     write_out,
 )
-from regard.cli.recipe_help import COMPARE, LIST, PREDICT, SHOW, TRAIN
+from regard.cli.recipe_help import COMPARE, LIST, ONE, PREDICT, SHOW, TRAIN
 from regard.recipes import catalog
 from regard_command import load_library
 
 if TYPE_CHECKING:
-    from regard.recipes.estimator import Recipe
     from regard.recipes.kit import Kit
     from regard.text import Language
 
@@ -47,7 +44,13 @@ FOLDER = Path("regard-recipes")
 
 
 class Recipes(click.Group):
-    """The group of recipes: each name in the catalogue is a group with the four commands."""
+    """The group of recipes: each name in the catalogue is a group with the four commands.
+
+    Attributes:
+        alike: whether all groups have the same commands, so that documentation shows those of one.
+    """
+
+    alike = True
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The names of all recipes."""
@@ -57,10 +60,7 @@ class Recipes(click.Group):
         """The group of that recipe."""
         if cmd_name not in catalog.NAMES:
             return None
-        row = catalog.listed(cmd_name)
-        found = OneRecipe(cmd_name, commands=dict(COMMANDS), help=f"{row.about.en} {VERB_HINT}")
-        found.no_args_is_help = True
-        return found
+        return OneRecipe(cmd_name)
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         """The recipe that `args` name; an unknown one raises an error with the names."""
@@ -72,7 +72,23 @@ class Recipes(click.Group):
 
 
 class OneRecipe(click.Group):
-    """The commands of one recipe."""
+    """The commands of one recipe; without a command its help."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            name,
+            commands=dict(COMMANDS),
+            callback=self.without_command,
+            invoke_without_command=True,
+            help=ONE.format(name=name, about=catalog.listed(name).about.en),
+        )
+
+    @staticmethod
+    @click.pass_context
+    def without_command(ctx: click.Context) -> None:
+        """Print the help, unless a command follows."""
+        if ctx.invoked_subcommand is None:
+            click.echo(ctx.get_help())
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The commands in the order of their use."""
@@ -86,9 +102,6 @@ class OneRecipe(click.Group):
                 f"Example: regard recipe {ctx.info_name} train"
             )
         return super().resolve_command(ctx, args)
-
-
-VERB_HINT = "Commands: train, predict, compare, show; `regard recipe --help` has examples."
 
 
 def careful(command: Command) -> Command:
@@ -126,7 +139,7 @@ def load_kit(name: str) -> Kit:
     """The recipe's kit, if its packages are installed."""
     absent = catalog.missing(catalog.listed(name))
     if absent:
-        raise click.ClickException("; ".join(absent))
+        raise Mistake(f"the recipe {name} needs {', '.join(absent)}: {catalog.INSTALL}")
     load_library()
     return catalog.kit(name)
 
@@ -134,7 +147,7 @@ def load_kit(name: str) -> Kit:
 def sets(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
     """A completion of the sets of the recipe that was named."""
     name = "" if ctx.parent is None else ctx.parent.info_name or ""
-    known = catalog.listed(name).public if name in catalog.NAMES else ()
+    known = catalog.sets(catalog.listed(name)) if name in catalog.NAMES else ()
     return offering(lambda: known)(ctx, param, incomplete)
 
 
@@ -166,13 +179,15 @@ language_option = click.option(
 def recipe(ctx: click.Context, as_json: bool, language: Language) -> None:
     """List all recipes; the help text is above."""
     if ctx.invoked_subcommand is not None:
-        if as_json:
-            raise Mistake("put --json after the command: regard recipe NAME compare --json")
+        for name in ("as_json", "language"):  # those of the commands are other options
+            if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT:
+                option = "--json" if name == "as_json" else "--lang"
+                raise Mistake(f"put {option} at the end: regard recipe NAME compare {option} ...")
         return
     if as_json:
         rows = [
             {"name": row.name, "about": row.about.of(language), "default": row.default.of(language),
-             "public": list(row.public), "missing": catalog.missing(row)}
+             "own": list(row.own), "public": list(row.public), "missing": catalog.missing(row)}
             for row in catalog.RECIPES
         ]  # fmt: skip
         click.echo(json.dumps(rows, indent=2, ensure_ascii=False))
@@ -207,54 +222,9 @@ def recipe(ctx: click.Context, as_json: bool, language: Language) -> None:
 @careful
 def train(kit: Kit, set_: str | None, out: Path | None, watched: bool, **options: Any) -> None:
     """Train; the help text is above."""
-    from regard.cli.recipe_progress import training_progress
-    from regard.recipes.comparing.work import load_set
+    from regard.cli.recipe_train import run_training
 
-    path = writable(out or kit.default_path())
-    name = set_ or kit.sets[0]
-    data = load_set(kit, set_, options["data"], options["download"], options["limit"])
-    model = make_estimator(kit, name, options)
-    checkpoint = path.with_name(path.name + ".checkpoint")
-    if checkpoint.exists():
-        click.echo(f"Going on from {checkpoint}.", err=True)
-    click.echo(
-        f"{data.title.en}: {len(data.train):,} training rows, {len(data.validation):,} validation, "
-        f"{len(data.test):,} test ({data.origin}).", err=True
-    )  # fmt: skip
-    try:
-        with watching(watched) as doctor, training_progress() as shown:
-            model.fit_dataset(data, checkpoint=checkpoint, progress=shown)
-    except KeyboardInterrupt:
-        kept = f"; the same command goes on from {checkpoint}" if checkpoint.exists() else ""
-        click.echo(f"Interrupted{kept}.", err=True)
-        raise SystemExit(INTERRUPTED) from None
-    save(model, path, checkpoint)
-    metric = model.metric
-    quality = {part: model.score_part(getattr(data, part)) for part in ("validation", "test")}
-    told = ", ".join(f"{metric.show(value)} on {part} rows" for part, value in quality.items())
-    click.echo(f"{metric.title.en}: {told}.")
-    click.echo(f"Saved: {path}")
-    if model.history_.stopped == "diverged":
-        raise click.ClickException(
-            "the training diverged: lower the learning rate, or another --seed"
-        )
-    if doctor is not None and tell_findings(doctor):
-        raise SystemExit(1)
-
-
-def make_estimator(kit: Kit, name: str, options: dict[str, Any]) -> Recipe:
-    """The estimator at its default size for the set, with the user's options."""
-    from regard.cli.common import pick_device
-
-    arguments = dict(kit.arguments(name)) | {"seed": options["seed"]}
-    arguments["device"] = str(pick_device(options["device"]))
-    known = kit.estimator._get_param_names()  # type: ignore[missing-attribute] # may be None by its type, checked before
-    for key in ("score", "epochs"):
-        if options[key] is not None:
-            if key not in known:
-                raise Mistake(f"--{key}: the recipe {kit.name} has no such argument")
-            arguments[key] = options[key]
-    return kit.estimator(**arguments)
+    run_training(kit, set_, writable(out or kit.default_path()), watched, options)
 
 
 @click.command(help=PREDICT, short_help="Predict with a trained model.")
@@ -290,18 +260,15 @@ def predict(kit: Kit, text: tuple[str, ...], model: Path | None, source: Path | 
     if text and source:
         raise Mistake("give inputs as arguments or by --file, not both")
     given = {k: v for k, v in options.items() if v is not None}
-    for key in given:
-        if key not in kit.predict_options:
-            offered = ", ".join(kit.predict_options) or "none"
-            raise Mistake(
-                f"--{key.replace('_', '-')}: the recipe {kit.name} has no such option ({offered})"
-            )
+    check_search(kit, given)
     lines = list(text) or read_lines(source)
     if not lines:
         raise Mistake(
             f"there is nothing to predict: give TEXT or --file. See regard recipe {kit.name} predict --help"
         )
     found = load_model(kit, model, device)
+    if "length_penalty" in given:  # an argument of the estimator, not of `predict`
+        found.set_params(length_penalty=given.pop("length_penalty"))
     inputs = kit.read(lines)
     told = kit.write(inputs, found.predict(inputs, **given))
     if to is None:
@@ -325,13 +292,13 @@ def predict(kit: Kit, text: tuple[str, ...], model: Path | None, source: Path | 
 def show(kit: Kit, text: tuple[str, ...], model: Path | None, to: Path | None, language: Language,
          device: str) -> None:  # fmt: skip
     """Draw; the help text is above."""
-    from regard.figures.render import render
+    from regard.figures.canvas import composed
 
     path = writable_picture(to or Path(f"{kit.name}.svg"))
     found = load_model(kit, model, device)
     inputs = kit.read(list(text)) if text else None
     suffix = path.suffix.removeprefix(".")
-    write_out(path, render(lambda: kit.show(found, inputs, language), suffixes=[suffix])[suffix])
+    write_out(path, composed(lambda: kit.show(found, inputs, language), [suffix])[suffix])
 
 
 @click.command(help=COMPARE, short_help="Compare every score and baseline.")

@@ -1,64 +1,40 @@
-"""Models, texts and pictures that `regard recipe` reads and writes, and the doctor beside a training."""
+"""Models, texts and pictures that `regard recipe` reads and writes."""
 
 from __future__ import annotations
 
+import inspect
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from regard.cli.common import Mistake
+from regard.recipes import catalog
 
 if TYPE_CHECKING:
     from regard.recipes.estimator import Recipe
     from regard.recipes.kit import Kit
 
 PICTURES = (".svg", ".png")
+SEARCH = {"beam": "--beam", "n_best": "--best", "length_penalty": "--length-penalty"}
 
 
-@contextmanager
-def watching(wanted: bool) -> Iterator[Any]:
-    """The doctor around a training, or None; it watches whatever model the training makes."""
-    if not wanted:
-        yield None
-        return
-    from regard.cli.recipe_progress import watched_training
-
-    with watched_training() as doctors:
-        yield doctors
-
-
-def tell_findings(doctors: list[Any]) -> bool:
-    """Print what the doctor found; whether there is a failure among it."""
-    from regard.doctor import Severity
-
-    found = [one for doctor in doctors for one in doctor.findings()]
-    for one in found:
-        click.echo(str(one))
-    if not found:
-        click.echo("The doctor found nothing.")
-    return any(one.severity is Severity.FAILURE for one in found)
-
-
-def save(model: Recipe, path: Path, checkpoint: Path) -> None:
-    """Save the model and remove the checkpoint; a failed write keeps the checkpoint."""
-    try:
-        model.save(path)
-    except OSError as error:
-        raise click.ClickException(
-            f"--out {path}: the model was not saved: {error.strerror or error}; the training is kept "
-            f"in {checkpoint}"
-        ) from None
-    checkpoint.unlink(missing_ok=True)
+def check_source(kit: Kit, name: str, options: dict[str, Any]) -> None:
+    """Refuse --data and --download for a set that comes with a package: they would have no effect."""
+    row = catalog.listed(kit.name)
+    for key in ("data", "download"):
+        if options[key] and name in row.own:
+            raise Mistake(
+                f"--{key}: the set {name} needs none; give a public one by --set: {', '.join(row.public)}"
+            )
 
 
 def writable(path: Path) -> Path:
     """The path, if a file can be written there, before anything that takes minutes."""
-    if path.is_dir():
-        raise Mistake(f"--out {path} is a directory; give a file")
+    if path.exists() and not path.is_file():
+        raise Mistake(f"--out {path}: this exists and is not a file")
     if not path.parent.is_dir():
         raise Mistake(f"--out {path}: there is no folder {path.parent}")
     return path
@@ -74,14 +50,31 @@ def load_model(kit: Kit, path: Path | None, device: str) -> Recipe:
     return kit.estimator.load(place, device=pick_device(device))
 
 
+def arguments_of(kit: Kit) -> list[str]:
+    """The names of the estimator's arguments."""
+    return list(inspect.signature(kit.estimator).parameters)
+
+
+def check_search(kit: Kit, given: Iterable[str]) -> None:
+    """Refuse options of a beam search that the recipe does not have."""
+    known = [*kit.predict_options, *arguments_of(kit)]
+    offered = [option for name, option in SEARCH.items() if name in known]
+    for name in given:
+        if name not in known:
+            raise Mistake(
+                f"{SEARCH[name]}: the recipe {kit.name} has no such option; it has {', '.join(offered) or 'none'}"
+            )
+
+
 def read_lines(source: Path | None) -> list[str]:
     """The lines of a file, or of stdin if something is piped into it."""
-    if source is not None:
-        try:
+    try:
+        if source is not None:
             return source.read_text(encoding="utf-8").splitlines()
-        except UnicodeDecodeError:
-            raise Mistake(f"--file {source} is no text in UTF-8") from None
-    return [] if sys.stdin is None or sys.stdin.isatty() else sys.stdin.read().splitlines()
+        return [] if sys.stdin is None or sys.stdin.isatty() else sys.stdin.read().splitlines()
+    except UnicodeDecodeError:
+        named = "stdin" if source is None else f"--file {source}"
+        raise Mistake(f"{named} is no text in UTF-8") from None
 
 
 def write_out(path: Path, content: bytes) -> None:
@@ -94,7 +87,7 @@ def write_out(path: Path, content: bytes) -> None:
         raise click.ClickException(
             f"{path} could not be written: {error.strerror or error}"
         ) from None
-    click.echo(f"Saved: {path}", err=True)
+    click.echo(f"Saved: {path}")
 
 
 def writable_picture(path: Path) -> Path:

@@ -12,7 +12,7 @@ Examples:
   regard recipe
   regard recipe letters train
   regard recipe letters predict hello world
-  regard recipe translate train --set multi30k-de-en --data DIR --score additive
+  regard recipe translate train --set multi30k-de-en --data DIR
   regard recipe graph compare --jobs 2
   regard recipe graph show --to graph.svg
   regard recipe --json
@@ -20,17 +20,28 @@ Examples:
 Exit codes: 0 done; 1 a check failed, or a result could not be saved; 2 a mistake in the arguments or the
 data; 130 interrupted.
 """
+ONE = """{about}
+
+\b
+Examples:
+  regard recipe {name} train
+  regard recipe {name} compare
+  regard recipe {name} show --lang zh
+
+Exit codes: 0 done; 1 a check failed, or a result could not be saved; 2 a mistake in the arguments or the
+data; 130 interrupted.
+"""
 TRAIN = """Train a model at the recipe's default size and save it.
 
-After every epoch the training is kept in FILE.checkpoint beside --out: the same command goes on from it after a
-kill, to the same result. It is removed when the model is saved.
+Every few seconds, after a whole epoch, the training is kept in FILE.checkpoint beside --out: after a kill the same
+command goes on from it, to the same result. It is removed when the model is saved.
 
 \b
 Examples:
   regard recipe letters train
-  regard recipe letters train --score additive --seed 1 --out additive.safetensors
+  regard recipe letters train --score additive --out additive.safetensors
   regard recipe translate train --set multi30k-de-en --data DIR --device cuda
-  regard recipe graph train --set cora --download --doctor
+  regard recipe letters train --set fre --download --doctor
 
 Exit codes: 0 done; 1 the model could not be saved, the training diverged, or --doctor found a failure; 2 a
 mistake in the arguments or the data; 130 interrupted (the same command continues).
@@ -57,7 +68,7 @@ English and Chinese.
 Examples:
   regard recipe graph compare
   regard recipe graph compare --set cora --data DIR --full --jobs 8
-  regard recipe letters compare --seeds 3 --only additive,scaled_dot --lang zh
+  regard recipe translate compare --seeds 3 --only additive --lang zh
   regard recipe graph compare --json
 
 Exit codes: 0 done; 1 a contender failed, or a file could not be written; 2 a mistake in the arguments or the data;

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from regard.recipes.training import TrainingProgress
 
 PAUSE = 0.5  # seconds between two readings of the loss, each of which waits for the device
+LINE_PAUSE = 5.0  # seconds between two lines: a training may have a thousand epochs of milliseconds
 
 
 class TrainingBar:
@@ -44,10 +45,11 @@ class TrainingBar:
 
 
 class TrainingLines:
-    """A line on stderr for each validation, with the time left."""
+    """Lines on stderr for validations, `LINE_PAUSE` seconds apart, with the time left."""
 
     def __init__(self) -> None:
         self.steps, self.done, self.resumed, self.began = 1, 0, 0, time.monotonic()
+        self.last = -LINE_PAUSE
 
     def start(self, steps: int, done: int) -> None:
         """Begin at the steps that were resumed."""
@@ -59,6 +61,9 @@ class TrainingLines:
 
     def validated(self, epoch: int, quality: float, best: float) -> None:
         """Print the qualities and the time left at the pace so far."""
+        if time.monotonic() - self.last < LINE_PAUSE:
+            return
+        self.last = time.monotonic()
         pace = (time.monotonic() - self.began) / max(self.done - self.resumed, 1)
         left = duration(pace * max(self.steps - self.done, 0))
         print(

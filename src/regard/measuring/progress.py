@@ -30,7 +30,7 @@ class WorkProgress(Protocol):
         """The part has finished this fraction, from 0 to 1."""
 
     def end(self, name: str, outcome: str) -> None:
-        """The part is done or failed; `outcome` says which, in a few words."""
+        """The part is done or failed; `outcome` says which, in a few words. Empty: it was done before this run."""
 
 
 class Track:
@@ -41,7 +41,7 @@ class Track:
     """
 
     def __init__(self, seconds: dict[str, float]) -> None:
-        self.seconds = seconds
+        self.seconds = dict(seconds)
         self.fractions = dict.fromkeys(seconds, 0.0)
         self.ended: set[str] = set()
         self.began = time.monotonic()
@@ -63,6 +63,11 @@ class Track:
         self.fractions[name] = 1.0
         self.ended.add(name)
 
+    def skip(self, name: str) -> None:
+        """Count a part as finished before this run: it says nothing about the pace."""
+        self.seconds[name] = 0.0
+        self.ended.add(name)
+
     def count(self) -> str:
         """Finished parts out of all, as `3/36`."""
         return f"{len(self.ended)}/{len(self.seconds)}"
@@ -82,7 +87,10 @@ class WorkLines:
         self.track.fractions[name] = fraction
 
     def end(self, name: str, outcome: str) -> None:
-        """Print how the part ended and the estimated time left."""
+        """Print how the part ended and the estimated time left; nothing for a part that was done before."""
+        if not outcome:
+            self.track.skip(name)
+            return
         self.track.end(name)
         left = f" (about {self.track.left()} left)" if self.track.done() < 1 else ""
         print(f"[{self.track.count()}] {name}: {outcome}{left}", file=sys.stderr, flush=True)
@@ -129,7 +137,10 @@ class Bars:
 
     def end(self, name: str, outcome: str) -> None:
         """Remove the part's bar."""
-        self.track.end(name)
+        if outcome:
+            self.track.end(name)
+        else:
+            self.track.skip(name)
         self.bars.remove_task(self.tasks.pop(name))
         self.show()
 

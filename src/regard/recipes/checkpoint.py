@@ -55,6 +55,7 @@ class Checkpoint:
             "epoch": trainer.epoch,
             "history": dataclasses.asdict(trainer.history),
             "schedule": trainer.schedule.last_epoch,
+            "threads": torch.get_num_threads(),  # sums of other numbers of threads differ in their last bits
         }
         return Checkpoint(tensors, facts)
 
@@ -127,7 +128,7 @@ def prefixed(prefix: str, tensors: dict[str, Any]) -> dict[str, Tensor]:
 def owner(trainer: Trainer) -> dict[str, Any]:
     """What makes a training the same as another: plan, seed, steps, weights by shape, arguments and data."""
     shapes = {k: [str(v.dtype), *v.shape] for k, v in trainer.job.model.state_dict().items()}
-    plan = dataclasses.asdict(trainer.plan)
+    plan: dict[str, Any] = dataclasses.asdict(trainer.plan)
     del plan["checkpoint_every"]  # how often it is kept does not change what is kept
     found = {"plan": plan, "seed": trainer.seed, "steps": trainer.steps, "weights": shapes}
     return json.loads(json.dumps(found | dict(trainer.identity)))

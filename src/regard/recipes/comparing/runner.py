@@ -32,7 +32,7 @@ from regard.recipes.kit import Comparison, Contender
 if TYPE_CHECKING:
     from regard.measuring.progress import WorkProgress
 
-KEPT = "kept"  # what progress is told of a run that was there before
+KEPT = ""  # what progress is told of a run that was there before
 
 
 class OutOfTime(Exception):
@@ -156,8 +156,9 @@ class CompareRunner:
         found = self.store.read(one.contender, setting, one.seed)
         if found is None:
             return False
+        self.records[one.contender, one.number, one.seed] = found
         self.progress.begin(one.label)
-        self.finish(one, found, KEPT)
+        self.progress.end(one.label, KEPT)
         return True
 
     def run_here(self, one: Assignment) -> None:
@@ -177,13 +178,12 @@ class CompareRunner:
             return
         self.finish(one, record)
 
-    def finish(self, one: Assignment, record: RunRecord, said: str = "") -> None:
+    def finish(self, one: Assignment, record: RunRecord) -> None:
         """Keep a run that is done."""
         self.records[one.contender, one.number, one.seed] = record
-        # Validation alone: who watches shall not choose by the test either.
-        self.progress.end(
-            one.label, said or f"validation {self.comparison.metric.show(record.validation)}"
-        )
+        # The test quality is not shown: it might lead a reader to stop some runs and not others.
+        shown = self.comparison.metric.show(record.validation)
+        self.progress.end(one.label, f"validation {shown}")
 
     def fail(self, one: Assignment, why: str) -> None:
         """Note why a run failed; the others go on."""
