@@ -12,6 +12,7 @@ from rich.console import Console
 from regard.recipes.comparing import Compared, compare
 from regard.recipes.comparing.page import main, write_page
 from regard.recipes.comparing.report import compose, write_report
+from regard.recipes.comparing.report.charts import look
 from regard.recipes.comparing.results import Picture
 from regard.recipes.comparing.table import show_compared
 from regard.recipes.comparing.work import facts_of
@@ -46,6 +47,15 @@ def test_table_fits_80_columns(found: Compared, language: str) -> None:
     lines = console.export_text().splitlines()
     assert max(map(len, lines)) <= 80
     assert any("additive" in line and "±" in line for line in lines)
+
+
+def test_rows_that_are_named_after_no_score_differ_in_their_marks(found: Compared) -> None:
+    first = found.row("additive")
+    rows = [dataclasses.replace(first, name=name) for name in ("luong", "location", "monotonic")]
+    other = dataclasses.replace(found, rows=(*found.rows, *rows))
+    looks = {look(other, row) for row in other.rows}
+    assert len(looks) == len(other.rows)
+    assert look(other, first) == look(found, first)
 
 
 def test_everything_on_the_page_is_escaped(found: Compared) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from regard.figures.canvas import BLUE, GREY, LOOKS, ORANGE, Canvas
+from regard.figures.canvas import BLUE, GREEN, GREY, LOOKS, ORANGE, PURPLE, RED, SKY, Canvas
 from regard.figures.render import tick
 from regard.measuring.words import seconds
 from regard.text import Text
@@ -18,18 +18,31 @@ if TYPE_CHECKING:
 WIDE = 5.0  # inches: narrow enough for a phone
 ROW_HIGH = 0.3  # inches of a row of the forest plot
 MARKS = {"control": (GREY, "X"), "baseline": ("#444444", "*")}
+# Of rows that are named after no score, such as a way to attend: marks that no score has.
+OTHERS = ((ORANGE, "h"), (PURPLE, "<"), (GREEN, ">"), (SKY, "p"), (RED, "d"))
 TRAIN = Text("training time of one run", "一次训练的耗时")
 TO_REFERENCE = Text("difference to {}, {}", "与{}之差，{}")
 BETTER = (Text("better →", "更好 →"), Text("← better", "← 更好"))
 
 
-def look(row: ComparedRow) -> tuple[str, str]:
-    """Colour and mark of a row: a score's own, the same in every figure of the library."""
+def look(found: Compared, row: ComparedRow) -> tuple[str, str]:
+    """Colour and mark of a row: a score's own, the same in every figure of the library, or one of `OTHERS`."""
     if row.kind != "score":
         return MARKS[row.kind]
-    name = row.name.replace("_", " ").removeprefix("projected ")
+    if (own := score_look(row.name)) is not None:
+        return own
+    # By name, so that a row looks the same whatever its rank.
+    others = sorted(
+        one.name for one in found.rows if one.kind == "score" and score_look(one.name) is None
+    )
+    return OTHERS[others.index(row.name) % len(OTHERS)]
+
+
+def score_look(name: str) -> tuple[str, str] | None:
+    """The look of the score that a row is named after; None if it has another name."""
+    name = name.replace("_", " ").removeprefix("projected ")
     known = [key for key in LOOKS if name == key] or [key for key in LOOKS if name.startswith(key)]
-    return LOOKS[known[0]] if known else (ORANGE, "h")
+    return LOOKS[known[0]] if known else None
 
 
 def safe(text: str) -> str:
@@ -44,7 +57,7 @@ def cost_chart(found: Compared, canvas: Canvas) -> None:
     for row in reversed(found.rows):  # the best is drawn last, on top of the others
         if not math.isfinite(row.value.value):
             continue
-        ink, mark = look(row)
+        ink, mark = look(found, row)
         ends = [[row.value.value - row.value.low], [row.value.high - row.value.value]]
         axes.errorbar(
             max(row.train_seconds, 1e-4), row.value.value, yerr=ends, fmt=mark, color=ink, ms=7,
@@ -84,7 +97,7 @@ def forest_chart(found: Compared, canvas: Canvas) -> None:
     axes.axvline(0, color=BLUE, lw=1.2)
     for y, row in enumerate(reversed(rows)):
         assert row.difference is not None
-        ink, mark = look(row)
+        ink, mark = look(found, row)
         axes.plot([row.difference.low, row.difference.high], [y, y], color=ink, lw=1.8, alpha=0.7)
         axes.plot(row.difference.value, y, marker=mark, color=ink, ms=6.5)
     axes.set_yticks(range(len(rows)), [safe(canvas.say(row.title)) for row in reversed(rows)])
