@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 
 import numpy as np
@@ -162,11 +163,44 @@ def test_reference_ahead_of_all() -> None:
         (Estimate(-1.0, -4.0, 2.0), "No score is shown to beat none"),
         (
             Estimate(3.0, 2.0, 4.0),
-            "is ahead by 3.0 [2.0, 4.0] of the best row without a score, none",
+            "is ahead by 3.0 [2.0, 4.0] of none, which has no attention.",
         ),
     ],
 )
 def test_attention_that_loses_is_said_plainly(lead: Estimate, said: str) -> None:
     found = outcome(none=Estimate(1.0, 0.5, 2.0), against=("dot", "none", lead))
-    assert said in sentences(found)[1].en
+    first = lead.high < 0
+    assert said in sentences(found)[0 if first else 1].en, "what matters most comes first"
     assert sentences(found)[1].zh
+
+
+def test_two_seeds_do_not_make_attention_lose() -> None:
+    lead = Estimate(-3.0, -4.0, -2.0)
+    found = outcome(seeds=2, none=Estimate(1.0, 0.5, 2.0), against=("dot", "none", lead))
+    assert "No score is shown to beat none: the best one, dot, is behind" in sentences(found)[1].en
+
+
+def test_baseline_is_called_one() -> None:
+    lead = Estimate(3.0, 2.0, 4.0)
+    found = outcome(none=Estimate(-3.0, -4.0, -2.0), against=("dot", "none", lead))
+    rows = [
+        dataclasses.replace(one, kind="baseline") if one.name == "none" else one
+        for one in found.rows
+    ]
+    told = sentences(dataclasses.replace(found, rows=tuple(rows)))[1]
+    assert told.en.endswith("of none, the best baseline.")
+
+
+def test_lead_that_rounds_to_nothing_is_level() -> None:
+    found = outcome(additive=Estimate(0.04, -0.4, 0.5))
+    assert "additive, is level within [−0.4, 0.5] (quality)" in sentences(found)[0].en
+    found = outcome(additive=Estimate(-0.04, -0.5, 0.4))
+    assert "additive, is level within [−0.4, 0.5] (quality)" in sentences(found)[0].en
+
+
+def test_intervals_end_at_the_bounds_of_the_metric() -> None:
+    rows = [np.array([[1.0]] * (19 - wrong) + [[0.0]] * wrong) for wrong in (0, 1, 2)]
+    found = sample({"a": rows}, ACCURACY, draws=200)["a"]
+    assert found.interval().high > 100
+    assert found.interval(bounds=ACCURACY.bounds).high == 100
+    assert ACCURACY.widest() == (-100, 100)

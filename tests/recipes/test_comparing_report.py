@@ -7,14 +7,16 @@ import io
 from pathlib import Path
 
 import pytest
+from rich.cells import cell_len
 from rich.console import Console
 
+from regard.figures.canvas import LOOKS
 from regard.recipes.comparing import Compared, compare
 from regard.recipes.comparing.page import main, write_page
 from regard.recipes.comparing.report import compose, write_report
-from regard.recipes.comparing.report.charts import look
+from regard.recipes.comparing.report.charts import looks
 from regard.recipes.comparing.results import Picture
-from regard.recipes.comparing.table import show_compared
+from regard.recipes.comparing.table import filled, show_compared
 from regard.recipes.comparing.work import facts_of
 from regard.text import LANGUAGES, Text
 
@@ -47,15 +49,63 @@ def test_table_fits_80_columns(found: Compared, language: str) -> None:
     lines = console.export_text().splitlines()
     assert max(map(len, lines)) <= 80
     assert any("additive" in line and "±" in line for line in lines)
+    assert not any("predict" in line or "预测" in line for line in lines)
+
+
+def test_wide_table_has_the_time_of_predicting(found: Compared) -> None:
+    console = Console(width=100, record=True, file=io.StringIO())
+    show_compared(found, "en", console)
+    (head,) = [line for line in console.export_text().splitlines() if "predict" in line]
+    assert head.split() == [
+        "contender",
+        "accuracy,",
+        "%",
+        "to",
+        "scaled",
+        "dot",
+        "train",
+        "predict",
+        "parameters",
+    ]
+
+
+def test_quick_comparison_says_so(found: Compared) -> None:
+    for full in (True, False):
+        console = Console(width=80, record=True, file=io.StringIO())
+        show_compared(dataclasses.replace(found, full=full), "en", console)
+        assert ("This was the quick comparison" in console.export_text()) != full
+
+
+def test_chinese_fills_its_lines_and_no_line_begins_with_a_comma() -> None:
+    text = "区间为针对新种子和新测试数据的 95% 区间；差值的区间，对表中 PyG GATConv 各行同时成立。"
+    for width in range(8, 60):
+        lines = filled(text, width)
+        assert "".join(lines).replace(" ", "") == text.replace(" ", "")
+        assert max(map(cell_len, lines)) <= width + 2, "a comma stays with its character"
+        assert not any(line[0] in "，。；" for line in lines)
+        assert "GATConv" in "|".join(lines)
+    assert len(filled(text, 40)) == 3
 
 
 def test_rows_that_are_named_after_no_score_differ_in_their_marks(found: Compared) -> None:
     first = found.row("additive")
     rows = [dataclasses.replace(first, name=name) for name in ("luong", "location", "monotonic")]
     other = dataclasses.replace(found, rows=(*found.rows, *rows))
-    looks = {look(other, row) for row in other.rows}
-    assert len(looks) == len(other.rows)
-    assert look(other, first) == look(found, first)
+    assert len(set(looks(other).values())) == len(other.rows)
+    assert looks(other)["additive"] == looks(found)["additive"]
+
+
+def test_many_rows_have_marks_of_their_own_whatever_their_ranks(found: Compared) -> None:
+    first = found.row("additive")
+    scores = ("scaled_dot", "scaled_dot residual", "gat", "gatv2", "additive", "projected_dot")
+    rows = [dataclasses.replace(first, name=name) for name in scores]
+    rows += [dataclasses.replace(first, name=f"PyG {n}", kind="baseline") for n in range(6)]
+    rows += [dataclasses.replace(first, name=f"no {n}", kind="control") for n in range(2)]
+    one = looks(dataclasses.replace(found, rows=tuple(rows)))
+    assert len(set(one.values())) == len(rows)
+    assert one == looks(dataclasses.replace(found, rows=tuple(reversed(rows))))
+    assert one["scaled_dot"] == LOOKS["scaled dot"]
+    assert one["scaled_dot residual"][0] == LOOKS["scaled dot"][0]
 
 
 def test_everything_on_the_page_is_escaped(found: Compared) -> None:

@@ -9,6 +9,7 @@ Shape legend: N rows, K statistics of a row.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -27,6 +28,7 @@ class Metric:
         value: from the statistics of some rows (N, K) to the quality; any number of rows from 1 on.
         greater: whether a greater value is better.
         digits: decimals in tables.
+        bounds: the least and the greatest possible value; intervals end there.
     """
 
     name: str
@@ -34,10 +36,16 @@ class Metric:
     value: Callable[[np.ndarray], float]
     greater: bool = True
     digits: int = 1
+    bounds: tuple[float, float] = (-math.inf, math.inf)
 
     def gain(self, value: float) -> float:
         """The value with its sign turned if smaller is better, so that greater is always better."""
         return value if self.greater else -value
+
+    def widest(self) -> tuple[float, float]:
+        """The least and the greatest possible difference of two values."""
+        least, greatest = self.bounds
+        return least - greatest, greatest - least
 
     def show(self, value: float) -> str:
         """The value for a table."""
@@ -59,8 +67,20 @@ def root_mean_square(statistics: np.ndarray) -> float:
     return float(np.sqrt(statistics[:, 0].mean()))
 
 
-ACCURACY = Metric("accuracy", Text("accuracy, %", "准确率，%"), percent_right)
+PERCENT = (0.0, 100.0)
+ACCURACY = Metric("accuracy", Text("accuracy, %", "准确率，%"), percent_right, bounds=PERCENT)
 WORD_ERRORS = Metric(
-    "word error rate", Text("word error rate, %", "词错误率，%"), percent_wrong, greater=False
+    "word error rate",
+    Text("word error rate, %", "词错误率，%"),
+    percent_wrong,
+    greater=False,
+    bounds=PERCENT,
 )
-RMSE = Metric("rmse", Text("RMSE", "均方根误差"), root_mean_square, greater=False, digits=3)
+RMSE = Metric(
+    "rmse",
+    Text("RMSE", "均方根误差"),
+    root_mean_square,
+    greater=False,
+    digits=3,
+    bounds=(0.0, math.inf),
+)

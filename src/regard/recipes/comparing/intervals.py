@@ -14,6 +14,7 @@ Shape legend: D draws, S seeds, N rows, K statistics of a row.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -23,9 +24,7 @@ from regard.measuring.statistics import LEVEL, Estimate
 from regard.recipes.metrics import Metric
 
 DRAWS = 2000
-REPEATS = (
-    5  # noises of seeds for each draw of rows: they cost nothing, and steady the far quantiles
-)
+REPEATS = 5  # noises of seeds for each draw of rows: they cost little and steady the far quantiles
 
 
 @dataclass(frozen=True)
@@ -53,11 +52,18 @@ class Sampled:
         """All values times a number."""
         return Sampled(self.values * factor, self.draws * factor)
 
-    def interval(self, *, several: int = 1, seed: int = 0) -> Estimate:
+    def interval(
+        self,
+        *,
+        several: int = 1,
+        bounds: tuple[float, float] = (-math.inf, math.inf),
+        seed: int = 0,
+    ) -> Estimate:
         """The mean over seeds and its 95% interval for new seeds and rows.
 
         Args:
             several: how many intervals shall hold together; each is widened by Bonferroni's rule.
+            bounds: of the metric, beyond which no interval goes.
             seed: of the noise of seeds.
         """
         count = len(self.values)
@@ -68,7 +74,7 @@ class Sampled:
             noise = np.random.default_rng(seed).standard_t(count - 1, len(found))
             found = found + noise * self.values.std(ddof=1) / np.sqrt(count)
         tail = (1 - LEVEL) / 2 / max(several, 1)
-        low, high = np.quantile(found, [tail, 1 - tail])
+        low, high = np.clip(np.quantile(found, [tail, 1 - tail]), *bounds)
         return Estimate(self.mean, float(low), float(high))
 
 

@@ -92,10 +92,10 @@ def other_numbers(found: Compared) -> Iterator[str]:
     seeds = [f"seed {seed}" for seed in found.seeds]
     rows = [
         [marked(row.title.en), *map(found.metric.show, row.values)]
-        + [number_text(row.extra[k]) if is_number(row.extra.get(k)) else "" for k in names]
+        + [number_text(row.extra[k]) if is_number(row.extra.get(k)) else "-" for k in names]
         for row in found.rows
     ]
-    yield table(["contender", *seeds, *map(marked, names)], rows)
+    yield table(["contender", *seeds, *(marked(k.replace("_", " ")) for k in names)], rows)
 
 
 def facts(found: Compared) -> Iterator[str]:

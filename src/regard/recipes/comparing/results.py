@@ -230,10 +230,7 @@ def summed_up(
         same_rows=comparison.same_test_rows,
     )
     known = {one.name: one for one in comparison.contenders}
-    rows = [
-        compared_row(known[name], own, sampled, comparison.reference)
-        for name, own in chosen.items()
-    ]
+    rows = [compared_row(known[name], own, sampled, comparison) for name, own in chosen.items()]
     rows.sort(key=lambda row: order(metric, row.value.value))
     runs = chosen[comparison.reference]
     return Compared(
@@ -263,12 +260,14 @@ def compared_row(
     contender: Contender,
     runs: Sequence[RunRecord],
     sampled: Mapping[str, Sampled],
-    reference: str,
+    comparison: Comparison,
 ) -> ComparedRow:
     """One row of the outcome."""
-    own, difference = sampled[contender.name], None
+    own, difference, reference = sampled[contender.name], None, comparison.reference
     if contender.name != reference:
-        difference = own.minus(sampled[reference]).interval(several=len(sampled) - 1)
+        difference = own.minus(sampled[reference]).interval(
+            several=len(sampled) - 1, bounds=comparison.metric.widest()
+        )
     first = runs[0]
     return ComparedRow(
         contender.name,
@@ -277,7 +276,7 @@ def compared_row(
         first.setting,
         max(len(contender.settings), 1),
         first.validation if math.isfinite(first.validation) else None,
-        own.interval(),
+        own.interval(bounds=comparison.metric.bounds),
         difference,
         tuple(map(float, own.values)),
         first.parameters,
@@ -309,7 +308,8 @@ def against(
     if not scores or not others:
         return None
     lead = sampled[scores[0]].minus(sampled[others[0]]).times(1.0 if metric.greater else -1.0)
-    return scores[0], others[0], lead.interval(several=len(scores) * len(others))
+    several = len(scores) * len(others)  # the best of each kind was picked by these very rows
+    return scores[0], others[0], lead.interval(several=several, bounds=metric.widest())
 
 
 def pictures(chosen: Mapping[str, Sequence[RunRecord]]) -> tuple[Picture, ...]:

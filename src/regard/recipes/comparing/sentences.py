@@ -12,9 +12,10 @@ LEAST_SEEDS = 3  # fewer seeds say too little about the noise of seeds to recomm
 
 
 def sentences(found: Compared) -> list[Text]:
-    """The verdict, the most important sentence first."""
+    """The verdict, the most important sentence first: that is the second one where attention loses."""
     told = [about_scores(found)]
-    told += [one for one in (about_others(found),) if one is not None]
+    if (others := about_others(found)) is not None:
+        told.insert(0 if attention_loses(found) else 1, others)
     if found.failed:
         names = ", ".join(found.failed)
         told.append(Text(f"Without a result: {names}.", f"没有结果：{names}。"))
@@ -76,6 +77,13 @@ def about_scores(found: Compared) -> Text:
     )
 
 
+def attention_loses(found: Compared) -> bool:
+    """Whether a control or baseline is shown to be ahead of every score."""
+    if found.against is None or len(found.seeds) < LEAST_SEEDS:
+        return False
+    return found.against[2].below(0)
+
+
 def about_others(found: Compared) -> Text | None:
     """The best score beside the best row that is none: our model without attention, or another method."""
     if found.against is None:
@@ -83,15 +91,21 @@ def about_others(found: Compared) -> Text | None:
     score, other, lead = found.against
     best, rival = found.row(score).title, found.row(other).title
     words = led(found, lead)
-    if lead.below(0):
+    if attention_loses(found):
         return Text(
             f"No score beats {rival.en} here: the best one, {best.en}, is {words.en}.",
             f"在此没有打分函数胜过{rival.zh}：最好的{best.zh}{words.zh}。",
         )
     if lead.above(0) and len(found.seeds) >= LEAST_SEEDS:
+        control = found.row(other).kind == "control"
+        role = (
+            Text("which has no attention", "它没有注意力")
+            if control
+            else Text("the best baseline", "最好的基线")
+        )
         return Text(
-            f"The best score, {best.en}, is {words.en} of the best row without a score, {rival.en}.",
-            f"最好的打分函数{best.zh}比其他方法中最好的{rival.zh}{words.zh}。",
+            f"The best score, {best.en}, is {words.en} of {rival.en}, {role.en}.",
+            f"最好的打分函数{best.zh}比{rival.zh}（{role.zh}）{words.zh}。",
         )
     return Text(
         f"No score is shown to beat {rival.en}: the best one, {best.en}, is {words.en}.",
@@ -100,13 +114,15 @@ def about_others(found: Compared) -> Text | None:
 
 
 def led(found: Compared, lead: Estimate | None) -> Text:
-    """A lead in words: ahead or behind, and by how much."""
+    """A lead in words: ahead, behind or level, and by how much."""
     if lead is None or not math.isfinite(lead.value):
         return Text("not comparable", "无法比较")
     behind = lead.value < 0
     if behind:
         lead = Estimate(-lead.value, -lead.high, -lead.low)
     value, low, high = (found.metric.show(x) for x in lead)
+    if float(value) == 0:  # as it is shown
+        return Text(f"level within [{low}, {high}]", f"持平，区间 [{low}, {high}]")
     return Text(
         f"{'behind' if behind else 'ahead'} by {value} [{low}, {high}]",
         f"{'落后' if behind else '领先'} {value} [{low}, {high}]",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from rich import box
+from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text as Line
 
@@ -22,6 +24,13 @@ KINDS = {
     "control": Text("no attention", "无注意力"),
     "baseline": Text("baseline", "基线"),
 }
+QUICK = Text(
+    "This was the quick comparison: fewer settings, seeds and epochs than the full one.",
+    "这是快速比较：设置、种子和轮数都少于完整比较。",
+)
+WIDE = 100  # columns from which a terminal has room for every number
+# A Chinese character with the punctuation after it, or a word with the spaces after it.
+PIECE = re.compile(r"[\u2e80-\uffef][，。：；、）]*\s*|[^\s\u2e80-\uffef]+[，。：；、）]*\s*|\s+")
 HEAD = (
     Text("contender", "参与者"),
     Text("to {}", "与{}之差"),
@@ -33,45 +42,47 @@ HEAD = (
 
 def show_compared(found: Compared, language: Language, console: Console) -> None:
     """Print the verdict and the table."""
-    console.print(Line(found.title.of(language), style="bold"))
+
+    def say(text: str, style: str = "") -> None:
+        console.print(Line("\n".join(filled(text, console.width)), style=style))
+
+    say(found.title.of(language), "bold")
     for one in sentences(found):
-        console.print(Line(one.of(language)))
+        say(one.of(language))
     console.print()
-    console.print(grid(found, language))
+    console.print(grid(found, language, console.width))
     for name, why in found.failed.items():
-        console.print(Line(f"{name}: {why}", style="red"))
-    console.print(Line(how(found).of(language), style="dim"))
+        say(f"{name}: {why}", "red")
+    say(how(found).of(language), "dim")
+    if not found.full:
+        say(QUICK.of(language), "dim")
 
 
-def grid(found: Compared, language: Language) -> Table:
-    """The rows, the best first; the reference in bold."""
+def grid(found: Compared, language: Language, width: int) -> Table:
+    """The rows, the best first; the reference in bold. A narrow terminal has no room for the time of predicting."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    wide = width >= WIDE
     name, difference, train, predict, parameters = (one.of(language) for one in HEAD)
     reference = found.row(found.reference).title.of(language)
     table.add_column(name, overflow="fold", min_width=14)
     table.add_column(found.metric.title.of(language), justify="right", overflow="fold")
     table.add_column(difference.format(reference), justify="right", overflow="fold")
-    for title in (train, predict, parameters):
+    for title in (train, predict, parameters) if wide else (train, parameters):
         table.add_column(title, justify="right", overflow="fold")
     for row in found.rows:
         title = Line(row.title.of(language), "bold" if row.name == found.reference else "")
         if row.kind != "score":
             title.append(f" ({KINDS[row.kind].of(language)})", "dim")
-        table.add_row(
-            title,
-            level(found, row),
-            change(found, row),
-            seconds(row.train_seconds),
-            seconds(row.predict_seconds),
-            f"{row.parameters:,}" if row.parameters else "-",
-        )
+        times = [seconds(row.train_seconds), seconds(row.predict_seconds)]
+        size = f"{row.parameters:,}" if row.parameters else "-"
+        table.add_row(title, level(found, row), change(found, row), *times[: 1 + wide], size)
     return table
 
 
 def level(found: Compared, row: ComparedRow) -> str:
-    """The mean quality and half the width of its interval."""
-    half = (row.value.high - row.value.low) / 2
-    return f"{found.metric.show(row.value.value)} ±{found.metric.show(half)}"
+    """The mean quality and the longer side of its interval, which bounds may cut off on the other side."""
+    side = max(row.value.high - row.value.value, row.value.value - row.value.low)
+    return f"{found.metric.show(row.value.value)} ±{found.metric.show(side)}"
 
 
 def change(found: Compared, row: ComparedRow) -> str:
@@ -80,3 +91,13 @@ def change(found: Compared, row: ComparedRow) -> str:
         return "-"
     value, low, high = (found.metric.show(x, sign=True) for x in row.difference)
     return f"{value} [{low}, {high}]"
+
+
+def filled(text: str, width: int) -> list[str]:
+    """The text in lines; Chinese, which has no spaces, is broken anywhere but before a mark of punctuation."""
+    lines = [""]
+    for piece in PIECE.findall(text):
+        if cell_len(lines[-1] + piece.rstrip()) > width and lines[-1]:
+            lines.append("")
+        lines[-1] += piece
+    return [line.rstrip() for line in lines]

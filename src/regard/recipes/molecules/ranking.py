@@ -25,4 +25,6 @@ def area_under_roc(statistics: np.ndarray) -> float:
     return float((ranks[positive].sum() - count * (count + 1) / 2) / (count * others))
 
 
-ROC_AUC = Metric("roc_auc", Text("ROC-AUC", "ROC 曲线下面积"), area_under_roc, digits=3)
+ROC_AUC = Metric(
+    "roc_auc", Text("ROC-AUC", "ROC 曲线下面积"), area_under_roc, digits=3, bounds=(0.0, 1.0)
+)

@@ -72,4 +72,4 @@ def signatures(lowercase: bool) -> dict[str, str]:
     return found
 
 
-METRIC = Metric("bleu", Text("BLEU", "BLEU"), corpus_bleu)
+METRIC = Metric("bleu", Text("BLEU", "BLEU"), corpus_bleu, bounds=(0.0, 100.0))

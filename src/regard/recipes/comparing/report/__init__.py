@@ -47,7 +47,7 @@ def write_report(found: Compared, path: Path) -> Path:
 def compose(found: Compared) -> str:
     """The page as HTML; the template escapes everything that is put into it."""
     code = page.script(page.read(page.FOLDER, "language.js"), page.read(FOLDER, "report.js"))
-    best = winner(found)
+    best, reference = winner(found), found.row(found.reference).title
     return template(FOLDER, "report.html.jinja").render(
         word=SimpleNamespace(**WORDS),
         found=found,
@@ -56,7 +56,7 @@ def compose(found: Compared) -> str:
         rows=[entry(found, row) for row in found.rows],
         extra_names=sorted({k for row in found.rows for k, v in row.extra.items() if is_number(v)}),
         best=None if best is None else best.name,
-        reference=found.row(found.reference).title,
+        difference=Text(f"difference to {reference.en}", f"与{reference.zh}之差"),
         drawings=[drawing(found, name) for name in CHARTS],
         pictures=[(picture(one.svg, one.caption), one.caption) for one in found.pictures],
         dataset=found.dataset if "title" in found.dataset else None,
@@ -95,13 +95,9 @@ def is_number(value: Any) -> bool:
 
 def number_text(value: float) -> str:
     """A number of unknown kind for a table."""
-    return (
-        f"{value:,}"
-        if isinstance(value, int)
-        else f"−{number(-value)}"
-        if value < 0
-        else number(value)
-    )
+    if float(value).is_integer():
+        return f"{value:,.0f}".replace("-", "−")
+    return f"−{number(-value)}" if value < 0 else number(value)
 
 
 def drawing(found: Compared, name: str) -> CompareDrawing:

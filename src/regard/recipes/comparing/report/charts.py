@@ -17,32 +17,35 @@ if TYPE_CHECKING:
 
 WIDE = 5.0  # inches: narrow enough for a phone
 ROW_HIGH = 0.3  # inches of a row of the forest plot
-MARKS = {"control": (GREY, "X"), "baseline": ("#444444", "*")}
+DARK = "#444444"
 # Of rows that are named after no score, such as a way to attend: marks that no score has.
 OTHERS = ((ORANGE, "h"), (PURPLE, "<"), (GREEN, ">"), (SKY, "p"), (RED, "d"))
+MARKS = "*Xov^sDPph<>d8"  # of rows that share a colour
 TRAIN = Text("training time of one run", "一次训练的耗时")
 TO_REFERENCE = Text("difference to {}, {}", "与{}之差，{}")
 BETTER = (Text("better →", "更好 →"), Text("← better", "← 更好"))
 
 
-def look(found: Compared, row: ComparedRow) -> tuple[str, str]:
-    """Colour and mark of a row: a score's own, the same in every figure of the library, or one of `OTHERS`."""
+def looks(found: Compared) -> dict[str, tuple[str, str]]:
+    """Colour and mark of each row: a score's own, the same in every figure of the library; no two alike."""
+    taken: dict[str, tuple[str, str]] = {}
+    # By name, so that a row looks the same whatever its rank; "dot" before "dot, with a residual".
+    for row in sorted(found.rows, key=lambda row: (row.kind != "score", len(row.name), row.name)):
+        wanted = choices(row)
+        taken[row.name] = next((x for x in wanted if x not in taken.values()), wanted[0])
+    return taken
+
+
+def choices(row: ComparedRow) -> list[tuple[str, str]]:
+    """The looks that suit a row, the best first."""
     if row.kind != "score":
-        return MARKS[row.kind]
-    if (own := score_look(row.name)) is not None:
-        return own
-    # By name, so that a row looks the same whatever its rank.
-    others = sorted(
-        one.name for one in found.rows if one.kind == "score" and score_look(one.name) is None
-    )
-    return OTHERS[others.index(row.name) % len(OTHERS)]
-
-
-def score_look(name: str) -> tuple[str, str] | None:
-    """The look of the score that a row is named after; None if it has another name."""
-    name = name.replace("_", " ").removeprefix("projected ")
+        ink = GREY if row.kind == "control" else DARK
+        marks = MARKS[1:] if row.kind == "control" else MARKS
+        return [(ink, mark) for mark in marks]
+    name = row.name.replace("_", " ").removeprefix("projected ")
     known = [key for key in LOOKS if name == key] or [key for key in LOOKS if name.startswith(key)]
-    return LOOKS[known[0]] if known else None
+    first = [LOOKS[known[0]]] if known else list(OTHERS)
+    return first + [(first[0][0], mark) for mark in MARKS]
 
 
 def safe(text: str) -> str:
@@ -54,14 +57,15 @@ def cost_chart(found: Compared, canvas: Canvas) -> None:
     """Quality, with its interval, against training time."""
     entries = math.ceil(len(found.rows) / 2)
     (axes,) = canvas.panels(1, wide=WIDE, high=3.2 + 0.2 * entries)
+    marks = looks(found)
     for row in reversed(found.rows):  # the best is drawn last, on top of the others
         if not math.isfinite(row.value.value):
             continue
-        ink, mark = look(found, row)
+        ink, mark = marks[row.name]
         ends = [[row.value.value - row.value.low], [row.value.high - row.value.value]]
         axes.errorbar(
             max(row.train_seconds, 1e-4), row.value.value, yerr=ends, fmt=mark, color=ink, ms=7,
-            capsize=3, lw=1.2, label=safe(canvas.say(row.title)),
+            mec="white", mew=0.6, capsize=2, lw=1.2, label=safe(canvas.say(row.title)),
         )  # fmt: skip
     log_times(axes, [max(row.train_seconds, 1e-4) for row in found.rows])
     canvas.label(axes, TRAIN, found.metric.title)
@@ -95,9 +99,10 @@ def forest_chart(found: Compared, canvas: Canvas) -> None:
     rows = [row for row in found.rows if row.difference is not None]
     (axes,) = canvas.panels(1, wide=WIDE, high=1.1 + ROW_HIGH * max(len(rows), 1))
     axes.axvline(0, color=BLUE, lw=1.2)
+    marks = looks(found)
     for y, row in enumerate(reversed(rows)):
         assert row.difference is not None
-        ink, mark = look(found, row)
+        ink, mark = marks[row.name]
         axes.plot([row.difference.low, row.difference.high], [y, y], color=ink, lw=1.8, alpha=0.7)
         axes.plot(row.difference.value, y, marker=mark, color=ink, ms=6.5)
     axes.set_yticks(range(len(rows)), [safe(canvas.say(row.title)) for row in reversed(rows)])
@@ -106,4 +111,4 @@ def forest_chart(found: Compared, canvas: Canvas) -> None:
     reference = canvas.say(found.row(found.reference).title)
     side = canvas.say(BETTER[0] if found.metric.greater else BETTER[1])
     label = canvas.say(TO_REFERENCE).format(reference, canvas.say(found.metric.title))
-    axes.set_xlabel(safe(f"{label}   {side}"))
+    axes.set_xlabel(safe(f"{label}\n{side}"))
