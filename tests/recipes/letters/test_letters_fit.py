@@ -100,6 +100,7 @@ def test_learns_words_it_has_not_seen(attention, words, request):
     assert model.score(x, y) < model.metric.value(trivial) - 8
     assert model.phone_errors(x, y) < 0.8 * phone_error_rate(trivial)
     assert model.left_out_ == 0
+    assert 10 < model.history_.best < 100  # words right, in percent
 
 
 def test_saved_and_loaded_predicts_the_same(words, trained, tmp_path):

@@ -29,7 +29,7 @@ from regard.recipes.letters.rows import (
     trainable,
 )
 from regard.recipes.letters.symbols import Symbols
-from regard.recipes.metrics import WORD_ERRORS
+from regard.recipes.metrics import WORD_ERRORS, percent_right
 from regard.recipes.training import TrainingPlan, TrainingProgress, train
 from regard.recipes.translate.batches import Corpus
 from regard.recipes.translate.decoding import Search, aligned, searched
@@ -150,7 +150,7 @@ class LettersToSounds(Recipe):
     ) -> Self:
         """Train on words and their sounds; see `Recipe.fit`.
 
-        Validation is the word error rate of greedy search.
+        Validation is the share of words that greedy search gets right, in percent.
 
         Raises:
             RecipeError: no words, or there are not as many sounds as words.
@@ -182,8 +182,8 @@ class LettersToSounds(Recipe):
         def quality(model: nn.Module) -> float:
             found = searched(model, sources, Search(1, 0.0), self.max_length)
             said = [self.sounds_.decode(best[0]) for best in found]
-            # Smaller is better for error rates, and greater for the training loop.
-            return -WORD_ERRORS.value(error_statistics(said, [one.ways for one in held]))
+            # Right words, not wrong ones: greater is better for the training loop.
+            return percent_right(error_statistics(said, [one.ways for one in held]))
 
         job = TranslationJob(self.model_, corpus, rules, quality)
         place = None if checkpoint is None else Path(checkpoint)
