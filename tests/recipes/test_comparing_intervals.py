@@ -11,7 +11,7 @@ import pytest
 from regard.measuring.statistics import Estimate
 from regard.recipes.comparing.intervals import sample
 from regard.recipes.comparing.results import Compared, ComparedRow, MetricWords
-from regard.recipes.comparing.sentences import sentences, winner
+from regard.recipes.comparing.sentences import sentences, to_use, winner
 from regard.recipes.metrics import ACCURACY, RMSE, Metric
 from regard.text import Text
 
@@ -125,7 +125,7 @@ def outcome(
 
 def test_a_shown_lead_is_recommended() -> None:
     found = outcome(additive=Estimate(1.2, 0.4, 2.0), cosine=Estimate(2.0, -0.1, 4.0))
-    assert winner(found).name == "additive"
+    assert winner(found).name == to_use(found) == "additive"
     assert sentences(found)[0].en == "Use additive: ahead by 1.2 [0.4, 2.0] of dot (quality)."
     assert "使用additive" in sentences(found)[0].zh
 
@@ -151,6 +151,7 @@ def test_two_seeds_decide_nothing() -> None:
 def test_reference_ahead_of_all() -> None:
     found = outcome(additive=Estimate(-1.2, -2.0, -0.4))
     assert sentences(found)[0].en == "Use dot: it is ahead of every other score."
+    assert to_use(found) == "dot"
 
 
 @pytest.mark.parametrize(
@@ -158,7 +159,7 @@ def test_reference_ahead_of_all() -> None:
     [
         (
             Estimate(-3.0, -4.0, -2.0),
-            "No score beats none here: the best one, dot, is behind by 3.0 [2.0, 4.0].",
+            "Use none, which has no attention: no score beats it here. The best one, dot, is behind by 3.0 [2.0, 4.0].",
         ),
         (Estimate(-1.0, -4.0, 2.0), "No score is shown to beat none"),
         (
@@ -171,6 +172,7 @@ def test_attention_that_loses_is_said_plainly(lead: Estimate, said: str) -> None
     found = outcome(none=Estimate(1.0, 0.5, 2.0), against=("dot", "none", lead))
     first = lead.high < 0
     assert said in sentences(found)[0 if first else 1].en, "what matters most comes first"
+    assert to_use(found) == ("none" if first else None)
     assert sentences(found)[1].zh
 
 

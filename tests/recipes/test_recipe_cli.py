@@ -26,6 +26,7 @@ from regard.cli.app import group
 from regard.cli.recipe_progress import TrainingBar, TrainingLines
 from regard.recipes import catalog, training
 from regard.recipes.comparing import Compared
+from regard.recipes.comparing.sentences import sentences, to_use
 from regard.recipes.estimator import read_saved
 from regard.text import Text
 
@@ -37,7 +38,7 @@ FAKE = catalog.Listed("fake", Text("Points.", "点。"), Text("a", "b"), ("point
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Runs `regard recipe ...` in a folder of its own, with the fake recipe in the catalogue."""
+    """Runs `regard recipe ...`, or `choose ...`, in a folder of its own; the catalogue has the fake recipe."""
     known = catalog.kit
     monkeypatch.setattr(catalog, "RECIPES", (*catalog.RECIPES, FAKE))
     monkeypatch.setattr(catalog, "NAMES", (*catalog.NAMES, "fake"))
@@ -50,9 +51,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
     def invoke(line: str, **more: Any) -> Result:
         env = {"COLUMNS": "80"} | more.pop("env", {})
-        return CliRunner(env=env).invoke(
-            group, ["recipe", *line.split()], prog_name="regard", **more
-        )
+        line = line if line.startswith("choose") else f"recipe {line}"
+        return CliRunner(env=env).invoke(group, line.split(), prog_name="regard", **more)
 
     return invoke
 
@@ -366,6 +366,54 @@ def test_catalogue_knows_the_sets_of_each_recipe() -> None:
             pytest.skip(f"{row.name} needs {catalog.missing(row)}")
         kit = catalog.kit(row.name)
         assert (kit.name, kit.sets) == (row.name, catalog.sets(row))
+
+
+def test_recipe_as_the_task_of_choose(run) -> None:
+    result = run("choose --recipe fake --jobs 1")
+    assert result.exit_code == 0, result.output
+    assert "2 seeds decide nothing" in " ".join(result.stdout.split())
+    assert "This was the quick comparison" in result.stdout
+    assert Path("regard-choose/fake-points.html").is_file()
+    result = run("choose --recipe fake --full --seeds 3 --jobs 1 --json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout, parse_constant=pytest.fail)
+    compared = Compared.of_json(found["compared"])
+    assert found["use"] == to_use(compared)
+    assert [one["en"] for one in found["advice"]] == [one.en for one in sentences(compared)]
+    assert compared.seeds == (0, 1, 2)
+    assert (compared.full, len(compared.rows)) == (True, 3)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("--recipe nope", "--recipe nope: the recipes are translate, letters, graph"),
+        ("--recipe fake --tasks digits", "--tasks has no effect with --recipe; leave it out"),
+        ("--recipe fake --shape d_q=4,len=3", "--shape has no effect with --recipe"),
+        ("--recipe fake --resume", "--resume has no effect with --recipe"),
+        ("--recipe fake --heads 4", "--heads has no effect with --recipe"),
+        ("--recipe fake --target y", "--target has no effect with --recipe"),
+        ("--recipe fake --seed 1", "--seed has no effect with --recipe"),
+        ("--recipe fake --report x.html", "--report has no effect with --recipe"),
+        ("--recipe fake --set nope", "its sets are points, public"),
+        ("--recipe fake --set public --jobs 1", "public is missing: get https://example.org/x"),
+        ("--recipe fake --data .", "the set points needs none"),
+        ("--set cora", "--set belongs to a recipe: give --recipe NAME too"),
+        ("--full", "--full belongs to a recipe"),
+    ],
+)
+def test_options_of_choose_that_do_not_go_with_a_recipe(run, line: str, said: str) -> None:
+    result = run(f"choose {line}")
+    assert (result.exit_code, result.stdout) == (2, ""), result.output
+    assert said in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_choose_by_a_recipe_is_interrupted_as_it_is(run, monkeypatch: pytest.MonkeyPatch) -> None:
+    stop_at(monkeypatch, 5, KeyboardInterrupt)
+    result = run("choose --recipe fake --jobs 1")
+    assert result.exit_code == 130
+    assert "the same command continues" in result.stderr
 
 
 def test_bar_shows_loss_and_time_left() -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from regard.choosing.cost.shape import Shape, ShapeError
+from regard.cli import choose_recipe
 from regard.cli.common import (
     INTERRUPTED,
     Amount,
@@ -48,6 +49,8 @@ says which score wins where, by how much, and what it costs. This takes about tw
 
 {DATA_HELP}
 
+{choose_recipe.HELP}
+
 With --shape it trains nothing, and measures time, memory, parameters and error of every score at that
 shape.
 
@@ -56,6 +59,7 @@ Examples:
   regard choose
 {EXAMPLES}
   regard choose --data mine.parquet --storage postgresql://host/db --resume
+{choose_recipe.EXAMPLES}
   regard choose --shape d_q=256,d_k=128,len=1024,heads=8
   regard choose --shape d_q=512,d_k=256,len_q=1,len_k=8192 --json
 
@@ -71,6 +75,7 @@ def choose_options(command: Any) -> Any:
     """The options, in the order of --help."""
     options = [
         *DATA_OPTIONS,
+        *choose_recipe.OPTIONS,
         click.option("--tasks", metavar="NAME,...", shell_complete=offering_lists(TASKS),
                      help="Only these of the bundled tasks."),
         click.option("--minutes", type=Amount(0.05, 10000), metavar="M",
@@ -107,8 +112,13 @@ def choose_options(command: Any) -> Any:
 
 @click.command(help=HELP)
 @choose_options
-def choose(shape: Shape | None, **options: Any) -> None:
+@click.pass_context
+def choose(ctx: click.Context, recipe: str | None, shape: Shape | None, **options: Any) -> None:
     """Compare; the help text is above."""
+    choose_recipe.check_options(ctx)
+    if recipe is not None:
+        choose_recipe.by_recipe(recipe, ctx)
+        return
     own = own_data(options)
     if shape is not None and own:
         raise Mistake("--shape compares costs, --data trains: give one of them")

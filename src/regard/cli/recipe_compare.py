@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,23 +18,38 @@ if TYPE_CHECKING:
 
 
 def run_comparison(
-    kit: Kit, *, full: bool, language: Language, as_json: bool, **options: Any
-) -> Compared:
-    """Run, print and save; exits with 1 if a contender failed, and 130 if it was interrupted."""
+    kit: Kit,
+    *,
+    full: bool,
+    language: Language,
+    as_json: bool,
+    document: Callable[[Compared], dict[str, Any]] | None = None,
+    **options: Any,
+) -> None:
+    """Run, print and save; exits with 1 if a contender failed, and 130 if it was interrupted.
+
+    Args:
+        kit: the recipe.
+        full: the full comparison, not the quick one.
+        language: of the table.
+        as_json: print a document in place of the table.
+        document: makes the document; None for the summary itself.
+        options: those of the command line.
+    """
     from regard.measuring.files import json_bytes
     from regard.recipes.comparing.table import show_compared
 
     found = carried_out(kit, full, options)
     try:
         if as_json:
-            click.echo(json_bytes(found.as_json()).decode(), nl=False)
+            shown = found.as_json() if document is None else document(found)
+            click.echo(json_bytes(shown).decode(), nl=False)
         else:
             show_compared(found, language, console())
     finally:  # an output that cannot be written, as on a full disk, must not cost the files
         save_comparison(found, options["out"], quiet=as_json)
     if found.failed:
         raise SystemExit(1)
-    return found
 
 
 def carried_out(kit: Kit, full: bool, options: dict[str, Any]) -> Compared:

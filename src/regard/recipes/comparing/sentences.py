@@ -10,6 +10,11 @@ from regard.text import Text
 
 LEAST_SEEDS = 3  # fewer seeds say too little about the noise of seeds to recommend by
 
+ROLES = {
+    "control": Text("which has no attention", "它没有注意力"),
+    "baseline": Text("the best baseline", "最好的基线"),
+}
+
 
 def sentences(found: Compared) -> list[Text]:
     """The verdict, the most important sentence first: that is the second one where attention loses."""
@@ -30,6 +35,23 @@ def winner(found: Compared) -> ComparedRow | None:
     return ahead[0] if ahead else None
 
 
+def to_use(found: Compared) -> str | None:
+    """Name of the row to use: what beats every score, or the score that is shown to be best; None: not decided."""
+    if found.against is not None and attention_loses(found):
+        return found.against[1]
+    best = winner(found)
+    if best is not None:
+        return best.name
+    return found.reference if reference_leads(found) else None
+
+
+def reference_leads(found: Compared) -> bool:
+    """Whether the reference is shown to be ahead of every other score."""
+    leads = [lead_of(found, row) for row in others(found)]
+    enough = len(found.seeds) >= LEAST_SEEDS and bool(leads)
+    return enough and all(lead is not None and lead.below(0) for lead in leads)
+
+
 def others(found: Compared) -> list[ComparedRow]:
     """The scores beside the reference, the best first."""
     return [row for row in found.rows if row.kind == "score" and row.name != found.reference]
@@ -41,25 +63,26 @@ def lead_of(found: Compared, row: ComparedRow) -> Estimate | None:
 
 
 def about_scores(found: Compared) -> Text:
-    """Which score to use."""
+    """Which score to use, if one is to be used at all."""
     reference, rows = found.row(found.reference).title, others(found)
     few = len(found.seeds) < LEAST_SEEDS
+    loses = attention_loses(found)
+    use = Text("Of the scores use", "打分函数中使用") if loses else Text("Use", "使用")
     if (best := winner(found)) is not None:
         lead = led(found, lead_of(found, best))
         return Text(
-            f"Use {best.title.en}: {lead.en} of {reference.en} ({found.metric.title.en}).",
-            f"使用{best.title.zh}：比{reference.zh}{lead.zh}（{found.metric.title.zh}）。",
+            f"{use.en} {best.title.en}: {lead.en} of {reference.en} ({found.metric.title.en}).",
+            f"{use.zh}{best.title.zh}：比{reference.zh}{lead.zh}（{found.metric.title.zh}）。",
         )
     if not rows:
         return Text(
             f"No other score was compared with {reference.en}.",
             f"没有其他打分函数与{reference.zh}比较。",
         )
-    leads = [lead for row in rows if (lead := lead_of(found, row)) is not None]
-    if not few and all(lead.below(0) for lead in leads):
+    if reference_leads(found):
         return Text(
-            f"Use {reference.en}: it is ahead of every other score.",
-            f"使用{reference.zh}：它领先于所有其他打分函数。",
+            f"{use.en} {reference.en}: it is ahead of every other score.",
+            f"{use.zh}{reference.zh}：它领先于所有其他打分函数。",
         )
     lead = led(found, lead_of(found, rows[0]))
     why = Text("", "")
@@ -71,7 +94,7 @@ def about_scores(found: Compared) -> Text:
         )
     return Text(
         f"Not decided: no score is shown to be ahead of {reference.en}. The best other score, "
-        f"{rows[0].title.en}, is {lead.en} ({found.metric.title.en}). Use {reference.en} for now.{why.en}",
+        f"{rows[0].title.en}, is {lead.en} ({found.metric.title.en}). {use.en} {reference.en} for now.{why.en}",
         f"未能判定：没有打分函数被证实优于{reference.zh}。其余中最好的{rows[0].title.zh}"
         f"{lead.zh}（{found.metric.title.zh}）。暂用{reference.zh}。{why.zh}",
     )
@@ -90,19 +113,13 @@ def about_others(found: Compared) -> Text | None:
         return None
     score, other, lead = found.against
     best, rival = found.row(score).title, found.row(other).title
-    words = led(found, lead)
+    words, role = led(found, lead), ROLES[found.row(other).kind]
     if attention_loses(found):
         return Text(
-            f"No score beats {rival.en} here: the best one, {best.en}, is {words.en}.",
-            f"在此没有打分函数胜过{rival.zh}：最好的{best.zh}{words.zh}。",
+            f"Use {rival.en}, {role.en}: no score beats it here. The best one, {best.en}, is {words.en}.",
+            f"使用{rival.zh}（{role.zh}）：在此没有打分函数胜过它。最好的{best.zh}{words.zh}。",
         )
     if lead.above(0) and len(found.seeds) >= LEAST_SEEDS:
-        control = found.row(other).kind == "control"
-        role = (
-            Text("which has no attention", "它没有注意力")
-            if control
-            else Text("the best baseline", "最好的基线")
-        )
         return Text(
             f"The best score, {best.en}, is {words.en} of {rival.en}, {role.en}.",
             f"最好的打分函数{best.zh}比{rival.zh}（{role.zh}）{words.zh}。",
