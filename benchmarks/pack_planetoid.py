@@ -49,7 +49,7 @@ def read_part(folder: Path, name: str, part: str) -> Any:
 def packed(folder: Path, name: str) -> dict[str, np.ndarray]:
     """The arrays of a set with the public split.
 
-    Test nodes that are missing from the files, 15 of Citeseer, have no features, no edges and the label -1.
+    Nodes that are cited but not described, 15 of Citeseer, have no features and the label -1.
     """
     labels, test_labels = (read_part(folder, name, part) for part in ("ally", "ty"))
     features, test_features = (read_part(folder, name, part) for part in ("allx", "tx"))

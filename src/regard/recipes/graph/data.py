@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -77,11 +78,7 @@ def limited(data: Dataset, limit: int) -> Dataset:
         raise DataError(f"limit must be 1 or more, got {limit}")
     nodes, labels = data.train.x, data.train.y
     kept = range(min(limit, len(nodes)))
-    fewer = Part(nodes.take(kept), labels[: len(kept)])
-    return Dataset(
-        data.name, data.title, data.origin, fewer, data.validation, data.test, data.licence,
-        data.show_rows,
-    )  # fmt: skip
+    return replace(data, train=Part(nodes.take(kept), labels[: len(kept)]))
 
 
 def split(graph: Data, labels: np.ndarray, parts: tuple[Any, Any, Any]) -> list[Part]:

@@ -30,6 +30,9 @@ class NodeBatch:
         feature: of the edges; None if there are none.
         wanted: the nodes that were asked for, by their numbers in this part.
         rows: which of the rows asked for they are.
+        hops: how many nodes, and how many edges, lie how far from those asked for, as `trim_to_layer` takes
+            them: nodes and edges are in this order, so that each layer can leave out the farthest that are left.
+            None for a whole graph.
     """
 
     x: Features
@@ -37,6 +40,7 @@ class NodeBatch:
     feature: Tensor | None
     wanted: Tensor
     rows: Tensor
+    hops: tuple[list[int], list[int]] | None = None
 
 
 class PlainSampler(BaseSampler):
@@ -83,6 +87,8 @@ class PlainSampler(BaseSampler):
             col=seen[target],
             edge=self.order[chosen],
             metadata=(index.input_id, None),
+            num_sampled_nodes=[len(one) for one in reached],
+            num_sampled_edges=[len(one) for one in found],
         )
 
     def incoming(self, front: Tensor, limit: int) -> Tensor:
@@ -104,41 +110,60 @@ class PlainSampler(BaseSampler):
         raise NotImplementedError("PlainSampler samples from nodes")
 
 
-def node_batches(
-    graph: Data,
-    x: Features,
-    feature: Tensor | None,
-    index: Tensor,
-    *,
-    size: int,
-    neighbours: list[int],
-    seed: int | None,
-) -> Iterator[NodeBatch]:
-    """The nodes `index` in batches, each with its neighbourhood, on the device of the features.
+class GraphSource:
+    """A graph with its features on a device, from which batches of nodes are taken.
 
     Args:
         graph: the whole graph.
         x: its features.
-        feature: the features of its edges.
-        index: nodes that are wanted.
-        size: nodes wanted in a batch.
-        neighbours: for each layer, from the last to the first, the most neighbours of a node; -1 for all.
-        seed: of the order of the nodes and the choice of neighbours; None for the order given.
+        feature: the features of its edges; None if there are none.
     """
-    device, generator = x.values.device, torch.Generator().manual_seed(seed or 0)
-    nodes, edges = x.shape[0], graph.edge_index.cpu()  # type: ignore[missing-attribute] # may be None by its type, checked before
-    bare = Data(edge_index=edges, num_nodes=nodes)
-    options = {"input_nodes": index, "batch_size": size, "shuffle": seed is not None}
-    if typing.WITH_PYG_LIB or typing.WITH_TORCH_SPARSE:
-        loader = NeighborLoader(bare, neighbours, generator=generator, **options)
-    else:
-        sampler = PlainSampler(edges, nodes, neighbours, generator)
-        loader = NodeLoader(bare, sampler, generator=generator, **options)
-    local = torch.full((nodes,), -1)
-    for part in loader:
-        local[part.n_id] = torch.arange(len(part.n_id))
-        own = None if feature is None else feature[part.e_id.to(device)]
-        wanted = local[index[part.input_id]].to(device)
-        yield NodeBatch(
-            x.take(part.n_id.to(device)), part.edge_index.to(device), own, wanted, part.input_id
-        )
+
+    def __init__(self, graph: Data, x: Features, feature: Tensor | None = None) -> None:
+        assert graph.edge_index is not None  # `Nodes` has checked the graph
+        self.edges, self.x, self.feature = graph.edge_index.cpu(), x, feature
+        self.device, self.nodes = x.values.device, x.shape[0]
+
+    def whole(self, index: Tensor) -> NodeBatch:
+        """The whole graph as one batch, for the nodes `index`."""
+        edges, wanted = self.edges.to(self.device), index.to(self.device)
+        return NodeBatch(self.x, edges, self.feature, wanted, torch.arange(len(index)))
+
+    def batches(
+        self, index: Tensor, size: int | None, neighbours: list[int], seed: int | None = None
+    ) -> Iterator[NodeBatch]:
+        """The nodes `index` in batches, each with the neighbourhood that its outputs depend on.
+
+        The last layer needs the edges to these nodes only, the one before also those to their neighbours, and so
+        on. For the 140 training nodes of Cora, two layers with self-loops work on 5,498 and 1,282 edges instead of
+        13,264 each.
+
+        Args:
+            index: nodes that are wanted.
+            size: nodes wanted in a batch; None for all in one.
+            neighbours: for each layer, from the last to the first, the most neighbours of a node; -1 for all.
+            seed: of the order of the nodes and the choice of neighbours; None for the order given.
+        """
+        local = torch.full((self.nodes,), -1)
+        for part in self.loader(index, size or max(len(index), 1), neighbours, seed):
+            local[part.n_id] = torch.arange(len(part.n_id))
+            yield NodeBatch(
+                self.x.take(part.n_id.to(self.device)),
+                part.edge_index.to(self.device),
+                None if self.feature is None else self.feature[part.e_id.to(self.device)],
+                local[index[part.input_id]].to(self.device),
+                part.input_id,
+                (list(part.num_sampled_nodes), list(part.num_sampled_edges)),
+            )
+
+    def loader(
+        self, index: Tensor, size: int, neighbours: list[int], seed: int | None
+    ) -> NodeLoader:
+        """PyG's loader of these nodes."""
+        generator = torch.Generator().manual_seed(seed or 0)
+        bare = Data(edge_index=self.edges, num_nodes=self.nodes)
+        options = {"input_nodes": index, "batch_size": size, "shuffle": seed is not None}
+        if typing.WITH_PYG_LIB or typing.WITH_TORCH_SPARSE:
+            return NeighborLoader(bare, neighbours, generator=generator, **options)
+        sampler = PlainSampler(self.edges, self.nodes, neighbours, generator)
+        return NodeLoader(bare, sampler, generator=generator, **options)

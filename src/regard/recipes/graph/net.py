@@ -12,12 +12,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch_geometric.nn import GATConv, GATv2Conv, GCNConv, TransformerConv
+from torch_geometric.utils import trim_to_layer
 
 from regard import Score
 from regard.describe import describe
 from regard.nn import GraphAttention
 from regard.recipes.estimator import RecipeError, own_score
-from regard.recipes.graph.features import Features
+from regard.recipes.graph.loading import NodeBatch
 
 Layer = Literal["regard", "pyg", "gcn", "mlp"]
 LAYERS: tuple[Layer, ...] = get_args(Layer)
@@ -45,7 +46,7 @@ class NetShape:
 
 
 class NodeNet(nn.Module):
-    """From features and edges to logits of the classes for every node.
+    """From a part of a graph to logits of the classes for the nodes asked for.
 
     Args:
         shape: the sizes.
@@ -62,28 +63,29 @@ class NodeNet(nn.Module):
             self.layers.append(make_layer(shape, dim, last))
         self.readout = nn.Linear(hidden, shape.classes) if shape.readout else None
 
-    def forward(self, x: Features, edges: Tensor, feature: Tensor | None = None) -> Tensor:
-        """Logits (N, classes) for features (N, F), edges (2, E) and their features (E, edge_dim)."""
-        return self.run(x, edges, feature, None)[0]
+    def forward(self, batch: NodeBatch) -> Tensor:
+        """Logits of the classes for the nodes asked for, (wanted, classes)."""
+        return self.run(batch, None)[0][batch.wanted]
 
-    def attend(
-        self, x: Features, edges: Tensor, feature: Tensor | None, layer: int
-    ) -> tuple[Tensor, Tensor]:
+    def attend(self, batch: NodeBatch, layer: int) -> tuple[Tensor, Tensor]:
         """The edges (2, E) that a layer attends over, and their weights (E, H).
 
         With `self_loops` there is one from each node to itself.
         """
-        found = self.run(x, edges, feature, layer)[1]
+        found = self.run(batch, layer)[1]
         if found is None:
             raise RecipeError(f"layer={self.shape.layer!r} has no attention weights")
         return found
 
     def run(
-        self, x: Features, edges: Tensor, feature: Tensor | None, wanted: int | None
+        self, batch: NodeBatch, wanted: int | None
     ) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
-        """The logits, and edges and weights of the layer `wanted` if there is one."""
-        weights, state = None, x.dropped(self.shape.dropout, self.training)
+        """Logits (N, classes) of the nodes that the last layer works on, and edges and weights of layer `wanted`."""
+        edges, feature, weights = batch.edges, batch.feature, None
+        state = batch.x.dropped(self.shape.dropout, self.training)
         for number, layer in enumerate(self.layers):
+            if batch.hops is not None:
+                state, edges, feature = trim_to_layer(number, *batch.hops, state, edges, feature)
             if number:
                 state = F.dropout(F.elu(state), self.shape.dropout, self.training)
             if number == wanted:

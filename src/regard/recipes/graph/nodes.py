@@ -13,7 +13,7 @@ from torch_geometric.data import Data
 from regard.describe import describe
 from regard.recipes.estimator import RecipeError
 
-UNLABELLED = -1  # the label that sets of graphs give to nodes whose class nobody knows
+UNLABELLED = -1  # the label that sets of graphs give to nodes whose class is not known
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,21 +102,38 @@ def checked_nodes(x: Any) -> Nodes:
     return x
 
 
-def checked_labels(x: Nodes, y: Any) -> np.ndarray:
+def checked_labels(x: Nodes, y: Any, name: str = "y") -> np.ndarray:
     """The labels as an array with one for each node, none of them unknown."""
     labels = y.cpu().numpy() if isinstance(y, Tensor) else np.asarray(y)
+    if labels.dtype == object:  # words in a column of a data frame
+        labels = np.asarray(labels.tolist())
     if labels.shape != (len(x),):
         raise RecipeError(
-            f"y must be one label for each of {len(x)} nodes, got shape {labels.shape}"
+            f"{name} must be one label for each of {len(x)} nodes, got shape {labels.shape}"
         )
-    if labels.dtype.kind not in "iubUS":
-        raise RecipeError(f"y must be whole numbers or words, got {labels.dtype}")
-    if labels.dtype.kind == "i" and (labels == UNLABELLED).any():
+    if len(x) and labels.dtype.kind not in "iubU":
+        raise RecipeError(f"{name} must be whole numbers or words, got {labels.dtype}")
+    unknown = int((labels == UNLABELLED).sum()) if labels.dtype.kind == "i" else 0
+    if unknown:
         raise RecipeError(
-            f"y is {UNLABELLED}, which means unlabelled, for {(labels == UNLABELLED).sum()} of {len(x)} nodes: "
-            "leave them out of index; they stay in the graph"
+            f"{name} is {UNLABELLED}, which means unlabelled, for {unknown} of {len(x)} nodes: leave them out "
+            "of index; they stay in the graph"
         )
     return labels
+
+
+def check_finite(graph: Data) -> None:
+    """Refuse NaN and infinity in the features of nodes and edges."""
+    for name, feature in (("x", graph.x), ("edge_attr", graph.edge_attr)):
+        if feature is None or not feature.is_floating_point():
+            continue
+        dense = feature.layout == torch.strided
+        values = feature if dense else feature.to_sparse_coo().coalesce().values()
+        bad = int((~values.isfinite()).sum())
+        if bad:
+            raise RecipeError(
+                f"graph.{name} holds NaN or infinity in {bad} places: put numbers there"
+            )
 
 
 def edge_features(graph: Data) -> Tensor | None:
