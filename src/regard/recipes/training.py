@@ -20,7 +20,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+from regard.measuring.graphs import Recorder
 from regard.recipes.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from regard.recipes.recorded import RecordedGradients
 
 Schedule = Literal["cosine", "inverse_sqrt", "constant"]
 # Entered around every training with its model, which `fit` makes itself: how the doctor watches on request.
@@ -51,6 +53,7 @@ class TrainingPlan:
         minutes: stop after this much training time; None for no limit. A run that was stopped by the clock is
             not reproducible to the bit.
         checkpoint_every: epochs between two checkpoints, which are also `CHECKPOINT_PAUSE` seconds apart.
+        graphs: on a GPU, replay steps as CUDA graphs; see `recorded.py` for what this asks of a job.
     """
 
     epochs: int
@@ -66,6 +69,7 @@ class TrainingPlan:
     validate_every: int = 1
     minutes: float | None = None
     checkpoint_every: int = 1
+    graphs: bool = False
 
     def factor(self, step: int, steps: int) -> float:
         """The share of the largest learning rate at a step, counted from 0."""
@@ -92,9 +96,13 @@ class Job(ABC):
     def steps_per_epoch(self) -> int:
         """How many batches an epoch has at most; the schedule and the time left follow from it."""
 
+    def prepare(self, batch: Any) -> Any:
+        """What `loss` takes: the batch, or what cannot be recorded as a CUDA graph computed from it."""
+        return batch
+
     @abstractmethod
     def loss(self, batch: Any) -> Tensor:
-        """The loss of a batch, a scalar with a gradient."""
+        """The loss of a prepared batch, a scalar with a gradient."""
 
     @abstractmethod
     def validate(self, model: nn.Module) -> float:
@@ -164,6 +172,10 @@ class Trainer:
             average = get_ema_multi_avg_fn(plan.average)
             self.average = AveragedModel(job.model, multi_avg_fn=average)
         self.history, self.epoch, self.best_weights = History(), 0, {}
+        self.recorded = None
+        # Hooks of a doctor run with the kernels' launches, which a recording does not repeat.
+        if plan.graphs and device.type == "cuda" and not AROUND:
+            self.recorded = RecordedGradients(job, self.precision, Recorder(device))
 
     @property
     def judged(self) -> nn.Module:
@@ -203,10 +215,7 @@ class Trainer:
         model, begun = self.job.model.train(), time.perf_counter()
         total, count = torch.zeros((), device=self.device), 0
         for batch in self.job.batches(self.epoch):
-            with self.precision():
-                loss = self.job.loss(batch)
-            self.optimizer.zero_grad(set_to_none=True)
-            loss.backward()
+            loss = self.gradient(batch)
             if self.plan.clip is not None:
                 torch.nn.utils.clip_grad_norm_(model.parameters(), self.plan.clip)
             self.optimizer.step()
@@ -214,11 +223,21 @@ class Trainer:
             if self.average is not None:
                 self.average.update_parameters(model)
             # Stays on the device: reading the loss at every step would make the host wait.
-            total, count = total + loss.detach(), count + 1
+            total, count = total + loss, count + 1
             if progress is not None:
-                progress.step(loss.detach().item)
+                progress.step(loss.item)
         self.history.losses.append(float(total) / max(count, 1))
         self.history.seconds += time.perf_counter() - begun
+
+    def gradient(self, batch: Any) -> Tensor:
+        """The loss of a batch; its gradient is in the parameters."""
+        self.optimizer.zero_grad(set_to_none=True)
+        if self.recorded is not None:
+            return self.recorded(batch)
+        with self.precision():
+            loss = self.job.loss(self.job.prepare(batch))
+        loss.backward()
+        return loss.detach()
 
     def after_epoch(self, progress: TrainingProgress | None) -> None:
         """Validate if it is due, keep the best weights, and decide whether to stop."""

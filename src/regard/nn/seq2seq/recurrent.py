@@ -72,6 +72,7 @@ class RecurrentEncoder(nn.Module):
     def forward(self, tokens: Tensor, lengths: Counts | None = None) -> Encoded:
         """Encode tokens (B, L), of which the first `lengths` (B,) are real; None for all."""
         check_token_ids(tokens, "source")
+        given = lengths
         lengths = None if lengths is None else check_counts(lengths, "lengths", tokens)
         batch, longest = tokens.shape
         embedded = self.dropout(self.embedding(tokens))
@@ -84,8 +85,14 @@ class RecurrentEncoder(nn.Module):
         if lengths is None:
             output, last = self.network(embedded)
             return Encoded(output, self._summary(last), None)
+        # Torch packs by lengths on the CPU: those that were given there are not read back, which would wait for
+        # the device.
+        counts = given if isinstance(given, Tensor) and given.device.type == "cpu" else lengths
         packed = pack_padded_sequence(
-            embedded, lengths.clamp(min=1).cpu(), batch_first=True, enforce_sorted=False
+            embedded,
+            counts.clamp(min=1).to("cpu", torch.int64),
+            batch_first=True,
+            enforce_sorted=False,
         )
         output, last = self.network(packed)
         output, _ = pad_packed_sequence(output, batch_first=True, total_length=longest)
