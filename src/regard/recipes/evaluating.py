@@ -5,10 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from regard.recipes.datasets import Dataset
 from regard.recipes.estimator import Recipe
 from regard.recipes.kit import Evaluated
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 class ShareDone:
@@ -35,20 +39,22 @@ def fit_and_evaluate(
     data: Dataset,
     report: Callable[[float], None] = lambda share: None,
     checkpoint: Path | None = None,
+    statistics: Callable[[Any, Any], np.ndarray] | None = None,
 ) -> Evaluated:
     """Train an estimator on a set, and evaluate it on the validation and test parts.
 
-    `extra` has the number of epochs and the best one; recipes add their own.
+    `extra` has the number of epochs and the best one; recipes add their own. `statistics` takes the place of the
+    estimator's, for a recipe that keeps the predictions of the test rows, too.
     """
     model.fit_dataset(data, progress=ShareDone(report), checkpoint=checkpoint)
     begun = time.perf_counter()
-    statistics = model.statistics(data.test.x, data.test.y)
+    found = (statistics or model.statistics)(data.test.x, data.test.y)
     seconds = time.perf_counter() - begun
     history = model.history_
     report(1.0)
     return Evaluated(
         model.score_part(data.validation),
-        statistics,
+        found,
         sum(one.numel() for one in model.model_.parameters()),
         history.seconds,
         seconds,

@@ -1,7 +1,7 @@
 """`Corpus`: encoded sentence pairs on the device, and batches of them by number of tokens.
 
 All sentences are copied to the device once. A batch is a selection of rows, cut to the longest of them, so that
-an epoch needs one copy of row numbers and nothing else from the host.
+an epoch needs one copy of row numbers and little else from the host.
 
 Shape legend: N sentences, B sentences of a batch, S source pieces, T target pieces.
 """
@@ -15,11 +15,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.recipes.translate.subwords import PAD
+from regard.recipes.translate.subwords import EOS, PAD
 
 
 class PairBatch(NamedTuple):
-    """Sentence pairs: source (B, S) with `lengths` (B,) real pieces, target (B, T) up to and with the end mark."""
+    """Sentence pairs: source (B, S) with `lengths` (B,) real pieces, target (B, T) up to and with the end mark.
+
+    Lengths are on the CPU: recurrent layers pack by them there, and would have to wait for a device.
+    """
 
     source: Tensor
     lengths: Tensor
@@ -34,6 +37,8 @@ class Corpus:
         tokens: the most pieces of a batch, padding included, on either side.
         multiples: widths of source and target batches are rounded up to these. Few widths let the allocator and
             kernels find what they know; a recurrent decoder walks over every padded step, so it takes 1.
+        full: batches of equal widths have equally many rows; missing rows are empty sentences, which have no
+            loss. For CUDA graphs.
         seed: of the order.
         device: where the tensors are kept.
     """
@@ -47,12 +52,15 @@ class Corpus:
         multiples: tuple[int, int],
         seed: int,
         device: torch.device,
+        full: bool = False,
     ) -> None:
-        self.seed, self.device = seed, device
-        self.source, sources = padded(source)
-        self.target, targets = padded(target)
-        self.lengths = torch.from_numpy(sources).to(device)
+        self.seed, self.device, self.tokens, self.full = seed, device, tokens, full
+        # One more row, the empty sentence: an end mark without a target.
+        self.source, sources = padded([*source, [EOS]])
+        self.target, targets = padded([*target, []])
+        self.lengths = torch.from_numpy(sources)
         self.source, self.target = self.source.to(device), self.target.to(device)
+        sources, targets = sources[:-1], targets[:-1]
         self.widths = np.stack([rounded(sources, multiples[0]), rounded(targets, multiples[1])], 1)
         # Rows of equal widths follow each other, so every epoch has the same cuts and as many batches.
         self.order = np.lexsort((self.widths[:, 0], self.widths[:, 1]))
@@ -67,15 +75,19 @@ class Corpus:
         random = np.random.default_rng((self.seed, epoch))
         noise = random.random(len(self.order))
         order = np.lexsort((noise, self.widths[:, 0], self.widths[:, 1]))
-        rows = torch.from_numpy(order).to(self.device)
         for number in random.permutation(len(self.cuts)).tolist():
             start, stop = self.cuts[number]
             width_s, width_t = self.widths[order[start:stop]].max(0).tolist()
-            chosen = rows[start:stop]
+            chosen = order[start:stop]
+            if self.full:
+                missing = max(self.tokens // max(width_s, width_t), 1) - len(chosen)
+                chosen = np.pad(chosen, (0, missing), constant_values=len(order))
+            rows = torch.from_numpy(chosen)
+            there = rows.to(self.device)
             yield PairBatch(
-                self.source[:, :width_s].index_select(0, chosen),
-                self.lengths.index_select(0, chosen),
-                self.target[:, :width_t].index_select(0, chosen),
+                self.source[:, :width_s].index_select(0, there),
+                self.lengths.index_select(0, rows),
+                self.target[:, :width_t].index_select(0, there),
             )
 
 

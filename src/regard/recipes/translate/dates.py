@@ -12,6 +12,7 @@ import datetime
 import numpy as np
 
 from regard.recipes.datasets import Dataset, Part
+from regard.recipes.sources import DataError
 from regard.text import Text
 
 LOCALES = [
@@ -90,9 +91,18 @@ def dates(limit: int | None = None) -> Dataset:
 
 
 def written(days: list[int], locales: list[int], forms: list[int]) -> Part:
-    """The dates in their languages, and as ISO dates."""
-    from babel.dates import format_date
+    """The dates in their languages, and as ISO dates.
 
+    Raises:
+        DataError: the package Babel is not installed.
+    """
+    try:
+        from babel.dates import format_date
+    except ImportError:
+        raise DataError(
+            "the dates are written by the package babel, which is not installed: "
+            "pip install 'regard[recipes]'"
+        ) from None
     found = [FIRST + datetime.timedelta(days=one) for one in days]
     texts = [
         format_date(day, format=FORMS[form], locale=LOCALES[locale])

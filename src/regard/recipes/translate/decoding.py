@@ -17,7 +17,7 @@ from regard.recipes.translate.networks import TransformerTranslator
 from regard.recipes.translate.subwords import EOS
 
 # Sentences searched at once. On a GPU a step costs the same for many; on a CPU a small batch stays in cache.
-AT_ONCE = {"cuda": 512, "cpu": 32}
+AT_ONCE = {"cuda": 1024, "cpu": 32}
 
 
 class Search(NamedTuple):
@@ -48,7 +48,7 @@ def searched(
         source, lengths = padded([rows[row] for row in chosen])
         counts = torch.from_numpy(lengths)
         source = source[:, : int(counts.max())].to(device)
-        most = min(longest, 2 * source.shape[1] + 10)
+        most = most_pieces(source.shape[1], longest)
         tokens = best_tokens(model, source, counts.to(device), search, most)
         for row, best in zip(chosen, tokens.tolist(), strict=True):
             found[row] = [without_end(one) for one in best]
@@ -86,20 +86,36 @@ def without_end(tokens: list[int]) -> list[int]:
     return tokens[: tokens.index(EOS)] if EOS in tokens else tokens
 
 
+def piece_log_prob(model: nn.Module, row: Sequence[int], search: Search, longest: int) -> float:
+    """The mean log probability of the pieces of an encoded sentence's best translation, end mark included."""
+    found = best_of_one(model, row, search, longest)
+    return float(found.log_probs[0, 0] / found.lengths[0, 0].clamp(min=1))
+
+
 def aligned(
     model: nn.Module, row: Sequence[int], search: Search, longest: int
 ) -> tuple[list[int], Tensor]:
     """The best translation of an encoded sentence with its end mark, and the weights (T, S) on the CPU."""
-    device = next(model.parameters()).device
-    source = torch.tensor([list(row)], device=device)
-    longest = min(longest, 2 * len(row) + 10)
     if isinstance(model, TransformerTranslator):
         model.keep_weights = True
     try:
-        found = best_found(model, source, torch.tensor([len(row)], device=device), search, longest)
+        found = best_of_one(model, row, search, longest)
     finally:
         if isinstance(model, TransformerTranslator):
             model.keep_weights = False
     count = int(found.lengths[0, 0])
     weights = found.weights[0, 0, :, :count].float().mean(0).cpu()
     return found.tokens[0, 0, :count].tolist(), weights
+
+
+def best_of_one(model: nn.Module, row: Sequence[int], search: Search, longest: int) -> Hypotheses:
+    """What a search finds for one encoded sentence."""
+    device = next(model.parameters()).device
+    source = torch.tensor([list(row)], device=device)
+    lengths = torch.tensor([len(row)], device=device)
+    return best_found(model, source, lengths, search, most_pieces(len(row), longest))
+
+
+def most_pieces(source: int, longest: int) -> int:
+    """The most pieces of a translation of so many: twice as many and some, and at most `longest`."""
+    return min(longest, 2 * source + 10)

@@ -60,18 +60,21 @@ class TranslationJob(Job):
         """How many batches an epoch has."""
         return len(self.corpus)
 
-    def loss(self, batch: PairBatch) -> Tensor:
-        """Smoothed cross entropy of the target's pieces in nats, and the divergence of two passes."""
-        rules = self.rules
+    def prepare(self, batch: PairBatch) -> tuple[Tensor | None, ...]:
+        """The target (B, T), and the source as the network reads it."""
         source, lengths, target = batch
-        if rules.consistency:
+        if self.rules.consistency:
             # Both passes in one batch: on a GPU twice the rows cost little more than the rows once.
             source, lengths, target = (torch.cat([x, x]) for x in batch)
+        return target, *self.model.read(dropped(source, self.rules.word_dropout), lengths)
+
+    def loss(self, batch: tuple[Tensor | None, ...]) -> Tensor:
+        """Smoothed cross entropy of the target's pieces in nats, and the divergence of two passes."""
+        rules, (target, *read) = self.rules, batch
+        assert target is not None
         inputs = torch.cat([torch.full_like(target[:, :1], BOS), target[:, :-1]], 1)
-        logits = self.model.teach(  # type: ignore[not-callable] # a method of the network
-            dropped(source, rules.word_dropout), lengths, dropped(inputs, rules.word_dropout)
-        )
-        log_probs = logits.float().log_softmax(-1)
+        logits = self.model.teach(read, dropped(inputs, rules.word_dropout))
+        log_probs = logits.log_softmax(-1, dtype=torch.float32)
         count = (target != PAD).sum()
         loss = smoothed(log_probs, target, rules.label_smoothing).sum() / count
         if rules.consistency:

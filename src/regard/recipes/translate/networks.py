@@ -1,13 +1,14 @@
 """The networks: recurrent ones with Bahdanau, Luong or no attention, and a transformer, behind one interface.
 
-Each has `teach` (logits of all target steps at once, for training) and what a search needs: `encode`, `step`, `bos`,
-`eos`, `pad`. They are made of `regard.nn`; what is here is how the parts are joined.
+Each has `read` and `teach` (for training: the source, then the logits of all target steps at once) and what a search
+needs: `encode`, `step`, `bos`, `eos`, `pad`. They are made of `regard.nn`; what is here is how the parts are joined.
 
 Shape legend: B batch, S source pieces, T target pieces, L keys, V vocabulary.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -33,10 +34,9 @@ from regard.nn.transformer import (
     Encoder,
     EncoderBlock,
 )
-from regard.recipes.estimator import own_score
+from regard.recipes.estimator import check_score, own_score
 from regard.recipes.translate.subwords import BOS, EOS, PAD
 from regard.scores import Additive, Bilinear, LowRank, Projected, make_score
-from regard.scores.lookup import check_name
 
 
 @dataclass(frozen=True)
@@ -65,10 +65,15 @@ class RecurrentTranslator(EncoderDecoder):
         if self.decoder.output.weight.shape == table.weight.shape:
             self.decoder.output.weight = table.weight
 
-    def teach(self, source: Tensor, lengths: Tensor, inputs: Tensor) -> Tensor:
+    def read(self, source: Tensor, lengths: Tensor) -> Encoded:
+        """The encoder's outputs: packing by lengths cannot be recorded as a CUDA graph, what follows can."""
+        return self.encoder(source, lengths)
+
+    def teach(self, read: Sequence[Tensor | None], inputs: Tensor) -> Tensor:
         """Logits (B, T, V) after each of the inputs (B, T), the start mark and the target but its last piece."""
-        memory, state = self.encode(source, lengths)
-        return self.decoder(inputs, memory, state).logits
+        decoder, encoded = self.decoder, Encoded(*read)  # type: ignore[bad-argument-type] # as `read` returned it
+        memory = decoder.attention.prepare(encoded.output, lengths=encoded.lengths)
+        return decoder(inputs, memory, decoder.initial_state(encoded.summary, memory)).logits
 
 
 class SummaryEncoder(RecurrentEncoder):
@@ -151,8 +156,14 @@ class TransformerTranslator(nn.Module):
         """Logits by the embedding's own vectors."""
         return F.linear(x, self.embedding.weight)
 
-    def teach(self, source: Tensor, lengths: Tensor, inputs: Tensor) -> Tensor:
+    def read(self, source: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """The source as it is, and its lengths: all of the network can be recorded as a CUDA graph."""
+        return source, lengths.to(source.device)
+
+    def teach(self, read: Sequence[Tensor | None], inputs: Tensor) -> Tensor:
         """Logits (B, T, V) after each of the inputs (B, T), the start mark and the target but its last piece."""
+        source, lengths = read
+        assert source is not None and lengths is not None
         memory = self.encoder(self.embedded(source), lengths=lengths)
         return self.output(self.decoder(self.embedded(inputs), memory, memory_lengths=lengths))
 
@@ -199,7 +210,7 @@ def recurrent_score(score: Score | str | None, sizes: Sizes, default: str) -> Sc
         assert isinstance(made, Score)
         return made
     name = default if score is None else score
-    check_name(name)
+    check_score(name)
     query, key, heads = sizes.width, sizes.encoder_width, sizes.heads
     if name == Bilinear.name:
         return Bilinear(query, key, heads)

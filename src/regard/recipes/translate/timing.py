@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 FILE = Path(__file__).with_name("timing.json")
-WARM = 1  # epochs before the clock counts: they compile kernels
-TIMED = 2  # epochs that count
+WARM = 1  # epochs before the clock counts: they compile kernels and record steps
+TIMED = 3  # epochs that count
 NEAR = 0.05  # a smaller difference is the noise of the clock, and no reason for a row of its own
 
 
@@ -36,17 +37,24 @@ def epochs_in_time(name: str, reference: str, epochs: int) -> int | None:
     return max(round(epochs * known[reference] / known[name]), 1)
 
 
-def measured(dataset: str, data: str | None, device: str | None) -> dict[str, Any]:
-    """Train each score alone for a few epochs, and return what `timing.json` holds."""
-    import torch
+def measured(
+    dataset: str, data: str | None, device: str | None, limit: int | None = None
+) -> dict[str, Any]:
+    """Train each score alone for a few epochs, and return what `timing.json` holds.
 
+    Args:
+        dataset: name of the set.
+        data: folder of public data.
+        device: where to train; None for the recipe's choice.
+        limit: training rows, for tests.
+    """
     from regard.measuring.machine import machine
     from regard.recipes.translate.contenders import SCORES
     from regard.recipes.translate.kit import load
     from regard.recipes.translate.sizes import arguments
     from regard.recipes.translate.translator import Translator
 
-    rows = load(dataset, data)
+    rows = load(dataset, data, limit=limit)
     few = (rows.validation.x[:8], rows.validation.y[:8])
     found = {}
     for name, score in SCORES.items():
@@ -58,36 +66,32 @@ def measured(dataset: str, data: str | None, device: str | None) -> dict[str, An
         model.fit(rows.train.x, rows.train.y, validation=few, progress=taken)
         found[name] = round(taken.seconds(), 4)
         print(f"{name}: {found[name]:.3f} s an epoch", flush=True)
-    where = model.chosen_device()
-    if where.type == "cuda":
-        torch.cuda.synchronize()
-    return {"set": dataset, "seconds": found, "machine": machine(where)}
+    return {"set": dataset, "seconds": found, "machine": machine(model.chosen_device())}
 
 
 class EpochClock:
-    """Training progress that keeps the time of each step, and gives the mean epoch after the warm ones."""
+    """Training progress that looks at the clock after each epoch, and gives the mean of those after the warm ones."""
 
     def __init__(self) -> None:
-        self.steps, self.times = 1, []
+        self.steps, self.done, self.ends = 1, 0, list[float]()
 
     def start(self, steps: int, done: int) -> None:
         """A training of so many steps begins."""
         self.steps = steps
 
-    def step(self, loss: Any) -> None:
-        """One more step. The loss is read, so that the device has done the step."""
-        import time
-
-        loss()
-        self.times.append(time.perf_counter())
+    def step(self, loss: Callable[[], float]) -> None:
+        """One more step; after the last one of an epoch the loss is read, so that the device has done it."""
+        self.done += 1
+        if self.done % (self.steps // (WARM + TIMED)) == 0:
+            loss()
+            self.ends.append(time.perf_counter())
 
     def validated(self, epoch: int, quality: float, best: float) -> None:
         """A validation has nothing to report."""
 
     def seconds(self) -> float:
-        """Seconds of an epoch: the mean of those after the warm ones."""
-        first = self.steps * WARM // (WARM + TIMED)
-        return (self.times[-1] - self.times[first - 1]) / TIMED
+        """Seconds of an epoch."""
+        return (self.ends[-1] - self.ends[WARM - 1]) / TIMED
 
 
 def main(given: Sequence[str] | None = None) -> None:
@@ -98,9 +102,10 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--set", default="multi30k-de-en", dest="dataset")
     parser.add_argument("--data", help="folder of the public sets; default REGARD_DATA")
     parser.add_argument("--device", help="cpu or cuda; default the GPU if there is one")
+    parser.add_argument("--limit", type=int, help="training rows; default all")
     parser.add_argument("--out", type=Path, default=FILE, help="default: beside the code")
     options = parser.parse_args(given)
-    found = measured(options.dataset, options.data, options.device)
+    found = measured(options.dataset, options.data, options.device, options.limit)
     write_atomic(options.out, json_bytes(found))
 
 

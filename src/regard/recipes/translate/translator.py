@@ -70,6 +70,8 @@ class Translator(Recipe):
         validate_every: epochs between two validations.
         minutes: stop after this much training time.
         checkpoint_every: epochs between two checkpoints.
+        graphs: on a GPU, replay training steps as CUDA graphs: the host, which is slower than the GPU with kernels
+            this short, then launches each step at once.
         beam: of `predict` and `score`; 1 is greedy.
         length_penalty: exponent of GNMT's length penalty in beam search.
         seed: of weights, order and dropout.
@@ -113,6 +115,7 @@ class Translator(Recipe):
         validate_every: int = 1,
         minutes: float | None = None,
         checkpoint_every: int = 1,
+        graphs: bool = False,
         beam: int = 5,
         length_penalty: float = 1.0,
         seed: int = 0,
@@ -127,7 +130,7 @@ class Translator(Recipe):
         self.epochs, self.rate, self.warmup, self.batch_tokens = epochs, rate, warmup, batch_tokens
         self.average, self.precision, self.patience = average, precision, patience
         self.validate_every, self.minutes = validate_every, minutes
-        self.checkpoint_every = checkpoint_every
+        self.checkpoint_every, self.graphs = checkpoint_every, graphs
         self.beam, self.length_penalty = beam, length_penalty
         self.seed, self.device = seed, device
 
@@ -159,14 +162,16 @@ class Translator(Recipe):
         )
         encoded = self.fitting(*(self.encoded(side) for side in sides))
         device = self.chosen_device()
+        graphs = self.graphs and device.type == "cuda"
         torch.manual_seed(self.seed)
         self.model_ = self.build().to(device)
         corpus = Corpus(
             *encoded,
             tokens=self.batch_tokens,
-            multiples=(8, 8 if self.architecture == "transformer" else 1),
+            multiples=(8, 8 if self.architecture == "transformer" else 4 if graphs else 1),
             seed=self.seed,
             device=device,
+            full=graphs,
         )
         rules = Regularization(self.label_smoothing, self.word_dropout, self.consistency)
         sources, references = [one[0] for one in held], [one[1] for one in held]
@@ -198,6 +203,7 @@ class Translator(Recipe):
             validate_every=self.validate_every,
             minutes=self.minutes,
             checkpoint_every=self.checkpoint_every,
+            graphs=self.graphs,
         )
 
     @overload
