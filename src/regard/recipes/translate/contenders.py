@@ -111,7 +111,7 @@ def comparison(data: Dataset, full: bool, device: str | None = None) -> Comparis
     """The comparison on a set; not `full` is a quick look with fewer contenders, a few epochs and one seed."""
 
     def fixed(architecture: str, **more: Any) -> dict[str, Any]:
-        sized = arguments(data.name, architecture) if full else quick_arguments(architecture)
+        sized = (arguments if full else quick_arguments)(data.name, architecture)
         return sized | more | {"device": device}
 
     tuned = full and data.origin == "public"

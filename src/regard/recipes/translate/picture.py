@@ -59,13 +59,14 @@ def captioned(model: Translator) -> dict[str, str]:
 
 
 def example(model: Translator) -> str:
-    """The sentence of `EXAMPLES` that the model is surest of."""
+    """The sentence of `EXAMPLES` that the model is surest of; the first one if all are too long for it."""
     model.check_fitted()
-    sure = [
-        piece_log_prob(model.model_, row, model.search(), model.max_length)
-        for row in model.encoded(EXAMPLES, cut=True)
-    ]
-    return EXAMPLES[sure.index(max(sure))]
+    sure = {
+        sentence: piece_log_prob(model.model_, row, model.search(), model.max_length)
+        for sentence, row in zip(EXAMPLES, model.encoded(EXAMPLES), strict=True)
+        if len(row) <= model.max_length
+    }
+    return max(sure, key=sure.__getitem__, default=EXAMPLES[0])
 
 
 def bare(pieces: list[str]) -> list[str]:

@@ -32,11 +32,11 @@ def checked_sentences(x: Any, name: str) -> list[str]:
     return [str(one) for one in found]
 
 
-def checked_pairs(x: Any, y: Any) -> tuple[list[Pair], int]:
-    """The pairs whose sides both have characters, and how many were left out.
+def checked_sides(x: Any, y: Any) -> tuple[list[str], list[str]]:
+    """The sentences and their translations as lists.
 
     Raises:
-        RecipeError: the sides differ in number, or no pair is left.
+        RecipeError: there are no translations, or as many of them as sentences are not given.
     """
     if y is None:
         raise RecipeError("y is missing: give the translation of each sentence of x")
@@ -45,6 +45,16 @@ def checked_pairs(x: Any, y: Any) -> tuple[list[Pair], int]:
         raise RecipeError(
             f"x has {len(sources)} sentences and y {len(targets)}: give one translation for each"
         )
+    return sources, targets
+
+
+def checked_pairs(x: Any, y: Any) -> tuple[list[Pair], int]:
+    """The pairs whose sides both have characters, and how many were left out.
+
+    Raises:
+        RecipeError: the sides differ in number, or no pair is left.
+    """
+    sources, targets = checked_sides(x, y)
     pairs = [
         (one, other)
         for one, other in zip(sources, targets, strict=True)

@@ -68,6 +68,7 @@ def arguments(name: str, architecture: str | None = None) -> dict[str, Any]:
     return CAPTION_RECURRENT | {"architecture": architecture}
 
 
-def quick_arguments(architecture: str) -> dict[str, Any]:
-    """Arguments for a quick look on any set."""
-    return arguments(EMBEDDED, architecture) | {"epochs": 3, "width": 64, "beam": 2}
+def quick_arguments(name: str, architecture: str) -> dict[str, Any]:
+    """Arguments for a quick look at a set."""
+    found = arguments(EMBEDDED, architecture) | {"epochs": 3, "beam": 2}
+    return found if name == EMBEDDED else found | {"vocabulary": 2000, "max_length": 128}

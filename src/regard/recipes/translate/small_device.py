@@ -39,7 +39,7 @@ NOTE = Text(
     "低秩为 64，双线性直接连接两种宽度。",
 )
 QUICK_NOTE = Text(
-    "A quick look: a decoder of 64 units, a few epochs.", "快速查看：解码器 64 维，轮数很少。"
+    "A quick look: a decoder of 128 units, a few epochs.", "快速查看：解码器 128 维，轮数很少。"
 )
 
 
@@ -47,11 +47,9 @@ def comparison(data: Dataset, full: bool, device: str | None = None) -> Comparis
     """Every score at every width of the encoder, from the widest to the narrowest."""
     rows: list[Contender] = []
     widths = WIDTHS if full else QUICK_WIDTHS
-    sized = (
-        arguments(data.name, "bahdanau") | {"epochs": EPOCHS, "width": 512}
-        if full
-        else quick_arguments("bahdanau")
-    )
+    sized = (arguments if full else quick_arguments)(data.name, "bahdanau")
+    if full:
+        sized |= {"epochs": EPOCHS, "width": 512}
     for width in widths:
         for score, title in SCORES.items():
             fixed = sized | {"score": score, "encoder_width": width, "device": device}

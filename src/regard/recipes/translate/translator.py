@@ -22,7 +22,12 @@ from regard.recipes.translate.bleu import METRIC, bleu_statistics, corpus_bleu, 
 from regard.recipes.translate.decoding import Search, aligned, searched
 from regard.recipes.translate.job import Regularization, TranslationJob
 from regard.recipes.translate.networks import Sizes, network
-from regard.recipes.translate.rows import checked_pairs, checked_sentences, held_out
+from regard.recipes.translate.rows import (
+    checked_pairs,
+    checked_sentences,
+    checked_sides,
+    held_out,
+)
 from regard.recipes.translate.subwords import EOS, Subwords
 
 if TYPE_CHECKING:
@@ -227,7 +232,8 @@ class Translator(Recipe):
         """
         self.check_fitted()
         sentences = checked_sentences(x, "x")
-        width, count = beam or self.beam, n_best or 1
+        width = self.beam if beam is None else beam
+        count = 1 if n_best is None else n_best
         check_sizes(beam=width, n_best=count)
         if count > width:
             raise RecipeError(
@@ -244,12 +250,13 @@ class Translator(Recipe):
 
     def statistics(self, x: Sequence[str], y: Sequence[str]) -> np.ndarray:
         """The statistics of BLEU (N, 10) of translations by beam search."""
-        references = checked_sentences(y, "y")
-        return bleu_statistics(self.predict(x), references, self.lowercase)
+        sources, references = checked_sides(x, y)
+        return bleu_statistics(self.predict(sources), references, self.lowercase)
 
     def chrf(self, x: Sequence[str], y: Sequence[str]) -> float:
         """chrF2, 0 to 100, of translations by beam search."""
-        return corpus_chrf(self.predict(x), checked_sentences(y, "y"), self.lowercase)
+        sources, references = checked_sides(x, y)
+        return corpus_chrf(self.predict(sources), references, self.lowercase)
 
     def attend(self, sentence: str) -> tuple[list[str], list[str], Tensor]:
         """The alignment of one sentence with its translation.
@@ -347,8 +354,8 @@ class Translator(Recipe):
         if not cut or not long:
             return rows
         warnings.warn(
-            f"{len(long)} sentences are longer than max_length={self.max_length} pieces, the first of them "
-            f"in row {long[0]}: only their first pieces are translated",
+            f"longer than max_length={self.max_length} pieces: {len(long)} of {len(rows)} sentences, the first in "
+            f"row {long[0]}; only the first pieces of such a sentence are read",
             stacklevel=3,
         )
         return [
