@@ -175,6 +175,13 @@ def test_features_have_their_widths_and_both_directions():
     assert canonical("OCC") == canonical("CCO")
 
 
+def test_predictions_see_what_only_bonds_tell(model):
+    """The two forms of 1,2-difluoroethene differ in the stereo of a bond, and in no feature of an atom."""
+    first, second = "F/C=C/F", "F/C=C\\F"
+    np.testing.assert_array_equal(featurised(first).atoms, featurised(second).atoms)
+    assert abs(np.subtract(*model.predict([first, second]))) > 1e-4
+
+
 def test_a_selection_is_the_molecules_themselves():
     import torch
 
