@@ -33,7 +33,7 @@ elif [ -z "$$python" ]; then \
 fi
 endef
 
-.PHONY: help demo test test-full fuzz lint format types unit wheel-test bench gpu floor-test accuracy claims docs clean
+.PHONY: help demo test test-full acceptance fuzz lint format types unit wheel-test bench gpu floor-test accuracy claims docs clean
 
 help: ## show this list
 	@echo "usage: make TARGET"
@@ -50,6 +50,10 @@ test: lint types unit wheel-test ## all that a change must pass: lint, format, t
 test-full: .venv/.stamp ## the slow tests too, with a wider search; writes reports/test-full.txt
 	@mkdir -p reports
 	HYPOTHESIS_PROFILE=full .venv/bin/python -m pytest -n $(WORKERS) --report=reports/test-full.txt
+
+acceptance: .venv/.stamp ## train every recipe at its default size from an empty folder; writes reports/recipes.txt
+	@mkdir -p reports
+	.venv/bin/python tests/recipes/acceptance.py --report reports/recipes.txt
 
 fuzz: .venv/.stamp ## a million random calls against fp64 textbooks; writes reports/fuzz.txt, goes on where it was stopped
 	.venv/bin/python -m regard.testing.fuzz --calls 1000000 --jobs $(WORKERS) --report reports/fuzz.txt --resume

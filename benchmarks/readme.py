@@ -15,6 +15,7 @@ from pathlib import Path
 import choose_real
 import front
 from front_picture import draw
+from front_recipes import recipes_table
 
 from choosing import MARKS, result
 
@@ -188,6 +189,7 @@ PAGES: dict[str, dict[str, Callable[[], str]]] = {
     "README.md": {"choose": lambda: headline_table("en"), "mine": mine},
     "README.zh-CN.md": {"choose": lambda: headline_table("zh"), "mine": mine},
     "docs/benchmarks.md": {"cpu": cpu_table, "gpu": gpu_table},
+    "docs/recipes.md": {"recipes": recipes_table},
     "docs/choose.md": {"real": lambda: choose_real.table(front.load("choose_real"))},
 }
 
