@@ -147,15 +147,24 @@ def led(found: Compared, lead: Estimate | None) -> Text:
 
 
 def how(found: Compared) -> Text:
-    """How the numbers were made, in two sentences."""
+    """How the numbers were made, in two sentences, and what to mind."""
     rows = " / ".join(f"{x:,}" for x in dict.fromkeys(found.test_rows))
     count = len(found.seeds)
-    return Text(
+    told = Text(
         f"{count} seed{'s' * (count > 1)}, {rows} test rows. Settings were chosen on validation rows from the first "
         "seed, never on test rows. Intervals are 95% intervals for new seeds and new test rows; those of "
-        "differences hold for all rows of the table together."
-        + (" With one seed they are for new test rows alone." if count == 1 else ""),
+        "differences hold for all rows of the table together.",
         f"{count} 个种子，{rows} 条测试数据。设置由第一个种子在验证数据上选定，从不使用测试数据。区间为针对新种子和新测试数据的 "
-        "95% 区间；差值的区间对表中各行同时成立。"
-        + ("只有一个种子时，区间仅针对新的测试数据。" if count == 1 else ""),
+        "95% 区间；差值的区间对表中各行同时成立。",
     )
+    if count == 1:
+        told = Text(
+            f"{told.en} With one seed they are for new test rows alone.",
+            f"{told.zh}只有一个种子时，区间仅针对新的测试数据。",
+        )
+    if any(row.value.low == row.value.high for row in found.rows):
+        told = Text(
+            f"{told.en} An interval without width says that all test rows agreed, not that the value is exact.",
+            f"{told.zh}宽度为零的区间只说明所有测试数据结果一致，并不表示数值精确。",
+        )
+    return told

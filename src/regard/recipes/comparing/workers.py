@@ -7,7 +7,9 @@ file itself, so that nothing is lost if the parent ends. A process that dies cos
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
+import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -128,6 +130,7 @@ def serve(pipe: Connection, source: WorkSource, names: tuple[str, str, str]) -> 
     signal.signal(
         signal.SIGINT, signal.SIG_IGN
     )  # Ctrl-C reaches the parent, which ends its processes
+    threading.Thread(target=end_with_parent, daemon=True).start()
     torch.set_num_threads(1)  # as many processes as cores: more threads would wait for one another
     store, known = RunStore(Path(names[0]), *names[1:]), None
     while True:
@@ -147,6 +150,14 @@ def serve(pipe: Connection, source: WorkSource, names: tuple[str, str, str]) -> 
         pipe.send(answer)
         if torch.cuda.is_initialized():
             torch.cuda.empty_cache()  # other processes share the GPU
+
+
+def end_with_parent() -> None:
+    """End this process when its parent ends, even in the middle of a run, whose result would be lost."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 class Reporter:
