@@ -85,6 +85,23 @@ def test_a_part_is_no_larger_than_it_must_be():
     assert [counts[0], sum(counts)] == into
 
 
+@pytest.mark.parametrize(("score", "edge_dim"), [("gat", 2), ("gatv2", 2), ("scaled_dot", 0)])
+@pytest.mark.parametrize("readout", [False, True])
+def test_the_network_is_that_of_the_layers_of_pyg(score, edge_dim, readout):
+    """With the same weights: heads, self-loops, edge features and the last layer are wired alike."""
+    own = {"self_loops": False, "residual": True} if score == "scaled_dot" else {}
+    made = {
+        layer: built(layer=layer, score=score, readout=readout, edge_features=edge_dim, **own)
+        for layer in ("pyg", "regard")
+    }
+    for mine, theirs in zip(*(made[k].model_.layers for k in ("regard", "pyg")), strict=True):
+        mine.load_pyg(theirs.state_dict())
+    if readout:
+        made["regard"].model_.readout.load_state_dict(made["pyg"].model_.readout.state_dict())
+    nodes = Nodes(graph(edge_dim))
+    torch.testing.assert_close(made["regard"].logits(nodes), made["pyg"].logits(nodes))
+
+
 def test_gcn_keeps_the_whole_graph():
     """A part lacks edges to the nodes at its border, whose degrees GCN divides by."""
     model = built(layer="gcn")

@@ -15,6 +15,7 @@ from torch_geometric.data import Data
 from regard.recipes.estimator import RecipeError
 from regard.recipes.graph import KIT, NodeClassifier, Nodes
 from regard.recipes.graph.data import load
+from regard.recipes.graph.picture import weights_into
 from regard.text import LANGUAGES
 
 WIDTH = 4
@@ -278,6 +279,18 @@ def test_the_picture_has_the_neighbours_and_their_weights(language):
     assert {f"{weight:.2f}" for weight in found[:-1]} <= texts
     title = figure.axes[0].get_title("left")
     assert f"{found[-1]:.2f}" in title and ("注意" in title) == (language == "zh")
+
+
+def test_the_picture_adds_up_repeated_edges_and_says_what_it_leaves_out(model):
+    """Of repeated edges only one weight was drawn; a weight for itself below the greatest 24 was not told."""
+    graph = ring(40)
+    graph.edge_index = torch.stack([torch.arange(40), torch.zeros(40, dtype=torch.long)])
+    graph.edge_index = torch.cat([graph.edge_index, torch.tensor([[7, 7], [0, 0]])], 1)
+    found = weights_into(model, Nodes(graph), 0)
+    assert len(found) == 40 and sum(found.values()) == pytest.approx(1)
+    assert found[7] == pytest.approx(3 * found[5])
+    title = KIT.show(model, Nodes(graph, [0]), "en").axes[0].get_title("left")
+    assert f"{found[0]:.2f} to itself; the 24 greatest of 39 weights" in title
 
 
 def test_the_picture_of_a_default_node_and_of_one_alone(model):

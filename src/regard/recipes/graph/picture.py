@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 INKS = (BLUE, ORANGE, GREEN, RED, PURPLE, SKY, YELLOW, GREY)
 MOST = 24  # neighbours that are drawn, those with the greatest weights
-WIDEST = 9.0  # points of an edge whose weight is 1
+WIDEST = 5.0  # points of the edge with the greatest weight
 
 
 def show(recipe: Any, x: Nodes | None = None, language: Language = "en") -> Figure:
@@ -37,19 +37,27 @@ def show(recipe: Any, x: Nodes | None = None, language: Language = "en") -> Figu
     if len(x) == 0:
         raise RecipeError("x has no nodes: give the node to draw")
     centre = int(x.index[0])
-    edges, weights = recipe.attend(Nodes(x.graph, [centre]))
-    weights = weights.mean(1)
-    order = np.argsort(-weights, kind="stable")[:MOST]
-    around = [int(node) for node in edges[0][order]]
-    weight = dict(zip(around, weights[order], strict=True))
+    weight = weights_into(recipe, x, centre)
     own = weight.pop(centre, None)
-    classes = recipe.predict(Nodes(x.graph, [centre, *weight]))
+    shown = sorted(weight, key=lambda node: -weight[node])[:MOST]
+    nodes = [centre, *shown]
+    classes = recipe.predict(Nodes(x.graph, nodes))
     canvas = Canvas(language)
-    (axes,) = canvas.panels(1, wide=6.4, high=5.2)
-    draw_star(axes, recipe, names_of(x), [centre, *weight], list(weight.values()), classes)
+    (axes,) = canvas.panels(1, wide=6.4, high=5.4)
+    draw_star(axes, recipe, names_of(x), nodes, [weight[node] for node in shown], classes)
     axes.set_axis_off()
-    axes.set_title(canvas.say(heading(names_of(x)(centre), own)), loc="left", fontsize=9.5)
+    title = heading(names_of(x)(centre), own, len(shown), len(weight))
+    axes.set_title(canvas.say(title), loc="left", fontsize=9.5)
     return canvas.figure
+
+
+def weights_into(recipe: NodeClassifier, x: Nodes, centre: int) -> dict[int, float]:
+    """How much of a node's sum in the first layer comes from each node, as a mean over heads."""
+    edges, weights = recipe.attend(Nodes(x.graph, [centre]))
+    found: dict[int, float] = {}
+    for source, weight in zip(edges[0].tolist(), weights.mean(1).tolist(), strict=True):
+        found[source] = found.get(source, 0.0) + weight  # edges may repeat
+    return found
 
 
 def draw_star(
@@ -65,9 +73,9 @@ def draw_star(
     place = nx.circular_layout(star.subgraph(range(1, len(nodes)))) | {0: np.zeros(2)}
     for number, weight in enumerate(weights, start=1):
         (x0, y0), (x1, y1) = place[0], place[number]
-        axes.plot([x0, x1], [y0, y1], color="#555555", lw=max(WIDEST * weight, 0.3), zorder=1,
-                  solid_capstyle="butt", alpha=0.8)  # fmt: skip
-        axes.annotate(f"{weight:.2f}", (0.62 * x1, 0.62 * y1), fontsize=6.5, ha="center",
+        axes.plot([x0, x1], [y0, y1], color="#555555", lw=max(WIDEST * weight / max(weights), 0.3),
+                  zorder=1, solid_capstyle="butt", alpha=0.6)  # fmt: skip
+        axes.annotate(f"{weight:.2f}", (0.68 * x1, 0.68 * y1), fontsize=6.5, ha="center",
                       va="center", bbox={"fc": "white", "ec": "none", "pad": 0.6})  # fmt: skip
     for label in np.unique(classes):
         chosen = [n for n in range(len(nodes)) if classes[n] == label]
@@ -75,21 +83,38 @@ def draw_star(
         spots = np.array([place[n] for n in chosen])
         axes.scatter(*spots.T, s=170, color=ink, zorder=2, edgecolor="white", label=str(label))
     for number, node in enumerate(nodes):
-        shift = 13 if number == 0 or place[number][1] >= 0 else -13
-        axes.annotate(name(node), place[number], (0, shift), textcoords="offset points",
-                      fontsize=7, ha="center", va="center")  # fmt: skip
+        shift = 14 if number == 0 or place[number][1] > -1e-6 else -14
+        ground = {"fc": "white", "ec": "none", "pad": 0.8} if number == 0 else None
+        axes.annotate(name(node), place[number], (0, shift), textcoords="offset points", fontsize=7,
+                      ha="center", va="center", zorder=3, bbox=ground)  # fmt: skip
     axes.margins(0.12)
-    axes.legend(frameon=False, fontsize=8, loc="lower right")
+    axes.legend(frameon=False, fontsize=8, loc="lower right", markerscale=0.7)
 
 
-def heading(name: str, own: float | None) -> Text:
-    """What the picture shows; `own` is the weight of the node for itself."""
-    en, zh = "", ""
+def heading(name: str, own: float | None, shown: int, count: int) -> Text:
+    """What the picture shows.
+
+    Args:
+        name: of the node in the centre.
+        own: the weight of the node for itself; None without self-loops.
+        shown: neighbours in the picture.
+        count: neighbours that the node attends to.
+    """
+    first = Text(
+        f"Whom node {name} attends to: weights of layer 1, mean of its heads",
+        f"节点 {name} 注意谁：第 1 层的权重，各头的平均",
+    )
+    more = []
     if own is not None:
-        en, zh = f"; {own:.2f} to itself", f"；对自身 {own:.2f}"
+        more.append(Text(f"{own:.2f} to itself", f"对自身 {own:.2f}"))
+    if shown < count:
+        more.append(
+            Text(f"the {shown} greatest of {count} weights", f"{count} 个权重中最大的 {shown} 个")
+        )
+    more.append(Text("colour: predicted class", "颜色：预测的类别"))
     return Text(
-        f"Whom node {name} attends to, mean of the heads of layer 1{en}. Colour: predicted class",
-        f"节点 {name} 注意谁：第 1 层各头的平均{zh}。颜色：预测的类别",
+        f"{first.en}\n{'; '.join(one.en for one in more)}",
+        f"{first.zh}\n{'；'.join(one.zh for one in more)}",
     )
 
 
