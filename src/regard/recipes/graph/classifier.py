@@ -286,7 +286,7 @@ class NodeClassifier(Recipe):
             raise RecipeError(
                 f"the graph has {x.shape[1]} features for each node, but the model was trained with {shape.in_dim}"
             )
-        check_finite(graph)
+        check_finite("x", x)
         features = Features.of(x, device)
         if shape.edge_dim is None:
             return GraphSource(graph, features)
@@ -297,4 +297,5 @@ class NodeClassifier(Recipe):
                 f"the graph has {given} features for each edge (edge_attr), but the model was built for "
                 f"{shape.edge_dim}"
             )
+        check_finite("edge_attr", feature)
         return GraphSource(graph, features, feature.to(device))

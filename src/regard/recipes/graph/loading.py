@@ -28,11 +28,11 @@ class NodeBatch:
         x: features of its nodes.
         edges: (2, edges), by the numbers of the nodes in this part.
         feature: of the edges; None if there are none.
-        wanted: the nodes that were asked for, by their numbers in this part.
-        rows: which of the rows asked for they are.
-        hops: how many nodes, and how many edges, lie how far from those asked for, as `trim_to_layer` takes
-            them: nodes and edges are in this order, so that each layer can leave out the farthest that are left.
-            None for a whole graph.
+        wanted: the nodes whose classes are wanted, by their numbers in this part.
+        rows: their places among all nodes that were asked for.
+        hops: numbers of nodes and numbers of edges at each distance from the wanted nodes, nearest first, as PyG's
+            `trim_to_layer` takes them. Nodes and edges are in that order, so that each layer can leave out the
+            farthest. None for a whole graph.
     """
 
     x: Features
@@ -50,7 +50,7 @@ class PlainSampler(BaseSampler):
 
     Args:
         edges: (2, E), sources and targets.
-        nodes: of the graph.
+        nodes: how many the graph has.
         neighbours: for each layer, from the last to the first, the most edges to take for a node; -1 for all.
         generator: draws the edges.
     """
@@ -106,7 +106,7 @@ class PlainSampler(BaseSampler):
         return place[mixed[rank < limit]]
 
     def sample_from_edges(self, *_: object, **__: object) -> SamplerOutput:
-        """Not used here."""
+        """Refused: batches are made of nodes."""
         raise NotImplementedError("PlainSampler samples from nodes")
 
 

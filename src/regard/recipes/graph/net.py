@@ -46,7 +46,7 @@ class NetShape:
 
 
 class NodeNet(nn.Module):
-    """From a part of a graph to logits of the classes for the nodes asked for.
+    """From a part of a graph to logits of the classes for its wanted nodes.
 
     Args:
         shape: the sizes.
@@ -64,7 +64,7 @@ class NodeNet(nn.Module):
         self.readout = nn.Linear(hidden, shape.classes) if shape.readout else None
 
     def forward(self, batch: NodeBatch) -> Tensor:
-        """Logits of the classes for the nodes asked for, (wanted, classes)."""
+        """Logits of the classes for the wanted nodes, (wanted, classes)."""
         return self.run(batch, None)[0][batch.wanted]
 
     def attend(self, batch: NodeBatch, layer: int) -> tuple[Tensor, Tensor]:
@@ -160,7 +160,7 @@ def penalty(model: nn.Module, decay: float) -> Tensor | float:
     """The L2 penalty of all weights.
 
     Its gradient is that of the weight decay of Adam in the papers of GCN and GAT. AdamW's own decay is multiplied
-    by the rate: at .005 it would be 200 times weaker.
+    by the learning rate: at .02 it would be 50 times weaker.
     """
     if not decay:
         return 0.0

@@ -122,18 +122,13 @@ def checked_labels(x: Nodes, y: Any, name: str = "y") -> np.ndarray:
     return labels
 
 
-def check_finite(graph: Data) -> None:
-    """Refuse NaN and infinity in the features of nodes and edges."""
-    for name, feature in (("x", graph.x), ("edge_attr", graph.edge_attr)):
-        if feature is None or not feature.is_floating_point():
-            continue
-        dense = feature.layout == torch.strided
-        values = feature if dense else feature.to_sparse_coo().coalesce().values()
-        bad = int((~values.isfinite()).sum())
-        if bad:
-            raise RecipeError(
-                f"graph.{name} holds NaN or infinity in {bad} places: put numbers there"
-            )
+def check_finite(name: str, feature: Tensor) -> None:
+    """Refuse NaN and infinity in the features of nodes or edges, dense or sparse."""
+    dense = feature.layout == torch.strided
+    values = feature if dense else feature.to_sparse_coo().coalesce().values()
+    bad = int((~values.isfinite()).sum())
+    if bad:
+        raise RecipeError(f"graph.{name} holds NaN or infinity in {bad} places: put numbers there")
 
 
 def edge_features(graph: Data) -> Tensor | None:
