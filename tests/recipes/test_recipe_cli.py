@@ -287,6 +287,15 @@ def test_failed_contender_is_an_exit_status(run, monkeypatch: pytest.MonkeyPatch
     assert Path("regard-recipes/fake-points.html").is_file()
 
 
+def test_failed_reference_is_one_line(run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PointsJob, "loss", lambda *_: 1 / 0)
+    result = run("fake compare --seeds 1")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.splitlines()[-1] == (
+        "Error: there is no result of the reference 'scaled_dot': setting 2 of 2: ZeroDivisionError: division by zero"
+    )
+
+
 def test_interrupted_comparison_says_how_to_go_on(run, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
         stop_at(patched, 5, KeyboardInterrupt)

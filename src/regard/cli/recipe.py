@@ -123,7 +123,6 @@ def mistakes() -> Iterator[None]:
     """Errors that the user can correct, as one message."""
     load_library()
     from regard.recipes.checkpoint import CheckpointError
-    from regard.recipes.comparing.results import ResultError
     from regard.recipes.estimator import RecipeError
     from regard.recipes.sources import DataError
 
@@ -131,8 +130,6 @@ def mistakes() -> Iterator[None]:
         yield
     except (DataError, RecipeError, CheckpointError) as error:
         raise Mistake(str(error)) from None
-    except ResultError as error:
-        raise click.ClickException(str(error)) from None
 
 
 def load_kit(name: str) -> Kit:

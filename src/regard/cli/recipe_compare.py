@@ -59,6 +59,7 @@ def carried_out(kit: Kit, full: bool, options: dict[str, Any]) -> Compared:
     from regard.measuring.machine import calm_threads
     from regard.measuring.progress import progress
     from regard.recipes.comparing import compare
+    from regard.recipes.comparing.results import ResultError
     from regard.recipes.comparing.runner import OutOfTime, picked
     from regard.recipes.comparing.work import WorkSource, all_labels, facts_of, seeds_of
 
@@ -93,6 +94,8 @@ def carried_out(kit: Kit, full: bool, options: dict[str, Any]) -> Compared:
                 full=full,
                 device=where,
             )
+    except ResultError as error:  # the reference failed: nothing can be compared
+        raise click.ClickException(str(error)) from None
     except OutOfTime as error:
         click.echo(f"{str(error).capitalize()}; the same command continues.", err=True)
     except KeyboardInterrupt:

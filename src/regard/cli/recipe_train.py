@@ -13,7 +13,6 @@ from regard.cli.common import INTERRUPTED, Mistake, pick_device
 from regard.cli.recipe_files import arguments_of, check_source
 from regard.cli.recipe_progress import training_progress, watched_training
 from regard.recipes.checkpoint import read_checkpoint
-from regard.recipes.comparing.work import load_set
 
 if TYPE_CHECKING:
     import torch
@@ -34,7 +33,7 @@ def run_training(
     """Train, or go on, and save; exits with 1 if the training diverged or the doctor found a failure."""
     name = set_ or kit.sets[0]
     check_source(kit, name, options)
-    data = load_set(kit, name, options["data"], options["download"], options["limit"])
+    data = kit.dataset(name, options["data"], options["download"], options["limit"])
     model = make_estimator(kit, name, options)
     checkpoint = path.with_name(path.name + ".checkpoint")
     set_threads(model.chosen_device(), checkpoint)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from regard.recipes.datasets import Dataset
-from regard.recipes.estimator import Recipe
+from regard.recipes.estimator import Recipe, RecipeError
 from regard.text import Text
 
 if TYPE_CHECKING:
@@ -123,6 +123,24 @@ class Kit:
     show: Callable[[Recipe, Any, Language], Figure]
     comparison: Callable[[Dataset, bool, str | None], Comparison]
     predict_options: tuple[str, ...] = ()
+
+    def dataset(
+        self,
+        name: str | None,
+        data: str | None,
+        download: bool = False,
+        limit: int | None = None,
+    ) -> Dataset:
+        """The set of that name, or the default, with at most `limit` training rows; see `load`.
+
+        Raises:
+            RecipeError: there is no such set.
+        """
+        if name is not None and name not in self.sets:
+            raise RecipeError(
+                f"--set {name}: the recipe {self.name} has no such set; its sets are {', '.join(self.sets)}"
+            )
+        return self.load(name or self.sets[0], data=data, download=download, limit=limit)
 
     def default_path(self) -> Path:
         """Where `train` saves a model unless told otherwise."""

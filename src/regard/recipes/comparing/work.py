@@ -68,27 +68,8 @@ class WorkSource:
 
     def load_from(self, kit: Kit) -> tuple[Comparison, Dataset]:
         """The comparison and its data, by a kit that is at hand."""
-        data = load_set(kit, self.set, self.data, self.download)
+        data = kit.dataset(self.set, self.data, self.download)
         return kit.comparison(data, self.full, self.device), data
-
-
-def load_set(
-    kit: Kit,
-    name: str | None,
-    data: str | None,
-    download: bool = False,
-    limit: int | None = None,
-) -> Dataset:
-    """The set of that name, or the recipe's default, with at most `limit` training rows.
-
-    Raises:
-        RecipeError: the recipe has no such set.
-    """
-    if name is not None and name not in kit.sets:
-        raise RecipeError(
-            f"--set {name}: the recipe {kit.name} has no such set; its sets are {', '.join(kit.sets)}"
-        )
-    return kit.load(name or kit.sets[0], data=data, download=download, limit=limit)
 
 
 def facts_of(data: Dataset) -> dict[str, Any]:
