@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 import pytest
 
+from regard.recipes.catalog import NAMES as RECIPES
+
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src"
 
@@ -62,6 +64,8 @@ ENGINE_PLAN = ("plan", "lineup")
 # Folders of `nn` are apart, but for what modules share and these.
 SHARED_BY_MODULES = ("fit", "linear", "padding")
 MODULE_NEIGHBOURS = {("transformer", "position")}
+# Recipes are apart, but for what they share, and for words as sequences of letters.
+RECIPE_NEIGHBOURS = {("letters", "translate")}
 # In the doctor each part knows only those before it.
 DOCTOR = (
     "seen", "vitals", "facts", "chart", "capture", "findings", "running", "sites", "signature", "watch",
@@ -185,6 +189,22 @@ def test_folders_of_modules_are_apart(imports: list[Import]) -> None:
     assert not bad
 
 
+def test_recipes_are_apart_and_what_they_share_knows_none(imports: list[Import]) -> None:
+    bad = [
+        one
+        for ours, theirs, one in within(imports, "recipes")
+        if (theirs in RECIPES and (ours, theirs) not in RECIPE_NEIGHBOURS)
+        or (theirs == "comparing" and ours not in RECIPES)
+    ]
+    assert not bad
+
+
+def test_only_the_command_brings_a_doctor_to_a_recipe(imports: list[Import]) -> None:
+    pairs = {(room(one.importer), room(one.imported)) for one in imports}
+    assert ("recipes", "doctor") not in pairs
+    assert ("cli", "doctor") in pairs
+
+
 def test_parts_of_the_doctor_know_those_before_them(imports: list[Import]) -> None:
     order = {name: number for number, name in enumerate(DOCTOR)}
     bad = [
@@ -196,7 +216,15 @@ def test_parts_of_the_doctor_know_those_before_them(imports: list[Import]) -> No
 
 
 def test_experiments_know_tools_and_never_the_other_way_round(imports: list[Import]) -> None:
-    order = {"claim": 0, "tools": 1, "experiments": 2, "registry": 3, "running": 4, "report": 5}
+    order = {
+        "claim": 0,
+        "absent": 1,
+        "tools": 1,
+        "experiments": 2,
+        "registry": 3,
+        "running": 4,
+        "report": 5,
+    }
     bad = [one for ours, theirs, one in within(imports, "claims") if order[theirs] > order[ours]]
     assert not bad
 
