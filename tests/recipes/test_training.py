@@ -148,6 +148,13 @@ def test_validation_every_few_epochs_and_always_the_last() -> None:
     assert history.losses[-1] < history.losses[0]
 
 
+def test_patience_shorter_than_the_pause_between_validations() -> None:
+    """It ended trainings before their first validation, without weights."""
+    history = run(LineJob([1.0, 0.5]), epochs=100, validate_every=5, patience=2)
+    assert history.validations == [(5, 1.0), (10, 0.5)]
+    assert history.stopped == "patience"
+
+
 def test_nan_as_the_first_validation_gives_way_to_a_number() -> None:
     history = run(LineJob([math.nan, 1.0, 0.5]), epochs=3)
     assert (history.best, history.best_epoch) == (1.0, 2)

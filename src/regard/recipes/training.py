@@ -110,7 +110,7 @@ class Job(ABC):
 
 
 class TrainingProgress(Protocol):
-    """Who is told how a training goes on. Methods are called in the order of a training."""
+    """Receives the course of a training: `start`, then `step` for each step and `validated` for each validation."""
 
     def start(self, steps: int, done: int) -> None:
         """A training of so many steps begins; `done` of them were resumed."""
@@ -246,11 +246,12 @@ class Trainer:
             history.stopped = "diverged"
             return
         late = plan.minutes is not None and history.seconds > 60 * plan.minutes
-        if self.epoch % plan.validate_every == 0 or self.epoch == plan.epochs or late:
-            self.validate(progress)
+        if not (late or self.epoch % plan.validate_every == 0 or self.epoch == plan.epochs):
+            return
+        self.validate(progress)
         if late:
             history.stopped = "minutes"
-        elif plan.patience is not None and self.epoch - max(history.best_epoch, 0) > plan.patience:
+        elif plan.patience is not None and self.epoch - history.best_epoch > plan.patience:
             history.stopped = "patience"
 
     def validate(self, progress: TrainingProgress | None) -> None:
@@ -310,7 +311,8 @@ def train(
         plan: epochs, rates and the rest.
         seed: of dropout; batches follow from the job's own seed.
         device: where the model is.
-        checkpoint: a file, written every few seconds; if it exists, training goes on from it to the same result.
+        checkpoint: a file, written every few seconds; if it exists, training goes on from it. On a CPU with as many
+            threads the result is the same to the bit; on a GPU as far as its kernels are deterministic.
         progress: is told about steps and validations.
         identity: what the result follows from beside plan, seed and shapes, by `Recipe.identity`: a checkpoint
             of another identity is refused. Called only if there is a checkpoint.

@@ -20,7 +20,6 @@ from regard.recipes.comparing.store import RunRecord, RunStore
 from regard.recipes.comparing.work import (
     Assignment,
     WorkSource,
-    all_labels,
     first_orders,
     later_orders,
     seeds_of,
@@ -64,7 +63,7 @@ class CompareRunner:
         jobs: processes; more than one needs `source`.
         source: where other processes get the comparison from.
         only: names of contenders; None for all.
-        minutes: after which no run goes on; None for no limit.
+        minutes: after which no run begins, and those in other processes are ended; None for no limit.
 
     Attributes:
         failed: reason by contender; a contender whose setting failed goes on with its others.
@@ -95,10 +94,6 @@ class CompareRunner:
                 f"jobs={jobs} needs source=: other processes load the comparison themselves. "
                 "Give a WorkSource, or jobs=1"
             )
-
-    def labels(self) -> list[str]:
-        """The labels of all runs, as progress names them."""
-        return all_labels(list(self.contenders.values()), self.seeds)
 
     def run(self) -> dict[str, list[RunRecord]]:
         """Run both stages; the runs of every contender that finished, in the order of seeds."""

@@ -48,31 +48,31 @@ def run_parallel(runner: CompareRunner, source: WorkSource, todo: Sequence[Assig
         OutOfTime: the runner's limit was reached; processes are ended and their runs left for later.
     """
     waiting = list(todo)
-    crew = [hired(runner.store, source) for _ in range(min(runner.jobs, len(todo)))]
+    processes = [new_process(runner.store, source) for _ in range(min(runner.jobs, len(todo)))]
     try:
-        for one in crew:
-            give(one, waiting, runner)
-        while any(one.order is not None for one in crew):
-            runner.check_time(len(waiting) + sum(one.order is not None for one in crew))
-            for pipe in wait([one.pipe for one in crew if one.order is not None], PATIENCE):
-                busy = next(one for one in crew if one.pipe is pipe)
-                if hear(busy, runner):
+        for one in processes:
+            assign(one, waiting, runner)
+        while any(one.order is not None for one in processes):
+            runner.check_time(len(waiting) + sum(one.order is not None for one in processes))
+            for pipe in wait([one.pipe for one in processes if one.order is not None], PATIENCE):
+                busy = next(one for one in processes if one.pipe is pipe)
+                if receive(busy, runner):
                     if not busy.process.is_alive():
-                        crew.remove(busy)
+                        processes.remove(busy)
                         if not waiting:
                             continue
-                        busy = hired(runner.store, source)
-                        crew.append(busy)
-                    give(busy, waiting, runner)
+                        busy = new_process(runner.store, source)
+                        processes.append(busy)
+                    assign(busy, waiting, runner)
     finally:
-        for one in crew:
+        for one in processes:
             one.process.terminate()
-        for one in crew:
+        for one in processes:
             one.process.join()
             one.pipe.close()
 
 
-def hired(store: RunStore, source: WorkSource) -> RunProcess:
+def new_process(store: RunStore, source: WorkSource) -> RunProcess:
     """A new process. Spawned, not forked: a forked one could not use the GPU."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
@@ -83,18 +83,18 @@ def hired(store: RunStore, source: WorkSource) -> RunProcess:
     return RunProcess(process, ours)
 
 
-def give(one: RunProcess, waiting: list[Assignment], runner: CompareRunner) -> None:
+def assign(one: RunProcess, waiting: list[Assignment], runner: CompareRunner) -> None:
     """Give the next run to a process, if there is one."""
     one.order = None
     if not waiting:
         return
     one.order = waiting.pop(0)
     runner.progress.begin(one.order.label)
-    with suppress(OSError):  # it died: `hear` finds the end of its pipe
+    with suppress(OSError):  # it died: `receive` finds the end of its pipe
         one.pipe.send(one.order)
 
 
-def hear(one: RunProcess, runner: CompareRunner) -> bool:
+def receive(one: RunProcess, runner: CompareRunner) -> bool:
     """Pass on what a process says; whether its run has ended."""
     from regard.recipes.comparing.work import settings_of
 

@@ -111,6 +111,6 @@ def drawing(found: Compared, name: str) -> CompareDrawing:
 
 
 def picture(svg: str, caption: Text) -> Markup:
-    """A recipe's drawing as an image: no script in it can run, whoever made the file."""
+    """A recipe's drawing as an image: no script in it can run."""
     data = base64.b64encode(svg.encode("utf-8", "replace")).decode()
     return Markup('<img src="data:image/svg+xml;base64,{}" alt="{}">').format(data, caption.en)
