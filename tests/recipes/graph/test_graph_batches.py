@@ -196,11 +196,32 @@ def test_dropout_of_sparse_features_drops_and_scales_entries():
     assert (dropped[dense == 0] == 0).all()
 
 
-def test_a_network_on_sparse_features_is_the_network_on_dense_ones():
+@pytest.mark.parametrize("name", [*LAYERS, "gcn"])
+def test_a_network_on_sparse_features_is_the_network_on_dense_ones(name):
+    """Outputs and gradients: sparse rows have a product of their own, whose gradient we compute."""
     dense = sparse_rows()
     whole = Data(dense, torch.randint(30, (2, 80)))
-    model = NodeClassifier(dropout=0.0, device="cpu")
+    model = NodeClassifier(dropout=0.0, device="cpu", **LAYERS.get(name, {"layer": name}))
     model.restore({"features": 40, "edge_features": 0, "classes": [0, 1]})
-    sparse, plain = Features.of(dense, CPU), Features((30, 40), dense)
-    found = [model.model_(GraphSource(whole, x).whole(torch.arange(30))) for x in (sparse, plain)]
-    torch.testing.assert_close(*found)
+    found = []
+    for x in (Features.of(dense, CPU), Features((30, 40), dense)):
+        model.model_.zero_grad()
+        logits = model.model_(GraphSource(whole, x).whole(torch.arange(30)))
+        logits.square().sum().backward()
+        found.append([logits, *(one.grad.clone() for one in model.model_.parameters())])
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
+
+
+def test_the_gradient_is_of_the_entries_that_dropout_left():
+    x, layer = Features.of(sparse_rows(), CPU), torch.nn.Linear(40, 3)
+    torch.manual_seed(1)
+    rows = x.dropped(0.5, True)
+    with x.multiplied(rows):
+        own = layer(rows)
+    wanted = layer(rows.to_dense())
+    torch.testing.assert_close(own, wanted)
+    grads = [torch.autograd.grad(one.square().sum(), layer.weight)[0] for one in (own, wanted)]
+    torch.testing.assert_close(*grads)
+    assert type(own.grad_fn.next_functions[0][0]).__name__ == "SparseLinearBackward"
+    with torch.no_grad(), x.multiplied(rows):
+        torch.testing.assert_close(layer(rows), wanted)

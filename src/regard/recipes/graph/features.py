@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
 
 # A CPU multiplies compressed rows faster than dense ones up to about this share of entries that are not 0.
 SPARSE_UP_TO = 0.1
@@ -72,10 +75,71 @@ class Features:
         values = F.dropout(self.values, probability, training)
         if self.starts is None or self.columns is None:
             return values
-        with quiet():
-            return torch.sparse_csr_tensor(
-                self.starts, self.columns, values, self.shape, check_invariants=False
-            )
+        return compressed(self.starts, self.columns, values, self.shape)
+
+    def multiplied(self, rows: Tensor) -> AbstractContextManager[Any]:
+        """Within it, linear layers of `rows`, which `dropped` returned, have the gradient of `SparseLinear`."""
+        if self.starts is None or not torch.is_grad_enabled():
+            return nullcontext()
+        starts, nodes, order = self.turned
+        turned = compressed(starts, nodes, rows.values()[order], self.shape[::-1])
+        return SparseLinearMode(rows, turned)
+
+    @cached_property
+    def turned(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The pattern of the features with rows and columns exchanged.
+
+        Where each column starts, the node of each value, and where that value is among `values`.
+        """
+        assert self.starts is not None and self.columns is not None
+        order = self.columns.argsort(stable=True)
+        counts = torch.bincount(self.columns, minlength=self.shape[1])
+        nodes = torch.arange(self.shape[0], device=order.device)
+        nodes = nodes.repeat_interleave(self.starts.diff())[order]
+        return F.pad(counts.cumsum(0), (1, 0)), nodes, order
+
+
+class SparseLinear(torch.autograd.Function):
+    """`rows @ weight.T` with the gradient of the weight alone.
+
+    Torch's own gradient sorts all entries in every step: 2.6 ms for the training part of Cora and 64 outputs, where
+    the product takes .2 ms. Here the entries are sorted once, in `Features.turned`.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, rows: Tensor, turned: Tensor) -> Tensor:
+        """The product (nodes, outputs)."""
+        ctx.turned = turned
+        return rows @ weight.T
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        """The gradient of the weight."""
+        return (ctx.turned @ grads[0]).T, None, None
+
+
+class SparseLinearMode(TorchFunctionMode):
+    """Computes `linear` of some rows by `SparseLinear`, whichever library's layer calls it."""
+
+    def __init__(self, rows: Tensor, turned: Tensor) -> None:
+        super().__init__()
+        self.rows, self.turned = rows, turned
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """What torch calls in place of `func`."""
+        if func is not F.linear or args[0] is not self.rows:
+            return func(*args, **(kwargs or {}))
+        weight, bias = (*args[1:], None)[:2]
+        product = SparseLinear.apply(weight, self.rows, self.turned)
+        return product if bias is None else product + bias
+
+
+def compressed(starts: Tensor, columns: Tensor, values: Tensor, shape: tuple[int, int]) -> Tensor:
+    """A sparse tensor of compressed rows."""
+    with quiet():
+        return torch.sparse_csr_tensor(starts, columns, values, shape, check_invariants=False)
 
 
 @contextmanager

@@ -5,6 +5,7 @@ Shape legend: N nodes, E edges, F features, H heads, C width for each head.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -90,7 +91,8 @@ class NodeNet(nn.Module):
                 state = F.dropout(F.elu(state), self.shape.dropout, self.training)
             if number == wanted:
                 weights = weights_of(layer, state, edges, feature)
-            state = apply_layer(layer, state, edges, feature)
+            with nullcontext() if number else batch.x.multiplied(state):
+                state = apply_layer(layer, state, edges, feature)
         if self.readout is not None:
             state = self.readout(F.dropout(F.elu(state), self.shape.dropout, self.training))
         return state, weights
