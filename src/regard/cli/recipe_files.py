@@ -42,12 +42,18 @@ def writable(path: Path) -> Path:
 
 def load_model(kit: Kit, path: Path | None, device: str) -> Recipe:
     """A trained model; without a file the error says how to make one."""
+    import torch
+
     from regard.cli.common import pick_device
+    from regard.measuring.machine import calm_threads
 
     place = path or kit.default_path()
     if not place.exists():
         raise Mistake(f"there is no model {place}: `regard recipe {kit.name} train` makes one")
-    return kit.estimator.load(place, device=pick_device(device))
+    where = pick_device(device)
+    if where.type == "cpu":
+        torch.set_num_threads(calm_threads())
+    return kit.estimator.load(place, device=where)
 
 
 def arguments_of(kit: Kit) -> list[str]:
