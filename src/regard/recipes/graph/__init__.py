@@ -13,4 +13,4 @@ from regard.recipes.kit import Kit
 
 KIT = Kit("graph", NodeClassifier, SETS, arguments, load, read, write, show, comparison)
 
-__all__ = ["KIT", "EdgeWeights", "NodeClassifier", "Nodes"]
+__all__ = ["KIT", "EdgeWeights", "NodeClassifier", "Nodes", "load"]
