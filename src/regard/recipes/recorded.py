@@ -113,7 +113,11 @@ class RecordedGradients:
 
     def replayed(self, found: RecordedStep, parts: Parts) -> Tensor:
         """The loss and gradients by the recording."""
-        given = [(x, y) for x, y in zip(found.inputs, parts, strict=True) if x is not None]
+        given = [
+            (own, one)
+            for own, one in zip(found.inputs, parts, strict=True)
+            if own is not None and one is not None
+        ]
         with torch.no_grad():
             for own, one in given:
                 own.copy_(one)
@@ -123,7 +127,7 @@ class RecordedGradients:
         # From the recording's inputs back through what `prepare` did.
         back = [(one, own.grad) for own, one in given if own.requires_grad]
         if back:
-            torch.autograd.backward([one for one, _ in back], [gradient for _, gradient in back])
+            torch.autograd.backward([one for one, _ in back], [grad for _, grad in back])
         return found.loss
 
 

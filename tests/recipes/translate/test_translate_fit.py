@@ -13,7 +13,7 @@ from regard.recipes import training
 from regard.recipes.estimator import RecipeError
 from regard.recipes.translate import KIT, Translator
 from regard.recipes.translate.bleu import bleu_statistics, corpus_bleu
-from regard.recipes.translate.dates import DAYS, FORMS, LOCALES, written
+from regard.recipes.translate.dates import DAYS, written
 from regard.recipes.translate.decoding import Search, best_of_one
 from regard.recipes.translate.translator import ARCHITECTURES
 from regard.scores import Projected
@@ -43,7 +43,7 @@ SAID = ["a dog", "a cat", "two dogs", "two cats", "a house", "two houses"]
 def slice_of_dates():
     """German dates in digits: two parts, for training and to look at."""
     days = np.random.default_rng(0).permutation(DAYS)[:700].tolist()
-    part = written(days, [LOCALES.index("de")] * 700, [FORMS.index("medium")] * 700)
+    part = written(days, ["de"] * 700, ["medium"] * 700)
     assert part.x[0] != part.y[0] and part.x[0].count(".") == 2
     return (part.x[:600], part.y[:600]), (part.x[600:], part.y[600:])
 

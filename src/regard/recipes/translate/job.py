@@ -66,14 +66,16 @@ class TranslationJob(Job):
         if self.rules.consistency:
             # Both passes in one batch: on a GPU twice the rows cost little more than the rows once.
             source, lengths, target = (torch.cat([x, x]) for x in batch)
-        return target, *self.model.read(dropped(source, self.rules.word_dropout), lengths)
+        source = dropped(source, self.rules.word_dropout)
+        return target, *self.model.read(source, lengths)  # type: ignore[not-callable] # a method of the network
 
     def loss(self, batch: tuple[Tensor | None, ...]) -> Tensor:
         """Smoothed cross entropy of the target's pieces in nats, and the divergence of two passes."""
         rules, (target, *read) = self.rules, batch
         assert target is not None
         inputs = torch.cat([torch.full_like(target[:, :1], BOS), target[:, :-1]], 1)
-        logits = self.model.teach(read, dropped(inputs, rules.word_dropout))
+        inputs = dropped(inputs, rules.word_dropout)
+        logits = self.model.teach(read, inputs)  # type: ignore[not-callable] # a method of the network
         log_probs = logits.log_softmax(-1, dtype=torch.float32)
         count = (target != PAD).sum()
         loss = smoothed(log_probs, target, rules.label_smoothing).sum() / count
