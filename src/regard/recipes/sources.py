@@ -127,10 +127,9 @@ def how_to_get(public: PublicSet) -> str:
     if public.build:
         return f"This set is not downloaded: {public.build}; then {named}."
     first = public.files[0]
-    return (
-        f"Download it with --download, or get {first.address} (sha256 of the decompressed content "
-        f"{first.sha256}) yourself and {named}."
-    )
+    count = len(public.files)
+    files = first.address if count == 1 else f"its {count} files, the first one {first.address}"
+    return f"Download it with --download, or get {files} (sha256 of the decompressed content {first.sha256}), and {named}."
 
 
 def read_file(public: PublicSet, folder: Path | None, name: str) -> bytes:
