@@ -1,8 +1,9 @@
 """Gradients of training steps, replayed as CUDA graphs.
 
-A step of a small network is a few thousand short kernels: the host takes several times as long to launch them as the
-GPU takes to run them. A recording launches them all at once. It has fixed shapes, so that a job with recordings
-gives batches of few shapes.
+A step of a small network is a few thousand short kernels. Where the host takes longer to launch them than the GPU to
+run them, a recording, which launches all at once, saves that time; where the GPU is the slower of the two it saves
+nothing. So recordings are off unless a training asks for them. A recording has fixed shapes, so that a job with
+recordings gives batches of few shapes.
 """
 
 from __future__ import annotations

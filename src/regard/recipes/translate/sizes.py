@@ -17,7 +17,6 @@ CAPTIONS = {
     "validate_every": 4,
     "average": 0.998,
     "batch_tokens": 8192,
-    "graphs": True,
     "beam": 5,
     "length_penalty": 1.0,
 }
