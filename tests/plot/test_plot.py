@@ -94,6 +94,23 @@ def test_letters_of_any_script_and_signs():
     assert ink(figure) > 2000
 
 
+@pytest.mark.parametrize(
+    "title",
+    ["Down: the translation. Across: the sentence. Darker: more attention.", "x" * 90],
+)
+def test_a_title_that_is_wider_than_the_figure_gets_more_lines(title):
+    short, long = (plot.alignment(some(1, 3, 3), title=one) for one in ("short", title))
+    shown = long.get_suptitle()
+    assert shown.replace("\n", "").replace(" ", "") == title.replace(" ", "")
+    assert ink(long) > 500
+    box = long._suptitle.get_window_extent()
+    assert shown.count("\n") > 0 and box.x1 <= long.bbox.x1
+    assert long.get_figheight() > short.get_figheight()
+    assert looks.folded("竖为译文横为原文", 9) == ["竖为译文", "横为原文"], (
+        "a character has two columns"
+    )
+
+
 @pytest.mark.parametrize("kind", ["alignment", "heads", "decoding", "entropy"])
 def test_half_of_a_surrogate_pair_in_a_title_is_replaced(kind):
     """As a name that was cut in two has it; matplotlib raises UnicodeEncodeError when it draws."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -24,6 +25,8 @@ PALE = "#9CCBE8"
 SMALL = 7.5  # font size of notes, in points
 EM = 0.125  # font size of labels in inches, 9 points
 CLOSEST = 0.14  # smallest distance in inches between labels that can still be read
+BOLD = 0.09  # width of a column of a title in inches: 11 points, bold
+TITLE_LINE = 0.19  # height in inches of each further line of a title
 LONGEST = 20  # longest label, in columns; the middle of a longer token is left out
 READABLE = 0.2  # smallest square, in inches, in which a number can be read
 INVISIBLE = {"\n": "↵", "\r": "↵", "\t": "⇥"}
@@ -190,7 +193,29 @@ def bars_beside(axes: Axes, lengths: Tensor, inches: float, name: str) -> None:
 
 
 def head_line(figure: Figure, title: str | None) -> None:
-    """Write the title above the whole figure."""
+    """Write the title above the whole figure, in as many lines as its width needs."""
     if title:
-        text = drawable(str(title))
+        wide, high = figure.get_size_inches()
+        lines = folded(drawable(str(title)), max(int(wide / BOLD), 8))
+        figure.set_figheight(high + TITLE_LINE * (len(lines) - 1))
+        text = "\n".join(lines)
         figure.suptitle(text, x=0.01, ha="left", fontsize=11, fontweight="bold", parse_math=False)
+
+
+def folded(text: str, room: int) -> list[str]:
+    """The lines of a text, broken before words that exceed `room` columns; longer words anywhere."""
+    lines = []
+    for line in text.split("\n"):
+        now = ""
+        for word in re.split(r"(?<= )", line):
+            rest = word
+            if now and columns(now + rest.rstrip()) > room:
+                lines.append(now.rstrip())
+                now = ""
+            while columns(rest.rstrip()) > room:
+                fits = next(n for n in range(1, len(rest) + 1) if columns(rest[: n + 1]) > room)
+                lines.append(rest[:fits])
+                rest = rest[fits:]
+            now += rest
+        lines.append(now.rstrip())
+    return lines

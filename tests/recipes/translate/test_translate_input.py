@@ -269,7 +269,7 @@ def test_an_alignment_is_drawn_with_its_sentence(model, language):
         assert show(model, None, language).axes
     with pytest.raises(RecipeError, match="expected Translator"):
         show(object(), None)  # type: ignore[arg-type]
-    assert bare(["▁ein", "▁", "s"]) == ["ein", "▁", "s"]
+    assert bare(["▁ein", "▁", "s", "<eos>"]) == ["ein", " ", "s", "■"]
 
 
 def is_text(artist) -> bool:

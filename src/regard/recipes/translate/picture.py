@@ -9,16 +9,17 @@ from regard import plot
 from regard.figures.canvas import composed
 from regard.recipes.estimator import Recipe, RecipeError
 from regard.recipes.translate.decoding import piece_log_prob
-from regard.recipes.translate.subwords import SPACE
+from regard.recipes.translate.subwords import EOS, SPACE, SPECIAL
 from regard.recipes.translate.translator import Translator
 from regard.text import Language, Text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+END = "■"
 LEGEND = Text(
-    "Down: the translation. Across: the sentence. Darker: more attention.",
-    "竖：译文；横：原文；越深注意越多。",
+    f"Down: translation. Across: sentence. {END}: the end. Darker: more attention.",
+    f"竖：译文；横：原文；{END}：句末；越深注意越多。",
 )
 # Sentences of our own: those of Multi30k may not be shown. A model does not know its languages, so that it draws the
 # one that it translates with the greatest probability for a piece.
@@ -70,5 +71,8 @@ def example(model: Translator) -> str:
 
 
 def bare(pieces: list[str]) -> list[str]:
-    """Pieces for labels: a space in place of the mark of a word's beginning."""
-    return [piece.replace(SPACE, " ").strip() or piece for piece in pieces]
+    """Pieces for labels: spaces in place of their marks, and a square for the end mark."""
+    return [
+        END if piece == SPECIAL[EOS] else piece.replace(SPACE, " ").strip() or " "
+        for piece in pieces
+    ]
