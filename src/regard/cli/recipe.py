@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
@@ -120,16 +121,18 @@ def careful(command: Command) -> Command:
 
 @contextmanager
 def mistakes() -> Iterator[None]:
-    """Errors that the user can correct, as one message."""
+    """Errors that the user can correct, as one message; warnings without the place in our code."""
     load_library()
     from regard.recipes.checkpoint import CheckpointError
     from regard.recipes.estimator import RecipeError
     from regard.recipes.sources import DataError
 
-    try:
-        yield
-    except (DataError, RecipeError, CheckpointError) as error:
-        raise Mistake(str(error)) from None
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda told, *place: click.echo(f"Warning: {told}", err=True)
+        try:
+            yield
+        except (DataError, RecipeError, CheckpointError) as error:
+            raise Mistake(str(error)) from None
 
 
 def load_kit(name: str) -> Kit:
