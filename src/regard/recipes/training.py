@@ -171,6 +171,10 @@ class Trainer:
         if plan.average is not None:
             average = get_ema_multi_avg_fn(plan.average)
             self.average = AveragedModel(job.model, multi_avg_fn=average)
+            for part in self.average.modules():
+                # A copied recurrent layer has its weights in pieces, which a GPU would join at every call.
+                if isinstance(part, nn.RNNBase):
+                    part.flatten_parameters()
         self.history, self.epoch, self.best_weights = History(), 0, {}
         self.recorded = None
         # Hooks of a doctor run with the kernels' launches, which a recording does not repeat.
