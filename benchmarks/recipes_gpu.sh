@@ -56,7 +56,7 @@ for step in "$@"; do
         timeout "$seconds" "$python" -m pytest -q -s -n 0 -m gpu "$root/tests/recipes/test_recorded.py" || status=1 ;;
     timing)
         if [ ! -f "$results/timing.json" ]; then
-            timeout "$seconds" "$python" -m regard.recipes.translate.timing --device "$device" ${LIMIT:+--limit $LIMIT} \
+            timeout "$seconds" "$python" -m regard.recipes.translate.measure_timing --device "$device" ${LIMIT:+--limit $LIMIT} \
                 --out "$results/timing.json" && cp "$results/timing.json" "$timing" || status=1
         fi ;;
     *)

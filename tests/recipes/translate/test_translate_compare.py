@@ -14,7 +14,14 @@ from regard.recipes.comparing import compare
 from regard.recipes.comparing.results import Compared
 from regard.recipes.datasets import Dataset, Part
 from regard.recipes.sources import VARIABLE, find_folder
-from regard.recipes.translate import KIT, contenders, device_costs, small_device, timing
+from regard.recipes.translate import (
+    KIT,
+    contenders,
+    device_costs,
+    measure_timing,
+    small_device,
+    timing,
+)
 from regard.recipes.translate.bleu import bleu_statistics, corpus_bleu
 from regard.recipes.translate.contenders import CONSISTENCY, QUICK, by_length
 from regard.recipes.translate.kit import load
@@ -99,13 +106,13 @@ def test_slower_scores_get_fewer_epochs_at_equal_time(data, monkeypatch):
 
 def test_an_epoch_is_timed_without_the_first(monkeypatch):
     clock, read = iter([10.0, 11.0, 14.0, 16.0]), []
-    monkeypatch.setattr(timing.time, "perf_counter", lambda: next(clock))
-    taken = timing.EpochClock()
-    taken.start(3 * (timing.WARM + timing.TIMED), 0)
-    for _ in range(3 * (timing.WARM + timing.TIMED)):
+    monkeypatch.setattr(measure_timing.time, "perf_counter", lambda: next(clock))
+    taken, epochs = measure_timing.EpochClock(), measure_timing.WARM + measure_timing.TIMED
+    taken.start(3 * epochs, 0)
+    for _ in range(3 * epochs):
         taken.step(lambda: read.append(1) or 0.0)
-    assert taken.seconds() == pytest.approx((16.0 - 10.0) / timing.TIMED)
-    assert len(read) == timing.WARM + timing.TIMED, "reading a loss makes a GPU wait"
+    assert taken.seconds() == pytest.approx((16.0 - 10.0) / measure_timing.TIMED)
+    assert len(read) == epochs, "reading a loss makes a GPU wait"
 
 
 def test_quarters_go_from_the_shortest_sentences_to_the_longest():
@@ -217,11 +224,9 @@ def test_networks_of_the_costs_are_those_of_the_comparison(data, monkeypatch):
 @pytest.mark.slow
 def test_seconds_are_measured_for_every_score_and_read_back(tmp_path, monkeypatch):
     """On a few rows of the dates: the file is what `epochs_in_time` reads."""
-    known = timing.measured
     monkeypatch.setattr("regard.recipes.translate.sizes.DATES", KIT.arguments("dates") | TINY)
-    monkeypatch.setattr(timing, "measured", lambda *given: known(*given))
     path = tmp_path / "timing.json"
-    timing.main(["--set", "dates", "--limit", "12", "--device", "cpu", "--out", str(path)])
+    measure_timing.main(["--set", "dates", "--limit", "12", "--device", "cpu", "--out", str(path)])
     monkeypatch.setattr(timing, "FILE", path)
     timing.seconds.cache_clear()
     try:

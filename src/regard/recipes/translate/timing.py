@@ -1,22 +1,16 @@
-"""Seconds of an epoch for each score, measured alone on a machine, and epochs at equal time.
+"""Epochs at equal time, from the seconds of an epoch of each score.
 
-`python -m regard.recipes.translate.timing --set multi30k-de-en` writes `timing.json` beside this file. The committed
-one was measured on the machine that it names.
+`measure_timing.py` writes them to `timing.json` beside this file. The committed one was measured on the machine that
+it names.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import time
-from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 FILE = Path(__file__).with_name("timing.json")
-WARM = 1  # epochs before the clock counts: they compile kernels and record steps
-TIMED = 3  # epochs that count
 NEAR = 0.05  # a smaller difference is the noise of the clock, and no reason for a row of its own
 
 
@@ -35,79 +29,3 @@ def epochs_in_time(name: str, reference: str, epochs: int) -> int | None:
     if name not in known or reference not in known or known[name] <= (1 + NEAR) * known[reference]:
         return None
     return max(round(epochs * known[reference] / known[name]), 1)
-
-
-def measured(
-    dataset: str, data: str | None, device: str | None, limit: int | None = None
-) -> dict[str, Any]:
-    """Train each score alone for a few epochs, and return what `timing.json` holds.
-
-    Args:
-        dataset: name of the set.
-        data: folder of public data.
-        device: where to train; None for the recipe's choice.
-        limit: training rows, for tests.
-    """
-    from regard.measuring.machine import machine
-    from regard.recipes.translate.contenders import SCORES
-    from regard.recipes.translate.kit import load
-    from regard.recipes.translate.sizes import arguments
-    from regard.recipes.translate.translator import Translator
-
-    rows = load(dataset, data, limit=limit)
-    few = (rows.validation.x[:8], rows.validation.y[:8])
-    found = {}
-    for name, score in SCORES.items():
-        taken = EpochClock()
-        model = Translator(
-            **arguments(dataset, "transformer")
-            | {"score": score, "device": device, "epochs": WARM + TIMED, "validate_every": 99}
-        )
-        model.fit(rows.train.x, rows.train.y, validation=few, progress=taken)
-        found[name] = round(taken.seconds(), 4)
-        print(f"{name}: {found[name]:.3f} s an epoch", flush=True)
-    return {"set": dataset, "seconds": found, "machine": machine(model.chosen_device())}
-
-
-class EpochClock:
-    """Training progress that looks at the clock after each epoch, and gives the mean of those after the warm ones."""
-
-    def __init__(self) -> None:
-        self.steps, self.done, self.ends = 1, 0, list[float]()
-
-    def start(self, steps: int, done: int) -> None:
-        """A training of so many steps begins."""
-        self.steps = steps
-
-    def step(self, loss: Callable[[], float]) -> None:
-        """One more step; after the last one of an epoch the loss is read, so that the device has done it."""
-        self.done += 1
-        if self.done % (self.steps // (WARM + TIMED)) == 0:
-            loss()
-            self.ends.append(time.perf_counter())
-
-    def validated(self, epoch: int, quality: float, best: float) -> None:
-        """A validation has nothing to report."""
-
-    def seconds(self) -> float:
-        """Seconds of an epoch."""
-        return (self.ends[-1] - self.ends[WARM - 1]) / TIMED
-
-
-def main(given: Sequence[str] | None = None) -> None:
-    """Measure and write the file."""
-    from regard.measuring.files import json_bytes, write_atomic
-
-    parser = argparse.ArgumentParser(description="Time each score alone on this machine.")
-    parser.add_argument("--set", default="multi30k-de-en", dest="dataset")
-    parser.add_argument("--data", help="folder of the public sets; default REGARD_DATA")
-    parser.add_argument("--device", help="cpu or cuda; default the GPU if there is one")
-    parser.add_argument("--limit", type=int, help="training rows; default all")
-    parser.add_argument("--out", type=Path, default=FILE, help="default: beside the code")
-    options = parser.parse_args(given)
-    found = measured(options.dataset, options.data, options.device, options.limit)
-    write_atomic(options.out, json_bytes(found))
-
-
-if __name__ == "__main__":
-    main()
