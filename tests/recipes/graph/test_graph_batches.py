@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
@@ -25,6 +26,7 @@ LAYERS = {
     "PyG TransformerConv": {
         "score": "scaled_dot", "layer": "pyg", "self_loops": False, "residual": True,
     },
+    "equal weights": {"score": "mean"},
     "no edges": {"layer": "mlp"},
 }  # fmt: skip
 
@@ -100,6 +102,16 @@ def test_the_network_is_that_of_the_layers_of_pyg(score, edge_dim, readout):
         made["regard"].model_.readout.load_state_dict(made["pyg"].model_.readout.state_dict())
     nodes = Nodes(graph(edge_dim))
     torch.testing.assert_close(made["regard"].logits(nodes), made["pyg"].logits(nodes))
+
+
+def test_equal_weights_are_a_mean_over_neighbours():
+    model = built(score="mean", layers=1, edge_features=2, out_heads=1)
+    nodes = Nodes(graph(2))
+    found = model.attend(nodes)
+    into = np.bincount(found.edges[1], minlength=COUNT)
+    np.testing.assert_allclose(found.weights[:, 0], 1 / into[found.edges[1]], rtol=1e-6)
+    (layer,) = model.model_.layers
+    assert {name for name, _ in layer.named_parameters()} == {"key.weight", "key.bias", "bias"}
 
 
 def test_gcn_keeps_the_whole_graph():

@@ -209,7 +209,7 @@ def test_results_of_the_quick_comparison_are_not_taken_for_the_full_one():
 def test_the_comparison_runs(tmp_path, monkeypatch):
     monkeypatch.setattr(contenders, "QUICK_EPOCHS", 2)
     found = compare(KIT.comparison(load("karate"), False, "cpu"), tmp_path, seeds=1)
-    assert not found.failed and len(found.rows) == 12
+    assert not found.failed and len(found.rows) == 13
     assert found.test_rows == (20,)
 
 
@@ -217,4 +217,4 @@ def test_rows_of_the_dictionary_run_too(tmp_path, monkeypatch):
     monkeypatch.setattr(contenders, "QUICK_EPOCHS", 1)
     small = replace(look_up(3, (2, 2, 2), seed=0), name="dictionary")
     found = compare(KIT.comparison(small, False, "cpu"), tmp_path, seeds=1)
-    assert not found.failed and len(found.rows) == 11
+    assert not found.failed and len(found.rows) == 12

@@ -51,8 +51,8 @@ class NodeClassifier(Recipe):
     ```
 
     Args:
-        score: "gatv2", "gat", "scaled_dot", "additive", "cosine" or any other score; see
-            `regard.nn.GraphAttention`.
+        score: "gatv2", "gat", "scaled_dot", "additive", "cosine" or any other score, see
+            `regard.nn.GraphAttention`; "mean" for equal weights, the control.
         width: of each head.
         heads: of all layers but the last.
         out_heads: of the last layer, which are averaged.

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from regard.recipes.datasets import Dataset
+from regard.recipes.equal import MEAN
 from regard.recipes.evaluating import fit_and_evaluate
 from regard.recipes.graph.classifier import NodeClassifier
 from regard.recipes.kit import Comparison, Contender, Evaluated, Kind
@@ -105,6 +106,12 @@ def comparison(data: Dataset, full: bool = True, device: str | None = None) -> C
         rows.append(network(title.en, title, "baseline", score=score, layer="pyg", **own))
     title = Text("PyG GCNConv", "PyG GCNConv")
     rows.append(network(title.en, title, "baseline", layer="gcn"))
+    title = Text("equal weights", "等权重")
+    about = Text(
+        "the same network with a mean over neighbours in place of attention",
+        "同一网络，用邻居平均代替注意力",
+    )
+    rows.append(network("equal weights", title, "control", about, score=MEAN))
     rows.append(network("no edges", Text("no edges (MLP)", "无边（MLP）"), "control", layer="mlp"))
     title = Text("logistic regression, no edges", "逻辑回归，无边")
     run = partial(run_regression, data)

@@ -18,6 +18,7 @@ from torch_geometric.utils import trim_to_layer
 from regard import Score
 from regard.describe import describe
 from regard.nn import GraphAttention
+from regard.recipes.equal import MEAN, EqualWeights
 from regard.recipes.estimator import RecipeError, own_score
 from regard.recipes.graph.loading import NodeBatch
 
@@ -110,13 +111,23 @@ def make_layer(shape: NetShape, dim: int, last: bool) -> nn.Module:
     }  # fmt: skip
     if shape.layer == "pyg":
         return make_pyg(shape, dim, out, common)
+    options: dict[str, Any] = {"self_loops": shape.self_loops, "residual": shape.residual}
+    if shape.score == MEAN:
+        # Queries, keys and edge features would have no effect on equal weights: one projection, that of the values.
+        common["edge_dim"] = None
+        return GraphAttention(
+            dim,
+            out,
+            score=EqualWeights(),
+            share_weights=True,
+            share_value=True,
+            **options,
+            **common,
+        )
     score = own_score(shape.score)
     # A score that is given has a width of its own, which need not be that of the values.
     share = False if isinstance(score, Score) else None
-    return GraphAttention(
-        dim, out, score=score, self_loops=shape.self_loops, residual=shape.residual,
-        share_value=share, edge_in_value=False, **common,
-    )  # fmt: skip
+    return GraphAttention(dim, out, score=score, share_value=share, **options, **common)
 
 
 def make_pyg(shape: NetShape, dim: int, out: int, common: dict[str, Any]) -> nn.Module:
@@ -138,12 +149,12 @@ def make_pyg(shape: NetShape, dim: int, out: int, common: dict[str, Any]) -> nn.
 
 
 def apply_layer(layer: nn.Module, x: Tensor, edges: Tensor, feature: Tensor | None) -> Tensor:
-    """The output of a layer; convolutions and linear layers take no edge features."""
+    """The output of a layer; those without weights of their own for edges take no edge features."""
     if isinstance(layer, nn.Linear):
         return layer(x)
     if isinstance(layer, GCNConv):
         return layer(x, edges)
-    return layer(x, edges, feature)
+    return layer(x, edges, feature if layer.edge_dim is not None else None)
 
 
 def weights_of(
@@ -151,7 +162,7 @@ def weights_of(
 ) -> tuple[Tensor, Tensor] | None:
     """Edges and weights of a layer of attention; None for others."""
     if isinstance(layer, GraphAttention):
-        found = layer.attend(x, edges, feature)
+        found = layer.attend(x, edges, feature if layer.edge_dim is not None else None)
         return found.edge_index, found.weights
     if isinstance(layer, tuple(PYG.values())):
         return layer(x, edges, feature, return_attention_weights=True)[1]

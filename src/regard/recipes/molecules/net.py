@@ -11,35 +11,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regard import InnerScore, Score
-from regard.forms import InnerKey, InnerQuery
+from regard import Score
 from regard.nn import GraphAttention
+from regard.recipes.equal import MEAN, EqualWeights
 from regard.recipes.estimator import own_score
 from regard.recipes.molecules.features import ATOM_WIDTH, BOND_WIDTH
 from regard.recipes.molecules.packing import MoleculeBatch
 
 Pooling = Literal["attention", "sum", "mean", "attention+sum"]
 POOLINGS: tuple[Pooling, ...] = ("attention", "sum", "mean", "attention+sum")
-MEAN = "mean"  # the name of the control: equal weights in place of a score
 # Sums over atoms are divided by this, near the mean size of a molecule, to keep the variance near 1.
 USUAL_SIZE = 15.0
-
-
-class EqualWeights(InnerScore):
-    """A score of 0 for every pair: the mean over neighbours, the control of a comparison of scores.
-
-    Formula: `s(q, k) = 0`. Parameters: none.
-    """
-
-    name = "equal_weights"
-
-    def query(self, q: Tensor) -> InnerQuery:
-        """One feature of 0 for each query."""
-        return InnerQuery(q.new_zeros(*q.shape[:-1], 1))
-
-    def key(self, k: Tensor) -> InnerKey:
-        """One feature of 0 for each key."""
-        return InnerKey(k.new_zeros(*k.shape[:-1], 1))
 
 
 class NetSizes(NamedTuple):
