@@ -92,19 +92,6 @@ RECURRENT = (
         ),
     ),
 )
-NOTES = (
-    Text(
-        "BLEU is sacreBLEU's with beam 5 and length penalty 1. All rows are trained for as many epochs on the same "
-        "batches, with the same dropout for all scores, except those at equal time. Nothing was tuned for a single row.",
-        "BLEU 为 sacreBLEU，束宽 5，长度惩罚 1。除“同等时间”各行外，训练轮数与批次相同，各打分函数的随机失活也相同；"
-        "没有为任何一行单独调参。",
-    ),
-    Text(
-        "exact_percent is the share of translations that are the reference, letter for letter; bleu_quarter_1 to "
-        "bleu_quarter_4 are BLEU of quarters of the test sentences, from the shortest sources to the longest.",
-        "exact_percent 为与参考译文完全相同的比例；bleu_quarter_1 至 bleu_quarter_4 为测试句按原文由短到长分成四份后各自的 BLEU。",
-    ),
-)
 
 
 def comparison(data: Dataset, full: bool, device: str | None = None) -> Comparison:
@@ -133,12 +120,31 @@ def comparison(data: Dataset, full: bool, device: str | None = None) -> Comparis
         rows = [one for one in rows if one.name in QUICK]
     return Comparison(
         name=f"translate-{data.name}",
-        title=data.title,
+        title=Text(f"Translation: {data.title.en}", f"翻译：{data.title.zh}"),
         metric=METRIC,
         contenders=tuple(rows),
         reference=REFERENCE,
         seeds=SEEDS if full else SEEDS[:1],
-        notes=NOTES,
+        notes=notes(fixed("transformer")["beam"]),
+    )
+
+
+def notes(beam: int) -> tuple[Text, ...]:
+    """What a reader must know about the numbers."""
+    return (
+        Text(
+            f"BLEU is sacreBLEU's with beam {beam} and length penalty 1. All rows are trained for as many epochs on the "
+            "same batches, with the same dropout for all scores, except those at equal time. Nothing was tuned for a "
+            "single row.",
+            f"BLEU 为 sacreBLEU，束宽 {beam}，长度惩罚 1。除“同等时间”各行外，训练轮数与批次相同，各打分函数的随机失活也相同；"
+            "没有为任何一行单独调参。",
+        ),
+        Text(
+            "exact_percent is the share of translations that are the reference, letter for letter; bleu_quarter_1 to "
+            "bleu_quarter_4 are BLEU of quarters of the test sentences, from the shortest sources to the longest.",
+            "exact_percent 为与参考译文完全相同的比例；bleu_quarter_1 至 bleu_quarter_4 为测试句按原文由短到长分成四份后"
+            "各自的 BLEU。",
+        ),
     )
 
 
@@ -155,25 +161,33 @@ def contender(
     # Results are kept by setting: a quick run must not be taken for a full one.
     own = {key: fixed[key] for key in ("epochs", "width")}
     settings = tuple(own | {"consistency": one} for one in CONSISTENCY) if tuned else (own,)
-    return Contender(
-        name, title, kind, settings, partial(run, fixed, data, name in PICTURED), about
-    )
+    way = title if name in PICTURED else None
+    return Contender(name, title, kind, settings, partial(run, fixed, data, way), about)
 
 
 def run(
     fixed: Mapping[str, Any],
     data: Dataset,
-    pictured: bool,
+    way: Text | None,
     setting: Mapping[str, Any],
     seed: int,
     report: Callable[[float], None],
 ) -> Evaluated:
-    """Train and evaluate one setting from one seed, and draw the first seed's alignment if wanted."""
+    """Train and evaluate one setting from one seed, and draw the first seed's alignment.
+
+    Args:
+        fixed: arguments of the row.
+        data: the set.
+        way: how the row attends, for the picture; None for no picture.
+        setting: arguments that are tried.
+        seed: of the training.
+        report: is told the share that is done.
+    """
     model = Translator(**{**fixed, **setting}, seed=seed)
     found = trained(model, data, report)
-    if not pictured or seed != SEEDS[0]:
+    if way is None or seed != SEEDS[0]:
         return found
-    return dataclasses.replace(found, extra=found.extra | {"picture": captioned(model)})
+    return dataclasses.replace(found, extra=found.extra | {"picture": captioned(model, way)})
 
 
 def trained(

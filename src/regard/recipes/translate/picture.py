@@ -47,14 +47,18 @@ def figure(model: Translator, sentence: str, title: str | None = None) -> Figure
     )
 
 
-def captioned(model: Translator) -> dict[str, str]:
-    """The picture of the example for a report: SVG, and in both languages what it shows."""
+def captioned(model: Translator, way: Text) -> dict[str, str]:
+    """The picture of the example for a report: SVG, and in both languages what it shows.
+
+    Args:
+        model: a trained model.
+        way: how it attends.
+    """
     sentence = example(model)
     drawing = composed(lambda: figure(model, sentence), ["svg"])["svg"].decode()
-    way = model.architecture if model.chosen_score is None else str(model.chosen_score)
     return {
-        "en": f"{sentence} ({way}). {LEGEND.en}",
-        "zh": f"{sentence}（{way}）。{LEGEND.zh}",
+        "en": f"{sentence}: {way.en}. {LEGEND.en}",
+        "zh": f"{sentence}：{way.zh}。{LEGEND.zh}",
         "svg": drawing,
     }
 
