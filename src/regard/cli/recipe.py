@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -128,11 +128,23 @@ def mistakes() -> Iterator[None]:
     from regard.recipes.sources import DataError
 
     with warnings.catch_warnings():
-        warnings.showwarning = lambda told, *place: click.echo(f"Warning: {told}", err=True)
+        warnings.showwarning = tell_warning
         try:
             yield
         except (DataError, RecipeError, CheckpointError) as error:
             raise Mistake(str(error)) from None
+
+
+def tell_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Print a warning without the place in the code, in the place of `warnings.showwarning`."""
+    click.echo(f"Warning: {message}", err=True)
 
 
 def load_kit(name: str) -> Kit:
