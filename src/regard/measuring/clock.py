@@ -1,4 +1,4 @@
-"""Wall-clock time of a call: what its caller waits for, Python overhead included."""
+"""Wall-clock time of a call: what its caller waits for, Python overhead included. Also time that was worked."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+CPU = torch.device("cpu")
 # Shortest sample. Timer resolution and the operating system's scheduler disturb shorter samples by more
 # than 1%, so a call that is shorter is repeated until the sample is this long.
 SAMPLE_SECONDS = 0.005
@@ -43,3 +44,12 @@ def synchronize(device: torch.device) -> None:
     """Wait until a CUDA device has finished its queue; its calls return before their work is done."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+
+
+def worked(device: torch.device = CPU) -> float:
+    """Seconds on a clock that counts this thread's work where it works alone, on a CPU with one thread; else all time.
+
+    Comparisons run one such process for each core. By the wall, a row would be charged for whatever else ran beside it.
+    """
+    alone = device.type == "cpu" and torch.get_num_threads() == 1
+    return time.thread_time() if alone else time.perf_counter()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from regard.measuring.clock import worked
 from regard.recipes.datasets import Dataset
 from regard.recipes.estimator import Recipe
 from regard.recipes.kit import Evaluated
@@ -47,9 +47,10 @@ def fit_and_evaluate(
     estimator's, for a recipe that keeps the predictions of the test rows, too.
     """
     model.fit_dataset(data, progress=ShareDone(report), checkpoint=checkpoint)
-    begun = time.perf_counter()
+    device = model.chosen_device()
+    begun = worked(device)
     found = (statistics or model.statistics)(data.test.x, data.test.y)
-    seconds = time.perf_counter() - begun
+    seconds = worked(device) - begun
     history = model.history_
     report(1.0)
     return Evaluated(

@@ -31,8 +31,8 @@ class Evaluated:
         validation: the quality by which settings are chosen, by the set's metric.
         statistics: of the test rows (N, K), from which the metric computes the test quality.
         parameters: of the model; 0 if it has none to count.
-        train_seconds: of the training.
-        predict_seconds: to predict the test rows.
+        train_seconds: of the training, by `clock.worked`.
+        predict_seconds: to predict the test rows, by the same clock.
         extra: other numbers worth a column, such as chrF, or a curve.
     """
 

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+from regard.measuring.clock import worked
 from regard.measuring.graphs import Recorder
 from regard.recipes.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from regard.recipes.recorded import RecordedGradients
@@ -130,7 +131,7 @@ class History:
         losses: the mean training loss of each epoch.
         validations: (epoch, quality) of each validation.
         best: the best quality, and `best_epoch` when it was reached.
-        seconds: training time, without validations; of all parts of a resumed training.
+        seconds: training time, without validations, by `clock.worked`; of all parts of a resumed training.
         stopped: why it ended: "epochs", "patience", "minutes" or "diverged".
     """
 
@@ -216,7 +217,7 @@ class Trainer:
 
     def run_epoch(self, progress: TrainingProgress | None) -> None:
         """All batches of one epoch."""
-        model, begun = self.job.model.train(), time.perf_counter()
+        model, begun = self.job.model.train(), worked(self.device)
         total, count = torch.zeros((), device=self.device), 0
         for batch in self.job.batches(self.epoch):
             loss = self.gradient(batch)
@@ -231,7 +232,7 @@ class Trainer:
             if progress is not None:
                 progress.step(loss.item)
         self.history.losses.append(float(total) / max(count, 1))
-        self.history.seconds += time.perf_counter() - begun
+        self.history.seconds += worked(self.device) - begun
 
     def gradient(self, batch: Any) -> Tensor:
         """The loss of a batch; its gradient is in the parameters."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 
+from regard.measuring.clock import worked
 from regard.recipes.datasets import Dataset, Part
 from regard.recipes.kit import Evaluated
 from regard.recipes.metrics import RMSE
@@ -35,11 +35,11 @@ def run_forest(
             return np.stack([np.asarray(part.y), forest.predict_proba(x[id(part)])[:, 1]], 1)
         return (forest.predict(x[id(part)]) - part.y)[:, None] ** 2
 
-    begun = time.perf_counter()
+    begun = worked()
     forest.fit(x[id(data.train)], data.train.y)
-    trained = time.perf_counter()
+    trained = worked()
     tested = statistics(data.test)
-    ended = time.perf_counter()
+    ended = worked()
     metric = ROC_AUC if classify else RMSE
     return Evaluated(
         metric.value(statistics(data.validation)), tested, 0, trained - begun, ended - trained

@@ -142,7 +142,7 @@ def comparison(data: Dataset, full: bool, device: str | None) -> Comparison:
 
 
 def variants(row: Callable[..., Contender]) -> list[Contender]:
-    """Equal weights in place of a score, and the graph beside descriptors."""
+    """Equal weights in place of a score, and descriptors beside the graph, with a score and with equal weights."""
     equal = Text(
         "The same network with equal weights in bonds and readout.",
         "同一网络，键与读出的权重相等。",
@@ -152,12 +152,25 @@ def variants(row: Callable[..., Contender]) -> list[Contender]:
         "here, and not of the forests'.",
         "RDKit 的整分子描述符也送入输出层。其预测时间包含 RDKit 的计算，森林的则不包含。",
     )
-    described = {"score": REFERENCE, "descriptors": True}
-    name, title = f"{REFERENCE} + descriptors", Text("GATv2 + descriptors", "GATv2 + 描述符")
-    mean = Text("mean over neighbours", "邻居平均")
+    both = Text("Equal weights and descriptors.", "权重相等，并使用描述符。")
+    mean, extra = Text("mean over neighbours", "邻居平均"), Text("+ descriptors", "+ 描述符")
+    title = SCORES[REFERENCE]
     return [
         row("mean over neighbours", mean, "control", {"score": MEAN}, equal),
-        row(name, title, "score", described, beside),
+        row(
+            "gatv2 + descriptors",
+            Text(f"{title.en} {extra.en}", f"{title.zh} {extra.zh}"),
+            "score",
+            {"score": REFERENCE, "descriptors": True},
+            beside,
+        ),
+        row(
+            "mean + descriptors",
+            Text(f"mean {extra.en}", f"邻居平均 {extra.zh}"),
+            "control",
+            {"score": MEAN, "descriptors": True},
+            both,
+        ),
     ]
 
 
