@@ -81,9 +81,14 @@ def limited(data: Dataset, limit: int) -> Dataset:
     return replace(data, train=Part(nodes.take(kept), labels[: len(kept)]))
 
 
-def split(graph: Data, labels: np.ndarray, parts: tuple[Any, Any, Any]) -> list[Part]:
-    """Three parts of one graph, by the numbers of their nodes."""
-    return [Part(Nodes(graph, index), labels[np.asarray(index)]) for index in parts]
+def split(
+    graph: Data, labels: np.ndarray, parts: tuple[Any, Any, Any]
+) -> tuple[Part, Part, Part]:
+    """Train, validation and test part of one graph, by the numbers of their nodes."""
+    train, validation, test = (
+        Part(Nodes(graph, index), labels[np.asarray(index)]) for index in parts
+    )
+    return train, validation, test
 
 
 def load_planetoid(name: str, data: str | os.PathLike[str] | None, download: bool) -> Dataset:
@@ -110,8 +115,8 @@ def load_planetoid(name: str, data: str | os.PathLike[str] | None, download: boo
         name,
         titles[name],
         "public",
-        *split(graph, arrays["y"], parts),  # type: ignore[bad-argument-type] # three parts
-        PLANETOID.licence,  # type: ignore[bad-argument-count] # three parts
+        *split(graph, arrays["y"], parts),
+        licence=PLANETOID.licence,
     )
 
 
