@@ -81,9 +81,7 @@ def limited(data: Dataset, limit: int) -> Dataset:
     return replace(data, train=Part(nodes.take(kept), labels[: len(kept)]))
 
 
-def split(
-    graph: Data, labels: np.ndarray, parts: tuple[Any, Any, Any]
-) -> tuple[Part, Part, Part]:
+def split(graph: Data, labels: np.ndarray, parts: tuple[Any, Any, Any]) -> tuple[Part, Part, Part]:
     """Train, validation and test part of one graph, by the numbers of their nodes."""
     train, validation, test = (
         Part(Nodes(graph, index), labels[np.asarray(index)]) for index in parts
