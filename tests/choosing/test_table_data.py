@@ -15,7 +15,7 @@ import regard
 from regard.choosing.tasks.columns import Column
 from regard.choosing.tasks.delimited import typed
 from regard.choosing.tasks.files import read_task, task_of
-from regard.choosing.tasks.frames import is_data, source_of
+from regard.choosing.tasks.frames import source_of
 from regard.choosing.tasks.roles import DataRoles, key_blocks, layout
 from regard.choosing.tasks.task import Task
 from regard.choosing.training.errors import ChooseError
@@ -246,40 +246,6 @@ def test_groups_and_parts_by_column() -> None:
     )
     found = BASE | {"part": ["train"] * 40 + ["validation"] * 10 + ["test"] * 10}
     assert [len(p[-1]) for p in of(found, target="t", split="part").data.parts] == [40, 10, 10]
-
-
-def arrow_only(table: pa.Table) -> Any:
-    """A frame of some library that has the Arrow interface, and nothing else."""
-
-    class Frame:
-        def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
-            return table.__arrow_c_stream__(requested_schema)
-
-    return Frame()
-
-
-def test_frames_of_every_kind_are_the_same() -> None:
-    pandas = pytest.importorskip("pandas")
-    found = {"a": numbers(1), "b": [None, *numbers(2)[1:]], "t": ["x", "y"] * 30}
-    nullable = pandas.DataFrame(found).convert_dtypes()
-    kinds = [found, pandas.DataFrame(found), nullable, pa.table(found), arrow_only(pa.table(found))]
-    wanted = of(found, target="t").data.parts
-    for frame in kinds:
-        assert is_data(frame)
-        for part, same in zip(of(frame, target="t").data.parts, wanted, strict=True):
-            assert all(torch.equal(x, y) for x, y in zip(part, same, strict=True))
-    assert not is_data(regard.nn.MultiheadAttention) and not is_data(lambda score: None)
-
-
-def test_frames_with_dates_and_odd_names() -> None:
-    pandas = pytest.importorskip("pandas")
-    frame = pandas.DataFrame(BASE)
-    with pytest.raises(ChooseError, match="column names must be words, got 0"):
-        of(pandas.DataFrame(frame.to_numpy()), target="t")
-    frame["day"] = pandas.to_datetime(dates())
-    for given in (frame, pa.Table.from_pandas(frame)):
-        with pytest.raises(ChooseError, match="day holds dates"):
-            of(given, target="t")
 
 
 def test_columns_that_nobody_needs_are_not_read(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from regard.choosing.tasks.columns import Column, objects_column, padded
-from regard.choosing.tasks.roles import DataRoles, layout, shown
+from regard.choosing.tasks.roles import DataRoles, checked_names, needed, shown
 from regard.choosing.tasks.sizes import check_size
 
 WIDEST = 8  # bytes of the widest number
@@ -20,12 +20,16 @@ def read_parquet(path: Path, roles: DataRoles) -> dict[str, Column]:
     import pyarrow.parquet as parquet
 
     about = parquet.read_metadata(path)
-    names = about.schema.to_arrow_schema().names
-    if not roles.whole:  # columns that no part needs are not read
-        plan = layout(names, roles, table=True)
-        names = [name for columns in plan.columns.values() for name in columns]
+    names = needed(parquet_names(path, roles), roles)  # others are not read
     check_size(WIDEST * numbers_in(about, names), shown(path))
     return arrow_columns(parquet.read_table(path, columns=names), roles)
+
+
+def parquet_names(path: Path, roles: DataRoles) -> list[str]:
+    """The names of all columns of a .parquet file."""
+    import pyarrow.parquet as parquet
+
+    return checked_names(parquet.read_schema(path).names, roles)
 
 
 def numbers_in(about: Any, names: list[str]) -> int:
@@ -61,8 +65,8 @@ def arrow_column(column: Any, name: str, roles: DataRoles) -> Column:
         if isinstance(column, arrow.ExtensionArray):
             column = column.storage
         elif is_a.is_dictionary(kind):
-            column = column.dictionary_decode()
-        elif is_a.is_list(kind) or is_a.is_large_list(kind) or is_a.is_fixed_size_list(kind):
+            column = decoded(column)
+        elif is_list(kind):
             if is_a.is_fixed_size_list(kind) and column.null_count:
                 column = column.cast(arrow.list_(kind.value_type))
             depths.append(np.array(column.value_lengths().fill_null(0), np.int64))
@@ -88,6 +92,21 @@ def arrow_column(column: Any, name: str, roles: DataRoles) -> Column:
     if not math.prod(values.shape):
         raise roles.error(f"{shown(name)} is empty: it holds empty lists only")
     return padded(values, depths[0], roles)
+
+
+def decoded(column: Any) -> Any:
+    """The entries of a column of categories."""
+    import pyarrow as arrow
+
+    words = column.dictionary
+    if str(words.type) == "string_view":  # pyarrow cannot pick entries of such arrays
+        column = arrow.DictionaryArray.from_arrays(column.indices, words.cast(arrow.large_string()))
+    return column.dictionary_decode()
+
+
+def is_list(kind: Any) -> bool:
+    """Whether a type of Arrow is one of lists: by name, since older pyarrow lacks some of them."""
+    return str(kind).startswith(("list", "large_list", "fixed_size_list"))
 
 
 def plain_entries(column: Any, name: str, roles: DataRoles, nested: bool) -> Column:
@@ -117,7 +136,7 @@ def plain_entries(column: Any, name: str, roles: DataRoles, nested: bool) -> Col
         return objects_column(list(found), name, roles) if found.dtype.kind == "O" else numbers_column(
             found, name, roles
         )  # fmt: skip
-    if is_a.is_string(kind) or is_a.is_large_string(kind):
+    if str(kind) in ("string", "large_string", "string_view"):  # polars has views
         return Column(np.array(column.to_pylist() or [], object))
     if is_a.is_temporal(kind):
         return Column(np.zeros(len(column), "datetime64[s]"))

@@ -66,11 +66,19 @@ class Column:
 
 @dataclass(frozen=True)
 class DataSource:
-    """All columns of the user's data, and what the user says about them."""
+    """The columns of the user's data, and what the user says about them.
+
+    Attributes:
+        columns: those that were read.
+        roles: what the user says.
+        table: every column has one entry for each row.
+        names: all names in the data; () if every column was read.
+    """
 
     columns: dict[str, Column]
     roles: DataRoles
     table: bool = True
+    names: Sequence[str] = ()
 
     def error(self, said: str) -> Exception:
         """An error about this data."""
@@ -166,15 +174,12 @@ def rows_column(entries: Sequence[Any], name: str, roles: DataRoles) -> Column:
     """
     rows = []
     for place, entry in enumerate(entries):
-        try:
-            row = np.asarray([] if missing(entry) else entry)
-            row = (
-                np.asarray([list(x) for x in row])
-                if row.dtype.kind == "O" and row.ndim == 1
-                else row
+        row = row_of([] if missing(entry) else entry)
+        if row.dtype.kind == "O" and any(map(missing, entry)):
+            raise roles.error(
+                f"{shown(name)}: row {place} has missing entries inside its list; leave a whole key or word out of "
+                "its list, or fill in the number"
             )
-        except (ValueError, TypeError):
-            row = np.empty((), object)
         if row.size and (row.dtype.kind not in "fiubUS" or row.ndim not in (1, 2)):
             raise roles.error(
                 f"{shown(name)}: row {place} is neither a list of numbers nor a list of keys that are equally long"
@@ -192,6 +197,20 @@ def rows_column(entries: Sequence[Any], name: str, roles: DataRoles) -> Column:
     flat = np.concatenate(full)
     words = like.dtype.kind in "US"
     return padded(flat.astype(object) if words else as_numbers(flat, name, roles), lengths, roles)
+
+
+def row_of(entry: Any) -> np.ndarray:
+    """The array of one list; one of objects if it is neither numbers nor words nor lists of one length."""
+    try:
+        row = np.asarray(entry)
+        if row.dtype.kind != "O" or row.ndim != 1:
+            return row
+        # pandas reads lists of words, and lists of lists, from Parquet as arrays of objects.
+        return np.asarray(
+            row.tolist() if all(isinstance(x, str) for x in row) else list(map(list, row))
+        )
+    except (ValueError, TypeError):
+        return np.empty((), object)
 
 
 def padded(flat: np.ndarray, lengths: np.ndarray, roles: DataRoles) -> Column:

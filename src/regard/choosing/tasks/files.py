@@ -67,7 +67,7 @@ def task_of(source: DataSource, kind: str, name: str) -> Task:
     Raises:
         ChooseError: they do not form a task.
     """
-    plan = layout(source.columns, source.roles, source.table)
+    plan = layout(source.names or source.columns, source.roles, source.table)
     notes: list[Text] = []
     if plan.unused:
         notes.append(

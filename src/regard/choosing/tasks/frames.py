@@ -14,8 +14,12 @@ from typing import Any
 
 from regard.choosing.tasks.columns import Column, DataSource, column_of
 from regard.choosing.tasks.reading import read_columns, read_source
-from regard.choosing.tasks.roles import DataRoles, listed, shown
+from regard.choosing.tasks.roles import DataRoles, checked_names, columns_of, needed, shown
+from regard.choosing.training.errors import ChooseError
 from regard.describe import describe
+from regard.measuring.graphs import first_line
+
+READABLE = "give a frame, an Arrow table, a dict of columns or the path of a file"
 
 
 def is_data(given: Any) -> bool:
@@ -24,6 +28,8 @@ def is_data(given: Any) -> bool:
         return True
     if callable(given):
         return False
+    if lazy(given):
+        return True
     return any(hasattr(given, name) for name in ("__arrow_c_stream__", "__dataframe__", "columns"))
 
 
@@ -36,10 +42,10 @@ def source_of(given: Any, roles: DataRoles) -> DataSource:
     if isinstance(given, (str, os.PathLike)):
         path = Path(given)
         return read_source(path, roles_at(path, roles))
-    found = frame_columns(given, roles)
+    names, found = frame_columns(given, roles)
     # A dict of arrays may have keys (n, D) that all rows share; a table has one entry for each row.
     arrays = isinstance(given, Mapping) and any(x.values.ndim > 1 for x in found.values())
-    return DataSource(found, roles, table=not arrays)
+    return DataSource(found, roles, table=not arrays, names=names)
 
 
 def roles_at(path: Path, roles: DataRoles) -> DataRoles:
@@ -47,61 +53,72 @@ def roles_at(path: Path, roles: DataRoles) -> DataRoles:
     return replace(roles, where=shown(path))
 
 
-def whole_table(given: Any, roles: DataRoles, suffix: str = "") -> dict[str, Column]:
+def whole_table(given: Any, roles: DataRoles) -> dict[str, Column]:
     """Every column of a frame, a table, a dict or a file."""
     if isinstance(given, (str, os.PathLike)):
-        return read_columns(Path(given), roles_at(Path(given), roles), suffix)
-    return frame_columns(given, roles)
+        return read_columns(Path(given), roles_at(Path(given), roles))
+    return frame_columns(given, roles)[1]
 
 
-def frame_columns(given: Any, roles: DataRoles) -> dict[str, Column]:
-    """The columns of a frame, a table or a dict.
+def frame_columns(given: Any, roles: DataRoles) -> tuple[list[str], dict[str, Column]]:
+    """All names of a frame, a table or a dict, and the columns that the task needs.
 
     Raises:
         ChooseError: names are not words, columns differ in length, or one cannot be read.
     """
     if isinstance(given, Mapping):
-        found = {name: column_of(x, str(name), roles) for name, x in given.items()}
-        return checked_names(
-            {n: Column(x.values, x.lengths, shared=x.values.ndim > 1) for n, x in found.items()},
-            roles,
-        )
+        names = checked_names(given, roles)
+        gone = columns_of("drop", roles.drop, names, roles) if roles.drop is not None else []
+        found = {name: column_of(given[name], name, roles) for name in names if name not in gone}
+        return names, {
+            n: Column(x.values, x.lengths, shared=x.values.ndim > 1) for n, x in found.items()
+        }
+    if how := lazy(given):
+        raise roles.error(f"a {type(given).__name__} holds no rows yet; give frame.{how}()")
+    try:
+        return columns_inside(given, roles)
+    except ChooseError:
+        raise
+    except Exception as error:  # every kind of frame raises its own errors
+        raise roles.error(
+            f"cannot read {describe(given)}: {first_line(error)}; {READABLE}"
+        ) from None
+
+
+def lazy(given: Any) -> str:
+    """The method that makes a frame of a lazy one, such as those of polars, dask and Spark; empty for others.
+
+    Looked up in the class: to ask a lazy frame for its columns may start a computation.
+    """
+    if isinstance(given, Mapping) or hasattr(type(given), "__arrow_c_stream__"):
+        return ""
+    found = ("toPandas", "collect", "compute")
+    return next((name for name in found if callable(getattr(type(given), name, None))), "")
+
+
+def columns_inside(given: Any, roles: DataRoles) -> tuple[list[str], dict[str, Column]]:
+    """Names and columns of a frame or a table, by the best of the interfaces that it has."""
     arrow = importlib.util.find_spec("pyarrow") is not None
     # pandas has the Arrow interface too, but only its own columns keep words, lists and missing values apart.
     pandas_like = hasattr(given, "columns") and hasattr(given, "iloc")
     if arrow and not pandas_like and hasattr(given, "__arrow_c_stream__"):
         import pyarrow
 
-        from regard.choosing.tasks.arrow import arrow_columns
-
-        return checked_names(arrow_columns(pyarrow.table(given), roles), roles)
+        return arrow_parts(pyarrow.table(given), roles)
     if hasattr(given, "columns") and hasattr(given, "__getitem__"):
-        names = list(given.columns)
-        twice = [str(name) for name in dict.fromkeys(names) if names.count(name) > 1]
-        if twice:
-            raise roles.error(f"more than one column is named {listed(twice)}")
-        return checked_names(
-            {name: column_of(given[name], str(name), roles) for name in given.columns}, roles
-        )
+        names = checked_names(given.columns, roles)
+        return names, {n: column_of(given[n], n, roles) for n in needed(names, roles)}
     if arrow and hasattr(given, "__dataframe__"):
         from pyarrow.interchange import from_dataframe
 
-        from regard.choosing.tasks.arrow import arrow_columns
-
-        return checked_names(arrow_columns(from_dataframe(given), roles), roles)
-    raise roles.error(
-        f"cannot read {describe(given)}; give a frame, an Arrow table, a dict of columns or the path of a file"
-    )
+        return arrow_parts(from_dataframe(given), roles)
+    needs = "" if arrow else " (to read other frames, pip install pyarrow)"
+    raise roles.error(f"cannot read {describe(given)}; {READABLE}{needs}")
 
 
-def checked_names(found: dict[Any, Column], roles: DataRoles) -> dict[str, Column]:
-    """The columns, if all names are words."""
-    strange = [name for name in found if not isinstance(name, str)]
-    if strange:
-        raise roles.error(
-            f"column names must be words, got {strange[0]!r}; name them: frame.columns = [f'x_{{i}}' for i in "
-            "range(frame.shape[1])]"
-        )
-    if not found:
-        raise roles.error("has no columns")
-    return found
+def arrow_parts(table: Any, roles: DataRoles) -> tuple[list[str], dict[str, Column]]:
+    """Names of an Arrow table, and the columns that the task needs."""
+    from regard.choosing.tasks.arrow import arrow_columns
+
+    names = checked_names(table.column_names, roles)
+    return names, arrow_columns(table.select(needed(names, roles)), roles)

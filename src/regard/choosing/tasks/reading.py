@@ -31,19 +31,22 @@ def read_source(path: Path, roles: DataRoles) -> DataSource:
     names = names_in(path)
     if names is not None:
         layout(names, roles, path.suffix in TEXTS)
-    return DataSource(read_columns(path, roles), roles, path.suffix in TABLES)
+    columns = read_columns(path, roles)
+    if path.suffix == ".parquet":
+        from regard.choosing.tasks.arrow import parquet_names
+
+        names = parquet_names(path, roles)
+    return DataSource(columns, roles, path.suffix in TABLES, names or ())
 
 
-def read_columns(path: Path, roles: DataRoles, suffix: str = "") -> Columns:
-    """All columns by name.
+def read_columns(path: Path, roles: DataRoles) -> Columns:
+    """The columns by name: of .parquet those that the layout needs, of others all.
 
-    Args:
-        path: the file.
-        roles: how messages speak of the data.
-        suffix: the format, if the name of the file does not tell it.
+    Raises:
+        ChooseError: the file cannot be read.
     """
-    suffix = suffix or path.suffix
-    check_beginning(path, suffix)
+    suffix = path.suffix
+    check_beginning(path)
     try:
         return readers()[suffix](path, roles)
     except ChooseError:

@@ -145,6 +145,36 @@ def layout(names: Iterable[str], roles: DataRoles, table: bool) -> Layout:
     return Layout({**found, "key": list(rest)}, flat=True)
 
 
+def needed(names: list[str], roles: DataRoles) -> list[str]:
+    """The columns of a table that play a part; all of them if every one is read.
+
+    Raises:
+        ChooseError: the layout lacks a column.
+    """
+    if roles.whole:
+        return names
+    plan = layout(names, roles, table=True)
+    return [name for columns in plan.columns.values() for name in columns]
+
+
+def checked_names(names: Iterable[object], roles: DataRoles) -> list[str]:
+    """The names, if all are words and no two are the same."""
+    given = list(names)
+    found = [name for name in given if isinstance(name, str)]
+    strange = [name for name in given if not isinstance(name, str)]
+    if strange:
+        raise roles.error(
+            f"column names must be words, got {strange[0]!r}; name them: frame.columns = [f'x_{{i}}' for i in "
+            "range(frame.shape[1])]"
+        )
+    twice = [name for name in dict.fromkeys(found) if found.count(name) > 1]
+    if twice:
+        raise roles.error(f"more than one column is named {listed(twice)}")
+    if not found:
+        raise roles.error("has no columns")
+    return found
+
+
 def named_layout(
     names: list[str], given: dict[str, Asked], roles: DataRoles, table: bool
 ) -> Layout | None:
