@@ -17,6 +17,7 @@ from regard.choosing.report.entries import entry
 from regard.choosing.suite import Answer
 from regard.choosing.tasks.embedded import MADE
 from regard.choosing.tasks.models import Match
+from regard.choosing.training.asking import anew, asked_by, named
 from regard.choosing.training.candidates import STABILIZERS, ScoreSizes, candidates
 from regard.choosing.training.chance import Chance
 from regard.choosing.training.costs import Cost
@@ -239,6 +240,15 @@ class TestWithoutAttention:
         assert "逻辑回归" in first.zh and "落后" in first.zh
         assert found.as_dict()["beats_without_attention"] is False
 
+    def test_one_seed_shows_nothing_either_way(self) -> None:
+        few = {name: values[:1] for name, values in PLAIN.items()}
+        first = recommendation(verdict_of(few, baselines=self.baseline(0.97)))[0]
+        assert first.en.startswith("Too early to say whether a score beats logistic regression")
+        assert (
+            "behind by 17 points (no interval: 1 seed)" in first.en and "all that" not in first.en
+        )
+        assert first.zh.startswith("还不能断定") and "逻辑回归" in first.zh
+
     def test_a_model_that_is_beaten_stands_in_the_table(self, tmp_path: Path) -> None:
         found = verdict_of(PLAIN, baselines=self.baseline(0.6))
         assert recommendation(found)[0].en.startswith("Use cosine")
@@ -269,6 +279,31 @@ def test_advice_is_given_in_the_words_of_the_asker() -> None:
     assert "seeds=5" in str(verdict_of(few)) and "--seeds" not in str(verdict_of(few))
     command = replace(verdict_of(few), asked_by="command")
     assert "--seeds 5" in str(command) and "seeds=" not in str(command)
+    # Time ran out: more seeds is not what is lacking.
+    facts = {"settings": {"candidates": list(KNOWN), "steps": 100, "seeds": [1, 2, 3, 4, 5]}}
+    assert "only 1 of 5 seeds came to their end" in str(verdict_of(few, facts=facts))
+    assert "resume=True does the rest" in str(verdict_of(few, facts=facts))
+    cut = replace(verdict_of(few, facts=facts), asked_by="command")
+    assert "--resume does the rest" in str(cut) and "--seeds" not in str(cut)
+
+
+def test_advice_of_a_run_names_what_the_asker_can_give(tmp_path: Path) -> None:
+    names = ("resume", "minutes", "storage")
+    assert [named(name) for name in names] == ["resume=", "minutes=", "storage="]
+    assert (named("seeds", 5), named("resume", True), anew()) == (
+        "seeds=5",
+        "resume=True",
+        "resume=False",
+    )
+    with asked_by("command"):
+        assert [named(name) for name in names] == ["--resume", "--minutes", "--storage"]
+        assert (named("seeds", 5), named("resume", True), anew()) == (
+            "--seeds 5",
+            "--resume",
+            "no --resume",
+        )
+        assert named("seeds", 5, "python") == "seeds=5"
+    assert named("seeds", 5) == "seeds=5"
 
 
 def test_the_test_part_may_be_too_small_to_decide() -> None:

@@ -8,8 +8,11 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -19,6 +22,8 @@ from torch.utils.data import DataLoader, TensorDataset
 import regard
 from regard.choosing.api import ChooseError
 from regard.choosing.tasks.models import Match
+from regard.choosing.training.asking import asked_by
+from regard.choosing.training.notes import notes_on_time
 from regard.choosing.training.stages import Settings
 from regard.choosing.training.verdict import Outcome, Verdict
 from regard.synthetic.largest_product import LargestProduct
@@ -31,6 +36,8 @@ RATES = OPTIONS["rates"]
 SCRIPT = """
 import sys, time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 sys.path.insert(0, sys.argv[1])
 from known import Meeting, small
 from regard.choosing.tasks.models import Match
@@ -197,6 +204,11 @@ def test_too_little_time_is_one_error_and_resumes(tmp_path: Path) -> None:
         ChooseError, match=r"0.001 minutes were not enough .* resume=True continues"
     ):
         small(place, minutes=0.001, build=slow)
+    with (
+        asked_by("command"),
+        pytest.raises(ChooseError, match=r"more --minutes or fewer --steps; .* --resume"),
+    ):
+        small(place, minutes=0.001, build=slow)
     assert small(place, resume=True).seeds == [1, 2]
 
 
@@ -217,7 +229,27 @@ def test_steps_fit_the_time(tmp_path: Path) -> None:
     began = time.monotonic()
     verdict = small(tmp_path / "a.journal", steps=None, minutes=0.2)
     assert time.monotonic() - began < 40
-    assert verdict.facts["settings"]["steps"] >= 20
+    steps = verdict.facts["settings"]["steps"]
+    assert steps >= 20
+    said = f"Trainings had {steps} steps, as many as the time allowed"
+    assert (said in str(verdict)) is (steps < 200)
+
+
+def test_what_short_trainings_left_out_is_said() -> None:
+    order: Any = SimpleNamespace(steps=None, minutes=1, optional={"cosine heads=4"})
+    settings = Settings(["scaled_dot"], [1e-2], [1], 60, 8, "accuracy", 1)
+    with asked_by("command"):
+        (note,) = notes_on_time(order, settings)
+    assert (
+        "60 steps" in note.en
+        and "several heads were left out" in note.en
+        and "(--minutes 5)" in note.en
+    )
+    order.optional = frozenset()
+    assert "heads" not in notes_on_time(order, settings)[0].en
+    assert notes_on_time(order, replace(settings, steps=200)) == []
+    order.steps = 60  # as the user wants it
+    assert notes_on_time(order, settings) == []
 
 
 def test_another_comparison_is_not_resumed(finished: Finished, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import torch
 from regard.choosing.cost import CostReport, measure, parse_shape
 from regard.choosing.rules import bearing
 from regard.choosing.tasks.task import Task
+from regard.choosing.training.asking import asked_by
 from regard.choosing.training.errors import ChooseError
 from regard.choosing.training.record import as_dict
 from regard.choosing.training.verdict import Verdict
@@ -117,7 +118,10 @@ def run_suite(
 
         answer = Answer(task)
         try:
-            answer.verdict = task.choose(storage=storage, minutes=share, progress=told, **options)
+            with asked_by("command"):
+                answer.verdict = task.choose(
+                    storage=storage, minutes=share, progress=told, **options
+                )
             answer.verdict.asked_by = "command"
         except ChooseError as error:
             answer.reason = str(error)

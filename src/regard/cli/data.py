@@ -141,18 +141,28 @@ def check_data(options: dict[str, Any]) -> None:
 
 def own_task(options: dict[str, Any]) -> Task:
     """The task in the user's data."""
+    from regard.choosing.training.asking import asked_by
     from regard.choosing.training.errors import ChooseError
 
     path = options.get("data")
     try:
-        if path is None:
-            from regard.choosing.tasks.judged import judged_task
-            from regard.choosing.tasks.roles import printable
-
-            tables = [options[name] for name in FILES]
-            return judged_task(*tables, by_flag=True, name=printable(tables[2].name))
-        from regard.choosing.tasks.files import read_task
-
-        return read_task(path, options["kind"], roles_of(path, options))
+        with asked_by("command"):
+            return judged(options) if path is None else read(path, options)
     except ChooseError as error:
         raise Mistake(str(error) if path is None else f"--data {error}") from None
+
+
+def read(path: Path, options: dict[str, Any]) -> Task:
+    """The task in a file."""
+    from regard.choosing.tasks.files import read_task
+
+    return read_task(path, options["kind"], roles_of(path, options))
+
+
+def judged(options: dict[str, Any]) -> Task:
+    """The task in queries, documents and judgements."""
+    from regard.choosing.tasks.judged import judged_task
+    from regard.choosing.tasks.roles import printable
+
+    tables = [options[name] for name in FILES]
+    return judged_task(*tables, by_flag=True, name=printable(tables[2].name))

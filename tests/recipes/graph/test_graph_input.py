@@ -244,7 +244,7 @@ def test_lines_name_a_graph_and_then_nodes():
     for lines, message in (
         ([" "], "nothing was given; expected first a graph"),
         (["karate", "Napoleon"], "karate has no node 'Napoleon'"),
-        (["karate", "99"], "index holds 99"),
+        (["karate", "99"], "no node '99'; expected a number from 0 to 33 or a name"),
         (["nosuch.npz"], "nosuch.npz is no graph and no file"),
     ):
         with pytest.raises(RecipeError, match=message):
@@ -258,11 +258,22 @@ def test_a_graph_comes_from_a_file_of_arrays(tmp_path):
     read = KIT.read([str(path), "7"])
     assert torch.equal(read.graph.edge_index, graph.edge_index) and read.index.tolist() == [7]
     assert read.graph.edge_attr.dtype == torch.float32
-    np.savez(path, x=np.array([{"a": 1}], dtype=object))
-    with pytest.raises(RecipeError, match="cannot be read"):
-        KIT.read([str(path)])
+    names = np.array([f"person {n}" for n in range(len(graph.x))])
+    np.savez(path, **arrays, names=names)
+    assert KIT.read([str(path), "person 3"]).index.tolist() == [3]
+    for other, message in (
+        ({"x": np.array([{"a": 1}], dtype=object)}, "cannot be read"),
+        ({"x": arrays["x"]}, "has no edge_index"),
+        ({"edge_index": arrays["edge_index"]}, "has no x"),
+        ({**arrays, "x": names}, "x must be real numbers, got <U"),
+        ({**arrays, "edge_index": arrays["edge_index"] + 0.5}, "edge_index must be whole numbers"),
+        ({**arrays, "names": names[:3]}, r"names must be one for each node, got \(3,\)"),
+    ):
+        np.savez(path, **other)
+        with pytest.raises(RecipeError, match=message):
+            KIT.read([str(path)])
     path.write_bytes(b"PK not a zip")
-    with pytest.raises(RecipeError, match="cannot be read"):
+    with pytest.raises(RecipeError, match=r"is no \.npz file"):
         KIT.read([str(path)])
 
 

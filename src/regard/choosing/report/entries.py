@@ -18,7 +18,7 @@ from regard.choosing.report.words import (
 )
 from regard.choosing.suite import Answer, Suite
 from regard.choosing.training.marks import NO_ATTENTION, margin, standing, use
-from regard.choosing.training.phrases import level, parameters, price, spread
+from regard.choosing.training.phrases import level, parameters, plural, price, spread
 from regard.choosing.training.rows import BaselineRow, CandidateRow
 from regard.choosing.training.verdict import Verdict
 from regard.choosing.training.words import opening, undecided
@@ -114,7 +114,7 @@ def how(verdict: Verdict) -> Text:
     rates = ", ".join(f"{rate:g}" for rate in settings["rates"])
     count, time = facts["trainings"], f"{facts['seconds']:.0f} s"
     return Text(
-        f"{seeds} seeds, {steps} steps, rates {rates}, {count} trainings, {time}",
+        f"{seeds} seed{plural(seeds)}, {steps} steps, rates {rates}, {count} trainings, {time}",
         f"{seeds} 个种子，{steps} 步，学习率 {rates}，{count} 次训练，{time}",
     )
 

@@ -100,9 +100,9 @@ def not_decided(pairs: Sequence[tuple[Answer, Verdict]]) -> Text:
     steps = " (--steps)" if pairs[0][1].asked_by == "command" else " (steps=)"
     return Text(
         f"Not decided for {names.en}: a difference that matters ({matters.en}) is neither shown nor "
-        f"ruled out. Use scaled dot for now; more seeds{seeds.en} or longer trainings{steps} may "
+        f"ruled out. For now use what the table names; more seeds{seeds.en} or longer trainings{steps} may "
         "decide it.",
-        f"{names.zh}未能判定：实质差异（{matters.zh}）既未得到证实，也不能排除。暂用缩放点积；"
+        f"{names.zh}未能判定：实质差异（{matters.zh}）既未得到证实，也不能排除。暂用表中所列；"
         f"增加种子{seeds.zh}或加长训练{steps}可能得出结论。",
     )
 

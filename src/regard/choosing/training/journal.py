@@ -14,6 +14,7 @@ from typing import Any
 
 from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 
+from regard.choosing.training.asking import named
 from regard.choosing.training.errors import StorageError
 from regard.measuring.files import write_atomic
 
@@ -44,7 +45,7 @@ class Journal(JournalFileBackend):
         except OSError as error:
             raise StorageError(
                 f"storage {self.path}: cannot be written: {error.strerror or error}. Finished trainings "
-                "are kept: free some space and continue with resume=True (--resume)"
+                f"are kept: free some space and continue with {named('resume', True)}"
             ) from None
 
 

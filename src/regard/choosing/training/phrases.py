@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from regard.choosing.training.asking import named
 from regard.choosing.training.rows import BaselineRow, CandidateRow
 from regard.choosing.training.verdict import Verdict
 from regard.measuring.memory import show
@@ -121,7 +122,7 @@ def amount(verdict: Verdict, value: float) -> str:
 
 def option(verdict: Verdict, name: str, value: int) -> str:
     """A setting as the user gives it: `seeds=8` in Python, `--seeds 8` on the command line."""
-    return f"{name}={value}" if verdict.asked_by == "python" else f"--{name} {value}"
+    return named(name, value, verdict.asked_by)
 
 
 def seeds_named(verdict: Verdict, odd: Mapping[int, float]) -> Text:

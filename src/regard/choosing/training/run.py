@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from regard.choosing.training.asking import anew, named
 from regard.choosing.training.baselines import baseline_rows, kept_rows
 from regard.choosing.training.candidates import TrialCandidate
 from regard.choosing.training.chance import Chance, chance_of
@@ -32,6 +33,7 @@ from regard.choosing.training.rows import CandidateRow, common_seeds, ordered
 from regard.choosing.training.series import fingerprint, pick_name
 from regard.choosing.training.stages import (
     CONTEST,
+    ENOUGH_STEPS,
     SEARCH_SEED,
     Settings,
     best_rates,
@@ -55,8 +57,6 @@ BASELINE_SHARE, BASELINE_SECONDS = 0.1, 60.0
 # Bounds on the steps of a training if the user gives none, and the factor by which evaluation slows a
 # training down.
 FEWEST, MOST, EVALUATION = 20, 2000, 1.25
-# Candidates that may be left out are kept if trainings have at least this many steps.
-ENOUGH = 200
 # How many times a training is started if its process dies.
 TRIES = 2
 
@@ -142,7 +142,7 @@ class Comparison:
         if known is not None and known.get("contest") != CONTEST:
             raise ChooseError(
                 f"the comparison {self.name!r} in the storage was begun by an earlier version, whose rules "
-                "differ: finish it with that version, or begin anew with resume=False"
+                f"differ: finish it with that version, or begin anew: {anew()}"
             )
         steps = order.steps
         if steps is None:
@@ -163,7 +163,7 @@ class Comparison:
         elif differs := [key for key in asked if asked[key] != known.get(key)]:
             raise ChooseError(
                 f"the comparison {self.name!r} in the storage has other settings: it differs in "
-                f"{', '.join(differs)}. Give the same settings, another name= or storage=, or resume=False"
+                f"{', '.join(differs)}. Give the same settings, another {named('storage')}, or {anew()}"
             )
         return settings
 
@@ -174,7 +174,7 @@ class Comparison:
         """
         order, known = self.order, search.user_attrs.get("settings")
         if known is None:
-            keep = self.fitting_steps(costs) >= (order.steps or ENOUGH)
+            keep = self.fitting_steps(costs) >= (order.steps or ENOUGH_STEPS)
         else:
             keep = not order.optional.isdisjoint(known["candidates"])
         if keep:
@@ -344,7 +344,7 @@ class Comparison:
                 "trainings": count_trials(search) + count_trials(final),
                 "seconds": round(time.time() - self.began, 1),
                 "machine": machine(self.order.device),
-                "notes": notes_on(self.order) + read_edges(rows, searched, settings),
+                "notes": notes_on(self.order, settings) + read_edges(rows, searched, settings),
             },
             chance=self.chance(len(seeds)),
             baselines=kept_rows(search.user_attrs.get("baselines", ()), seeds),
@@ -362,15 +362,18 @@ class Comparison:
     def nothing(self, null: CandidateRow, rows: list[CandidateRow]) -> str:
         """The reason there is no verdict."""
         if self.interrupted:
-            return "interrupted before scaled dot was trained once; resume=True continues"
+            return (
+                f"interrupted before scaled dot was trained once; {named('resume', True)} continues"
+            )
         reasons = [row for row in rows if row.reason]
         if len(reasons) == len(rows):
             return f"every candidate failed, {null.candidate.name} the first: {null.reason}"
         if null.reason:
             return f"{null.candidate.name}, the baseline of every comparison, failed: {null.reason}"
+        fewer = "" if self.order.steps is None else f" or fewer {named('steps')}"
         return (
             f"{self.order.minutes:g} minutes were not enough to finish one training of scaled dot; "
-            "give more minutes, or fewer steps=; with the same settings resume=True continues"
+            f"give more {named('minutes')}{fewer}; with the same settings {named('resume', True)} continues"
         )
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from regard.choosing.training.asking import named
 from regard.choosing.training.errors import ChooseError
 from regard.text import Text
 
@@ -93,7 +94,7 @@ def group_ids(group: Any, rows: int) -> Tensor:
         _, ids = np.unique(found, return_inverse=True)
     except TypeError:
         raise ChooseError(
-            "group= must hold names of one kind, all strings or all numbers; some are missing or differ. "
+            f"{named('group')} must hold names of one kind, all strings or all numbers; some are missing or differ. "
             'Name the missing ones: frame["group"] = frame["group"].fillna("none").astype(str)'
         ) from None
     return torch.as_tensor(ids.reshape(-1).astype(np.int64))
@@ -104,7 +105,7 @@ def column(given: Any, name: str, rows: int) -> np.ndarray:
     found = given.numpy() if isinstance(given, Tensor) else np.asarray(given)
     if found.shape != (rows,):
         raise ChooseError(
-            f"{name}= must have one entry for each of the {rows} rows, got shape {found.shape}"
+            f"{named(name)} must have one entry for each of the {rows} rows, got shape {found.shape}"
         )
     return found
 
@@ -121,7 +122,7 @@ def drawn_parts(ids: Tensor, shares: Sequence[float], what: str) -> Tensor:
     if len(sizes) < len(shares):
         raise ChooseError(
             f"{len(sizes)} {what} cannot be split into {len(shares)} parts; give at least {len(shares)}, "
-            "or a split= column that says train, validation or test for each row"
+            f"or a {named('split')} column that says train, validation or test for each row"
         )
     lacking = [share * len(ids) for share in shares]
     empty, found = set(range(len(shares))), []
@@ -153,14 +154,16 @@ def obeyed(split: Any, rows: int, ids: Tensor | None) -> Tensor:
     unknown = sorted({word for word in said if word not in WORDS})
     if unknown:
         raise ChooseError(
-            f"split= holds {', '.join(map(repr, unknown[:3]))}; it must say train, validation or test for "
+            f"{named('split')} holds {', '.join(map(repr, unknown[:3]))}; it must say train, validation or test for "
             'each row, for example frame["split"] = frame["fold"].map({0: "train", 1: "test"})'
         )
     place = torch.tensor([WORDS[word] for word in said])
     counts = torch.bincount(place, minlength=3).tolist()
     if not counts[0] or not (counts[1] or counts[2]):
         held = ", ".join(f"{n} {part}" for part, n in zip(PARTS, counts, strict=True))
-        raise ChooseError(f"split= needs rows to train on and rows to test on, but has {held}")
+        raise ChooseError(
+            f"{named('split')} needs rows to train on and rows to test on, but has {held}"
+        )
     if not counts[1] or not counts[2]:
         source, shares = (0, (0.75, 0.25)) if not counts[1] else (1, (0.5, 0.5))
         inside = torch.nonzero(place == source).flatten()
@@ -180,8 +183,8 @@ def check_apart(ids: Tensor, place: Tensor) -> None:
     torn = int(len(pairs) - len(pairs[:, 0].unique()))
     if torn:
         raise ChooseError(
-            f"split= puts rows of one group into different parts, for {torn} of the groups; drop group=, or "
-            "drop split= and whole groups are split at random"
+            f"{named('split')} puts rows of one group into different parts, for {torn} of the groups; drop "
+            f"{named('group')}, or drop {named('split')} and whole groups are split at random"
         )
 
 
@@ -208,9 +211,9 @@ def leaks(train: Sequence[Tensor], test: Sequence[Tensor]) -> list[Text]:
             notes.append(
                 Text(
                     f"{share:.0%} of the test rows have a {name.en} that is in the training rows too: the "
-                    "result says little about new items. If rows share an item, give group=.",
+                    f"result says little about new items. If rows share an item, give {named('group')}.",
                     f"{share:.0%} 的测试行的{name.zh}也在训练行里：结果很难说明对新对象的表现。"
-                    "若多行属于同一对象，请给出 group=。",
+                    f"若多行属于同一对象，请给出 {named('group')}。",
                 )
             )
     return notes

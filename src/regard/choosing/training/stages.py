@@ -29,6 +29,8 @@ LOOKS, FACTOR = 4, 2
 POINTS = 8  # of a learning curve
 WIDER = 3.0  # factor between a rate at the end of the grid and the next one beyond it
 CONTEST = 2
+# Candidates that may be left out are kept if trainings have at least this many steps.
+ENOUGH_STEPS = 200
 SEARCH_SEED = 0
 
 

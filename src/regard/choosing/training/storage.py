@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from regard.choosing.training.asking import named
 from regard.choosing.training.errors import ChooseError, StorageError
 from regard.measuring.graphs import first_line
 
@@ -64,7 +65,7 @@ def opened(place: str | Path) -> Iterator[BaseStorage]:
         shown = str(place).rpartition("@")[2]  # without user and password
         raise StorageError(
             f"storage {shown}: {first_line(error.__cause__ or error)}. Finished trainings are kept; "
-            "continue with resume=True (--resume)"
+            f"continue with {named('resume', True)}"
         ) from None
     finally:
         engine = getattr(storage, "engine", None)

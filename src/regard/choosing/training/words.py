@@ -5,6 +5,7 @@ Committed results hold the English sentences of `recommendation`.
 
 from __future__ import annotations
 
+from regard.choosing.training.asking import named
 from regard.choosing.training.intervals import LEAST_SEEDS, lead
 from regard.choosing.training.judging import FEW_SEEDS, MOST_SEEDS, Finalists
 from regard.choosing.training.phrases import (
@@ -102,6 +103,12 @@ def without_attention(verdict: Verdict) -> Text:
     by = led(verdict, lead(best, baseline, verdict.seeds).estimate(several))
     reached, metric = amount(verdict, baseline.mean().value), metric_of(verdict)
     label, name = best.candidate.label, baseline.name
+    if len(verdict.seeds) < LEAST_SEEDS:  # nothing is shown either way
+        return Text(
+            f"Too early to say whether a score beats {name.en}, which has no attention and {metric.en} "
+            f"{reached}: the best, {label.en}, is {by.en}.",
+            f"还不能断定是否有打分函数优于不用注意力的{name.zh}（{metric.zh} {reached}）：最好的{label.zh}{by.zh}。",
+        )
     return Text(
         f"No score is shown to beat {name.en}, which has no attention and {metric.en} {reached}: the best, "
         f"{label.en}, is {by.en}. It may be all that you need.",
@@ -252,6 +259,13 @@ def meanwhile(verdict: Verdict) -> Text:
 def how_to_decide(verdict: Verdict) -> Text:
     """The seeds, test rows or trainings that may decide the comparison."""
     more, need, now = longer(verdict), verdict.needs, len(verdict.seeds)
+    asked = len(verdict.facts.get("settings", {}).get("seeds", ()))
+    if now < min(asked, LEAST_SEEDS):
+        go_on = named("resume", True, verdict.asked_by)
+        return Text(
+            f"only {now} of {asked} seeds came to their end, which does not tell the noise: {go_on} does the rest",
+            f"{asked} 个种子中只完成了 {now} 个，无法估计噪声：用 {go_on} 完成其余的",
+        )
     if now < LEAST_SEEDS:
         few = option(verdict, "seeds", FEW_SEEDS)
         return Text(

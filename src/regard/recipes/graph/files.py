@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from zipfile import is_zipfile
 
 import numpy as np
 import torch
@@ -16,8 +17,11 @@ from regard.recipes.graph.nodes import Nodes
 
 EXPECTED = (
     f"first a graph, one of {', '.join(SETS)} or a file .npz with x (nodes, features), edge_index (2, edges) and "
-    "perhaps edge_attr, then nodes by number or name (none for all)"
+    "perhaps edge_attr (edges, features) and names (nodes,), then nodes by number or name (none for all)"
 )
+# The arrays of a file: kinds of numpy's dtypes, and what they are in words. Others are not read.
+NUMBERS, WHOLE, WORDS = ("biuf", "real numbers"), ("iu", "whole numbers"), ("U", "words")
+ARRAYS = {"x": NUMBERS, "edge_index": WHOLE, "edge_attr": NUMBERS, "names": WORDS}
 
 
 def read(lines: list[str]) -> Nodes:
@@ -30,30 +34,44 @@ def read(lines: list[str]) -> Nodes:
     if not wanted:
         raise RecipeError(f"nothing was given; expected {EXPECTED}")
     graph = load(wanted[0]).test.x.graph if wanted[0] in SETS else read_graph(Path(wanted[0]))
-    names = {name: n for n, name in enumerate(graph.names)} if "names" in graph else {}
-    index = []
+    whole = Nodes(graph)
+    places = {str(n): n for n in range(len(whole))}
+    places |= {name: n for n, name in enumerate(graph.names)} if "names" in graph else {}
     for word in wanted[1:]:
-        if word in names:
-            index.append(names[word])
-        elif word.isdecimal():
-            index.append(int(word))
-        else:
-            raise RecipeError(f"{wanted[0]} has no node {word!r}; expected a number or a name")
-    return Nodes(graph, index or None)
+        if word not in places:
+            raise RecipeError(
+                f"{wanted[0]} has no node {word!r}; expected a number from 0 to {len(whole) - 1} or a name"
+            )
+    return whole.take([places[word] for word in wanted[1:]]) if wanted[1:] else whole
 
 
 def read_graph(path: Path) -> Data:
     """A graph from a file of arrays. Nothing in it is executed."""
     if not path.is_file():
         raise RecipeError(f"{path} is no graph and no file; expected {EXPECTED}")
+    if not is_zipfile(path):
+        raise RecipeError(f"{path} is no .npz file; expected {EXPECTED}")
     try:
         with np.load(path, allow_pickle=False) as file:
-            found = {key: torch.from_numpy(file[key]) for key in file.files}
-        graph = Data(found["x"].float(), found["edge_index"].long())
-    except Exception as error:  # numpy, zipfile and torch each raise their own
+            found = {key: file[key] for key in ARRAYS if key in file}
+    except Exception as error:  # numpy, zipfile and zlib each raise their own
         raise RecipeError(f"{path} cannot be read ({error}); expected {EXPECTED}") from None
+    for key, (kinds, what) in ARRAYS.items():
+        if key in found and found[key].size and found[key].dtype.kind not in kinds:
+            raise RecipeError(f"{path}: {key} must be {what}, got {found[key].dtype}")
+    if not {"x", "edge_index"} <= set(found):
+        raise RecipeError(
+            f"{path} has no {'edge_index' if 'x' in found else 'x'}; expected {EXPECTED}"
+        )
+    graph = Data(torch.from_numpy(found["x"]).float(), torch.from_numpy(found["edge_index"]).long())
     if "edge_attr" in found:
-        graph.edge_attr = found["edge_attr"].float()
+        graph.edge_attr = torch.from_numpy(found["edge_attr"]).float()
+    if "names" in found:
+        if found["names"].shape != found["x"].shape[:1]:
+            raise RecipeError(
+                f"{path}: names must be one for each node, got {found['names'].shape} for x {found['x'].shape}"
+            )
+        graph.names = found["names"].tolist()
     return graph
 
 

@@ -31,25 +31,25 @@ class Nodes:
 
     def __post_init__(self) -> None:
         check_graph(self.graph)
-        count = int(self.graph.num_nodes or 0)
-        given = range(count) if self.index is None else self.index
-        index = torch.as_tensor(np.asarray(given), device="cpu")
-        if index.numel() == 0:
-            index = index.long()
-        if index.ndim != 1 or index.is_floating_point() or index.is_complex():
-            raise RecipeError(
-                f"index must be the whole numbers of nodes in one dimension, got {describe(index)}"
-            )
-        if index.dtype == torch.bool:
+        count = self.graph.x.shape[0]  # type: ignore[missing-attribute] # may be None by its type, checked before
+        given = np.arange(count) if self.index is None else self.index
+        index = given.cpu().numpy() if isinstance(given, Tensor) else np.asarray(given)
+        if index.size == 0:
+            index = index.astype(np.int64)  # an empty list becomes floats
+        if index.dtype == bool:
             raise RecipeError(
                 "index must be numbers of nodes, got a mask: use mask.nonzero()[:, 0]"
             )
-        if index.numel() and (int(index.min()) < 0 or int(index.max()) >= count):
+        if index.ndim != 1 or index.dtype.kind not in "iu":
             raise RecipeError(
-                f"index holds {int(index.min())} to {int(index.max())}, but the graph has {count} "
-                f"nodes: indices run from 0 to {count - 1}"
+                f"index must be the whole numbers of nodes in one dimension, got {index.dtype} and shape {index.shape}"
             )
-        object.__setattr__(self, "index", index.long())
+        if index.size and (index.min() < 0 or index.max() >= count):
+            raise RecipeError(
+                f"index holds {index.min()} to {index.max()}, but the graph has {count} nodes: indices run from 0 "
+                f"to {count - 1}"
+            )
+        object.__setattr__(self, "index", torch.from_numpy(index.astype(np.int64)))
 
     def __len__(self) -> int:
         return len(self.index)
@@ -84,11 +84,15 @@ def check_graph(graph: Data) -> None:
             f"graph.edge_index holds {int(edges.min())} to {int(edges.max())}, but the graph has "
             f"{x.shape[0]} nodes"
         )
-    if feature is not None and (feature.ndim > 2 or feature.shape[0] != edges.shape[1]):
+    row_each = isinstance(feature, Tensor) and feature.shape[:1] == edges.shape[1:]
+    if feature is not None and not (row_each and feature.ndim <= 2):
         raise RecipeError(
             f"graph.edge_attr must have a row for each of {edges.shape[1]} edges, got "
             f"{describe(feature)}"
         )
+    for name, one in (("x", x), ("edge_attr", feature)):
+        if one is not None and one.is_complex():
+            raise RecipeError(f"graph.{name} must be real numbers, got {one.dtype}")
 
 
 def checked_nodes(x: Any) -> Nodes:

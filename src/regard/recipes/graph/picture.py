@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 INKS = (BLUE, ORANGE, GREEN, RED, PURPLE, SKY, YELLOW, GREY)
+MARKS = "osD^v<>"  # of the first classes, of those after them in the same colours, and so on
 MOST = 24  # neighbours that are drawn, those with the greatest weights
 WIDEST = 5.0  # points of the edge with the greatest weight
 
@@ -47,7 +48,7 @@ def show(recipe: Any, x: Nodes | None = None, language: Language = "en") -> Figu
     draw_star(axes, recipe, names_of(x), nodes, [weight[node] for node in shown], classes)
     axes.set_axis_off()
     title = heading(names_of(x)(centre), own, len(shown), len(weight))
-    axes.set_title(canvas.say(title), loc="left", fontsize=9.5)
+    axes.set_title(canvas.say(title), loc="left", fontsize=9.5, parse_math=False)
     return canvas.figure
 
 
@@ -77,18 +78,26 @@ def draw_star(
                   zorder=1, solid_capstyle="butt", alpha=0.6)  # fmt: skip
         axes.annotate(f"{weight:.2f}", (0.68 * x1, 0.68 * y1), fontsize=6.5, ha="center",
                       va="center", bbox={"fc": "white", "ec": "none", "pad": 0.6})  # fmt: skip
+    kinds = {}
     for label in np.unique(classes):
         chosen = [n for n in range(len(nodes)) if classes[n] == label]
-        ink = INKS[int(np.searchsorted(recipe.classes_, label)) % len(INKS)]
+        again, ink = divmod(int(np.searchsorted(recipe.classes_, label)), len(INKS))
         spots = np.array([place[n] for n in chosen])
-        axes.scatter(*spots.T, s=170, color=ink, zorder=2, edgecolor="white", label=str(label))
+        kinds[str(label)] = axes.scatter(*spots.T, s=170, color=INKS[ink], marker=MARKS[again % len(MARKS)],
+                                         zorder=2, edgecolor="white")  # fmt: skip
     for number, node in enumerate(nodes):
         shift = 14 if number == 0 or place[number][1] > -1e-6 else -14
         ground = {"fc": "white", "ec": "none", "pad": 0.8} if number == 0 else None
+        # A dollar sign in a name does not start a formula, here and below.
         axes.annotate(name(node), place[number], (0, shift), textcoords="offset points", fontsize=7,
-                      ha="center", va="center", zorder=3, bbox=ground)  # fmt: skip
+                      ha="center", va="center", zorder=3, bbox=ground, parse_math=False)  # fmt: skip
     axes.margins(0.12)
-    axes.legend(frameon=False, fontsize=8, loc="lower right", markerscale=0.7)
+    # Handles are named: on its own, a legend leaves out labels that begin with an underscore.
+    legend = axes.legend(
+        kinds.values(), kinds, frameon=False, fontsize=8, loc="lower right", markerscale=0.7
+    )
+    for text in legend.get_texts():
+        text.set_parse_math(False)
 
 
 def heading(name: str, own: float | None, shown: int, count: int) -> Text:
