@@ -13,7 +13,7 @@ from regard.choosing.api import ChooseError
 from regard.choosing.tasks.models import Match
 from regard.choosing.training.candidates import ScoreSizes, candidates
 from regard.choosing.training.data import DataParts
-from regard.choosing.training.run import Comparison
+from regard.choosing.training.run import Contest
 from regard.choosing.training.scaling import column_scale, notes_on_classes, notes_on_scales
 from regard.choosing.training.sizes import contest
 from regard.choosing.training.splits import split_rows
@@ -262,7 +262,7 @@ def test_several_heads_are_left_out_if_time_is_short(
     }  # fmt: skip
     long = small(tmp_path / "b", **options, steps=5)
     assert {row.candidate.heads for row in long.rows} == {1, 4}
-    monkeypatch.setattr(Comparison, "fitting_steps", lambda self, costs: 4)
+    monkeypatch.setattr(Contest, "fitting_steps", lambda self, costs: 4)
     short = small(tmp_path / "a", **options, steps=5)
     assert [row.candidate.name for row in short.rows] == ["scaled_dot heads=1"]
     # A resumed run follows the first, whatever time it has.

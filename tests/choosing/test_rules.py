@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from regard.choosing.evidence import Evidence, reach
+from regard.choosing.evidence import CitedNumber, reach
 from regard.choosing.rules import RULES, Rule
 
 RESULTS = Path(__file__).parents[2] / "benchmarks"
@@ -25,7 +25,7 @@ def result(claim: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("rule", "evidence"), CASES, ids=TOLD)
-def test_a_number_is_the_one_that_was_measured(rule: Rule, evidence: Evidence) -> None:
+def test_a_number_is_the_one_that_was_measured(rule: Rule, evidence: CitedNumber) -> None:
     assert evidence.claim in rule.claims
     assert evidence.written(result(evidence.claim)) == evidence.told, evidence.path
 
@@ -57,8 +57,8 @@ def test_paths_reach_items_means_and_facts() -> None:
         "facts": [{"label": {"en": "lead", "zh": "领先"}, "value": 0.125}],
         "numbers": {"runs": [{"size": 4, "quality": [0.5, 0.7]}, {"size": 8, "quality": [1.0]}]},
     }
-    assert Evidence("12.5", "X", "facts>label=lead>value", times=100).written(made) == "12.5"
-    four = Evidence("60", "X", "numbers>runs>size=4>quality", times=100)
+    assert CitedNumber("12.5", "X", "facts>label=lead>value", times=100).written(made) == "12.5"
+    four = CitedNumber("60", "X", "numbers>runs>size=4>quality", times=100)
     assert four.written(made) == "60"
     assert four._replace(told="40", times=-100, plus=100).written(made) == "40"
     assert four._replace(minus="numbers>runs>1>quality").written(made) == "-40"

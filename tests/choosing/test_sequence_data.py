@@ -16,7 +16,7 @@ from regard.choosing.tasks.files import read_task
 from regard.choosing.tasks.judged import judged_task
 from regard.choosing.tasks.models import Match
 from regard.choosing.tasks.roles import DataRoles
-from regard.choosing.tasks.sequence_model import SelfAttention
+from regard.choosing.tasks.sequence_model import SequenceModel
 from regard.choosing.training.chance import chance_of
 from regard.choosing.training.errors import ChooseError
 from regard.choosing.training.metrics import IGNORED
@@ -79,19 +79,19 @@ def test_tags_are_asked_for_real_positions_only(tmp_path: Path) -> None:
 def test_padding_changes_no_answer() -> None:
     torch.manual_seed(0)
     score = regard.Projected(regard.ScaledDot(), 32, 32, width=8, heads=2)
-    model = SelfAttention(score, "tokens", 9, 3).eval()
+    model = SequenceModel(score, "tokens", 9, 3).eval()
     x = torch.randint(0, 9, (4, 5))
     longer = torch.cat([x, torch.randint(0, 9, (4, 3))], 1)
     mask = (torch.arange(8) < 5).expand(4, 8)
     torch.testing.assert_close(model(x), model(longer, mask))
-    tags = SelfAttention(score, "tokens", 9, 3, tags=True).eval()
+    tags = SequenceModel(score, "tokens", 9, 3, tags=True).eval()
     torch.testing.assert_close(tags(x), tags(longer, mask)[:, :5])
 
 
 def test_order_of_tokens_matters() -> None:
     """Without positions no self-attention could tell an order."""
     torch.manual_seed(0)
-    model = SelfAttention(
+    model = SequenceModel(
         regard.Projected(regard.ScaledDot(), 32, 32, width=8), "tokens", 9, 3
     ).eval()
     x = torch.randint(0, 9, (4, 5))

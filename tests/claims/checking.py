@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 
-from regard.claims import Claim, Numbers, Run, Verdict
+from regard.claims import Claim, ClaimVerdict, Numbers, Run
 from regard.figures.canvas import Canvas
 from regard.text import LANGUAGES
 
 
-def verdict(claim: Claim) -> Verdict:
+def verdict(claim: Claim) -> ClaimVerdict:
     """Of a quick run."""
     return claim.judge(claim.measure(Run())).verdict
 

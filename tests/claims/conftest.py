@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from regard.claims import Claim, Fact, Judgement, Numbers, Run, Text, Verdict
+from regard.claims import Claim, ClaimVerdict, Fact, Judgement, Numbers, Run, Text
 from regard.claims.report import compose
 from regard.claims.running.store import Result
 from regard.figures.canvas import Canvas
@@ -45,7 +45,7 @@ class MadeUp(Claim):
             canvas.legend(axes)
 
 
-def result(claim: Claim, verdict: Verdict) -> Result:
+def result(claim: Claim, verdict: ClaimVerdict) -> Result:
     facts = (
         Fact(Text("slope", "斜率"), 1.00234, 0.9961, 1.0084),
         Fact(Text("lead", "领先"), -2.5, -3.4, -1.6, "points"),
@@ -73,7 +73,7 @@ def claims() -> dict[str, Claim]:
 @pytest.fixture(scope="session")
 def results(claims: dict[str, Claim]) -> dict[str, Result]:
     """Of every verdict; G1 was not run."""
-    verdicts = [*Verdict, Verdict.HOLDS, Verdict.HOLDS]
+    verdicts = [*ClaimVerdict, ClaimVerdict.HOLDS, ClaimVerdict.HOLDS]
     return {
         name: result(claims[name], verdict)
         for name, verdict in zip(list(claims)[:-1], verdicts, strict=True)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from regard.claims.claim import Claim, Fact, Judgement, Numbers, Run, Verdict
+from regard.claims.claim import Claim, ClaimVerdict, Fact, Judgement, Numbers, Run
 from regard.figures.canvas import Canvas
 from regard.text import Text
 
@@ -83,7 +83,7 @@ class Fake(Claim):
     def judge(self, numbers: Numbers) -> Judgement:
         """See `criterion`."""
         value = numbers["value"]
-        verdict = Verdict.HOLDS if value > 0 else Verdict.FAILS
+        verdict = ClaimVerdict.HOLDS if value > 0 else ClaimVerdict.FAILS
         because = Text(f"It is {value}.", f"它是 {value}。")
         facts = (Fact(Text("value", "数值"), value, value - 1, value + 1, "m"),)
         return Judgement(verdict, because, facts)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import regard
-from regard.claims import Numbers, Run, Verdict, find
+from regard.claims import ClaimVerdict, Numbers, Run, find
 from regard.claims.experiments.a1_three_steps import ThreeSteps, in_one_call
 from regard.claims.experiments.a2_linear_in_values import LinearInValues
 from regard.claims.experiments.a3_keys_address import KeysAddress
@@ -44,7 +44,7 @@ def test_quick_run_decides_reports_and_draws(name: str) -> None:
     numbers = claim.measure(Run(tell=parts.append))
     assert parts[-1] == 1.0
     numbers = from_disk(numbers)
-    expected = Verdict.CONDITIONS if name in ("A4", "A6") else Verdict.HOLDS
+    expected = ClaimVerdict.CONDITIONS if name in ("A4", "A6") else ClaimVerdict.HOLDS
     assert claim.judge(numbers).verdict is expected
     check_figure(claim, numbers)
 
@@ -66,21 +66,21 @@ class TestA1:
         assert numbers["output"] == pytest.approx(1.451608, abs=1e-6)
 
     def test_fails_where_another_item_dominates(self) -> None:
-        assert verdict(replace(ThreeSteps(), keys=(0.5, 0.2, 0.1))) is Verdict.FAILS
+        assert verdict(replace(ThreeSteps(), keys=(0.5, 0.2, 0.1))) is ClaimVerdict.FAILS
 
     def test_fails_for_attention_that_weighs_in_another_way(self) -> None:
         cooler = lambda q, k, v, score: in_one_call(0.9 * q, k, v, score)  # noqa: E731
-        assert verdict(replace(ThreeSteps(), attend=cooler)) is Verdict.FAILS
+        assert verdict(replace(ThreeSteps(), attend=cooler)) is ClaimVerdict.FAILS
 
 
 class TestA2:
     def test_fails_without_a_softmax(self) -> None:
         linear = lambda q, k, v, score: regard.score(q, k, "dot") @ v  # noqa: E731
-        assert verdict(replace(LinearInValues(), attend=linear)) is Verdict.FAILS
+        assert verdict(replace(LinearInValues(), attend=linear)) is ClaimVerdict.FAILS
 
     def test_fails_where_values_are_bent(self) -> None:
         bent = lambda q, k, v, score: regard.attention(q, k, v.tanh(), score)  # noqa: E731
-        assert verdict(replace(LinearInValues(), attend=bent)) is Verdict.FAILS
+        assert verdict(replace(LinearInValues(), attend=bent)) is ClaimVerdict.FAILS
 
 
 @dataclass(frozen=True)
@@ -108,24 +108,24 @@ class TestA3:
 
     def test_fails_where_the_address_tells_the_content(self) -> None:
         claim = replace(KeysAddress(), budget=LITTLE, task=ContentIsAddress())
-        assert verdict(claim) is Verdict.FAILS
+        assert verdict(claim) is ClaimVerdict.FAILS
 
     @pytest.mark.parametrize(
         ("numbers", "expected"),
         [
-            (trained(whole=0.98), Verdict.CONDITIONS),
-            (trained(whole=0.8), Verdict.HOLDS),
-            (trained(whole=0.94), Verdict.UNDECIDED),
-            (trained(whole=0.98, free=0.6), Verdict.FAILS),
-            (trained(whole=0.98, address=0.175), Verdict.UNDECIDED),
+            (trained(whole=0.98), ClaimVerdict.CONDITIONS),
+            (trained(whole=0.8), ClaimVerdict.HOLDS),
+            (trained(whole=0.94), ClaimVerdict.UNDECIDED),
+            (trained(whole=0.98, free=0.6), ClaimVerdict.FAILS),
+            (trained(whole=0.98, address=0.175), ClaimVerdict.UNDECIDED),
         ],
     )
-    def test_every_verdict_is_possible(self, numbers: Numbers, expected: Verdict) -> None:
+    def test_every_verdict_is_possible(self, numbers: Numbers, expected: ClaimVerdict) -> None:
         assert KeysAddress().judge(numbers).verdict is expected
 
     @pytest.mark.slow
     def test_quick_run(self) -> None:
-        assert verdict(KeysAddress()) is Verdict.CONDITIONS
+        assert verdict(KeysAddress()) is ClaimVerdict.CONDITIONS
 
 
 class TestA4:
@@ -134,23 +134,23 @@ class TestA4:
             half = on_sphere(count, generator)[:, ::2]
             return torch.cat([half, half], 1)
 
-        assert verdict(replace(SoftLookup(), keys=twice)) is Verdict.FAILS
+        assert verdict(replace(SoftLookup(), keys=twice)) is ClaimVerdict.FAILS
 
     def test_fails_where_it_stays_warm(self) -> None:
-        assert verdict(replace(SoftLookup(), temperatures=(3.0, 1.0))) is Verdict.FAILS
+        assert verdict(replace(SoftLookup(), temperatures=(3.0, 1.0))) is ClaimVerdict.FAILS
 
     def test_holds_for_dot_on_the_sphere(self) -> None:
-        assert verdict(replace(SoftLookup(), scores=("dot",), spread=0.0)) is Verdict.HOLDS
+        assert verdict(replace(SoftLookup(), scores=("dot",), spread=0.0)) is ClaimVerdict.HOLDS
 
 
 class TestA5:
     def test_fails_where_hard_is_soft(self) -> None:
-        assert verdict(replace(HardIsBrittle(), hard=1.0)) is Verdict.FAILS
+        assert verdict(replace(HardIsBrittle(), hard=1.0)) is ClaimVerdict.FAILS
 
     def test_fails_where_the_slope_leaves_the_theory(self) -> None:
         numbers = HardIsBrittle().measure(Run())
         numbers["slopes"][0] *= 2
-        assert HardIsBrittle().judge(numbers).verdict is Verdict.FAILS
+        assert HardIsBrittle().judge(numbers).verdict is ClaimVerdict.FAILS
 
 
 class TestA6:
@@ -162,10 +162,10 @@ class TestA6:
         assert all(numbers[name]["many"]["wide"] for name in ("fp16", "bf16", "fp32"))
 
     def test_fails_where_the_unshifted_one_never_breaks(self) -> None:
-        assert verdict(replace(ShiftedSoftmax(), naive=wide)) is Verdict.FAILS
+        assert verdict(replace(ShiftedSoftmax(), naive=wide)) is ClaimVerdict.FAILS
 
     def test_fails_where_the_shift_is_left_out(self) -> None:
-        assert verdict(replace(ShiftedSoftmax(), shifted=naive)) is Verdict.FAILS
+        assert verdict(replace(ShiftedSoftmax(), shifted=naive)) is ClaimVerdict.FAILS
 
     def test_holds_for_fewer_keys_than_fp16_can_count(self) -> None:
-        assert verdict(replace(ShiftedSoftmax(), many=60000)) is Verdict.HOLDS
+        assert verdict(replace(ShiftedSoftmax(), many=60000)) is ClaimVerdict.HOLDS

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from regard import Score
-from regard.claims import Numbers, Run, Verdict
+from regard.claims import ClaimVerdict, Numbers, Run
 from regard.claims.experiments.b1_norms_and_cosine import NormsAndCosine
 from regard.claims.experiments.b2_parity import Parity, additive
 
@@ -30,20 +30,20 @@ class TestB1:
         parts: list[float] = []
         numbers = claim.measure(Run(tell=parts.append))
         assert parts[-1] == 1.0 and claim.measure(Run()) == numbers
-        assert claim.judge(numbers).verdict is Verdict.HOLDS
+        assert claim.judge(numbers).verdict is ClaimVerdict.HOLDS
         check_figure(claim, from_disk(numbers))
 
     @pytest.mark.parametrize("score", ["gaussian", "scaled dot", "cosine"])
     def test_fails_for_a_score_that_is_not_the_product(self, score: str) -> None:
-        assert verdict(replace(NormsAndCosine(), product=score)) is Verdict.FAILS
+        assert verdict(replace(NormsAndCosine(), product=score)) is ClaimVerdict.FAILS
 
     def test_fails_where_the_other_score_scales_too(self) -> None:
-        assert verdict(replace(NormsAndCosine(), other="bilinear")) is Verdict.FAILS
+        assert verdict(replace(NormsAndCosine(), other="bilinear")) is ClaimVerdict.FAILS
 
 
 class TestB2:
     def test_small_run_holds_with_conditions(self, small: Numbers) -> None:
-        assert SMALL.judge(small).verdict is Verdict.CONDITIONS
+        assert SMALL.judge(small).verdict is ClaimVerdict.CONDITIONS
         check_figure(SMALL, small)
 
     def test_without_a_bias_everything_is_left_at_every_width(self, small: Numbers) -> None:
@@ -55,16 +55,16 @@ class TestB2:
         def odd(dim: int, generator: torch.Generator) -> Score:
             return additive(dim, False, generator)
 
-        assert verdict(replace(SMALL, target=odd)) is Verdict.FAILS
+        assert verdict(replace(SMALL, target=odd)) is ClaimVerdict.FAILS
 
     def test_holds_as_far_as_few_hidden_units_can_tell(self) -> None:
-        assert verdict(replace(SMALL, widths=(2, 4, 8))) is Verdict.HOLDS
+        assert verdict(replace(SMALL, widths=(2, 4, 8))) is ClaimVerdict.HOLDS
 
     def test_not_decided_where_the_widest_leaves_about_half(self, small: Numbers) -> None:
         numbers = deepcopy(small)
         numbers["left"]["with 2"][-1] = [0.3, 0.5, 0.6, 0.55]
-        assert SMALL.judge(numbers).verdict is Verdict.UNDECIDED
+        assert SMALL.judge(numbers).verdict is ClaimVerdict.UNDECIDED
 
     @pytest.mark.slow
     def test_quick_run(self) -> None:
-        assert verdict(Parity()) is Verdict.CONDITIONS
+        assert verdict(Parity()) is ClaimVerdict.CONDITIONS

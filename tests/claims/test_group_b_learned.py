@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import regard
-from regard.claims import Numbers, Run, Verdict, find
+from regard.claims import ClaimVerdict, Numbers, Run, find
 from regard.claims.experiments.b3_angle_response import AngleResponse
 from regard.claims.experiments.b4_boundaries import Boundaries, adding
 from regard.claims.experiments.b5_universal import Universal, product
@@ -29,10 +29,10 @@ SMALL = {
     "B6": Posterior(items=4, query_dim=3),
 }
 EXPECTED = {
-    "B3": Verdict.CONDITIONS,
-    "B4": Verdict.HOLDS,
-    "B5": Verdict.CONDITIONS,
-    "B6": Verdict.HOLDS,
+    "B3": ClaimVerdict.CONDITIONS,
+    "B4": ClaimVerdict.HOLDS,
+    "B5": ClaimVerdict.CONDITIONS,
+    "B6": ClaimVerdict.HOLDS,
 }
 
 
@@ -81,13 +81,13 @@ def test_the_additive_fit_is_the_score_it_says() -> None:
 
 def test_b3_fails_where_the_curve_is_the_cosine() -> None:
     claim = AngleResponse(curves={"cosine": torch.clone}, hidden=64)
-    assert verdict(claim) is Verdict.FAILS
+    assert verdict(claim) is ClaimVerdict.FAILS
 
 
 def test_b3_holds_where_parity_does_not_matter() -> None:
     numbers = deepcopy(measured("B3"))
     numbers["left"]["odd"] = numbers["left"]["bias"]
-    assert SMALL["B3"].judge(numbers).verdict is Verdict.HOLDS
+    assert SMALL["B3"].judge(numbers).verdict is ClaimVerdict.HOLDS
 
 
 def beside(offset: Tensor) -> Tensor:
@@ -97,13 +97,13 @@ def beside(offset: Tensor) -> Tensor:
 
 def test_b4_fails_where_a_plane_is_right() -> None:
     short = Budget(steps=50, rates=(3e-2,), held=256)
-    assert verdict(Boundaries(inside=beside, budget=short)) is Verdict.FAILS
+    assert verdict(Boundaries(inside=beside, budget=short)) is ClaimVerdict.FAILS
 
 
 @pytest.mark.slow
 def test_b4_fails_where_the_multiplicative_score_curves_too() -> None:
     bent = {"scaled dot": adding, "additive": adding}
-    assert verdict(replace(SMALL["B4"], scores=bent)) is Verdict.FAILS
+    assert verdict(replace(SMALL["B4"], scores=bent)) is ClaimVerdict.FAILS
 
 
 def jagged(query: Tensor, key: Tensor) -> Tensor:
@@ -113,7 +113,7 @@ def jagged(query: Tensor, key: Tensor) -> Tensor:
 
 def test_b5_fails_on_a_target_that_jumps_everywhere() -> None:
     claim = Universal(targets={"bilinear": product, "not bilinear": jagged}, widths=(8, 32, 64))
-    assert verdict(claim) is Verdict.FAILS
+    assert verdict(claim) is ClaimVerdict.FAILS
 
 
 def test_b5_sees_that_the_bilinear_target_needs_no_width() -> None:
@@ -131,4 +131,4 @@ def rectified(query: Tensor, key: Tensor, score: regard.Score | str, prior: Tens
 
 
 def test_b6_fails_for_weights_that_are_no_softmax() -> None:
-    assert verdict(replace(SMALL["B6"], weigh=rectified)) is Verdict.FAILS
+    assert verdict(replace(SMALL["B6"], weigh=rectified)) is ClaimVerdict.FAILS

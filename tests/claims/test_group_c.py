@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from regard import Cosine, GATv2, ScaledDot
-from regard.claims import Claim, Judgement, Numbers, Run, Verdict
+from regard.claims import Claim, ClaimVerdict, Judgement, Numbers, Run
 from regard.claims.experiments.c1_variance_of_dot import VarianceOfDot
 from regard.claims.experiments.c2_scale_removes_growth import ScaleRemovesGrowth
 from regard.claims.experiments.c3_saturation import Saturation
@@ -24,13 +24,13 @@ from regard.stabilize import Normalized
 
 from .checking import check_figure, from_disk
 
-HOLDS, CONDITIONS, FAILS = Verdict.HOLDS, Verdict.CONDITIONS, Verdict.FAILS
-UNDECIDED = Verdict.UNDECIDED
+HOLDS, CONDITIONS, FAILS = ClaimVerdict.HOLDS, ClaimVerdict.CONDITIONS, ClaimVerdict.FAILS
+UNDECIDED = ClaimVerdict.UNDECIDED
 
 SMALL_DIMS = (8, 32, 128, 512)
 UNMOVED = Budget(steps=3, rates=(1e-6,), held=512)
 # The claims as they are, made small enough for a test, and what they find.
-SMALL: dict[Claim, Verdict] = {
+SMALL: dict[Claim, ClaimVerdict] = {
     VarianceOfDot(dims=SMALL_DIMS): HOLDS,
     ScaleRemovesGrowth(dims=SMALL_DIMS): HOLDS,
     Saturation(dims=(8, 64, 256, 512)): CONDITIONS,

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from regard.claims import Numbers, Run, Verdict, find
+from regard.claims import ClaimVerdict, Numbers, Run, find
 from regard.claims.experiments.d1_kernel_smoothing import KernelSmoothing
 from regard.claims.experiments.d2_adaptive_bandwidth import AdaptiveBandwidth, chirp
 from regard.claims.experiments.d3_soft_retrieval import Neighbours, SoftRetrieval, scores
@@ -42,7 +42,7 @@ def measured(name: str) -> Numbers:
 def test_holds_and_has_its_figure(name: str) -> None:
     claim = SMALL[name]
     judgement = claim.judge(measured(name))
-    assert judgement.verdict is Verdict.HOLDS, judgement
+    assert judgement.verdict is ClaimVerdict.HOLDS, judgement
     check_figure(claim, measured(name))
 
 
@@ -54,7 +54,7 @@ def test_claims_go_to_other_processes(name: str) -> None:
 
 def test_d1_fails_at_another_bandwidth() -> None:
     claim = KernelSmoothing(bandwidth=math.sqrt, dims=(2, 8))
-    assert verdict(claim) is Verdict.FAILS
+    assert verdict(claim) is ClaimVerdict.FAILS
 
 
 def test_d1_needs_keys_of_one_norm_and_queries_of_any() -> None:
@@ -65,7 +65,7 @@ def test_d1_needs_keys_of_one_norm_and_queries_of_any() -> None:
 
 def test_d2_fails_for_a_score_that_ignores_norms() -> None:
     short = Budget(steps=2, batch=8, rates=(1e-2,), examples=20, held=20)
-    assert verdict(AdaptiveBandwidth(score="cosine", budget=short)) is Verdict.FAILS
+    assert verdict(AdaptiveBandwidth(score="cosine", budget=short)) is ClaimVerdict.FAILS
 
 
 def even(place: Tensor) -> Tensor:
@@ -74,7 +74,7 @@ def even(place: Tensor) -> Tensor:
 
 
 def test_d2_fails_where_roughness_does_not_vary() -> None:
-    assert verdict(replace(SMALL["D2"], curve=even)) is not Verdict.HOLDS
+    assert verdict(replace(SMALL["D2"], curve=even)) is not ClaimVerdict.HOLDS
 
 
 def test_d2_is_open_where_seeds_disagree() -> None:
@@ -82,7 +82,7 @@ def test_d2_is_open_where_seeds_disagree() -> None:
     numbers["error"]["learned"] = [e * r for e, r in zip(
         numbers["error"]["fixed"], (0.2, 3.0, 0.5, 2.0, 1.0), strict=True
     )]  # fmt: skip
-    assert SMALL["D2"].judge(numbers).verdict is Verdict.UNDECIDED
+    assert SMALL["D2"].judge(numbers).verdict is ClaimVerdict.UNDECIDED
 
 
 def test_the_chirp_is_rougher_on_the_right() -> None:
@@ -94,12 +94,12 @@ def test_the_chirp_is_rougher_on_the_right() -> None:
 def test_d3_fails_where_answers_say_nothing_of_the_nearest_item() -> None:
     short = Budget(steps=60, batch=32, rates=(1e-1,), examples=512, held=64)
     claim = replace(SMALL["D3"], task=partial(Neighbours, shuffled=True), budget=short)
-    assert verdict(claim) is Verdict.FAILS
+    assert verdict(claim) is ClaimVerdict.FAILS
 
 
 def test_d3_names_the_scores_that_fall_short() -> None:
     numbers = deepcopy(measured("D3"))
     numbers["recall"]["bilinear"] = [0.6, 0.61, 0.6, 0.59]
     judgement = SMALL["D3"].judge(numbers)
-    assert judgement.verdict is Verdict.CONDITIONS
+    assert judgement.verdict is ClaimVerdict.CONDITIONS
     assert "bilinear 60%" in judgement.because.en

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from regard.claims import Run, Verdict
+from regard.claims import ClaimVerdict, Run
 from regard.claims.experiments.e1_speed_of_additive import SpeedOfAdditive
 from regard.claims.experiments.e4_quadratic_time import QuadraticTime
 from regard.claims.tools import timing
@@ -46,10 +46,10 @@ def test_e1_measures_every_form():
 @pytest.mark.parametrize(
     ("changed", "expected"),
     [
-        ({}, Verdict.CONDITIONS),
-        ({"additive": 15.0}, Verdict.CONDITIONS),  # its memory is not near that of dot
-        ({"textbook_additive": 20.0}, Verdict.FAILS),  # not slow as taught
-        ({"additive": 650.0}, Verdict.FAILS),  # not faster than as taught
+        ({}, ClaimVerdict.CONDITIONS),
+        ({"additive": 15.0}, ClaimVerdict.CONDITIONS),  # its memory is not near that of dot
+        ({"textbook_additive": 20.0}, ClaimVerdict.FAILS),  # not slow as taught
+        ({"additive": 650.0}, ClaimVerdict.FAILS),  # not faster than as taught
     ],
 )
 def test_e1_can_come_out_otherwise(changed, expected):
@@ -60,13 +60,13 @@ def test_e1_can_come_out_otherwise(changed, expected):
 def test_e1_holds_where_ours_is_as_fast_and_lean_as_dot():
     numbers = {"length": 512, "width": 64, "seconds": TIMES | times(additive=15)}
     numbers["peak_bytes"] = PEAKS | {"additive": 1.5e6}
-    assert SpeedOfAdditive().judge(numbers).verdict == Verdict.HOLDS
+    assert SpeedOfAdditive().judge(numbers).verdict == ClaimVerdict.HOLDS
 
 
 def test_e1_is_undecided_where_times_scatter_across_the_bar():
     noisy = {"textbook additive": [700.0, 20, 700, 15, 60]}
     numbers = {"length": 512, "width": 64, "seconds": TIMES | noisy, "peak_bytes": PEAKS}
-    assert SpeedOfAdditive().judge(numbers).verdict == Verdict.UNDECIDED
+    assert SpeedOfAdditive().judge(numbers).verdict == ClaimVerdict.UNDECIDED
 
 
 def test_e4_memory_of_ours_is_not_quadratic_and_of_the_textbook_is():
@@ -81,7 +81,7 @@ def test_e4_memory_of_ours_is_not_quadratic_and_of_the_textbook_is():
 def test_e4_fails_where_ours_is_the_textbook():
     claim = QuadraticTime(forms=textbook, width=4)
     found = claim.judge(claim.measure(Run()))
-    assert found.verdict == Verdict.FAILS
+    assert found.verdict == ClaimVerdict.FAILS
     assert found.facts[-1].value > 1.7
 
 
@@ -109,12 +109,12 @@ LAWS = {
 @pytest.mark.parametrize(
     ("changed", "expected"),
     [
-        ({}, Verdict.HOLDS),
-        ({"dot": (1.2, 1.0)}, Verdict.CONDITIONS),
-        ({"additive": (2.0, 2.0)}, Verdict.FAILS),
+        ({}, ClaimVerdict.HOLDS),
+        ({"dot": (1.2, 1.0)}, ClaimVerdict.CONDITIONS),
+        ({"additive": (2.0, 2.0)}, ClaimVerdict.FAILS),
         (dict.fromkeys(("textbook dot", "textbook additive"), (1.0, 2.0))
-         | dict.fromkeys(("dot", "additive", "sine additive"), (1.0, 1.0)), Verdict.FAILS),
-        ({"dot": (1.6, 1.0)}, Verdict.UNDECIDED),
+         | dict.fromkeys(("dot", "additive", "sine additive"), (1.0, 1.0)), ClaimVerdict.FAILS),
+        ({"dot": (1.6, 1.0)}, ClaimVerdict.UNDECIDED),
     ],
 )  # fmt: skip
 def test_e4_can_come_out_otherwise(changed, expected):

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from regard.claims import Run, Verdict
+from regard.claims import ClaimVerdict, Run
 from regard.claims.experiments.f1_heads_specialise import HeadsSpecialise
 from regard.claims.experiments.f2_sharp_heads_broad_mean import SharpHeadsBroadMean
 from regard.claims.tools.heads import HeadedReader, scaled_dot, sensitivity
@@ -53,10 +53,10 @@ def separated(apart, together):
 @pytest.mark.parametrize(
     ("apart", "together", "expected"),
     [
-        (0.95, 0.9, Verdict.HOLDS),
-        (0.95, 0.2, Verdict.CONDITIONS),
-        (0.3, 0.2, Verdict.FAILS),
-        (0.79, 0.2, Verdict.UNDECIDED),
+        (0.95, 0.9, ClaimVerdict.HOLDS),
+        (0.95, 0.2, ClaimVerdict.CONDITIONS),
+        (0.3, 0.2, ClaimVerdict.FAILS),
+        (0.79, 0.2, ClaimVerdict.UNDECIDED),
     ],
 )
 def test_f1_can_come_out_otherwise(apart, together, expected):
@@ -67,15 +67,15 @@ def test_f1_untrained_heads_have_not_specialised():
     claim = HeadsSpecialise(quick=TINY)
     numbers = from_disk(claim.measure(Run()))
     check_figure(claim, numbers)
-    assert claim.judge(numbers).verdict == Verdict.FAILS
+    assert claim.judge(numbers).verdict == ClaimVerdict.FAILS
 
 
 @pytest.mark.slow
 def test_f1_holds_only_where_each_space_has_a_question():
     claim = HeadsSpecialise()
-    assert verdict(claim) == Verdict.CONDITIONS
+    assert verdict(claim) == ClaimVerdict.CONDITIONS
     joint = replace(claim, task=Criteria(together=True))
-    assert verdict(joint) == Verdict.FAILS
+    assert verdict(joint) == ClaimVerdict.FAILS
 
 
 def heads(head, mean, accuracy):
@@ -91,11 +91,11 @@ def heads(head, mean, accuracy):
 @pytest.mark.parametrize(
     ("head", "mean", "accuracy", "expected"),
     [
-        (1.3, 4.5, 0.97, Verdict.HOLDS),
-        (3.0, 7.0, 0.97, Verdict.CONDITIONS),
-        (1.3, 4.5, 0.46, Verdict.CONDITIONS),
-        (1.3, 1.5, 0.46, Verdict.FAILS),
-        (1.3, 2.6, 0.97, Verdict.UNDECIDED),
+        (1.3, 4.5, 0.97, ClaimVerdict.HOLDS),
+        (3.0, 7.0, 0.97, ClaimVerdict.CONDITIONS),
+        (1.3, 4.5, 0.46, ClaimVerdict.CONDITIONS),
+        (1.3, 1.5, 0.46, ClaimVerdict.FAILS),
+        (1.3, 2.6, 0.97, ClaimVerdict.UNDECIDED),
     ],
 )
 def test_f2_can_come_out_otherwise(head, mean, accuracy, expected):
@@ -108,7 +108,7 @@ def test_f2_untrained_heads_are_not_sharp_and_no_better_at_equal_parameters():
     check_figure(claim, numbers)
     one = numbers["scores"]["scaled dot"]
     assert len(set(one["parameters"])) == 1
-    assert claim.judge(numbers).verdict in (Verdict.FAILS, Verdict.UNDECIDED)
+    assert claim.judge(numbers).verdict in (ClaimVerdict.FAILS, ClaimVerdict.UNDECIDED)
     for mean, head in zip(one["apart"]["mean"], one["apart"]["head"], strict=True):
         assert 1 <= mean / head <= 4  # exp of the Jensen-Shannon divergence of 4 heads
 
@@ -116,8 +116,8 @@ def test_f2_untrained_heads_are_not_sharp_and_no_better_at_equal_parameters():
 @pytest.mark.slow
 def test_f2_fails_where_all_criteria_agree():
     claim = SharpHeadsBroadMean()
-    assert verdict(claim) == Verdict.UNDECIDED  # a quick run leaves one score out
+    assert verdict(claim) == ClaimVerdict.UNDECIDED  # a quick run leaves one score out
     claim = replace(claim, scores={"scaled dot": claim.scores["scaled dot"]})
-    assert verdict(claim) == Verdict.HOLDS
+    assert verdict(claim) == ClaimVerdict.HOLDS
     joint = replace(claim, task=Criteria(spaces=4, together=True))
-    assert verdict(joint) == Verdict.FAILS
+    assert verdict(joint) == ClaimVerdict.FAILS

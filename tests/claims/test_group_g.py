@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import regard
-from regard.claims import Run, Verdict
+from regard.claims import ClaimVerdict, Run
 from regard.claims.experiments.g1_loud_key import DIM, LoudKey, defences
 from regard.claims.experiments.g2_outlier_norms import OutlierNorms, competitors
 from regard.claims.experiments.g3_unlike_modalities import UnlikeModalities
@@ -23,7 +23,7 @@ def test_g1_a_soft_cap_is_the_defence_that_does_not_resist():
     numbers = from_disk(claim.measure(Run()))
     check_figure(claim, numbers)
     found = claim.judge(numbers)
-    assert found.verdict == Verdict.CONDITIONS
+    assert found.verdict == ClaimVerdict.CONDITIONS
     assert "soft cap" in found.because.en
     share = sum(row[-1] for row in numbers["captured"]["dot"]) / 30
     assert abs(share - 0.5) < 0.06  # what the maths says
@@ -33,7 +33,7 @@ def test_g1_a_soft_cap_is_the_defence_that_does_not_resist():
 def test_g1_holds_without_the_soft_cap():
     scores = {name: make for name, make in defences(DIM).items() if name != "soft-capped"}
     claim = LoudKey(quick=30, factors=(1, 8, 1024), scores=scores)
-    assert verdict(claim) == Verdict.HOLDS
+    assert verdict(claim) == ClaimVerdict.HOLDS
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_g1_holds_without_the_soft_cap():
 )
 def test_g1_fails_where_it_should(changed):
     claim = replace(LoudKey(quick=15, factors=(1, 1024)), **changed)
-    assert verdict(claim) == Verdict.FAILS
+    assert verdict(claim) == ClaimVerdict.FAILS
 
 
 def test_volumes_change_norms_and_not_directions():
@@ -72,11 +72,11 @@ def outliers(additive, dot):
 @pytest.mark.parametrize(
     ("additive", "dot", "expected"),
     [
-        ((1.0, 0.98, 0.96), (1.0, 0.6, 0.3), Verdict.HOLDS),
-        ((1.0, 0.96, 0.5), (1.0, 0.6, 0.3), Verdict.CONDITIONS),
-        ((1.0, 0.6, 0.5), (1.0, 0.6, 0.3), Verdict.FAILS),
-        ((1.0, 0.96, 0.95), (1.0, 0.98, 0.97), Verdict.FAILS),
-        ((1.0, 0.9, 0.9), (1.0, 0.6, 0.3), Verdict.UNDECIDED),
+        ((1.0, 0.98, 0.96), (1.0, 0.6, 0.3), ClaimVerdict.HOLDS),
+        ((1.0, 0.96, 0.5), (1.0, 0.6, 0.3), ClaimVerdict.CONDITIONS),
+        ((1.0, 0.6, 0.5), (1.0, 0.6, 0.3), ClaimVerdict.FAILS),
+        ((1.0, 0.96, 0.95), (1.0, 0.98, 0.97), ClaimVerdict.FAILS),
+        ((1.0, 0.9, 0.9), (1.0, 0.6, 0.3), ClaimVerdict.UNDECIDED),
     ],
 )
 def test_g2_can_come_out_otherwise(additive, dot, expected):
@@ -88,17 +88,17 @@ def test_g2_trains_every_spread():
     numbers = from_disk(claim.measure(Run()))
     check_figure(claim, numbers)
     assert len(numbers["seen"]["additive"]) == len(numbers["unseen"]["additive"]) == 4
-    assert claim.judge(numbers).verdict is not Verdict.HOLDS  # nobody has learned anything
+    assert claim.judge(numbers).verdict is not ClaimVerdict.HOLDS  # nobody has learned anything
 
 
 @pytest.mark.slow
 def test_g2_fails_where_dot_is_called_additive():
     claim = OutlierNorms()
-    assert verdict(claim) == Verdict.CONDITIONS
+    assert verdict(claim) == ClaimVerdict.CONDITIONS
     builds = competitors()
     builds["additive"], builds["scaled dot"] = builds["scaled dot"], builds["additive"]
     swapped = replace(claim, builds=builds)
-    assert verdict(swapped) == Verdict.FAILS
+    assert verdict(swapped) == ClaimVerdict.FAILS
 
 
 def modalities(**accuracy):
@@ -119,12 +119,12 @@ BEST = {"shared": (0.5, 0.5), "dot": (0.7, 0.7)}
 @pytest.mark.parametrize(
     ("accuracy", "expected"),
     [
-        (BEST | {"dot_norm": (0.8, 0.8)}, Verdict.HOLDS),
-        (BEST, Verdict.CONDITIONS),
-        (BEST | {"additive": (0.9, 0.1)}, Verdict.CONDITIONS),
-        ({"dot": (0.7, 0.7)}, Verdict.FAILS),  # separate projections do not help
-        ({"shared": (0.5, 0.5)}, Verdict.FAILS),  # tanh does not help
-        ({"shared": (0.5, 0.5), "dot": (0.88, 0.88)}, Verdict.UNDECIDED),
+        (BEST | {"dot_norm": (0.8, 0.8)}, ClaimVerdict.HOLDS),
+        (BEST, ClaimVerdict.CONDITIONS),
+        (BEST | {"additive": (0.9, 0.1)}, ClaimVerdict.CONDITIONS),
+        ({"dot": (0.7, 0.7)}, ClaimVerdict.FAILS),  # separate projections do not help
+        ({"shared": (0.5, 0.5)}, ClaimVerdict.FAILS),  # tanh does not help
+        ({"shared": (0.5, 0.5), "dot": (0.88, 0.88)}, ClaimVerdict.UNDECIDED),
     ],
 )
 def test_g3_can_come_out_otherwise(accuracy, expected):
@@ -142,7 +142,7 @@ def test_g3_trains_every_case_with_about_equal_parameters():
     check_figure(claim, numbers)
     counts = numbers["parameters"].values()
     assert max(counts) / min(counts) < 1.2
-    assert claim.judge(numbers).verdict in (Verdict.FAILS, Verdict.UNDECIDED)
+    assert claim.judge(numbers).verdict in (ClaimVerdict.FAILS, ClaimVerdict.UNDECIDED)
 
 
 @pytest.mark.slow
@@ -150,4 +150,4 @@ def test_g3_fails_where_nothing_swings_and_everything_fits():
     claim = UnlikeModalities(
         cases=((1, 0),), task=Volumes(latent=4, query_dim=8, key_dim=12, keys=8)
     )
-    assert verdict(claim) == Verdict.FAILS
+    assert verdict(claim) == ClaimVerdict.FAILS

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from regard.claims import Run, Verdict
+from regard.claims import ClaimVerdict, Run
 from regard.claims.experiments.i1_neuron_gain import NEURON, NeuronGain
 from regard.claims.experiments.i2_gates import GATES, Gate, Gates, competitors
 from regard.claims.tools.learning import Budget
@@ -24,13 +24,13 @@ def test_i1_holds_at_the_dendrite():
     numbers = from_disk(SMALL.measure(Run()))
     check_figure(SMALL, numbers)
     found = SMALL.judge(numbers)
-    assert found.verdict == Verdict.HOLDS
+    assert found.verdict == ClaimVerdict.HOLDS
     assert found.facts[-1].low > 0  # in the control a shift explains more
 
 
 def test_i1_fails_where_the_context_is_a_current_into_the_soma():
     claim = replace(SMALL, place="soma", neuron=replace(NEURON, lasting=500.0))
-    assert verdict(claim) == Verdict.FAILS
+    assert verdict(claim) == ClaimVerdict.FAILS
 
 
 def test_a_shift_and_a_slope_are_told_apart_exactly():
@@ -68,7 +68,7 @@ def test_i2_holds_with_conditions_because_a_sum_is_and_as_well():
     numbers = from_disk(claim.measure(Run()))
     check_figure(claim, numbers)
     found = claim.judge(numbers)
-    assert found.verdict == Verdict.CONDITIONS
+    assert found.verdict == ClaimVerdict.CONDITIONS
     assert "sum x + y learns all" in found.because.en
     assert "product x·y learns AND" in found.because.en
 
@@ -76,7 +76,7 @@ def test_i2_holds_with_conditions_because_a_sum_is_and_as_well():
 def test_i2_fails_where_the_product_is_a_sum_of_nothing():
     untrained = replace(SHORT, rates=(1e-6,))
     claim = Gates(builds=pair("product", "sum"), gates=FEW, quick=untrained)
-    assert verdict(claim) == Verdict.FAILS
+    assert verdict(claim) == ClaimVerdict.FAILS
 
 
 def learned(product, total):
@@ -88,10 +88,10 @@ def learned(product, total):
 @pytest.mark.parametrize(
     ("product", "total", "expected"),
     [
-        (["AND"], ["OR"], Verdict.HOLDS),
-        (["AND"], ["AND", "OR"], Verdict.CONDITIONS),
-        (["OR"], ["AND"], Verdict.FAILS),
-        ([], ["OR"], Verdict.FAILS),
+        (["AND"], ["OR"], ClaimVerdict.HOLDS),
+        (["AND"], ["AND", "OR"], ClaimVerdict.CONDITIONS),
+        (["OR"], ["AND"], ClaimVerdict.FAILS),
+        ([], ["OR"], ClaimVerdict.FAILS),
     ],
 )
 def test_i2_can_come_out_otherwise(product, total, expected):

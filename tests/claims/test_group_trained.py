@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from regard import Bilinear, ScaledDot
-from regard.claims import Claim, Numbers, Run, Verdict, find
+from regard.claims import Claim, ClaimVerdict, Numbers, Run, find
 from regard.claims.experiments.c10_unscaled_at_large_d import UnscaledAtLargeD
 from regard.claims.experiments.c11_bridge import LENGTHS, Bridge
 from regard.claims.experiments.e2_low_rank import LowRankMatches
@@ -118,40 +118,42 @@ def e6(small: float, large: float, train: float = 1.0) -> Numbers:
 
 
 CASES = [
-    ("C10", c10([0.99, 0.9, 0.8], [0.99, 0.99, 0.99]), Verdict.HOLDS),
-    ("C10", c10([0.99, 0.99, 0.8], [0.99, 0.99, 0.99]), Verdict.CONDITIONS),
-    ("C10", c10([0.99, 0.9, 0.99], [0.99, 0.99, 0.99]), Verdict.FAILS),
-    ("C10", c10([0.99, 0.9, 0.8], [0.99, 0.99, 0.9]), Verdict.FAILS),
-    ("C10", c10([0.99, 0.9, 0.98], [0.99, 0.99, 0.99]), Verdict.UNDECIDED),
-    ("C11", c11(), Verdict.CONDITIONS),
-    ("C11", c11(thin=0.0), Verdict.HOLDS),
-    ("C11", c11(fade=0.0), Verdict.FAILS),
-    ("C11", c11(flat=-0.1), Verdict.FAILS),
-    ("C11", c11(alone=0.99), Verdict.FAILS),
-    ("C11", c11(read=0.5), Verdict.FAILS),
-    ("C11", c11(read=0.95), Verdict.UNDECIDED),
-    ("E2", e2(0.9, 0.9), Verdict.HOLDS),
-    ("E2", e2(0.9, 0.5), Verdict.CONDITIONS),
-    ("E2", e2(0.5, 0.5), Verdict.FAILS),
-    ("E2", e2(0.9, 0.5, spread=0.1), Verdict.UNDECIDED),
-    ("E3", e3(0.9), Verdict.HOLDS),
-    ("E3", e3(0.3), Verdict.CONDITIONS),
-    ("E3", e3(0.76), Verdict.UNDECIDED),
-    ("E3", e3(0.9, clear=False), Verdict.FAILS),
-    ("E5", e5((0.6, 0.6), 0.4), Verdict.HOLDS),
-    ("E5", e5((0.4, 0.6), 0.6), Verdict.CONDITIONS),
-    ("E5", e5((0.4, 0.4), 0.6), Verdict.FAILS),
-    ("E5", e5((0.51, 0.51), 0.4), Verdict.UNDECIDED),
-    ("E6", e6(0.4, 0.6), Verdict.HOLDS),
-    ("E6", e6(0.4, 0.9), Verdict.CONDITIONS),
-    ("E6", e6(0.9, 0.9), Verdict.FAILS),
-    ("E6", e6(0.4, 0.4, train=0.42), Verdict.FAILS),
-    ("E6", e6(0.79, 0.9), Verdict.UNDECIDED),
+    ("C10", c10([0.99, 0.9, 0.8], [0.99, 0.99, 0.99]), ClaimVerdict.HOLDS),
+    ("C10", c10([0.99, 0.99, 0.8], [0.99, 0.99, 0.99]), ClaimVerdict.CONDITIONS),
+    ("C10", c10([0.99, 0.9, 0.99], [0.99, 0.99, 0.99]), ClaimVerdict.FAILS),
+    ("C10", c10([0.99, 0.9, 0.8], [0.99, 0.99, 0.9]), ClaimVerdict.FAILS),
+    ("C10", c10([0.99, 0.9, 0.98], [0.99, 0.99, 0.99]), ClaimVerdict.UNDECIDED),
+    ("C11", c11(), ClaimVerdict.CONDITIONS),
+    ("C11", c11(thin=0.0), ClaimVerdict.HOLDS),
+    ("C11", c11(fade=0.0), ClaimVerdict.FAILS),
+    ("C11", c11(flat=-0.1), ClaimVerdict.FAILS),
+    ("C11", c11(alone=0.99), ClaimVerdict.FAILS),
+    ("C11", c11(read=0.5), ClaimVerdict.FAILS),
+    ("C11", c11(read=0.95), ClaimVerdict.UNDECIDED),
+    ("E2", e2(0.9, 0.9), ClaimVerdict.HOLDS),
+    ("E2", e2(0.9, 0.5), ClaimVerdict.CONDITIONS),
+    ("E2", e2(0.5, 0.5), ClaimVerdict.FAILS),
+    ("E2", e2(0.9, 0.5, spread=0.1), ClaimVerdict.UNDECIDED),
+    ("E3", e3(0.9), ClaimVerdict.HOLDS),
+    ("E3", e3(0.3), ClaimVerdict.CONDITIONS),
+    ("E3", e3(0.76), ClaimVerdict.UNDECIDED),
+    ("E3", e3(0.9, clear=False), ClaimVerdict.FAILS),
+    ("E5", e5((0.6, 0.6), 0.4), ClaimVerdict.HOLDS),
+    ("E5", e5((0.4, 0.6), 0.6), ClaimVerdict.CONDITIONS),
+    ("E5", e5((0.4, 0.4), 0.6), ClaimVerdict.FAILS),
+    ("E5", e5((0.51, 0.51), 0.4), ClaimVerdict.UNDECIDED),
+    ("E6", e6(0.4, 0.6), ClaimVerdict.HOLDS),
+    ("E6", e6(0.4, 0.9), ClaimVerdict.CONDITIONS),
+    ("E6", e6(0.9, 0.9), ClaimVerdict.FAILS),
+    ("E6", e6(0.4, 0.4, train=0.42), ClaimVerdict.FAILS),
+    ("E6", e6(0.79, 0.9), ClaimVerdict.UNDECIDED),
 ]
 
 
 @pytest.mark.parametrize(("name", "numbers", "expected"), CASES)
-def test_the_verdict_follows_the_numbers(name: str, numbers: Numbers, expected: Verdict) -> None:
+def test_the_verdict_follows_the_numbers(
+    name: str, numbers: Numbers, expected: ClaimVerdict
+) -> None:
     (claim,) = find([name])
     assert claim.judge(numbers).verdict is expected
 
@@ -182,19 +184,19 @@ def test_measures_judges_and_tells_how_far(name: str) -> None:
 
 
 def test_rank_one_does_not_match_a_relation_of_rank_four() -> None:
-    assert verdict(LowRankMatches(dim=8, low=4, ranks=(1,), steps=(30, 30))) is Verdict.FAILS
+    assert verdict(LowRankMatches(dim=8, low=4, ranks=(1,), steps=(30, 30))) is ClaimVerdict.FAILS
 
 
 def test_additive_overfits_little_data_and_not_much() -> None:
-    assert verdict(Overfitting(sizes=(32,), steps=(20, 20))) is Verdict.HOLDS
-    assert verdict(Overfitting(sizes=(4096,), steps=(10, 10))) is Verdict.FAILS
+    assert verdict(Overfitting(sizes=(32,), steps=(20, 20))) is ClaimVerdict.HOLDS
+    assert verdict(Overfitting(sizes=(4096,), steps=(10, 10))) is ClaimVerdict.FAILS
 
 
 def test_a_score_that_takes_unlike_dims_is_no_refusal() -> None:
     assert UnlikeDims().refusal()["clear"]
     claim = UnlikeDims(refuses=Bilinear(32, 4))
     numbers = e3(0.9) | {"refusal": claim.refusal()}
-    assert claim.judge(numbers).verdict is Verdict.FAILS
+    assert claim.judge(numbers).verdict is ClaimVerdict.FAILS
 
 
 def test_the_comparison_at_equal_parameters_follows_the_numbers() -> None:
@@ -232,16 +234,16 @@ def test_a_recurrence_that_keeps_everything_needs_no_bridge() -> None:
         for fading in (True, False)
     }
     verdicts = {fading: Bridge().judge(numbers).verdict for fading, numbers in found.items()}
-    assert verdicts == {True: Verdict.CONDITIONS, False: Verdict.FAILS}
+    assert verdicts == {True: ClaimVerdict.CONDITIONS, False: ClaimVerdict.FAILS}
     json.dumps(found[True], allow_nan=False)
 
 
 @pytest.mark.slow
 def test_a_dot_that_is_scaled_does_not_train_worse() -> None:
     claim = UnscaledAtLargeD(dims=(256,))
-    assert claim.judge(claim.measure(Run())).verdict is not Verdict.FAILS
+    assert claim.judge(claim.measure(Run())).verdict is not ClaimVerdict.FAILS
     scaled = replace(claim, scores=claim.scores | {"dot": lambda width: ScaledDot()})
-    assert scaled.judge(scaled.measure(Run())).verdict is Verdict.FAILS
+    assert scaled.judge(scaled.measure(Run())).verdict is ClaimVerdict.FAILS
 
 
 def test_no_score_answers_better_than_the_log_odds() -> None:

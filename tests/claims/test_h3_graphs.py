@@ -10,7 +10,7 @@ pytest.importorskip("torch_geometric")
 
 from torch_geometric.data import Data
 
-from regard.claims import Run, Verdict
+from regard.claims import ClaimVerdict, Run
 from regard.claims.experiments.h3_graphs import CONTROLS, SCORES, GraphWeights, decide, lift
 from regard.recipes.datasets import Dataset, Part
 from regard.recipes.graph import EdgeWeights, Nodes
@@ -48,7 +48,7 @@ def test_without_training_it_does_not_hold():
     """The same network before its first step knows nothing, whatever its edges are."""
     untrained = replace(SMALL, epochs=(1, 1), look_up_epochs=(1, 1), seed_counts=(3, 3))
     found = untrained.judge(untrained.measure(Run()))
-    assert found.verdict == Verdict.FAILS
+    assert found.verdict == ClaimVerdict.FAILS
     assert "the look-up is solved (dot, GATv2)" in found.because.en
 
 
@@ -68,27 +68,35 @@ def made_up(dot=90.0, gat_look_up=50.0, own=5.0, mlp=55.0, wide=1.0):
 @pytest.mark.parametrize(
     ("given", "verdict", "said"),
     [
-        ({"dot": 99.0}, Verdict.HOLDS, "Edges help"),
-        ({"dot": 50.0}, Verdict.CONDITIONS, "Not true here: the look-up is solved (dot)."),
-        ({"dot": 90.1}, Verdict.UNDECIDED, "Not decided: the look-up is solved (dot)."),
+        ({"dot": 99.0}, ClaimVerdict.HOLDS, "Edges help"),
+        ({"dot": 50.0}, ClaimVerdict.CONDITIONS, "Not true here: the look-up is solved (dot)."),
+        ({"dot": 90.1}, ClaimVerdict.UNDECIDED, "Not decided: the look-up is solved (dot)."),
         (
             {"dot": 99.0, "gat_look_up": 99.0},
-            Verdict.CONDITIONS,
+            ClaimVerdict.CONDITIONS,
             "the look-up is not solved (GAT).",
         ),
         (
             {"dot": 99.0, "own": 0.3},
-            Verdict.FAILS,
+            ClaimVerdict.FAILS,
             "weights favour neighbours of the same class (dot, GATv2, GAT)",
         ),
-        ({"dot": 99.0, "own": 0.0, "wide": 4.0}, Verdict.UNDECIDED, "Not decided: weights favour"),
+        (
+            {"dot": 99.0, "own": 0.0, "wide": 4.0},
+            ClaimVerdict.UNDECIDED,
+            "Not decided: weights favour",
+        ),
         (
             {"dot": 99.0, "own": -3.0},
-            Verdict.FAILS,
+            ClaimVerdict.FAILS,
             "weights favour neighbours of the same class (dot, GATv2, GAT)",
         ),
-        ({"dot": 99.0, "mlp": 88.0}, Verdict.FAILS, "edges help (dot, GATv2, GAT)"),
-        ({"dot": 90.1, "own": -3.0}, Verdict.FAILS, "Not decided: the look-up is solved (dot)."),
+        ({"dot": 99.0, "mlp": 88.0}, ClaimVerdict.FAILS, "edges help (dot, GATv2, GAT)"),
+        (
+            {"dot": 90.1, "own": -3.0},
+            ClaimVerdict.FAILS,
+            "Not decided: the look-up is solved (dot).",
+        ),
     ],
 )
 def test_it_can_come_out_otherwise(given, verdict, said):
@@ -100,7 +108,7 @@ def test_it_can_come_out_otherwise(given, verdict, said):
 def test_neither_dynamic_score_solves_the_look_up():
     fine = dict.fromkeys(SCORES, True)
     parts = {"gain": fine, "favour": fine, "static": {"gat": True}}
-    for one, verdict in ((True, Verdict.CONDITIONS), (False, Verdict.FAILS)):
+    for one, verdict in ((True, ClaimVerdict.CONDITIONS), (False, ClaimVerdict.FAILS)):
         solve = {"scaled_dot": False, "gatv2": one}
         assert decide(parts | {"solve": solve})[0] == verdict
 

@@ -11,7 +11,7 @@ import torch
 pytest.importorskip("babel")
 pytest.importorskip("tokenizers")
 
-from regard.claims import Run, Verdict
+from regard.claims import ClaimVerdict, Run
 from regard.claims.experiments.h4_translation import (
     CONTROL,
     NAMES,
@@ -45,7 +45,11 @@ def test_it_measures_both_and_the_control_and_draws(numbers):
     assert np.array(picture["weights"]).shape == (len(picture["target"]), len(picture["source"]))
     check_figure(SMALL, numbers)
     # Networks that learned nothing are all equally wrong.
-    assert SMALL.judge(numbers).verdict in (Verdict.UNDECIDED, Verdict.CONDITIONS, Verdict.FAILS)
+    assert SMALL.judge(numbers).verdict in (
+        ClaimVerdict.UNDECIDED,
+        ClaimVerdict.CONDITIONS,
+        ClaimVerdict.FAILS,
+    )
 
 
 def made_up(ahead: float = 20.0, long: float = 5.0, hit: float = 90.0, mass: float = 80.0):
@@ -70,17 +74,17 @@ def made_up(ahead: float = 20.0, long: float = 5.0, hit: float = 90.0, mass: flo
 @pytest.mark.parametrize(
     ("given", "verdict"),
     [
-        ({}, Verdict.HOLDS),
-        ({"ahead": -5.0}, Verdict.FAILS),
-        ({"mass": 5.0}, Verdict.FAILS),
-        ({"hit": 20.0}, Verdict.CONDITIONS),
-        ({"long": -3.0}, Verdict.CONDITIONS),
+        ({}, ClaimVerdict.HOLDS),
+        ({"ahead": -5.0}, ClaimVerdict.FAILS),
+        ({"mass": 5.0}, ClaimVerdict.FAILS),
+        ({"hit": 20.0}, ClaimVerdict.CONDITIONS),
+        ({"long": -3.0}, ClaimVerdict.CONDITIONS),
     ],
 )
 def test_the_verdict_follows_the_criterion(given, verdict):
     found = SMALL.judge(made_up(**given))
     assert found.verdict == verdict
-    assert (verdict == Verdict.HOLDS) != found.because.en.startswith("Not true here")
+    assert (verdict == ClaimVerdict.HOLDS) != found.because.en.startswith("Not true here")
 
 
 def test_one_of_the_two_is_a_condition_and_wide_intervals_decide_nothing():
@@ -88,14 +92,14 @@ def test_one_of_the_two_is_a_condition_and_wide_intervals_decide_nothing():
     one["right"]["luong"] = {name: list(own) for name, own in one["right"][CONTROL].items()}
     one["right"]["luong"]["all"] = [40.0, 41.0]
     found = SMALL.judge(one)
-    assert found.verdict == Verdict.CONDITIONS
+    assert found.verdict == ClaimVerdict.CONDITIONS
     assert (
         "Luong (bilinear) is not ahead" in found.because.en and "Bahdanau" not in found.because.en
     )
     wide = made_up()
     wide["right"]["bahdanau"]["long"] = [30.0, 90.0]
     found = SMALL.judge(wide)
-    assert found.verdict == Verdict.UNDECIDED
+    assert found.verdict == ClaimVerdict.UNDECIDED
     assert found.because.en == (
         "More seeds are needed to decide whether the lead of Bahdanau (additive) is larger on long inputs."
     )
@@ -106,7 +110,7 @@ def test_what_is_open_is_said_beside_what_is_not_true():
     parts = {name: dict.fromkeys(NAMES, True) for name in ("ahead", "long", "weight", "points")}
     parts["points"]["luong"], parts["long"]["luong"] = False, None
     verdict, because = decide(parts)
-    assert verdict == Verdict.CONDITIONS
+    assert verdict == ClaimVerdict.CONDITIONS
     assert because.en.index("mostly on another piece") < because.en.index("More seeds")
 
 

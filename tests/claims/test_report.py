@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from regard.claims import Claim, Fact, Text, Verdict
+from regard.claims import Claim, ClaimVerdict, Fact, Text
 from regard.claims.report import compose, figures, write_report
 from regard.claims.report.amounts import row
 from regard.claims.report.figures import figure
@@ -204,7 +204,7 @@ def test_every_word_is_translated() -> None:
         assert text.en
         assert text.zh
         assert text.en != text.zh
-    assert {key_of(verdict) for verdict in [*Verdict, None]} == set(VERDICTS) == set(MEANINGS)
+    assert {key_of(verdict) for verdict in [*ClaimVerdict, None]} == set(VERDICTS) == set(MEANINGS)
 
 
 def test_a_folder_without_results_gives_a_report_of_claims_not_run(tmp_path: Path) -> None:

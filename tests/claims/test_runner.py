@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from regard.claims.claim import Claim, Verdict
+from regard.claims.claim import Claim, ClaimVerdict
 from regard.claims.registry import registered
 from regard.claims.running import runner as runner_module
 from regard.claims.running import version
@@ -149,8 +149,8 @@ def test_a_claim_that_raises_stops_no_other(fake, threads, tmp_path: Path, capsy
 def test_a_verdict_that_changed_is_known(fake, threads, tmp_path: Path) -> None:
     assert carry_out(tmp_path / "out", [fake()]).changed("A1") is None
     other = carry_out(tmp_path / "out", [fake(value=-1.0)], again=True)
-    assert other.changed("A1") is Verdict.HOLDS
-    assert other.ran["A1"].judgement.verdict is Verdict.FAILS
+    assert other.changed("A1") is ClaimVerdict.HOLDS
+    assert other.ran["A1"].judgement.verdict is ClaimVerdict.FAILS
     assert carry_out(tmp_path / "out", [fake(value=-1.0)]).changed("A1") is None
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from regard.claims.claim import Fact, Judgement, Verdict
+from regard.claims.claim import ClaimVerdict, Fact, Judgement
 from regard.claims.running.store import (
     HALF_WRITTEN,
     LARGEST_FILE,
@@ -92,15 +92,15 @@ def test_the_verdict_is_computed_again_not_believed(saved) -> None:
     edit(store, verdict="does not hold here", because={"en": "lies", "zh": "谎"}, facts=[])
     (result,) = load_results(store.folder, {"A1": claim}).values()
     assert result.judgement == claim.judge(result.numbers)
-    assert (result.judgement.verdict, result.said) == (Verdict.HOLDS, Verdict.FAILS)
+    assert (result.judgement.verdict, result.said) == (ClaimVerdict.HOLDS, ClaimVerdict.FAILS)
     (unknown,) = load_results(store.folder, {}).values()
-    assert unknown.judgement == Judgement(Verdict.FAILS, Text("lies", "谎"))
+    assert unknown.judgement == Judgement(ClaimVerdict.FAILS, Text("lies", "谎"))
 
 
 def test_an_interval_without_ends_is_written_without_them(fake, tmp_path: Path) -> None:
     claim, store = fake(), ResultStore(tmp_path)
     endless = Fact(Text("a", "甲"), 1.0, float("-inf"), float("inf"))
-    judged = Judgement(Verdict.HOLDS, Text("b", "乙"), (endless,))
+    judged = Judgement(ClaimVerdict.HOLDS, Text("b", "乙"), (endless,))
     store.save(claim, result_of(claim, judgement=judged), FIGURES)
     (result,) = load_results(tmp_path, {}).values()
     assert (result.judgement.facts[0].low, result.judgement.facts[0].high) == (None, None)
@@ -193,7 +193,7 @@ def test_numbers_that_give_no_facts_are_seen(
     saved, fact: Fact, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, claim = saved
-    judged = Judgement(Verdict.HOLDS, Text("b", "乙"), (fact,))
+    judged = Judgement(ClaimVerdict.HOLDS, Text("b", "乙"), (fact,))
     monkeypatch.setattr(type(claim), "judge", lambda self, numbers: judged)
     results, corrupt = examine(store.folder, {"A1": claim})
     assert results == {} and why in str(corrupt["A1"])

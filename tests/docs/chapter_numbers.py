@@ -6,43 +6,43 @@ sizes and bars that the experiment was given, and ids.
 
 from __future__ import annotations
 
-from regard.choosing.evidence import Evidence, fact
+from regard.choosing.evidence import CitedNumber, fact
 
 
-def lead(told: str, kind: str, size: int, times: float) -> Evidence:
-    """Evidence of claim E5: the lead of additive over dot in points; -100 for the lead of dot."""
+def lead(told: str, kind: str, size: int, times: float) -> CitedNumber:
+    """CitedNumber of claim E5: the lead of additive over dot in points; -100 for the lead of dot."""
     path = f"numbers>pairs>{kind}>{{}}>size={size}>quality"
-    return Evidence(told, "E5", path.format("additive"), path.format("scaled dot"), times=times)
+    return CitedNumber(told, "E5", path.format("additive"), path.format("scaled dot"), times=times)
 
 
-def heads(told: str, score: str, path: str) -> Evidence:
-    """Evidence of claim F2 for one score."""
-    return Evidence(told, "F2", f"numbers>scores>{score}>{path}")
+def heads(told: str, score: str, path: str) -> CitedNumber:
+    """CitedNumber of claim F2 for one score."""
+    return CitedNumber(told, "F2", f"numbers>scores>{score}>{path}")
 
 
 UNSCALED = "facts>label=additive − dot, d = 512"
 UNDECIDED = (
-    Evidence("3.0", "C10", f"{UNSCALED}>value"),
-    Evidence("3.3", "C10", f"{UNSCALED}>low", times=-1),
-    Evidence("9.4", "C10", f"{UNSCALED}>high"),
+    CitedNumber("3.0", "C10", f"{UNSCALED}>value"),
+    CitedNumber("3.3", "C10", f"{UNSCALED}>low", times=-1),
+    CitedNumber("9.4", "C10", f"{UNSCALED}>high"),
 )
-MEASURED: dict[int, tuple[Evidence, ...]] = {
+MEASURED: dict[int, tuple[CitedNumber, ...]] = {
     1: (
         fact("50.05", "A1", "weight of the third item", times=100),
         fact("1.4516", "A1", "output"),
         fact("2", "A1", "largest deviation from the hand computation", times=1e16),
     ),
     2: (
-        Evidence("98", "B4", "numbers>accuracy>additive", times=100),
+        CitedNumber("98", "B4", "numbers>accuracy>additive", times=100),
         fact("51", "B4", "accuracy of the best multiplicative score"),
-        Evidence("62", "B4", "numbers>half-plane", times=100),
-        Evidence("97", "B4", "numbers>parameters>additive"),
-        Evidence("97", "B4", "numbers>parameters>scaled dot"),
+        CitedNumber("62", "B4", "numbers>half-plane", times=100),
+        CitedNumber("97", "B4", "numbers>parameters>additive"),
+        CitedNumber("97", "B4", "numbers>parameters>scaled dot"),
     ),
     3: (
         fact("0.0026", "C3", "gradient left at a losing key, d = 64"),
         fact("64", "C3", "Jacobian left at d = 64"),
-        Evidence("32", "C3", "numbers>keys"),
+        CitedNumber("32", "C3", "numbers>keys"),
         *UNDECIDED,
     ),
     4: (
@@ -53,7 +53,7 @@ MEASURED: dict[int, tuple[Evidence, ...]] = {
         fact("7", "C5", "change of additive entropy, of ln n"),
         fact("0.1", "C5", "entropy of scaled dot, of ln n"),
         fact("15", "G1", "captured, additive", times=100),
-        Evidence("1024", "G1", "numbers>factors>8"),
+        CitedNumber("1024", "G1", "numbers>factors>8"),
     ),
     6: (
         fact("31", "D2", "error per query / learned fixed", times=-100, plus=100),
@@ -71,7 +71,7 @@ MEASURED: dict[int, tuple[Evidence, ...]] = {
         heads("2.4", "additive", "apart>head"),
         fact("1.00", "F1", "separation, two questions"),
         fact("0.05", "F1", "separation, one question"),
-        Evidence("0.11", "F1", "numbers>additive>together>after>*>1",
+        CitedNumber("0.11", "F1", "numbers>additive>together>after>*>1",
                  "numbers>additive>together>after>*>0"),
     ),
     8: (

@@ -16,7 +16,7 @@ import torch
 from regard.bench import present
 from regard.bench.answer import answer
 from regard.bench.bars import outcomes
-from regard.bench.jobs import CANDIDATES, Job, UsageError, chosen_jobs
+from regard.bench.jobs import CANDIDATES, BenchJob, UsageError, chosen_jobs
 from regard.bench.options import RESULTS
 from regard.bench.progress import Progress, progress
 from regard.bench.runner import Effort, Runner, brief, broken
@@ -65,7 +65,7 @@ def carry_out(options: argparse.Namespace) -> int:
         return 1
 
 
-def run(options: argparse.Namespace, device: torch.device, jobs: list[Job]) -> int:
+def run(options: argparse.Namespace, device: torch.device, jobs: list[BenchJob]) -> int:
     """Measure the settings that have no results yet, draw and print; returns the exit code."""
     out = options.out or (RESULTS if RESULTS.is_dir() else Path("regard-bench"))
     store = BenchStore(out, options.name or default_name(device))
@@ -114,7 +114,7 @@ def budget_of(options: argparse.Namespace) -> float | None:
 
 def loop(
     runner: Runner,
-    jobs: list[Job],
+    jobs: list[BenchJob],
     results: Results,
     store: BenchStore,
     budget: float | None,
@@ -149,7 +149,7 @@ def loop(
     return ""
 
 
-def again(jobs: list[Job], results: Results) -> str:
+def again(jobs: list[BenchJob], results: Results) -> str:
     """A sentence about settings in the results that lack a requested candidate; empty if none does."""
     found = [job.missing(results.measured.get(job.setting.key)) for job in jobs]
     there = [job.setting.key in results.measured for job in jobs]
@@ -198,7 +198,7 @@ def ours_failed(results: Results, keys: set[str]) -> bool:
     )
 
 
-def show_list(jobs: list[Job], *, as_json: bool) -> None:
+def show_list(jobs: list[BenchJob], *, as_json: bool) -> None:
     """Print suites, candidates and settings, and which candidates each setting measures."""
     candidates = [c for c in CANDIDATES if any(c in job.candidates for job in jobs)]
     if as_json:

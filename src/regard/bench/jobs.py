@@ -26,7 +26,7 @@ class UsageError(ValueError):
     """An invalid combination of arguments; the message says what would work."""
 
 
-class Job(NamedTuple):
+class BenchJob(NamedTuple):
     """A setting and the candidates to measure in it."""
 
     setting: Setting
@@ -60,7 +60,7 @@ def chosen_jobs(
     lengths: Sequence[int] | None = None,
     hidden: Sequence[int] | None = None,
     quick: bool = False,
-) -> list[Job]:
+) -> list[BenchJob]:
     """The settings of the requested suites, each once, the most important first.
 
     Raises:
@@ -70,21 +70,21 @@ def chosen_jobs(
     if quick and not (suites or lengths or hidden):
         chosen = quick_candidates(device) if named is None else named
         return [
-            Job(s, [c for c in chosen if s.len_q == 1 or not isinstance(c, AsChosen)])
+            BenchJob(s, [c for c in chosen if s.len_q == 1 or not isinstance(c, AsChosen)])
             for s in first_look(device)
         ]
     names = suites or list(SUITES)
     if (lengths or hidden) and "square" not in names:
         raise UsageError(f"--lengths and --hidden are for --suite square, got {', '.join(names)}")
-    found: dict[str, Job] = {}
+    found: dict[str, BenchJob] = {}
     for name in SUITES:
         if name in names:
             for setting in suite(name, device, lengths=lengths, hidden=hidden, quick=quick):
                 chosen = candidates(name, setting, device, named)
                 # Suites may share a setting: it is measured once, with the candidates of all of them.
-                before = found.get(setting.key, Job(setting, [])).candidates
+                before = found.get(setting.key, BenchJob(setting, [])).candidates
                 both = [c for c in CANDIDATES if c in chosen or c in before]
-                found[setting.key] = Job(setting, both)
+                found[setting.key] = BenchJob(setting, both)
     return list(found.values())
 
 

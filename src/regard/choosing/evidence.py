@@ -1,4 +1,4 @@
-"""`Evidence`: a number in a sentence, and where the committed result of a claim holds it.
+"""`CitedNumber`: a number in a sentence, and where the committed result of a claim holds it.
 
 Sentences are written by hand, and results are measured again from time to time. Tests compare each number
 with its result in benchmarks/claims/, which an installed library does not have.
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 
-class Evidence(NamedTuple):
+class CitedNumber(NamedTuple):
     """A number as a sentence writes it, and how to find it in the result of a claim.
 
     Attributes:
@@ -44,7 +44,7 @@ class Evidence(NamedTuple):
 
 
 def reach(found: Any, path: str) -> Any:
-    """What lies at the end of a path; see `Evidence.path`."""
+    """What lies at the end of a path; see `CitedNumber.path`."""
     for place, step in enumerate(steps := path.split(">")):
         if step == "*":
             return [reach(one, ">".join(steps[place + 1 :])) for one in found]
@@ -68,6 +68,6 @@ def average(found: Any) -> float:
     return statistics.fmean(found) if isinstance(found, list) else float(found)
 
 
-def fact(told: str, claim: str, label: str, times: float = 1.0, plus: float = 0.0) -> Evidence:
-    """Evidence from one of the facts of a verdict, by its English label."""
-    return Evidence(told, claim, f"facts>label={label}>value", times=times, plus=plus)
+def fact(told: str, claim: str, label: str, times: float = 1.0, plus: float = 0.0) -> CitedNumber:
+    """A number from one of the facts of a verdict, by its English label."""
+    return CitedNumber(told, claim, f"facts>label={label}>value", times=times, plus=plus)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from regard.choosing.evidence import Evidence, fact
+from regard.choosing.evidence import CitedNumber, fact
 from regard.text import Text
 
 
@@ -27,7 +27,7 @@ class Rule(NamedTuple):
     borne: Literal["yes", "in part", "no"]
     because: Text
     claims: tuple[str, ...]
-    evidence: tuple[Evidence, ...] = ()
+    evidence: tuple[CitedNumber, ...] = ()
 
 
 PLAIN = Text("", "")
@@ -56,9 +56,9 @@ RULES = (
         ("B3", "B4", "B5", "E5"),
         (
             fact("21", "E5", NO_MATRIX.format(64)),
-            Evidence("64", "E5", "numbers>sizes>0"),
+            CitedNumber("64", "E5", "numbers>sizes>0"),
             fact("60", "E5", NO_MATRIX.format(32768)),
-            Evidence("32768", "E5", "numbers>sizes>4"),
+            CitedNumber("32768", "E5", "numbers>sizes>4"),
         ),
     ),
     Rule(
@@ -72,9 +72,9 @@ RULES = (
         ("E3",),
         (
             fact("7", "E3", OVER_BILINEAR.format("cosine", 32)),
-            Evidence("32", "E3", KEY_DIM.format(3)),
+            CitedNumber("32", "E3", KEY_DIM.format(3)),
             fact("13", "E3", OVER_BILINEAR.format("cosine", 8)),
-            Evidence("8", "E3", KEY_DIM.format(1)),
+            CitedNumber("8", "E3", KEY_DIM.format(1)),
         ),
     ),
     Rule(
@@ -85,9 +85,9 @@ RULES = (
         ("E3",),
         (
             fact("25", "E3", OVER_BILINEAR.format("additive", 4), times=-1),
-            Evidence("4", "E3", KEY_DIM.format(0)),
+            CitedNumber("4", "E3", KEY_DIM.format(0)),
             fact("5", "E3", OVER_BILINEAR.format("additive", 32)),
-            Evidence("32", "E3", KEY_DIM.format(3)),
+            CitedNumber("32", "E3", KEY_DIM.format(3)),
         ),
     ),
     Rule(
@@ -102,11 +102,11 @@ RULES = (
         (
             fact("41", "E2", "low rank − full, relation of rank 16", times=-1),
             fact("5", "E3", "additive over low rank, keys of 32 dims"),
-            Evidence("32", "E3", KEY_DIM.format(3)),
+            CitedNumber("32", "E3", KEY_DIM.format(3)),
             fact("10", "E3", "additive over low rank, keys of 4 dims"),
-            Evidence("4", "E3", KEY_DIM.format(0)),
-            Evidence("7", "E3", QUALITY.format("cosine", 3), QUALITY.format("low rank", 3), times=100),
-            Evidence("14", "E3", QUALITY.format("cosine", 0), QUALITY.format("low rank", 0), times=100),
+            CitedNumber("4", "E3", KEY_DIM.format(0)),
+            CitedNumber("7", "E3", QUALITY.format("cosine", 3), QUALITY.format("low rank", 3), times=100),
+            CitedNumber("14", "E3", QUALITY.format("cosine", 0), QUALITY.format("low rank", 0), times=100),
         ),
     ),
     Rule(
@@ -115,7 +115,7 @@ RULES = (
              "在由矩阵联系的 64 个样本上，点积领先 57 个百分点；真正有用的是减少参数"),
         ("E5", "E6"),
         (
-            Evidence("64", "E5", "numbers>sizes>0"),
+            CitedNumber("64", "E5", "numbers>sizes>0"),
             fact("57", "E5", MATRIX.format(64), times=-1),
         ),
     ),
@@ -135,9 +135,9 @@ RULES = (
              "长 4 倍的一个键夺走缩放点积 28% 的查询；无论多长，只得到余弦 2% 的查询；软上限不改变 logit 的次序，没有帮助"),
         ("G1", "G2", "C9"),
         (
-            Evidence("4", "G1", "numbers>factors>2"),
-            Evidence("28", "G1", "numbers>captured>scaled dot>*>2", times=100),
-            Evidence("2", "G1", "numbers>captured>cosine>*>8", times=100),
+            CitedNumber("4", "G1", "numbers>factors>2"),
+            CitedNumber("28", "G1", "numbers>captured>scaled dot>*>2", times=100),
+            CitedNumber("2", "G1", "numbers>captured>cosine>*>8", times=100),
         ),
     ),
     Rule(
@@ -161,7 +161,7 @@ RULES = (
         ("C6",),
         (
             fact("9", "C6", "accuracy gained at scale 1, scaled dot", times=100),
-            Evidence("1", "C6", "numbers>scales>6"),
+            CitedNumber("1", "C6", "numbers>scales>6"),
             fact("43", "C6", "accuracy gained where length tells, at worst", times=-100),
         ),
     ),
@@ -189,10 +189,10 @@ RULES = (
              "总大小与单头相同的 4 个头，用缩放点积时多得 56 个百分点，用加性时多得 47 个"),
         ("F1", "F2"),
         (
-            Evidence("4", "F2", "numbers>heads>2"),
-            Evidence("56", "F2", "numbers>scores>scaled dot>accuracy>2",
+            CitedNumber("4", "F2", "numbers>heads>2"),
+            CitedNumber("56", "F2", "numbers>scores>scaled dot>accuracy>2",
                      "numbers>scores>scaled dot>accuracy>0", times=100),
-            Evidence("47", "F2", "numbers>scores>additive>accuracy>2",
+            CitedNumber("47", "F2", "numbers>scores>additive>accuracy>2",
                      "numbers>scores>additive>accuracy>0", times=100),
         ),
     ),

@@ -10,19 +10,19 @@ From Python:
     print(claim.judge(numbers).verdict)
 """
 
-from regard.claims.claim import Claim, Fact, Judgement, Numbers, Run, Verdict
+from regard.claims.claim import Claim, ClaimVerdict, Fact, Judgement, Numbers, Run
 from regard.claims.registry import UnknownClaim, all_claims, find
 from regard.text import Text
 
 __all__ = [
     "Claim",
+    "ClaimVerdict",
     "Fact",
     "Judgement",
     "Numbers",
     "Run",
     "Text",
     "UnknownClaim",
-    "Verdict",
     "all_claims",
     "find",
 ]

@@ -21,7 +21,7 @@ T = TypeVar("T")
 Numbers = dict[str, Any]
 
 
-class Verdict(StrEnum):
+class ClaimVerdict(StrEnum):
     """What the numbers say about the statement."""
 
     HOLDS = "holds"
@@ -49,7 +49,7 @@ class Judgement:
     says what a decision would take.
     """
 
-    verdict: Verdict
+    verdict: ClaimVerdict
     because: Text
     facts: tuple[Fact, ...] = ()
 

@@ -21,7 +21,7 @@ MIB = 2**20
 TITLE = "bold cyan"
 
 
-class Column(NamedTuple):
+class CostColumn(NamedTuple):
     """One column of the table: its heading, and a function from a row and the baseline to a cell."""
 
     heading: str
@@ -98,7 +98,7 @@ def table(report: CostReport, rows: list[CostRow], console: Console) -> Table:
 
 
 def build(
-    report: CostReport, rows: list[CostRow], columns: list[Column], gap: int, wrap: bool = False
+    report: CostReport, rows: list[CostRow], columns: list[CostColumn], gap: int, wrap: bool = False
 ) -> Table:
     """The table with these columns; `wrap` folds cells that are too wide."""
     # The box already puts one space between columns.
@@ -165,16 +165,16 @@ def count_cell(count: int | None) -> str:
     return str(count)
 
 
-NAME = Column("score", lambda row, _: row.candidate.label, right=False)
-ENGINE = Column("engine", lambda row, _: row.engine or "-", right=False)
-ERROR = Column("error", lambda row, _: error_cell(row.error))
-RATIO = Column("ratio", lambda row, base: ratio_cell(row, base, "both"))
-BOTH_MEMORY = Column("peak\nMiB", lambda row, _: memory_cell(row.both_memory))
+NAME = CostColumn("score", lambda row, _: row.candidate.label, right=False)
+ENGINE = CostColumn("engine", lambda row, _: row.engine or "-", right=False)
+ERROR = CostColumn("error", lambda row, _: error_cell(row.error))
+RATIO = CostColumn("ratio", lambda row, base: ratio_cell(row, base, "both"))
+BOTH_MEMORY = CostColumn("peak\nMiB", lambda row, _: memory_cell(row.both_memory))
 COLUMNS = [
     NAME,
-    Column("params", lambda row, _: count_cell(row.parameters)),
-    Column("forward\nms", lambda row, _: time_cell(row.forward, row)),
-    Column("fwd+bwd\nms", lambda row, _: time_cell(row.both, row)),
+    CostColumn("params", lambda row, _: count_cell(row.parameters)),
+    CostColumn("forward\nms", lambda row, _: time_cell(row.forward, row)),
+    CostColumn("fwd+bwd\nms", lambda row, _: time_cell(row.both, row)),
     RATIO,
     BOTH_MEMORY,
     ERROR,
@@ -182,21 +182,21 @@ COLUMNS = [
 ]
 NARROW_COLUMNS = [
     NAME,
-    Column("fwd+bwd\nms", lambda row, _: number(1e3 * row.both.median) if row.timed() else "-"),
+    CostColumn("fwd+bwd\nms", lambda row, _: number(1e3 * row.both.median) if row.timed() else "-"),
     RATIO,
     BOTH_MEMORY,
     ERROR,
 ]
 WIDE_COLUMNS = [
     NAME,
-    Column("params", lambda row, _: "-" if row.parameters is None else f"{row.parameters:,}"),
-    Column("forward, ms\n[quartiles]", lambda row, _: range_cell(row.forward, row)),
-    Column("fwd+bwd, ms\n[quartiles]", lambda row, _: range_cell(row.both, row)),
+    CostColumn("params", lambda row, _: "-" if row.parameters is None else f"{row.parameters:,}"),
+    CostColumn("forward, ms\n[quartiles]", lambda row, _: range_cell(row.forward, row)),
+    CostColumn("fwd+bwd, ms\n[quartiles]", lambda row, _: range_cell(row.both, row)),
     RATIO,
-    Column("peak MiB\nforward", lambda row, _: memory_cell(row.forward_memory)),
-    Column("peak MiB\nfwd+bwd", lambda row, _: memory_cell(row.both_memory)),
-    Column("error\noutput", lambda row, _: error_cell(row.error)),
-    Column("error\ngradient", lambda row, _: error_cell(row.gradient_error)),
+    CostColumn("peak MiB\nforward", lambda row, _: memory_cell(row.forward_memory)),
+    CostColumn("peak MiB\nfwd+bwd", lambda row, _: memory_cell(row.both_memory)),
+    CostColumn("error\noutput", lambda row, _: error_cell(row.error)),
+    CostColumn("error\ngradient", lambda row, _: error_cell(row.gradient_error)),
     ENGINE,
 ]
 

@@ -29,7 +29,7 @@ from regard.choosing.tasks.labels import as_amounts, as_classes, natural_kind, t
 from regard.choosing.tasks.masks import real_keys
 from regard.choosing.tasks.models import Match, ReadValue
 from regard.choosing.tasks.reading import read_source
-from regard.choosing.tasks.roles import DataRoles, Layout, layout, listed, printable, shown
+from regard.choosing.tasks.roles import ColumnsByRole, DataRoles, layout, listed, printable, shown
 from regard.choosing.tasks.sequences import (
     WIDTH,
     check_seen,
@@ -80,7 +80,9 @@ def task_of(source: DataSource, kind: str, name: str) -> Task:
     return make(plan, source, kind, name, notes)
 
 
-def self_task(plan: Layout, source: DataSource, kind: str, name: str, notes: list[Text]) -> Task:
+def self_task(
+    plan: ColumnsByRole, source: DataSource, kind: str, name: str, notes: list[Text]
+) -> Task:
     """The task of sequences or of a plain table."""
     inputs, arguments, positional = sequence_inputs(plan, source, notes)
     check_rows(len(inputs[0]), source)
@@ -96,7 +98,9 @@ def self_task(plan: Layout, source: DataSource, kind: str, name: str, notes: lis
     )
 
 
-def paired_task(plan: Layout, source: DataSource, kind: str, name: str, notes: list[Text]) -> Task:
+def paired_task(
+    plan: ColumnsByRole, source: DataSource, kind: str, name: str, notes: list[Text]
+) -> Task:
     """The task of a query and its keys in each row."""
     query = query_tensor(plan, source, notes)
     check_rows(len(query), source)
@@ -134,7 +138,7 @@ def paired_task(plan: Layout, source: DataSource, kind: str, name: str, notes: l
     return finished_task(name, kind, build, (*inputs, target), dims, plan, source, notes)
 
 
-def query_tensor(plan: Layout, source: DataSource, notes: list[Text]) -> Tensor:
+def query_tensor(plan: ColumnsByRole, source: DataSource, notes: list[Text]) -> Tensor:
     """The queries (N, D_q)."""
     names = plan.columns["query"]
     first = source.columns[names[0]]
@@ -286,7 +290,7 @@ def finished_task(
     build: Any,
     arrays: tuple[Tensor, ...],
     dims: tuple[int, int],
-    plan: Layout,
+    plan: ColumnsByRole,
     source: DataSource,
     notes: list[Text],
     positional: tuple[int, ...] = (),

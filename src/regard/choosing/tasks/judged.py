@@ -61,7 +61,7 @@ JUDGED = {
 RANKING = Text("your data, ranking documents for queries", "你的数据，为查询排序文档")
 
 
-class Described(NamedTuple):
+class RowsById(NamedTuple):
     """The rows of a table: their ids and their numbers (M, D)."""
 
     ids: dict[str, int]
@@ -124,7 +124,7 @@ def roles_of(what: str, given: Any, by_flag: bool) -> DataRoles:
     return DataRoles(where=f"--{what} {where}" if by_flag else where, by_flag=by_flag, whole=True)
 
 
-def described(what: str, given: Any, by_flag: bool, notes: list[Text]) -> Described:
+def described(what: str, given: Any, by_flag: bool, notes: list[Text]) -> RowsById:
     """The rows of a table: a column of ids, and numbers in all other columns.
 
     Raises:
@@ -145,7 +145,7 @@ def described(what: str, given: Any, by_flag: bool, notes: list[Text]) -> Descri
     source = DataSource(columns, roles)
     numbers = stacked(feature_columns(rest, source, notes), source)
     check_present(numbers, what, source, rest)
-    return Described({x: i for i, x in enumerate(ids)}, numbers)
+    return RowsById({x: i for i, x in enumerate(ids)}, numbers)
 
 
 def words_of(column: Column, name: str, roles: DataRoles) -> list[str]:
@@ -230,8 +230,8 @@ def judged_columns(columns: dict[str, Column], roles: DataRoles) -> list[str]:
 
 def joined(
     found: list[tuple[str, str, float]],
-    asked: Described,
-    known: Described,
+    asked: RowsById,
+    known: RowsById,
     roles: DataRoles,
     notes: list[Text],
 ) -> dict[int, dict[int, float]]:

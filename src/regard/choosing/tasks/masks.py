@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from regard.choosing.tasks.columns import DataSource
-from regard.choosing.tasks.roles import Layout, shown
+from regard.choosing.tasks.roles import ColumnsByRole, shown
 
 
 def real_keys(
-    plan: Layout, source: DataSource, shape: tuple[int, ...], own: np.ndarray | None = None
+    plan: ColumnsByRole, source: DataSource, shape: tuple[int, ...], own: np.ndarray | None = None
 ) -> Tensor | None:
     """The keys that are real (N, n); None if all are.
 

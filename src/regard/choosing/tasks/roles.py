@@ -93,7 +93,7 @@ class DataRoles:
         return ChooseError(f"{self.where}: {said}")
 
 
-class Layout(NamedTuple):
+class ColumnsByRole(NamedTuple):
     """Names of the columns of each part; `flat` if every column is a key of its own."""
 
     columns: dict[str, list[str]]
@@ -106,7 +106,7 @@ class Layout(NamedTuple):
         return found[0] if found else None
 
 
-def layout(names: Iterable[str], roles: DataRoles, table: bool) -> Layout:
+def layout(names: Iterable[str], roles: DataRoles, table: bool) -> ColumnsByRole:
     """The columns of each part.
 
     Args:
@@ -137,12 +137,12 @@ def layout(names: Iterable[str], roles: DataRoles, table: bool) -> Layout:
                 f"the queries need keys to attend to: {roles.option('key', 'k_')} names their columns. It has "
                 f"{listed(rest)}"
             )
-        return Layout(found, unused=rest)
+        return ColumnsByRole(found, unused=rest)
     if "key" in found:
-        return Layout(found, flat=len(found["key"]) > 1, unused=rest)
+        return ColumnsByRole(found, flat=len(found["key"]) > 1, unused=rest)
     if not rest:
         raise roles.error(f"has no column beside {listed(sorted(taken))}: nothing to learn from")
-    return Layout({**found, "key": list(rest)}, flat=True)
+    return ColumnsByRole({**found, "key": list(rest)}, flat=True)
 
 
 def needed(names: list[str], roles: DataRoles) -> list[str]:
@@ -177,7 +177,7 @@ def checked_names(names: Iterable[object], roles: DataRoles) -> list[str]:
 
 def named_layout(
     names: list[str], given: dict[str, Asked], roles: DataRoles, table: bool
-) -> Layout | None:
+) -> ColumnsByRole | None:
     """The layout of data whose arrays have the names of the parts, or x and y; None for other tables.
 
     Raises:
@@ -207,7 +207,7 @@ def named_layout(
             f"does not understand {listed(strange)}; arrays are named {', '.join(ROLES)}, or x and y for "
             f"sequences. Leave it out: {roles.option('drop', shown(strange[0]))}"
         )
-    return Layout({role: [name] for role, name in known.items()})
+    return ColumnsByRole({role: [name] for role, name in known.items()})
 
 
 def guessed_target(names: list[str], roles: DataRoles) -> str:

@@ -15,7 +15,7 @@ from regard.choosing.tasks.models import SMALL, key_mask
 Embedding = Literal["tokens", "frames", "columns"]
 
 
-class SelfAttention(nn.Module):
+class SequenceModel(nn.Module):
     """One block of a transformer whose attention has the given score, and a linear readout.
 
     Args:

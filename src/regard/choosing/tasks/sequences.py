@@ -16,8 +16,8 @@ from regard.choosing.tasks.columns import Column, DataSource
 from regard.choosing.tasks.inputs import as_floats, feature_columns, stacked
 from regard.choosing.tasks.labels import Answers, as_amounts, as_classes, natural_kind
 from regard.choosing.tasks.masks import real_keys
-from regard.choosing.tasks.roles import Layout, listed, shown
-from regard.choosing.tasks.sequence_model import SelfAttention
+from regard.choosing.tasks.roles import ColumnsByRole, listed, shown
+from regard.choosing.tasks.sequence_model import SequenceModel
 from regard.text import Text
 
 MOST_TOKENS = 100_000
@@ -27,9 +27,9 @@ UNKNOWN_ID = 0
 
 
 def sequence_inputs(
-    plan: Layout, source: DataSource, notes: list[Text]
+    plan: ColumnsByRole, source: DataSource, notes: list[Text]
 ) -> tuple[tuple[Tensor, ...], dict[str, Any], tuple[int, ...]]:
-    """The inputs (x) or (x, mask), the arguments of `SelfAttention`, and the inputs scaled by position."""
+    """The inputs (x) or (x, mask), the arguments of `SequenceModel`, and the inputs scaled by position."""
     names = plan.columns["key"]
     column = source.columns[names[0]]
     if len(names) == 1 and column.values.ndim == 1:
@@ -70,7 +70,7 @@ def one_column(name: str, source: DataSource) -> Exception:
 
 
 def token_inputs(
-    column: Column, plan: Layout, source: DataSource, notes: list[Text]
+    column: Column, plan: ColumnsByRole, source: DataSource, notes: list[Text]
 ) -> tuple[tuple[Tensor, ...], dict[str, Any], tuple[int, ...]]:
     """Ids or words (N, L) as ids from 0."""
     shape = (len(column.values), column.values.shape[1])
@@ -201,4 +201,4 @@ def sequence_answers(
 
 def sequence_model(arguments: dict[str, Any], outputs: int, tags: bool) -> Any:
     """The function from a score to the model."""
-    return partial(SelfAttention, **arguments, outputs=outputs, width=WIDTH, tags=tags)
+    return partial(SequenceModel, **arguments, outputs=outputs, width=WIDTH, tags=tags)

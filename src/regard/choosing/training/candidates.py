@@ -208,7 +208,9 @@ def built(
     if several:
         name = f"{name} heads={heads}"
         en, zh = f"{en}, {heads} head{'' if heads == 1 else 's'}", f"{zh}，{heads} 个头"
-    return TrialCandidate(name, Text(en, zh), Recipe(code), code, score, stabilizer, hidden, heads)
+    return TrialCandidate(
+        name, Text(en, zh), ScoreCode(code), code, score, stabilizer, hidden, heads
+    )
 
 
 def kind_of(score: str, stabilizer: str) -> Text:
@@ -220,7 +222,7 @@ def kind_of(score: str, stabilizer: str) -> Text:
 
 
 @dataclass(frozen=True)
-class Recipe:
+class ScoreCode:
     """Builds a score from its code. The code comes from this module; only numbers are inserted."""
 
     code: str

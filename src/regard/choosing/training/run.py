@@ -64,7 +64,7 @@ TRIES = 2
 def run(order: ChooseOrder) -> Verdict:
     """Run a comparison and return its verdict; see `regard.choose`."""
     with quiet(), threads(order), opened(order.storage) as storage:
-        return Comparison(order, storage).run()
+        return Contest(order, storage).run()
 
 
 @contextmanager
@@ -78,7 +78,7 @@ def threads(order: ChooseOrder) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-class Comparison:
+class Contest:
     """One run of `regard.choose`."""
 
     def __init__(self, order: ChooseOrder, storage: BaseStorage) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import regard
 from regard import Score
-from regard.claims.claim import Claim, Fact, Judgement, Numbers, Run, Verdict
+from regard.claims.claim import Claim, ClaimVerdict, Fact, Judgement, Numbers, Run
 from regard.claims.tools.untrained import BUILDS, untrained
 from regard.figures.canvas import BLUE, GREY, Canvas
 from regard.text import Text
@@ -144,19 +144,19 @@ class ThreeSteps(Claim):
                 f"Score, weigh, aggregate by hand gives something else: off by {worst:.2g}.",
                 f"手工三步的结果不同：相差 {worst:.2g}。",
             )
-            return Judgement(Verdict.FAILS, because, facts)
+            return Judgement(ClaimVerdict.FAILS, because, facts)
         if third <= MAJORITY:
             because = Text(
                 f"The three steps are right, but the third item has only {third:.3f} of the weight.",
                 f"三个步骤无误，但第三项的权重只有 {third:.3f}。",
             )
-            return Judgement(Verdict.FAILS, because, facts)
+            return Judgement(ClaimVerdict.FAILS, because, facts)
         because = Text(
             f"The three steps give the output {numbers['output']:.4f}; the third item has {third:.2%} of "
             f"the weight; the deviation is {worst:.1g}.",
             f"三个步骤得到输出 {numbers['output']:.4f}，第三项占权重的 {third:.2%}；偏差为 {worst:.1g}。",
         )
-        return Judgement(Verdict.HOLDS, because, facts)
+        return Judgement(ClaimVerdict.HOLDS, because, facts)
 
     def draw(self, numbers: Numbers, canvas: Canvas) -> None:
         """Three panels, one for each step."""

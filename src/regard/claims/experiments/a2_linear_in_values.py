@@ -10,7 +10,7 @@ from torch import Tensor
 
 import regard
 from regard import Score
-from regard.claims.claim import Claim, Fact, Judgement, Numbers, Run, Verdict
+from regard.claims.claim import Claim, ClaimVerdict, Fact, Judgement, Numbers, Run
 from regard.claims.tools.untrained import BUILDS, untrained
 from regard.figures.canvas import BLUE, GREEN, RED, WORDS, Canvas
 from regard.text import Text
@@ -122,20 +122,20 @@ class LinearInValues(Claim):
                 f"Superposition in V fails by {values:.2g}: the output is not linear in the values.",
                 f"对 V 的叠加相差 {values:.2g}：输出对值不是线性的。",
             )
-            return Judgement(Verdict.FAILS, because, facts)
+            return Judgement(ClaimVerdict.FAILS, because, facts)
         straight = [part for part, defect in least.items() if defect <= CURVED]
         if straight:
             because = Text(
                 f"The output is as good as linear in the {' and the '.join(straight)} too.",
                 f"输出对{'和'.join(NAMES[part].zh for part in straight)}也几乎是线性的。",
             )
-            return Judgement(Verdict.FAILS, because, facts)
+            return Judgement(ClaimVerdict.FAILS, because, facts)
         because = Text(
             f"Superposition in V is exact to {values:.0e}; in Q and K it is off by at least "
             f"{min(least.values()):.0%}.",
             f"对 V 的叠加精确到 {values:.0e}；对 Q、K 至少相差 {min(least.values()):.0%}。",
         )
-        return Judgement(Verdict.HOLDS, because, facts)
+        return Judgement(ClaimVerdict.HOLDS, because, facts)
 
     def draw(self, numbers: Numbers, canvas: Canvas) -> None:
         """Superposition defects of every score, and the path of the output between two inputs."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import regard
-from regard.claims.claim import Claim, Fact, Judgement, Numbers, Run, Verdict
+from regard.claims.claim import Claim, ClaimVerdict, Fact, Judgement, Numbers, Run
 from regard.claims.tools.learning import Budget, Trained, train
 from regard.figures.canvas import BLUE, GREY, ORANGE, Canvas
 from regard.measuring.statistics import Estimate, difference, mean
@@ -145,9 +145,9 @@ class KeysAddress(Claim):
                 f"由地址构成的 V = K 正确率为 {blend.value:.1%}（随机猜测为 {numbers['chance']:.1%}），"
                 f"独立 V 为 {right.value:.1%}。",
             )
-            return Judgement(Verdict.FAILS, because, facts)
+            return Judgement(ClaimVerdict.FAILS, because, facts)
         if not (blend.below(ceiling) and right.above(GOOD)):
-            return Judgement(Verdict.UNDECIDED, MORE_SEEDS, facts)
+            return Judgement(ClaimVerdict.UNDECIDED, MORE_SEEDS, facts)
         return self.judge_whole(behind, blend, facts)
 
     def judge_whole(
@@ -164,15 +164,15 @@ class KeysAddress(Claim):
                 f"由地址构成的 V = K 停在随机水平（{blend.value:.1%}）。由整个条目构成的 V = K 在宽度 "
                 f"{level[0]} 追平独立的 V；宽度 {narrow} 时落后 {100 * lag.value:.0f} 个百分点。",
             )
-            return Judgement(Verdict.CONDITIONS, because, facts)
+            return Judgement(ClaimVerdict.CONDITIONS, because, facts)
         if all(lag.above(SLACK) for lag in behind.values()):
             because = Text(
                 f"V = K made of addresses stays at chance ({blend.value:.1%}), and V = K made of the "
                 "whole item is behind at every width.",
                 f"由地址构成的 V = K 停在随机水平（{blend.value:.1%}），由整个条目构成的 V = K 在所有宽度上都落后。",
             )
-            return Judgement(Verdict.HOLDS, because, facts)
-        return Judgement(Verdict.UNDECIDED, MORE_SEEDS, facts)
+            return Judgement(ClaimVerdict.HOLDS, because, facts)
+        return Judgement(ClaimVerdict.UNDECIDED, MORE_SEEDS, facts)
 
     def draw(self, numbers: Numbers, canvas: Canvas) -> None:
         """Accuracy against width."""

@@ -12,7 +12,7 @@ from torch.nn.functional import normalize
 
 import regard
 from regard import Score
-from regard.claims.claim import Claim, Fact, Judgement, Numbers, Run, Verdict
+from regard.claims.claim import Claim, ClaimVerdict, Fact, Judgement, Numbers, Run
 from regard.claims.tools.untrained import untrained
 from regard.figures.canvas import GREY, LOOKS, WORDS, Canvas
 from regard.text import Text
@@ -186,14 +186,14 @@ class SoftLookup(Claim):
                 f"(largest excess over the bound {excess:.1g}, smallest gradient {slope:.1g}).",
                 f"最低温度下，输出与最佳键的值仍相差 {worst:.2g}（超出上界的最大值 {excess:.1g}，最小梯度 {slope:.1g}）。",
             )
-            return Judgement(Verdict.FAILS, because, facts)
+            return Judgement(ClaimVerdict.FAILS, because, facts)
         if deaf or misses or misses_unit:
-            return Judgement(Verdict.CONDITIONS, conditions(deaf, misses, misses_unit), facts)
+            return Judgement(ClaimVerdict.CONDITIONS, conditions(deaf, misses, misses_unit), facts)
         because = Text(
             "Both ways lead every score to the value of the nearest key.",
             "两种途径都使每种打分函数得到最近键的值。",
         )
-        return Judgement(Verdict.HOLDS, because, facts)
+        return Judgement(ClaimVerdict.HOLDS, because, facts)
 
     def draw(self, numbers: Numbers, canvas: Canvas) -> None:
         """Distance against temperature and against query norm; agreement with the nearest key."""

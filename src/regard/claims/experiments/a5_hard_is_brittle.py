@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import regard
-from regard.claims.claim import Claim, Fact, Judgement, Numbers, Run, Verdict
+from regard.claims.claim import Claim, ClaimVerdict, Fact, Judgement, Numbers, Run
 from regard.figures.canvas import BLUE, GREEN, ORANGE, Canvas
 from regard.measuring.statistics import log_slope
 from regard.text import Text
@@ -113,20 +113,20 @@ class HardIsBrittle(Claim):
                 f"The hard output moved only {jump:.2g} of the way: it did not flip.",
                 f"硬输出只移动了距离的 {jump:.2g}：没有翻转。",
             )
-            return Judgement(Verdict.FAILS, because, facts)
+            return Judgement(ClaimVerdict.FAILS, because, facts)
         if ahead > 1 + CLOSE or off > CLOSE or abs(exponent.value + 1) > STRAIGHT:
             because = Text(
                 f"The soft output does not follow 1/(4T): the slope is off by {off:.0%}.",
                 f"软输出不服从 1/(4T)：斜率相差 {off:.0%}。",
             )
-            return Judgement(Verdict.FAILS, because, facts)
+            return Judgement(ClaimVerdict.FAILS, because, facts)
         because = Text(
             f"A change of {changes[-1]:.0e} moves the hard output the whole way; the soft one moves at "
             f"most change/(4T), and its slope follows T to the power {exponent.value:.3f}.",
             f"{changes[-1]:.0e} 的变化使硬输出走完全程；软输出最多移动“变化/(4T)”，斜率服从 T 的 "
             f"{exponent.value:.3f} 次幂。",
         )
-        return Judgement(Verdict.HOLDS, because, facts)
+        return Judgement(ClaimVerdict.HOLDS, because, facts)
 
     def draw(self, numbers: Numbers, canvas: Canvas) -> None:
         """Place, movement, slope."""

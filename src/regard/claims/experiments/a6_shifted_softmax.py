@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from regard.claims.claim import Claim, Fact, Judgement, Numbers, Run, Verdict
+from regard.claims.claim import Claim, ClaimVerdict, Fact, Judgement, Numbers, Run
 from regard.figures.canvas import BLUE, GREEN, ORANGE, Canvas
 from regard.text import Text
 
@@ -174,10 +174,10 @@ class ShiftedSoftmax(Claim):
                 "Without the shift it does not break where the formats end.",
                 "不平移时，并未在各格式的尽头失效。",
             )
-            return Judgement(Verdict.FAILS, because, facts)
+            return Judgement(ClaimVerdict.FAILS, because, facts)
         if not cured:
             because = Text("The shift does not cure it.", "平移并不能解决问题。")
-            return Judgement(Verdict.FAILS, because, facts)
+            return Judgement(ClaimVerdict.FAILS, because, facts)
         broken = [name for name, found in own.items() if not found["many"]["shifted"]]
         said = ", ".join(f"{ends[name]:.4g} ({name})" for name in FORMATS)
         because = Text(
@@ -187,14 +187,14 @@ class ShiftedSoftmax(Claim):
             f"{own['fp16']['over'][-1]['last']:.2g}；平移后是精确的。",
         )
         if not broken:
-            return Judgement(Verdict.HOLDS, because, facts)
+            return Judgement(ClaimVerdict.HOLDS, because, facts)
         joined = ", ".join(broken)
         because = Text(
             f"{because.en} But the shift alone is not enough for {numbers['many']} keys in {joined}, where "
             "the sum of ones overflows: it has to be taken in fp32.",
             f"{because.zh}但在 {joined} 中有 {numbers['many']} 个键时，仅平移还不够：一的和也会溢出，须在 fp32 中求和。",
         )
-        return Judgement(Verdict.CONDITIONS, because, facts)
+        return Judgement(ClaimVerdict.CONDITIONS, because, facts)
 
     def draw(self, numbers: Numbers, canvas: Canvas) -> None:
         """Thresholds against the number of keys; errors against the offset."""

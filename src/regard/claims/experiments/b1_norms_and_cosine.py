@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from regard import Score
-from regard.claims.claim import Claim, Fact, Judgement, Numbers, Run, Verdict
+from regard.claims.claim import Claim, ClaimVerdict, Fact, Judgement, Numbers, Run
 from regard.claims.tools.untrained import pair_scores, untrained
 from regard.figures.canvas import Canvas
 from regard.text import Text
@@ -122,19 +122,19 @@ class NormsAndCosine(Claim):
                 f"The score is not norm × norm × cosine: off by {max(identity, scaling):.2g}.",
                 f"分数不等于“范数 × 范数 × 余弦”：相差 {max(identity, scaling):.2g}。",
             )
-            return Judgement(Verdict.FAILS, because, facts)
+            return Judgement(ClaimVerdict.FAILS, because, facts)
         if least <= DEPARTS:
             because = Text(
                 f"The other score follows the query's norm too: it departs by only {least:.1%}.",
                 f"另一种打分也随查询的范数变化：只偏离 {least:.1%}。",
             )
-            return Judgement(Verdict.FAILS, because, facts)
+            return Judgement(ClaimVerdict.FAILS, because, facts)
         because = Text(
             f"The identity holds to {identity:.0e} and scaling to {scaling:.0e}; the additive score "
             f"departs from proportion by at least {least:.0%} in the median.",
             f"恒等式精确到 {identity:.0e}，比例精确到 {scaling:.0e}；加性打分偏离比例的中位数至少 {least:.0%}。",
         )
-        return Judgement(Verdict.HOLDS, because, facts)
+        return Judgement(ClaimVerdict.HOLDS, because, facts)
 
     def draw(self, numbers: Numbers, canvas: Canvas) -> None:
         """Score against angle; growth against factor."""

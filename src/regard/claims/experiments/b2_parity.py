@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from regard import Additive, Bilinear, Projected, Score
-from regard.claims.claim import Claim, Fact, Judgement, Numbers, Run, Verdict
+from regard.claims.claim import Claim, ClaimVerdict, Fact, Judgement, Numbers, Run
 from regard.claims.tools.fitting import Pairs, fit_additive, fit_bilinear
 from regard.claims.tools.untrained import drawn, pair_scores
 from regard.figures.canvas import GREY, ORANGE, PURPLE, Canvas
@@ -180,21 +180,21 @@ class Parity(Claim):
                 f"not opposite (off by {numbers['parity']:.1g}).",
                 f"即使没有偏置，一方也能解释另一方的 {most.value:.0%}，或奇偶性并不相反（相差 {numbers['parity']:.1g}）。",
             )
-            return Judgement(Verdict.FAILS, because, facts)
+            return Judgement(ClaimVerdict.FAILS, because, facts)
         if most.below(NOTHING) and all(left.above(HALF) for left in last.values()):
             because = Text(
                 "With or without a bias, most of the variance is left at every width.",
                 "无论有无偏置，任何宽度下都剩下大部分方差。",
             )
-            return Judgement(Verdict.HOLDS, because, facts)
+            return Judgement(ClaimVerdict.HOLDS, because, facts)
         falls = all(falling(numbers, dim).below(0) for dim in last)
         if most.below(NOTHING) and falls and all(left.below(HALF) for left in last.values()):
-            return Judgement(Verdict.CONDITIONS, condition(last, widest, far), facts)
+            return Judgement(ClaimVerdict.CONDITIONS, condition(last, widest, far), facts)
         because = Text(
             "The intervals cross the bars: a full run has more pairs, seeds and hidden units.",
             "区间跨越了界限：完整运行有更多样本、种子和隐藏单元。",
         )
-        return Judgement(Verdict.UNDECIDED, because, facts)
+        return Judgement(ClaimVerdict.UNDECIDED, because, facts)
 
     def draw(self, numbers: Numbers, canvas: Canvas) -> None:
         """Unexplained variance against width, and that of the reverse fit."""

@@ -12,7 +12,7 @@ from torch import Tensor
 
 import regard
 from regard import Additive, Projected
-from regard.claims.claim import Claim, Fact, Judgement, Numbers, Run, Verdict
+from regard.claims.claim import Claim, ClaimVerdict, Fact, Judgement, Numbers, Run
 from regard.claims.tools.fitting import Pairs, fit_additive, fit_bilinear
 from regard.figures.canvas import Canvas
 from regard.measuring.statistics import Estimate, mean, ratio
@@ -173,7 +173,7 @@ class AngleResponse(Claim):
                     "without a bias.",
                     f"在全部 {len(names)} 条曲线上，有无偏置时加性留下的都不到十分之一。",
                 )
-                return Judgement(Verdict.HOLDS, because, facts)
+                return Judgement(ClaimVerdict.HOLDS, because, facts)
             because = Text(
                 "Needs a bias inside tanh. Without it the score is odd in (q, k) while these curves are "
                 f"even: over all queries it explains {explained:.2f} of the variance, so it works only "
@@ -181,18 +181,18 @@ class AngleResponse(Claim):
                 "条件：tanh 内要有偏置。没有偏置时，得分关于 (q, k) 是奇函数，而这些曲线是偶函数："
                 f"对所有查询而言它只能解释 {explained:.2f} 的方差，只有查询固定时才行。",
             )
-            return Judgement(Verdict.CONDITIONS, because, facts)
+            return Judgement(ClaimVerdict.CONDITIONS, because, facts)
         if exact and with_bias.low < RATIO:
             because = Text(
                 "The interval of the ratio straddles the bar: more draws, or more hidden units, are needed.",
                 "比值的区间跨过界线：需要更多抽样或更多隐藏单元。",
             )
-            return Judgement(Verdict.UNDECIDED, because, facts)
+            return Judgement(ClaimVerdict.UNDECIDED, because, facts)
         because = Text(
             f"On the worst curve additive leaves {with_bias.value:.2g} times what bilinear leaves.",
             f"在最差的曲线上，加性留下的方差是双线性的 {with_bias.value:.2g} 倍。",
         )
-        return Judgement(Verdict.FAILS, because, facts)
+        return Judgement(ClaimVerdict.FAILS, because, facts)
 
     def draw(self, numbers: Numbers, canvas: Canvas) -> None:
         """Responses to the angle, and the unexplained variance of each fit."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from regard import Additive, Bilinear, Projected, ScaledDot, Score
-from regard.claims.claim import Claim, Fact, Judgement, Numbers, Run, Verdict
+from regard.claims.claim import Claim, ClaimVerdict, Fact, Judgement, Numbers, Run
 from regard.claims.tools.learning import Budget, Trained, compete
 from regard.claims.tools.models import Matcher
 from regard.figures.canvas import LOOKS, Canvas
@@ -191,13 +191,13 @@ class Boundaries(Claim):
                 f"加性判断正确的键占 {100 * mean(accuracy['additive']).value:.0f}%，乘性为 "
                 f"{100 * best.value:.0f}%；任何半平面最多 {100 * plane:.0f}%。",
             )
-            return Judgement(Verdict.HOLDS, because, facts)
+            return Judgement(ClaimVerdict.HOLDS, because, facts)
         if shapes and not beaten and gain.high > GAIN:
             because = Text(
                 "The shapes are as stated; whether the accuracy gains 10 points takes more seeds.",
                 "形状与陈述一致；准确率是否高出 10 个百分点需要更多种子。",
             )
-            return Judgement(Verdict.UNDECIDED, because, facts)
+            return Judgement(ClaimVerdict.UNDECIDED, because, facts)
         because = Text(
             f"Additive is {100 * gain.value:.0f} points more accurate than any half-plane. "
             f"{100 * flattest:.2g}% of its variance is not affine in the key; for multiplicative scores "
@@ -205,7 +205,7 @@ class Boundaries(Claim):
             f"加性的准确率比任何半平面高 {100 * gain.value:.0f} 个百分点；其方差中非仿射部分占 "
             f"{100 * flattest:.2g}%，乘性打分为 {100 * steepest:.2g}%。",
         )
-        return Judgement(Verdict.FAILS, because, facts)
+        return Judgement(ClaimVerdict.FAILS, because, facts)
 
     def draw(self, numbers: Numbers, canvas: Canvas) -> None:
         """Two regions, and the accuracies."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from regard.claims.claim import Claim, Fact, Judgement, Numbers, Run, Verdict
+from regard.claims.claim import Claim, ClaimVerdict, Fact, Judgement, Numbers, Run
 from regard.claims.tools.fitting import Fit, Pairs, fit_additive, fit_bilinear
 from regard.figures.canvas import Canvas
 from regard.measuring.statistics import Estimate, log_slope, mean
@@ -144,19 +144,19 @@ class Universal(Claim):
                 because = Text(
                     "Error falls with width in every case.", "各种情形下误差都随宽度下降。"
                 )
-                return Judgement(Verdict.HOLDS, because, facts)
-            return Judgement(Verdict.CONDITIONS, conditions(left, names, even, outside), facts)
+                return Judgement(ClaimVerdict.HOLDS, because, facts)
+            return Judgement(ClaimVerdict.CONDITIONS, conditions(left, names, even, outside), facts)
         if any(one.low > SMALL for one in end.values()):
             because = Text(
                 "With a bias the error still does not fall to a tenth.",
                 "即使有偏置，误差也没有降到十分之一。",
             )
-            return Judgement(Verdict.FAILS, because, facts)
+            return Judgement(ClaimVerdict.FAILS, because, facts)
         because = Text(
             "The intervals straddle the bar: a full run has more widths and draws.",
             "区间跨过界线：完整运行有更多宽度与抽样。",
         )
-        return Judgement(Verdict.UNDECIDED, because, facts)
+        return Judgement(ClaimVerdict.UNDECIDED, because, facts)
 
     def draw(self, numbers: Numbers, canvas: Canvas) -> None:
         """Error against width for each target, and outside the box."""

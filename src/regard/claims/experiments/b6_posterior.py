@@ -11,7 +11,7 @@ from torch import Tensor
 
 import regard
 from regard import Bilinear, Score
-from regard.claims.claim import Claim, Fact, Judgement, Numbers, Run, Verdict
+from regard.claims.claim import Claim, ClaimVerdict, Fact, Judgement, Numbers, Run
 from regard.figures.canvas import BLUE, ORANGE, Canvas
 from regard.text import Text
 
@@ -145,12 +145,12 @@ class Posterior(Claim):
                 f"All {numbers['states']} states summed up: everything agrees to {worst:.0e}.",
                 f"对全部 {numbers['states']} 个状态求和：所有量的差不超过 {worst:.0e}。",
             )
-            return Judgement(Verdict.HOLDS, because, facts)
+            return Judgement(ClaimVerdict.HOLDS, because, facts)
         because = Text(
             f"Weights or gradients differ from the model by {worst:.2g}.",
             f"权重或梯度与模型相差 {worst:.2g}。",
         )
-        return Judgement(Verdict.FAILS, because, facts)
+        return Judgement(ClaimVerdict.FAILS, because, facts)
 
     def draw(self, numbers: Numbers, canvas: Canvas) -> None:
         """Attention against the model."""

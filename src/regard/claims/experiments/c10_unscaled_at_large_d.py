@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from torch import nn
 
 from regard import Additive, Dot, Projected, ScaledDot, Score
-from regard.claims.claim import Claim, Fact, Judgement, Numbers, Run, Verdict
+from regard.claims.claim import Claim, ClaimVerdict, Fact, Judgement, Numbers, Run
 from regard.claims.tools.learning import Budget, train
 from regard.claims.tools.models import Reader
 from regard.claims.tools.outcome import ahead, percent, plain, points, surely
@@ -125,7 +125,7 @@ class UnscaledAtLargeD(Claim):
                 f"{over['scaled dot'][-1].value:.1f} ahead of scaled dot.",
                 f"d = {most} 时，加性领先点积 {over['dot'][-1].value:.1f} 个百分点，领先缩放点积 {over['scaled dot'][-1].value:.1f} 个百分点。",
             )
-            return Judgement(Verdict.FAILS, because, facts)
+            return Judgement(ClaimVerdict.FAILS, because, facts)
         if None in (worse[most], caught[most]):
             open_one = over["dot"][-1] if worse[most] is None else over["scaled dot"][-1]
             seeds = enough(open_one, len(last))
@@ -134,7 +134,7 @@ class UnscaledAtLargeD(Claim):
                 f"not. About {seeds} seeds would do, if the spread stays.",
                 f"d = {most} 处区间跨过 1 个百分点的界限：少数训练会卡住，多数不会。若离散程度不变，约需 {seeds} 个种子。",
             )
-            return Judgement(Verdict.UNDECIDED, because, facts)
+            return Judgement(ClaimVerdict.UNDECIDED, because, facts)
         not_yet = [dim for dim in dims if dim < from_there][-1:]
         because = Text(
             f"It does from d = {from_there} on{''.join(f', not yet at {d}' for d in not_yet)}; by "
@@ -143,7 +143,7 @@ class UnscaledAtLargeD(Claim):
             f"{over['dot'][-1].value:.1f} 个百分点。",
         )
         large = [dim for dim in dims if dim >= LARGE] or dims[-1:]
-        verdict = Verdict.HOLDS if from_there <= min(large) else Verdict.CONDITIONS
+        verdict = ClaimVerdict.HOLDS if from_there <= min(large) else ClaimVerdict.CONDITIONS
         return Judgement(verdict, because, facts)
 
     def draw(self, numbers: Numbers, canvas: Canvas) -> None:

@@ -10,7 +10,7 @@ import torch
 from scipy import stats
 
 from regard import Additive, Dot, Projected, Score
-from regard.claims.claim import Claim, Fact, Judgement, Numbers, Run, Verdict
+from regard.claims.claim import Claim, ClaimVerdict, Fact, Judgement, Numbers, Run
 from regard.claims.tools.learning import Budget, train
 from regard.claims.tools.outcome import percent, plain, surely
 from regard.claims.tools.recurrent import Recaller, decay, log_gradient
@@ -234,26 +234,26 @@ def negate(answer: bool | None) -> bool | None:
     return None if answer is None else not answer
 
 
-def decide(parts: dict[Text, bool | None], thin: Estimate) -> tuple[Verdict, Text]:
+def decide(parts: dict[Text, bool | None], thin: Estimate) -> tuple[ClaimVerdict, Text]:
     """Verdict and reason from the parts of the criterion and the exponent of gradient against length."""
     false = [text for text, so in parts.items() if so is False]
     if false:
-        return Verdict.FAILS, Text(
+        return ClaimVerdict.FAILS, Text(
             f"Not true here: {'; '.join(x.en for x in false)}.",
             f"此处不成立：{'；'.join(x.zh for x in false)}。",
         )
     if None in parts.values() or surely(thin, DILUTED) is None:
         open_parts = [text for text, so in parts.items() if so is None]
-        return Verdict.UNDECIDED, Text(
+        return ClaimVerdict.UNDECIDED, Text(
             f"More seeds are needed for: {'; '.join(x.en for x in open_parts) or 'the length'}.",
             f"以下需要更多种子：{'；'.join(x.zh for x in open_parts) or '长度'}。",
         )
     if surely(thin, DILUTED):
-        return Verdict.HOLDS, Text(
+        return ClaimVerdict.HOLDS, Text(
             "Flat against distance and length, dot and additive alike.",
             "对距离和长度都平坦，点积与加性相近。",
         )
-    return Verdict.CONDITIONS, Text(
+    return ClaimVerdict.CONDITIONS, Text(
         "Flat against distance at one length, dot and additive alike. With the length itself the "
         f"gradient thins out as n to the power {thin.value:.2f}, as untrained weights are shared by n "
         "tokens: a power law, not an exponential.",

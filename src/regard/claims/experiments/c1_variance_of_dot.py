@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import regard
-from regard.claims.claim import Claim, Fact, Judgement, Numbers, Run, Verdict
+from regard.claims.claim import Claim, ClaimVerdict, Fact, Judgement, Numbers, Run
 from regard.figures.canvas import Canvas
 from regard.measuring.statistics import log_slope
 from regard.text import Text
@@ -78,19 +78,19 @@ class VarianceOfDot(Claim):
                 f"The slope is {found.value:.3f}, as the theory says.",
                 f"斜率为 {found.value:.3f}，与理论一致。",
             )
-            return Judgement(Verdict.HOLDS, because, facts)
+            return Judgement(ClaimVerdict.HOLDS, because, facts)
         outside = found.high < 0.95 or found.low > 1.05
         if not outside and (found.high - found.low > 0.1 or worst < 0.1):
             because = Text(
                 "The interval reaches across the bar: more pairs are needed.",
                 "区间跨过界限：需要更多样本。",
             )
-            return Judgement(Verdict.UNDECIDED, because, facts)
+            return Judgement(ClaimVerdict.UNDECIDED, because, facts)
         because = Text(
             f"The slope is {found.value:.3f}, and a variance is {worst:.0%} off d.",
             f"斜率为 {found.value:.3f}，且有方差与 d 相差 {worst:.0%}。",
         )
-        return Judgement(Verdict.FAILS, because, facts)
+        return Judgement(ClaimVerdict.FAILS, because, facts)
 
     def draw(self, numbers: Numbers, canvas: Canvas) -> None:
         """Variance against dimension, both logarithmic."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import regard
 from regard import Dot, ScaledDot
-from regard.claims.claim import Claim, Fact, Judgement, Numbers, Run, Verdict
+from regard.claims.claim import Claim, ClaimVerdict, Fact, Judgement, Numbers, Run
 from regard.claims.experiments.c1_variance_of_dot import Sampler, normal
 from regard.figures.canvas import Canvas
 from regard.measuring.statistics import Estimate, log_slope
@@ -90,24 +90,24 @@ class ScaleRemovesGrowth(Claim):
                 "The interval is wider than the bar: more pairs are needed.",
                 "区间过宽：需要更多样本。",
             )
-            return Judgement(Verdict.UNDECIDED, because, facts)
+            return Judgement(ClaimVerdict.UNDECIDED, because, facts)
         good = [name for name in REMEDIES if flat(slopes[name], variance[name])]
         if len(good) == len(REMEDIES):
             because = Text(
                 f"Both slopes are 0; both at once have slope {slopes['both'].value:.2f}.",
                 f"两者的斜率都为 0；叠加使用时斜率为 {slopes['both'].value:.2f}。",
             )
-            return Judgement(Verdict.HOLDS, because, facts)
+            return Judgement(ClaimVerdict.HOLDS, because, facts)
         if good:
             (name,) = good
             because = Text(
                 f"Only with: {words[name].en}.", f"仅在以下做法中成立：{words[name].zh}。"
             )
-            return Judgement(Verdict.CONDITIONS, because, facts)
+            return Judgement(ClaimVerdict.CONDITIONS, because, facts)
         because = Text(
             "With neither remedy does the variance stay at 1.", "两种做法都不能使方差保持为 1。"
         )
-        return Judgement(Verdict.FAILS, because, facts)
+        return Judgement(ClaimVerdict.FAILS, because, facts)
 
     def draw(self, numbers: Numbers, canvas: Canvas) -> None:
         """Variance against dimension, both logarithmic."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from regard import Score
-from regard.claims.claim import Claim, Fact, Judgement, Numbers, Run, Verdict
+from regard.claims.claim import Claim, ClaimVerdict, Fact, Judgement, Numbers, Run
 from regard.claims.tools.observe import observed
 from regard.figures.canvas import Canvas
 from regard.measuring.statistics import bands, log_slope, mean
@@ -116,7 +116,7 @@ class Saturation(Claim):
                 f"Up to d = {dims[-1]} the unscaled score does not lose what the scaled one keeps.",
                 f"直到 d = {dims[-1]}，未缩放的分数并未失去缩放分数所保有的梯度。",
             )
-            return Judgement(Verdict.FAILS, because, facts)
+            return Judgement(ClaimVerdict.FAILS, because, facts)
         because = Text(
             f"A losing key's gradient is gone from d = {starts['losing']} on, the typical query's "
             f"Jacobian from {starts['jacobian']}, and the weights are one-hot from {starts['sharp']}.",
@@ -124,7 +124,7 @@ class Saturation(Claim):
             f"消失，权重自 d = {starts['sharp']} 起接近 one-hot。",
         )
         early = all(start is not None and start <= USUAL for start in starts.values())
-        return Judgement(Verdict.HOLDS if early else Verdict.CONDITIONS, because, facts)
+        return Judgement(ClaimVerdict.HOLDS if early else ClaimVerdict.CONDITIONS, because, facts)
 
     def draw(self, numbers: Numbers, canvas: Canvas) -> None:
         """Entropy, Jacobian, and the gradient at losing keys, against d."""

@@ -14,7 +14,7 @@ from torch import Tensor
 
 import regard
 from regard import Additive
-from regard.claims.claim import Claim, Fact, Judgement, Numbers, Run, Verdict
+from regard.claims.claim import Claim, ClaimVerdict, Fact, Judgement, Numbers, Run
 from regard.claims.tools.untrained import drawn
 from regard.figures.canvas import Canvas
 from regard.measuring.statistics import bands, log_slope
@@ -108,18 +108,18 @@ class AdditiveBounded(Claim):
         inside = all(over[name] <= ROUNDING[name] for name in over)
         if not inside:
             because = Text("There are inputs that pass the bound.", "存在超出上界的输入。")
-            return Judgement(Verdict.FAILS, because, facts)
+            return Judgement(ClaimVerdict.FAILS, because, facts)
         if least < REACHED:
             because = Text(
                 f"Bounded, but by less: no input comes nearer than {least:.2f} of ‖v‖₁.",
                 f"有界，但实际上界更小：最大只达到 ‖v‖₁ 的 {least:.2f}。",
             )
-            return Judgement(Verdict.CONDITIONS, because, facts)
+            return Judgement(ClaimVerdict.CONDITIONS, because, facts)
         because = Text(
             "No input passes ‖v‖₁, and some reach it: the bound is exact.",
             "没有输入超出 ‖v‖₁，且有输入恰好达到：上界是紧的。",
         )
-        return Judgement(Verdict.HOLDS, because, facts)
+        return Judgement(ClaimVerdict.HOLDS, because, facts)
 
     def draw(self, numbers: Numbers, canvas: Canvas) -> None:
         """Largest score relative to the bound against the size of inputs; the bound against the width."""

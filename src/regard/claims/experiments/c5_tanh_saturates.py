@@ -11,7 +11,7 @@ from torch import Tensor
 
 import regard
 from regard import Additive, ScaledDot, Score
-from regard.claims.claim import Claim, Fact, Judgement, Numbers, Run, Verdict
+from regard.claims.claim import Claim, ClaimVerdict, Fact, Judgement, Numbers, Run
 from regard.claims.tools.observe import observed
 from regard.claims.tools.untrained import drawn
 from regard.figures.canvas import Canvas
@@ -122,22 +122,22 @@ class TanhSaturates(Claim):
                 "becomes a look-up.",
                 f"加性梯度降到 {100 * left.value:.0f}%，注意力变平；点积则变为查表。",
             )
-            return Judgement(Verdict.HOLDS, because, facts)
+            return Judgement(ClaimVerdict.HOLDS, because, facts)
         straddled = ((left, FADED), (rise, 0.0), (sharp, SHARP))
         if any(x.low < bar <= x.high for x, bar in straddled):
             because = Text(
                 "An interval straddles its bar: more repeats are needed.",
                 "区间跨过界限：需要更多重复。",
             )
-            return Judgement(Verdict.UNDECIDED, because, facts)
+            return Judgement(ClaimVerdict.UNDECIDED, because, facts)
         if left.below(FADED):
             because = Text(f"True of it only: {listed.en}.", f"其中仅以下部分成立：{listed.zh}。")
-            return Judgement(Verdict.CONDITIONS, because, facts)
+            return Judgement(ClaimVerdict.CONDITIONS, because, facts)
         because = Text(
             f"The gradient does not fade: {100 * left.value:.0f}% of it is left.",
             f"梯度没有消退：仍剩 {100 * left.value:.0f}%。",
         )
-        return Judgement(Verdict.FAILS, because, facts)
+        return Judgement(ClaimVerdict.FAILS, because, facts)
 
     def draw(self, numbers: Numbers, canvas: Canvas) -> None:
         """Gradient and entropy against the length of the query."""

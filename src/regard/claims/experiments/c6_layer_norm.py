@@ -11,7 +11,7 @@ from torch import Tensor
 
 import regard
 from regard import Additive, Projected, ScaledDot, Score
-from regard.claims.claim import Claim, Fact, Judgement, Numbers, Run, Verdict
+from regard.claims.claim import Claim, ClaimVerdict, Fact, Judgement, Numbers, Run
 from regard.claims.tools.learning import Budget, train
 from regard.claims.tools.models import Matcher
 from regard.figures.canvas import LOOKS, WORDS, Canvas
@@ -155,17 +155,19 @@ class LayerNormHelps(Claim):
                 f"在任何尺度下都没有确定的帮助：{words.zh}"
                 + ("；需要更多种子才能判断。" if unsure else "。"),
             )
-            return Judgement(Verdict.UNDECIDED if unsure else Verdict.FAILS, because, facts)
+            return Judgement(
+                ClaimVerdict.UNDECIDED if unsure else ClaimVerdict.FAILS, because, facts
+            )
         everywhere = all(len(own) == len(scales) for own in helped.values())
         if all(flat.values()) and everywhere and harmless and numbers.get("untried"):
-            return Judgement(Verdict.UNDECIDED, conditions(numbers, helped, harmed), facts)
+            return Judgement(ClaimVerdict.UNDECIDED, conditions(numbers, helped, harmed), facts)
         if all(flat.values()) and everywhere and harmless:
             because = Text(
                 "Flat over six orders, and a gain at every scale.",
                 "在六个数量级上平坦，且在每个尺度都有增益。",
             )
-            return Judgement(Verdict.HOLDS, because, facts)
-        return Judgement(Verdict.CONDITIONS, conditions(numbers, helped, harmed), facts)
+            return Judgement(ClaimVerdict.HOLDS, because, facts)
+        return Judgement(ClaimVerdict.CONDITIONS, conditions(numbers, helped, harmed), facts)
 
     def draw(self, numbers: Numbers, canvas: Canvas) -> None:
         """Statistics over scales, and the gain in accuracy from LayerNorm."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from regard import Score
-from regard.claims.claim import Claim, Fact, Judgement, Numbers, Run, Verdict
+from regard.claims.claim import Claim, ClaimVerdict, Fact, Judgement, Numbers, Run
 from regard.claims.tools.observe import observed
 from regard.figures.canvas import Canvas
 from regard.measuring.statistics import Estimate, bands, mean
@@ -146,30 +146,30 @@ class Positions(Claim):
             because = Text(
                 "Small scores do not give the entropy of the theory.", "小分数的熵与理论不符。"
             )
-            return Judgement(Verdict.FAILS, because, facts)
+            return Judgement(ClaimVerdict.FAILS, because, facts)
         listed = Text(
             ", ".join(f"{words(name).en} at amplitudes of {x[0]:.2g} to {x[-1]:.2g}" for name, x in works.items()),
             "，".join(f"{words(name).zh}幅度 {x[0]:.2g} 到 {x[-1]:.2g}" for name, x in works.items()),
         )  # fmt: skip
         if len(works) == len(regimes):
             because = Text(f"There is a window: {listed.en}.", f"存在窗口：{listed.zh}。")
-            return Judgement(Verdict.HOLDS, because, facts)
+            return Judgement(ClaimVerdict.HOLDS, because, facts)
         if any(regime.unsure for regime in regimes.values()):
             because = Text(
                 "An interval straddles its bar where the window would be: more repeats are needed.",
                 "窗口所在处的区间跨过界限：需要更多重复。",
             )
-            return Judgement(Verdict.UNDECIDED, because, facts)
+            return Judgement(ClaimVerdict.UNDECIDED, because, facts)
         if works:
             because = Text(
                 f"There is a window only for {listed.en}; the others collapse before 90% of positions are found.",
                 f"仅{listed.zh} 时存在窗口；其余编码在找到 90% 的位置之前就已塌缩。",
             )
-            return Judgement(Verdict.CONDITIONS, because, facts)
+            return Judgement(ClaimVerdict.CONDITIONS, because, facts)
         because = Text(
             "There is no window between washed out and collapsed.", "在淹没与塌缩之间没有窗口。"
         )
-        return Judgement(Verdict.FAILS, because, facts)
+        return Judgement(ClaimVerdict.FAILS, because, facts)
 
     def draw(self, numbers: Numbers, canvas: Canvas) -> None:
         """Entropy against spread; accuracy and entropy against amplitude, for each encoding."""

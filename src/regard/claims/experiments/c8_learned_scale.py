@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from regard import Dot
-from regard.claims.claim import Claim, Fact, Judgement, Numbers, Run, Verdict
+from regard.claims.claim import Claim, ClaimVerdict, Fact, Judgement, Numbers, Run
 from regard.claims.tools.learning import Budget, draw_held, train
 from regard.claims.tools.models import Matcher
 from regard.figures.canvas import GREY, LOOKS, Canvas
@@ -148,13 +148,13 @@ class LearnedScale(Claim):
         )  # fmt: skip
         if not cost.above(MATTERS):
             because = Text("The temperature hardly matters here.", "此处温度几乎没有影响。")
-            return Judgement(Verdict.UNDECIDED, because, facts)
+            return Judgement(ClaimVerdict.UNDECIDED, because, facts)
         if len(reached) == len(factors):
             because = Text(
                 f"From {factors[0]:g} to {factors[-1]:g} times the best temperature: the same loss.",
                 f"从最佳温度的 {factors[0]:g} 倍到 {factors[-1]:g} 倍开始，损失都相同。",
             )
-            return Judgement(Verdict.HOLDS, because, facts)
+            return Judgement(ClaimVerdict.HOLDS, because, facts)
         if {BAD, 1 / BAD} <= set(reached):
             listed = ", ".join(f"{factor:g}" for factor in factors if factor not in reached)
             because = Text(
@@ -163,17 +163,17 @@ class LearnedScale(Claim):
                 f"在 {numbers['steps']} 步之内，从最佳温度的 {min(reached):g} 倍到 {max(reached):g} 倍开始时成立；"
                 f"从 {listed} 倍开始则不能确定。",
             )
-            return Judgement(Verdict.CONDITIONS, because, facts)
+            return Judgement(ClaimVerdict.CONDITIONS, because, facts)
         if any(left[place].above(SAME) for place in bad):
             because = Text(
                 f"A start that is {BAD:g} times off stays worse.",
                 f"偏离 {BAD:g} 倍的初值仍然更差。",
             )
-            return Judgement(Verdict.FAILS, because, facts)
+            return Judgement(ClaimVerdict.FAILS, because, facts)
         because = Text(
             "An interval straddles the bar: more seeds are needed.", "区间跨过界限：需要更多种子。"
         )
-        return Judgement(Verdict.UNDECIDED, because, facts)
+        return Judgement(ClaimVerdict.UNDECIDED, because, facts)
 
     def draw(self, numbers: Numbers, canvas: Canvas) -> None:
         """Excess loss and the temperature found, against the start."""

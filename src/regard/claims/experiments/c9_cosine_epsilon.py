@@ -11,7 +11,7 @@ from torch import Tensor
 
 import regard
 from regard import Cosine, Score
-from regard.claims.claim import Claim, Fact, Judgement, Numbers, Run, Verdict
+from regard.claims.claim import Claim, ClaimVerdict, Fact, Judgement, Numbers, Run
 from regard.figures.canvas import Canvas
 from regard.measuring.statistics import log_slope
 from regard.text import Text
@@ -134,13 +134,13 @@ class CosineEpsilon(Claim):
                 "stays below √d/ε with it.",
                 "范数从 1e-30 到 1e30 都不影响分数；无 ε 时梯度按 1/|q| 增长，有 ε 时不超过 √d/ε。",
             )
-            return Judgement(Verdict.HOLDS, because, facts)
+            return Judgement(ClaimVerdict.HOLDS, because, facts)
         if not free:
             because = Text(
                 f"Norms count: a score changes by up to {worst:.2g} of the largest.",
                 f"范数有影响：分数变化最大达到最大分数的 {worst:.2g} 倍。",
             )
-            return Judgement(Verdict.FAILS, because, facts)
+            return Judgement(ClaimVerdict.FAILS, because, facts)
         because = (
             Text(
                 "Norms do not count, but the gradient needs no ε.", "范数无影响，但梯度并不需要 ε。"
@@ -148,7 +148,7 @@ class CosineEpsilon(Claim):
             if not explodes
             else Text("Norms do not count, but ε does not help.", "范数无影响，但 ε 不起作用。")
         )
-        return Judgement(Verdict.CONDITIONS, because, facts)
+        return Judgement(ClaimVerdict.CONDITIONS, because, facts)
 
     def draw(self, numbers: Numbers, canvas: Canvas) -> None:
         """Change of the scores against the factor; gradient against the norm of the query."""

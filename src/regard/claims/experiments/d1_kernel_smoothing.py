@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import regard
-from regard.claims.claim import Claim, Fact, Judgement, Numbers, Run, Verdict
+from regard.claims.claim import Claim, ClaimVerdict, Fact, Judgement, Numbers, Run
 from regard.figures.canvas import Canvas
 from regard.text import Text
 
@@ -140,18 +140,18 @@ class KernelSmoothing(Claim):
                 f"从 d = {numbers['dims'][0]} 到 {numbers['dims'][-1]}，二者之差不超过 {worst:.0e}；"
                 f"查询长度任意时为 {longer:.0e}；键的范数离散 10% 时相差 {spread[0.1]:.0e}。",
             )
-            return Judgement(Verdict.HOLDS, because, facts)
+            return Judgement(ClaimVerdict.HOLDS, because, facts)
         if worst < APART:
             because = Text(
                 f"They differ by {worst:.1e}: more than rounding, less than a difference in method.",
                 f"二者相差 {worst:.1e}：大于舍入误差，但不足以说明方法不同。",
             )
-            return Judgement(Verdict.UNDECIDED, because, facts)
+            return Judgement(ClaimVerdict.UNDECIDED, because, facts)
         because = Text(
             f"On the sphere they differ by {worst:.2g} of the largest value.",
             f"在球面上二者相差最大值的 {worst:.2g}。",
         )
-        return Judgement(Verdict.FAILS, because, facts)
+        return Judgement(ClaimVerdict.FAILS, because, facts)
 
     def draw(self, numbers: Numbers, canvas: Canvas) -> None:
         """Both predictions against each other, and their difference against the spread of key norms."""

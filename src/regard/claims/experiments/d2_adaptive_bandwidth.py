@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 import regard
-from regard.claims.claim import Claim, Fact, Judgement, Numbers, Run, Verdict
+from regard.claims.claim import Claim, ClaimVerdict, Fact, Judgement, Numbers, Run
 from regard.claims.tools.learning import Budget, Trained, compete
 from regard.figures.canvas import BLUE, ORANGE, Canvas
 from regard.measuring.statistics import log_slope, mean, ratio
@@ -217,7 +217,7 @@ class AdaptiveBandwidth(Claim):
                 f"The width goes as the norm to the power {slope.value:.2f}, not −1/2.",
                 f"宽度随范数的 {slope.value:.2f} 次方变化，不是 −1/2。",
             )
-            return Judgement(Verdict.FAILS, because, facts)
+            return Judgement(ClaimVerdict.FAILS, because, facts)
         gain, gain_best = (f"{100 * (1 - x):.0f}%" for x in (against.value, against_best.value))
         if against.below(1) and against_best.below(1):
             because = Text(
@@ -225,19 +225,19 @@ class AdaptiveBandwidth(Claim):
                 f"{gain_best} against the best fixed one.",
                 f"宽度遵循 |q|^(−1/2)；逐查询的范数使误差降低 {gain}，与最优固定带宽相比降低 {gain_best}。",
             )
-            return Judgement(Verdict.HOLDS, because, facts)
+            return Judgement(ClaimVerdict.HOLDS, because, facts)
         if against.low > LITTLE or against_best.low > LITTLE:
             because = Text(
                 "The width follows |q|^(−1/2), but a norm for each query gains at most 5% here.",
                 "宽度遵循 |q|^(−1/2)，但在这里逐查询范数的改进至多 5%。",
             )
-            return Judgement(Verdict.FAILS, because, facts)
+            return Judgement(ClaimVerdict.FAILS, because, facts)
         because = Text(
             "The width follows |q|^(−1/2); whether a norm for each query wins takes more seeds than "
             f"{len(learned)}.",
             f"宽度遵循 |q|^(−1/2)；逐查询范数是否更好，需要多于 {len(learned)} 个种子。",
         )
-        return Judgement(Verdict.UNDECIDED, because, facts)
+        return Judgement(ClaimVerdict.UNDECIDED, because, facts)
 
     def draw(self, numbers: Numbers, canvas: Canvas) -> None:
         """Width against norm, the fits, the errors."""

@@ -13,7 +13,7 @@ from torch.func import functional_call
 
 import regard
 from regard import Additive, Bilinear, Cosine, Gaussian, Projected, ScaledDot, Score
-from regard.claims.claim import Claim, Fact, Judgement, Numbers, Run, Verdict
+from regard.claims.claim import Claim, ClaimVerdict, Fact, Judgement, Numbers, Run
 from regard.claims.tools.learning import Budget, Trained, compete
 from regard.figures.canvas import LOOKS, WORDS, Canvas
 from regard.measuring.statistics import mean
@@ -219,22 +219,22 @@ class SoftRetrieval(Claim):
                 "look-up differ at temperature 1e-4.",
                 f"训练 {numbers['steps']} 步后，没有得分能找到 95% 的最近邻，或温度 1e-4 时软硬检索不一致。",
             )
-            return Judgement(Verdict.FAILS, because, facts)
+            return Judgement(ClaimVerdict.FAILS, because, facts)
         if len(reached) == len(found):
             because = Text(
                 f"Among {round(1 / numbers['chance'])} items every score reaches 95% in {numbers['steps']} steps, and equals its hard "
                 "look-up when cold.",
                 f"在 {round(1 / numbers['chance'])} 个条目中，每种得分在 {numbers['steps']} 步内都达到 95%，低温时与硬检索一致。",
             )
-            return Judgement(Verdict.HOLDS, because, facts)
+            return Judgement(ClaimVerdict.HOLDS, because, facts)
         if reached and short:
-            return Judgement(Verdict.CONDITIONS, conditions(numbers, found, reached), facts)
+            return Judgement(ClaimVerdict.CONDITIONS, conditions(numbers, found, reached), facts)
         because = Text(
             f"Some intervals hold the bar after {numbers['steps']} steps: more steps or seeds are "
             "needed (a full run has both).",
             f"训练 {numbers['steps']} 步后部分区间跨过界线：需要更多步数或种子（完整运行二者都有）。",
         )
-        return Judgement(Verdict.UNDECIDED, because, facts)
+        return Judgement(ClaimVerdict.UNDECIDED, because, facts)
 
     def draw(self, numbers: Numbers, canvas: Canvas) -> None:
         """Recall before and after training, and the approach to the hard limit."""

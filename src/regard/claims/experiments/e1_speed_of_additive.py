@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from regard.claims.claim import Claim, Fact, Judgement, Numbers, Run, Verdict
+from regard.claims.claim import Claim, ClaimVerdict, Fact, Judgement, Numbers, Run
 from regard.claims.tools import timing
 from regard.figures.canvas import Canvas
 from regard.measuring.statistics import Estimate, ratio
@@ -101,7 +101,7 @@ class SpeedOfAdditive(Claim):
                 f"{taught_memory:.1f} times the memory of dot.",
                 f"教科书加性只需点积 {taught.value:.1f} 倍的时间和 {taught_memory:.1f} 倍的内存。",
             )
-            return Judgement(Verdict.FAILS, because, facts)
+            return Judgement(ClaimVerdict.FAILS, because, facts)
         device = numbers.get("device", "cpu").upper()
         words = Text(
             f"As taught, additive takes {taught.value:.0f} times the time of dot; as run here "
@@ -114,20 +114,20 @@ class SpeedOfAdditive(Claim):
             f"（长度 {numbers['length']}，宽度 {numbers['width']}，本机 {device}）。",
         )
         if taught.above(SLOW) and run.below(NEAR) and run_memory <= NEAR:
-            return Judgement(Verdict.HOLDS, words, facts)
+            return Judgement(ClaimVerdict.HOLDS, words, facts)
         if taught.above(SLOW) and gained.below(FASTER) and gained_memory <= LEANER:
             because = Text(
                 f"Against the textbook, not against dot. {words.en}",
                 f"仅与教科书相比成立，与点积相比则否。{words.zh}",
             )
-            return Judgement(Verdict.CONDITIONS, because, facts)
+            return Judgement(ClaimVerdict.CONDITIONS, because, facts)
         if gained.above(FASTER) or gained_memory > LEANER:
-            return Judgement(Verdict.FAILS, words, facts)
+            return Judgement(ClaimVerdict.FAILS, words, facts)
         because = Text(
             "The times scatter across the bar: a quiet machine and more rounds are needed.",
             "时间的散布跨过了界线：需要空闲的机器和更多轮次。",
         )
-        return Judgement(Verdict.UNDECIDED, because, facts)
+        return Judgement(ClaimVerdict.UNDECIDED, because, facts)
 
     def draw(self, numbers: Numbers, canvas: Canvas) -> None:
         """Two panels of bars: time, memory."""

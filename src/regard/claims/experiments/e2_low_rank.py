@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from regard import Additive, Bilinear, LowRank, Projected
-from regard.claims.claim import Claim, Judgement, Numbers, Run, Verdict
+from regard.claims.claim import Claim, ClaimVerdict, Judgement, Numbers, Run
 from regard.claims.tools.learning import Budget, train
 from regard.claims.tools.models import Matcher
 from regard.claims.tools.outcome import ahead, percent, plain, points, surely
@@ -121,7 +121,7 @@ class LowRankMatches(Claim):
         answers = [surely(found, -MARGIN) for found in (on_low, on_full)]
         if not counted:
             return Judgement(
-                Verdict.FAILS,
+                ClaimVerdict.FAILS,
                 Text("A count is not what its formula says.", "有参数量与公式不符。"),
                 facts,
             )
@@ -130,33 +130,33 @@ class LowRankMatches(Claim):
                 "An interval straddles the bar of 2 points: more seeds or longer training are needed.",
                 "区间跨过 2 个百分点的界限：需要更多种子或更长的训练。",
             )
-            return Judgement(Verdict.UNDECIDED, because, facts)
+            return Judgement(ClaimVerdict.UNDECIDED, because, facts)
         if all(answers):
             because = Text(
                 "It matches on both relations, with half of the parameters or fewer.",
                 "在两种关系上都相当，参数不超过一半。",
             )
-            return Judgement(Verdict.HOLDS, because, facts)
+            return Judgement(ClaimVerdict.HOLDS, because, facts)
         if answers[0]:
             because = Text(
                 "It matches while its rank reaches that of the relation; where query and key share all "
                 f"{ranks[1]} dims, half of the parameters cost {-on_full.value:.0f} points.",
                 f"当其秩不低于关系的秩时相当；若查询与键共享全部 {ranks[1]} 维，参数减半会损失 {-on_full.value:.0f} 个百分点。",
             )
-            return Judgement(Verdict.CONDITIONS, because, facts)
+            return Judgement(ClaimVerdict.CONDITIONS, because, facts)
         if answers[1]:
             because = Text(
                 f"It matches where query and key share all {ranks[1]} dims, and is {-on_low.value:.0f} "
                 f"points behind on a relation of rank {ranks[0]}.",
                 f"查询与键共享全部 {ranks[1]} 维时相当；关系的秩为 {ranks[0]} 时落后 {-on_low.value:.0f} 个百分点。",
             )
-            return Judgement(Verdict.CONDITIONS, because, facts)
+            return Judgement(ClaimVerdict.CONDITIONS, because, facts)
         because = Text(
             f"With half of the parameters it is {-on_low.value:.0f} points behind even on a relation of "
             f"rank {ranks[0]}.",
             f"参数减半时，即使关系的秩只有 {ranks[0]}，也落后 {-on_low.value:.0f} 个百分点。",
         )
-        return Judgement(Verdict.FAILS, because, facts)
+        return Judgement(ClaimVerdict.FAILS, because, facts)
 
     def compare(self, relation: Numbers) -> tuple[Estimate, Estimate]:
         """Leads over full and over additive of the largest low-rank score with at most FEW parameters."""

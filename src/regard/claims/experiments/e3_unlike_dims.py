@@ -10,7 +10,7 @@ from torch import nn
 
 import regard
 from regard import Additive, Bilinear, Cosine, LowRank, Projected, Score
-from regard.claims.claim import Claim, Fact, Judgement, Numbers, Run, Verdict
+from regard.claims.claim import Claim, ClaimVerdict, Fact, Judgement, Numbers, Run
 from regard.claims.tools.learning import Budget, train
 from regard.claims.tools.models import Matcher
 from regard.claims.tools.outcome import ahead, percent, plain, points, surely
@@ -184,7 +184,7 @@ class UnlikeDims(Claim):
                 f"Dot does not refuse clearly: {refusal['message'] or 'it raised nothing'}",
                 f"点积没有明确拒绝：{refusal['message'] or '未报错'}",
             )
-            return Judgement(Verdict.FAILS, because, facts)
+            return Judgement(ClaimVerdict.FAILS, because, facts)
         answers = {
             (name, one["key_dim"]): surely(share(one), WORKS)
             for name in NAMES
@@ -195,25 +195,25 @@ class UnlikeDims(Claim):
         joined = Text(" ".join(text.en for text in told), "".join(text.zh for text in told))
         return Judgement(verdict, joined, facts)
 
-    def decide(self, answers: dict[tuple[str, int], bool | None]) -> tuple[Verdict, Text]:
+    def decide(self, answers: dict[tuple[str, int], bool | None]) -> tuple[ClaimVerdict, Text]:
         """Verdict and reason, from whether each score works at each key dim."""
         if all(answers.values()):
-            return Verdict.HOLDS, Text(
+            return ClaimVerdict.HOLDS, Text(
                 f"Dot refuses and says what to use; the others reach {WORKS:.0f}% of what is possible at "
                 "every key dim.",
                 f"点积拒绝并给出建议；其余打分函数在每个键维数上都达到理论上限的 {WORKS:.0f}%。",
             )
         short = [which for which, works in answers.items() if works is False]
         if not short:
-            return Verdict.UNDECIDED, Text(
+            return ClaimVerdict.UNDECIDED, Text(
                 "An interval straddles the bar of 80%: longer training and more seeds are needed.",
                 "区间跨过 80% 的界限：需要更长的训练和更多种子。",
             )
         if len(short) == len(answers):
-            return Verdict.FAILS, Text("No score works.", "没有一种打分函数可用。")
+            return ClaimVerdict.FAILS, Text("No score works.", "没有一种打分函数可用。")
         en = ", ".join(f"{WORDS[name].en} at {dim}" for name, dim in short)
         zh = "、".join(f"{WORDS[name].zh}（{dim} 维）" for name, dim in short)
-        return Verdict.CONDITIONS, Text(
+        return ClaimVerdict.CONDITIONS, Text(
             f"All work but these, by key dim: {en}.", f"除以下情形外都可用（按键维数）：{zh}。"
         )
 

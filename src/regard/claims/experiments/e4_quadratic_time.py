@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from regard.claims.claim import Claim, Fact, Judgement, Numbers, Run, Verdict
+from regard.claims.claim import Claim, ClaimVerdict, Fact, Judgement, Numbers, Run
 from regard.claims.tools import timing
 from regard.figures.canvas import Canvas
 from regard.measuring.statistics import Estimate, log_slope, mean
@@ -112,7 +112,7 @@ class QuadraticTime(Claim):
                 "the textbook's.",
                 f"内存指数：本库 {most_ours:.2f}，教科书 {least_taught:.2f}。",
             )
-            return Judgement(Verdict.FAILS, because, facts)
+            return Judgement(ClaimVerdict.FAILS, because, facts)
         return self.judge_time(time, facts)
 
     def judge_time(self, time: dict[str, Estimate], facts: tuple[Fact, ...]) -> Judgement:
@@ -133,10 +133,10 @@ class QuadraticTime(Claim):
                 "machine and more rounds are needed.",
                 f"时间指数的区间跨过 {low} 或 {high}：{zh}。需要空闲的机器和更多轮次。",
             )
-            return Judgement(Verdict.UNDECIDED, because, facts)
+            return Judgement(ClaimVerdict.UNDECIDED, because, facts)
         if len(outside) == len(time):
             because = Text("No form is quadratic in time.", "没有一种写法的时间是平方级。")
-            return Judgement(Verdict.FAILS, because, facts)
+            return Judgement(ClaimVerdict.FAILS, because, facts)
         if outside:
             listed = Text(
                 ", ".join(f"{timing.WORDS[n].en} ({x.value:.2f})" for n, x in outside.items()),
@@ -146,12 +146,12 @@ class QuadraticTime(Claim):
                 f"Memory is as stated; at these lengths the time is not quadratic for {listed.en}.",
                 f"内存如所述；在这些长度下，时间不是平方级的有：{listed.zh}。",
             )
-            return Judgement(Verdict.CONDITIONS, because, facts)
+            return Judgement(ClaimVerdict.CONDITIONS, because, facts)
         because = Text(
             "All five forms are quadratic in time; only the textbook's are in memory.",
             "五种写法的时间都是平方级；只有教科书写法的内存也是。",
         )
-        return Judgement(Verdict.HOLDS, because, facts)
+        return Judgement(ClaimVerdict.HOLDS, because, facts)
 
     def draw(self, numbers: Numbers, canvas: Canvas) -> None:
         """Time and memory against length."""

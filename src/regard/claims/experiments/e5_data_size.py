@@ -9,7 +9,7 @@ from typing import NamedTuple
 from torch import nn
 
 from regard import Additive, Projected, ScaledDot
-from regard.claims.claim import Claim, Judgement, Numbers, Run, Verdict
+from regard.claims.claim import Claim, ClaimVerdict, Judgement, Numbers, Run
 from regard.claims.tools.learning import Budget, train
 from regard.claims.tools.models import Matcher
 from regard.claims.tools.outcome import ahead, percent, plain, points, surely
@@ -148,10 +148,10 @@ class DataSize(Claim):
                 f"An interval straddles the bar of 1 point: more seeds are needed. {seen.en}",
                 f"区间跨过 1 个百分点的界限：需要更多种子。{seen.zh}",
             )
-            return Judgement(Verdict.UNDECIDED, because, facts)
-        verdict = Verdict.CONDITIONS if any(answers) else Verdict.FAILS
+            return Judgement(ClaimVerdict.UNDECIDED, because, facts)
+        verdict = ClaimVerdict.CONDITIONS if any(answers) else ClaimVerdict.FAILS
         if all(answers):
-            verdict = Verdict.HOLDS
+            verdict = ClaimVerdict.HOLDS
         return Judgement(verdict, seen, facts)
 
     def draw(self, numbers: Numbers, canvas: Canvas) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from torch import nn
 
 from regard import Additive, Bilinear, LowRank, Projected, ScaledDot
-from regard.claims.claim import Claim, Judgement, Numbers, Run, Verdict
+from regard.claims.claim import Claim, ClaimVerdict, Judgement, Numbers, Run
 from regard.claims.tools.learning import Budget, train
 from regard.claims.tools.models import Matcher
 from regard.claims.tools.outcome import ahead, percent, plain, points, surely
@@ -111,19 +111,19 @@ class Overfitting(Claim):
                 f"additive has a gap of {overfit.value:.0f}: not both bars are passed.",
                 f"{sizes[0]} 个样本时，较小分数领先 {leads[0].value:.0f} 个百分点，加性的差距为 {overfit.value:.0f}：未同时达到两条界限。",
             )
-            return Judgement(Verdict.FAILS, because, facts)
+            return Judgement(ClaimVerdict.FAILS, because, facts)
         if None in (*small, large):
             because = Text(
                 "An interval straddles its bar: more seeds are needed.",
                 "区间跨过界限：需要更多种子。",
             )
-            return Judgement(Verdict.UNDECIDED, because, facts)
+            return Judgement(ClaimVerdict.UNDECIDED, because, facts)
         if large:
             because = Text(
                 f"A smaller score is ahead from {sizes[0]} to {sizes[-1]} examples.",
                 f"从 {sizes[0]} 到 {sizes[-1]} 个样本，较小的分数都领先。",
             )
-            return Judgement(Verdict.HOLDS, because, facts)
+            return Judgement(ClaimVerdict.HOLDS, because, facts)
         flip = next(
             s for s, lead in zip(sizes, leads, strict=True) if surely(lead, MARGIN) is not True
         )
@@ -132,7 +132,7 @@ class Overfitting(Claim):
             "examples on they no longer do.",
             f"{sizes[0]} 个样本时，参数少者领先 {leads[0].value:.0f} 个百分点；到 {flip} 个样本时不再领先。",
         )
-        return Judgement(Verdict.CONDITIONS, because, facts)
+        return Judgement(ClaimVerdict.CONDITIONS, because, facts)
 
     def draw(self, numbers: Numbers, canvas: Canvas) -> None:
         """Test accuracy, and the gap, against the size of the training set."""

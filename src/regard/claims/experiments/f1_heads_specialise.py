@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from regard.claims.claim import Claim, Fact, Judgement, Numbers, Run, Verdict
+from regard.claims.claim import Claim, ClaimVerdict, Fact, Judgement, Numbers, Run
 from regard.claims.tools.heads import SCORES, HeadedReader, MakeScore, members, sensitivity
 from regard.claims.tools.learning import Budget, train
 from regard.figures.canvas import LOOKS, WORDS, Canvas
@@ -130,20 +130,20 @@ class HeadsSpecialise(Claim):
         )
         if all(x.above(BAR) for x in found["apart"]):
             if all(x.above(BAR) for x in found["together"]):
-                return Judgement(Verdict.HOLDS, words, facts)
+                return Judgement(ClaimVerdict.HOLDS, words, facts)
             if any(x.below(BAR) for x in found["together"]):
                 because = Text(
                     f"Only where the task asks each space a question of its own. {words.en}",
                     f"仅当任务对每个空间各提一个问题时成立。{words.zh}",
                 )
-                return Judgement(Verdict.CONDITIONS, because, facts)
+                return Judgement(ClaimVerdict.CONDITIONS, because, facts)
         if any(x.below(BAR) for x in found["apart"]):
-            return Judgement(Verdict.FAILS, words, facts)
+            return Judgement(ClaimVerdict.FAILS, words, facts)
         because = Text(
             f"{words.en} The interval reaches across {BAR}: more seeds are needed.",
             f"{words.zh}区间跨过 {BAR}：需要更多随机种子。",
         )
-        return Judgement(Verdict.UNDECIDED, because, facts)
+        return Judgement(ClaimVerdict.UNDECIDED, because, facts)
 
     def draw(self, numbers: Numbers, canvas: Canvas) -> None:
         """Separation before and after training, and the fractions of both heads."""

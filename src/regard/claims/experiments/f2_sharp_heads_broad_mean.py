@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
-from regard.claims.claim import Claim, Fact, Judgement, Numbers, Run, Verdict
+from regard.claims.claim import Claim, ClaimVerdict, Fact, Judgement, Numbers, Run
 from regard.claims.tools.heads import SCORES, HeadedReader, MakeScore, members
 from regard.claims.tools.learning import Budget, train
 from regard.figures.canvas import LOOKS, WORDS, Canvas
@@ -137,14 +137,14 @@ class SharpHeadsBroadMean(Claim):
         )
         flat = [half for pair in halves.values() for half in pair]
         if all(half is True for half in flat):
-            verdict = Verdict.UNDECIDED if untried else Verdict.HOLDS
+            verdict = ClaimVerdict.UNDECIDED if untried else ClaimVerdict.HOLDS
             return Judgement(verdict, because, facts)
         if any(half is None for half in flat):
             unsure = Text(
                 f"{because.en} An interval reaches across its bar: more seeds or steps are needed.",
                 f"{because.zh}有区间跨过界线：需要更多种子或步数。",
             )
-            return Judgement(Verdict.UNDECIDED, unsure, facts)
+            return Judgement(ClaimVerdict.UNDECIDED, unsure, facts)
         if any(flat):
             lines = [
                 (WORDS[n].en, WORDS[n].zh, "yes" if b else "no", "yes" if g else "no")
@@ -158,11 +158,11 @@ class SharpHeadsBroadMean(Claim):
                 ),
             )
             return Judgement(
-                Verdict.CONDITIONS,
+                ClaimVerdict.CONDITIONS,
                 Text(f"{because.en} {condition.en}.", f"{because.zh}{condition.zh}。"),
                 facts,
             )
-        return Judgement(Verdict.FAILS, because, facts)
+        return Judgement(ClaimVerdict.FAILS, because, facts)
 
     def broad(self, one: Numbers) -> bool | None:
         """Whether heads are sharp and their mean is broad; None if the intervals leave it open."""

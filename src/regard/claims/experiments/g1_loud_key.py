@@ -10,7 +10,7 @@ from torch import Tensor
 
 import regard
 from regard import Score
-from regard.claims.claim import Claim, Fact, Judgement, Numbers, Run, Verdict
+from regard.claims.claim import Claim, ClaimVerdict, Fact, Judgement, Numbers, Run
 from regard.figures.canvas import GREY, LOOKS, PURPLE, SKY, Canvas
 from regard.measuring.statistics import bands, mean
 from regard.stabilize import ClippedKeys, Normalized, SoftCapped
@@ -139,7 +139,7 @@ class LoudKey(Claim):
                 f"Only {least.value:.2f} of the queries are captured.",
                 f"只有 {least.value:.2f} 的查询被劫持。",
             )
-            return Judgement(Verdict.FAILS, because, tuple(facts))
+            return Judgement(ClaimVerdict.FAILS, because, tuple(facts))
         unsure = any(not x.above(CAPTURED) for x in attacked)
         unsure |= any(x.low <= SAFE < x.high for x in resist.values())
         if unsure:
@@ -147,7 +147,7 @@ class LoudKey(Claim):
                 "An interval reaches across its bar: more draws are needed.",
                 "有区间跨过界线：需要更多抽样。",
             )
-            return Judgement(Verdict.UNDECIDED, because, tuple(facts))
+            return Judgement(ClaimVerdict.UNDECIDED, because, tuple(facts))
         onset = self.onset(numbers)
         start = Text(
             f"Scaled dot loses a quarter of its queries to a key {onset:g} times as long.",
@@ -155,15 +155,15 @@ class LoudKey(Claim):
         )
         weak = [STYLES[name][0] for name, x in resist.items() if x.above(SAFE)]
         if not weak:
-            return Judgement(Verdict.HOLDS, start, tuple(facts))
+            return Judgement(ClaimVerdict.HOLDS, start, tuple(facts))
         if len(weak) == len(resist):
             because = Text("Every score is captured alike.", "所有打分同样被劫持。")
-            return Judgement(Verdict.FAILS, because, tuple(facts))
+            return Judgement(ClaimVerdict.FAILS, because, tuple(facts))
         because = Text(
             f"{start.en} Not every defence resists: {', '.join(x.en for x in weak)}.",
             f"{start.zh}并非所有防御都有效，失效的有：{'、'.join(x.zh for x in weak)}。",
         )
-        return Judgement(Verdict.CONDITIONS, because, tuple(facts))
+        return Judgement(ClaimVerdict.CONDITIONS, because, tuple(facts))
 
     def onset(self, numbers: Numbers) -> float:
         """The smallest factor at which the loud key captures a quarter of scaled dot's queries."""

@@ -10,7 +10,7 @@ from torch import nn
 from torch.func import functional_call
 
 import regard
-from regard.claims.claim import Claim, Fact, Judgement, Numbers, Run, Verdict
+from regard.claims.claim import Claim, ClaimVerdict, Fact, Judgement, Numbers, Run
 from regard.claims.tools.learning import Budget, Trained, compete
 from regard.claims.tools.models import Matcher
 from regard.figures.canvas import GREY, LOOKS, WORDS, Canvas
@@ -139,21 +139,21 @@ class OutlierNorms(Claim):
                 f"It loses at most {LOSS} at every spread and beats dot.",
                 f"在每个离散度下损失都不超过 {LOSS}，且优于点积。",
             )
-            return Judgement(Verdict.HOLDS, because, facts)
+            return Judgement(ClaimVerdict.HOLDS, because, facts)
         if any(each is True for each in found.values()):
-            return Judgement(Verdict.CONDITIONS, self.where(found, numbers), facts)
+            return Judgement(ClaimVerdict.CONDITIONS, self.where(found, numbers), facts)
         if all(each is False for each in found.values()):
             because = Text(
                 f"At no spread does it both beat dot and lose less than {LOSS}; at the widest it "
                 f"loses {lost.value:.2f}.",
                 f"没有一个离散度下它既优于点积又损失小于 {LOSS}；最大离散度下损失 {lost.value:.2f}。",
             )
-            return Judgement(Verdict.FAILS, because, facts)
+            return Judgement(ClaimVerdict.FAILS, because, facts)
         because = Text(
             "An interval reaches across its bar: more seeds are needed.",
             "有区间跨过界线：需要更多种子。",
         )
-        return Judgement(Verdict.UNDECIDED, because, facts)
+        return Judgement(ClaimVerdict.UNDECIDED, because, facts)
 
     def shrugged(self, accuracy: Numbers, place: int) -> bool | None:
         """Whether additive shrugs off this spread; None if the intervals leave it open."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from torch import Tensor, nn
 
 import regard
-from regard.claims.claim import Claim, Fact, Judgement, Numbers, Run, Verdict
+from regard.claims.claim import Claim, ClaimVerdict, Fact, Judgement, Numbers, Run
 from regard.claims.tools.learning import Budget, compete
 from regard.claims.tools.models import Matcher
 from regard.figures.canvas import LOOKS, RED, WORDS, Canvas
@@ -168,20 +168,20 @@ class UnlikeModalities(Claim):
         facts = tuple(facts)
         because = self.where(numbers["cases"], ahead, gaps["tanh"])
         if all(yes is True for each in ahead.values() for yes in each):
-            return Judgement(Verdict.HOLDS, because, facts)
+            return Judgement(ClaimVerdict.HOLDS, because, facts)
         each = list(zip(*(ahead[contest] for contest in CONTESTS), strict=True))
         # It holds if both halves are true in the same case, for tanh with or without LayerNorm.
         if any(split and (plain or normed) for split, plain, normed in each):
-            return Judgement(Verdict.CONDITIONS, because, facts)
+            return Judgement(ClaimVerdict.CONDITIONS, because, facts)
         if all(
             split is False or (plain is False and normed is False) for split, plain, normed in each
         ):
-            return Judgement(Verdict.FAILS, because, facts)
+            return Judgement(ClaimVerdict.FAILS, because, facts)
         more = Text(
             f"{because.en} Intervals reach across {MARGIN}: more seeds are needed.",
             f"{because.zh}有区间跨过 {MARGIN}：需要更多种子。",
         )
-        return Judgement(Verdict.UNDECIDED, more, facts)
+        return Judgement(ClaimVerdict.UNDECIDED, more, facts)
 
     def where(
         self,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from regard.claims.claim import Fact, Judgement, Numbers, Run, Verdict
+from regard.claims.claim import ClaimVerdict, Fact, Judgement, Numbers, Run
 from regard.claims.tools.outcome import points, surely
 from regard.claims.tools.recipes import RecipeClaim, fitted
 from regard.figures.canvas import BLUE, GREEN, GREY, ORANGE, Canvas
@@ -263,7 +263,7 @@ def label(name: str, en: str, zh: str) -> Text:
     return Text(f"{SCORES[name].en}: {en}", f"{SCORES[name].zh}：{zh}")
 
 
-def decide(parts: dict[str, dict[str, bool | None]]) -> tuple[Verdict, Text]:
+def decide(parts: dict[str, dict[str, bool | None]]) -> tuple[ClaimVerdict, Text]:
     """Verdict and reason from whether each part of the criterion is true of each score; None is undecided."""
     false, unknown = told(parts, False), told(parts, None)
     open_ = Text(f"Not decided: {unknown.en}.", f"未能判定：{unknown.zh}。") if unknown.en else None
@@ -274,10 +274,10 @@ def decide(parts: dict[str, dict[str, bool | None]]) -> tuple[Verdict, Text]:
         void = any(
             all(so is False for so in parts[part].values()) for part in ("gain", "favour", "solve")
         )
-        return (Verdict.FAILS if void else Verdict.CONDITIONS), text
+        return (ClaimVerdict.FAILS if void else ClaimVerdict.CONDITIONS), text
     if open_ is not None:
-        return Verdict.UNDECIDED, open_
-    return Verdict.HOLDS, Text(
+        return ClaimVerdict.UNDECIDED, open_
+    return ClaimVerdict.HOLDS, Text(
         "Edges help with every score, weights favour the same class, and the look-up separates dynamic scores from "
         "the static one.",
         "每种分数都从边中获益，权重偏向同类，查找任务把动态分数与静态分数分开。",

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from regard.claims.claim import Fact, Judgement, Numbers, Run, Verdict
+from regard.claims.claim import ClaimVerdict, Fact, Judgement, Numbers, Run
 from regard.claims.tools.outcome import points, surely
 from regard.claims.tools.recipes import RecipeClaim, fitted
 from regard.figures.canvas import BLUE, GREY, ORANGE, Canvas
@@ -305,7 +305,7 @@ PARTS = {
 }  # fmt: skip
 
 
-def decide(parts: dict[str, dict[str, bool | None]]) -> tuple[Verdict, Text]:
+def decide(parts: dict[str, dict[str, bool | None]]) -> tuple[ClaimVerdict, Text]:
     """Verdict and reason from whether each part of the criterion is true of each architecture; None is open."""
 
     def listed(which: bool | None) -> Text:
@@ -322,7 +322,7 @@ def decide(parts: dict[str, dict[str, bool | None]]) -> tuple[Verdict, Text]:
 
     false, unsure = listed(False), listed(None)
     if not false.en and not unsure.en:
-        return Verdict.HOLDS, Text(
+        return ClaimVerdict.HOLDS, Text(
             "Both are ahead of no attention, by more on long inputs, and their weights point at the digits "
             "that are copied.",
             "两者都领先于无注意力，长输入上领先更多，权重指向被照抄的数字。",
@@ -332,9 +332,9 @@ def decide(parts: dict[str, dict[str, bool | None]]) -> tuple[Verdict, Text]:
         f"需要更多种子才能判定：{unsure.zh}。" if unsure.zh else "",
     )
     if not false.en:
-        return Verdict.UNDECIDED, more_seeds
+        return ClaimVerdict.UNDECIDED, more_seeds
     fails = any(all(so is False for so in parts[part].values()) for part in ("ahead", "weight"))
-    return Verdict.FAILS if fails else Verdict.CONDITIONS, Text(
+    return ClaimVerdict.FAILS if fails else ClaimVerdict.CONDITIONS, Text(
         f"Not true here: {false.en}. {more_seeds.en}".strip(),
         f"此处不成立：{false.zh}。{more_seeds.zh}",
     )

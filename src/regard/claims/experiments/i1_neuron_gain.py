@@ -9,7 +9,7 @@ import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
-from regard.claims.claim import Claim, Fact, Judgement, Numbers, Run, Verdict
+from regard.claims.claim import Claim, ClaimVerdict, Fact, Judgement, Numbers, Run
 from regard.claims.tools.neuron import Neuron
 from regard.figures.canvas import BLUE, GREY, ORANGE, SKY, Canvas
 from regard.measuring.statistics import bands, difference, mean
@@ -154,20 +154,20 @@ class NeuronGain(Claim):
             f"斜率变化解释 {slope.value:.2f} 的影响，平移解释 {shift.value:.2f}。",
         )
         if ahead.below(0) or slope.below(HALF):
-            return Judgement(Verdict.FAILS, words, facts)
+            return Judgement(ClaimVerdict.FAILS, words, facts)
         if not ahead.above(0) or slope.low < EXPLAINED < slope.high:
             because = Text(
                 f"{words.en} The interval does not decide: more neurons are needed.",
                 f"{words.zh}区间不足以判定：需要更多神经元。",
             )
-            return Judgement(Verdict.UNDECIDED, because, facts)
+            return Judgement(ClaimVerdict.UNDECIDED, because, facts)
         if slope.above(EXPLAINED):
-            return Judgement(Verdict.HOLDS, words, facts)
+            return Judgement(ClaimVerdict.HOLDS, words, facts)
         because = Text(
             f"{words.en} It is mostly gain, with a shift besides.",
             f"{words.zh}以增益为主，兼有平移。",
         )
-        return Judgement(Verdict.CONDITIONS, because, facts)
+        return Judgement(ClaimVerdict.CONDITIONS, because, facts)
 
     def draw(self, numbers: Numbers, canvas: Canvas) -> None:
         """Two families of curves, and the fractions that slopes and shifts explain."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import regard
-from regard.claims.claim import Claim, Fact, Judgement, Numbers, Run, Verdict
+from regard.claims.claim import Claim, ClaimVerdict, Fact, Judgement, Numbers, Run
 from regard.claims.tools.learning import Budget, compete
 from regard.claims.tools.models import Matcher
 from regard.figures.canvas import Canvas
@@ -67,7 +67,7 @@ class Gate:
         return ((output > 0) == (target > 0.5)).double().mean()
 
 
-class Plain(nn.Module):
+class FixedGate(nn.Module):
     """The gate `gain * f(x, y) + offset`: promoter strength and threshold are learned, f is fixed."""
 
     def __init__(self, combine: Callable[[Tensor, Tensor], Tensor]) -> None:
@@ -108,8 +108,8 @@ def add(x: Tensor, y: Tensor) -> Tensor:
 def competitors() -> dict[str, Callable[[], nn.Module]]:
     """The models, by the names of `MODELS`."""
     return {
-        "product": lambda: Plain(multiply),
-        "sum": lambda: Plain(add),
+        "product": lambda: FixedGate(multiply),
+        "sum": lambda: FixedGate(add),
         "additive": lambda: Scored(
             regard.Projected(regard.Additive(8, bias=True), 1, 1), constant=False
         ),
@@ -201,12 +201,12 @@ class Gates(Claim):
         )
         if not (learns("product", "AND") and learns("sum", "OR")):
             because = Text(f"For concentrations: {table.en}.", f"对浓度：{table.zh}。")
-            return Judgement(Verdict.FAILS, because, facts)
+            return Judgement(ClaimVerdict.FAILS, because, facts)
         strict = not learns("product", "OR") and not learns("sum", "AND")
         signed = learns("product", "AND", "signed") and learns("sum", "OR", "signed")
         if strict and signed:
             because = Text(f"{table.en}.", f"{table.zh}。")
-            return Judgement(Verdict.HOLDS, because, facts)
+            return Judgement(ClaimVerdict.HOLDS, because, facts)
         signs = Text("", "")
         if not signed:
             other = gates(accuracy, "product", "signed")
@@ -217,7 +217,7 @@ class Gates(Claim):
         because = Text(
             f"For concentrations: {table.en}.{signs.en}", f"对浓度：{table.zh}。{signs.zh}"
         )
-        return Judgement(Verdict.CONDITIONS, because, facts)
+        return Judgement(ClaimVerdict.CONDITIONS, because, facts)
 
     def draw(self, numbers: Numbers, canvas: Canvas) -> None:
         """Two tables of accuracy."""

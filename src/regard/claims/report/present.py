@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text as Line
 
 from regard.claims.absent import absent_sentence
-from regard.claims.claim import Claim, Verdict
+from regard.claims.claim import Claim, ClaimVerdict
 from regard.claims.report.amounts import row
 from regard.claims.report.entries import command
 from regard.claims.report.words import VERDICTS, WORDS, key_of
@@ -24,10 +24,10 @@ from regard.text import Language, Text
 
 TITLE = "bold cyan"
 INKS = {
-    Verdict.HOLDS: "green",
-    Verdict.CONDITIONS: "yellow",
-    Verdict.FAILS: "red",
-    Verdict.UNDECIDED: "blue",
+    ClaimVerdict.HOLDS: "green",
+    ClaimVerdict.CONDITIONS: "yellow",
+    ClaimVerdict.FAILS: "red",
+    ClaimVerdict.UNDECIDED: "blue",
     None: "dim",
 }
 STATEMENT = Text("claim", "论断")
@@ -84,7 +84,7 @@ def show_run(runner: ClaimRunner, language: Language, console: Console) -> None:
         elif name in results:
             judged = results[name].judgement
             # Any verdict but "holds" needs its reason: a condition, a contradiction, or what is missing.
-            more = "" if judged.verdict is Verdict.HOLDS else judged.because.of(language)
+            more = "" if judged.verdict is ClaimVerdict.HOLDS else judged.because.of(language)
             shown = verdict_line(judged.verdict, language)
             if (was := runner.changed(name)) is not None:
                 shown.append(f"\n{WAS.of(language).format(word(was, language))}", "bold")
@@ -156,22 +156,22 @@ def said(claim: Claim, more: Line, language: Language) -> Line:
     return line.append("\n").append_text(more) if more else line
 
 
-def verdict_of(result: Result | None) -> Verdict | None:
+def verdict_of(result: Result | None) -> ClaimVerdict | None:
     """The verdict of a result, or None if there is no result."""
     return None if result is None else result.judgement.verdict
 
 
-def word(verdict: Verdict | None, language: Language) -> str:
+def word(verdict: ClaimVerdict | None, language: Language) -> str:
     """A verdict in the reader's language."""
     return VERDICTS[key_of(verdict)].of(language)
 
 
-def verdict_line(verdict: Verdict | None, language: Language) -> Line:
+def verdict_line(verdict: ClaimVerdict | None, language: Language) -> Line:
     """A verdict in the reader's language and in its colour; text appended later stays uncoloured."""
     return Line().append(word(verdict, language), INKS[verdict])
 
 
-def counts(verdicts: Iterable[Verdict | None], language: Language) -> str:
+def counts(verdicts: Iterable[ClaimVerdict | None], language: Language) -> str:
     """The number of each verdict: `holds: 20, does not hold here: 2`."""
     found = Counter(verdicts)
     parts = [f"{word(verdict, language)}: {found[verdict]}" for verdict in INKS if found[verdict]]

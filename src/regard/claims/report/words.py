@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from regard.claims.claim import Verdict
+from regard.claims.claim import ClaimVerdict
 from regard.text import Text
 
-# Key of a claim without a result. It is not a verdict, so `Verdict` has no such member.
+# Key of a claim without a result. It is not a verdict, so `ClaimVerdict` has no such member.
 NOT_RUN = "not_run"
 
 GROUPS = {
@@ -125,6 +125,6 @@ MEANINGS = {
 }
 
 
-def key_of(verdict: Verdict | None) -> str:
+def key_of(verdict: ClaimVerdict | None) -> str:
     """The key of a verdict in these tables and in style sheets; None stands for no result."""
     return NOT_RUN if verdict is None else verdict.name.lower()

@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection, wait
 import torch
 
 import regard
-from regard.claims.claim import Claim, Verdict
+from regard.claims.claim import Claim, ClaimVerdict
 from regard.claims.registry import registered
 from regard.claims.running.store import Result, ResultStore, figure_digests
 from regard.claims.running.version import code_version
@@ -117,7 +117,7 @@ class ClaimRunner:
         self.claims = {claim.id: claim for claim in claims}
         self.code = {name: code_version(claim) for name, claim in self.claims.items()}
         self.old, self.said = store.results(self.claims)
-        self.before: dict[str, Verdict | None] = {name: r.said for name, r in self.old.items()}
+        self.before: dict[str, ClaimVerdict | None] = {name: r.said for name, r in self.old.items()}
         self.ran: dict[str, Result] = {}
         self.failed: dict[str, str] = {}
         answered = [name for name in self.claims if self.answered(name)]
@@ -274,7 +274,7 @@ class ClaimRunner:
         progress.end(claim.id, f"failed: {why.error}")
         self.store.log(claim.id, why.log)
 
-    def changed(self, name: str) -> Verdict | None:
+    def changed(self, name: str) -> ClaimVerdict | None:
         """The verdict of the previous run, if it differs from the current one."""
         was, now = self.before.get(name), (self.ran | self.kept).get(name)
         return was if now is not None and was != now.judgement.verdict else None

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from regard.claims.claim import Claim, Fact, Judgement, Numbers, Verdict
+from regard.claims.claim import Claim, ClaimVerdict, Fact, Judgement, Numbers
 from regard.claims.registry import ID, order, survey
 from regard.claims.running.version import code_version, looks_version
 from regard.measuring.files import held, json_bytes, set_aside, write_atomic
@@ -75,7 +75,7 @@ class Result:
     finished: str
     code: str = ""
     figures: dict[str, str] = field(default_factory=dict)
-    said: Verdict | None = None
+    said: ClaimVerdict | None = None
 
 
 def load_results(folder: Path, known: dict[str, Claim] | None = None) -> dict[str, Result]:
@@ -168,7 +168,7 @@ def result_of(found: Any, name: str) -> Result:
     if found["size"] not in ("quick", "full"):
         raise Corrupt(f"size {found['size']!r} is neither quick nor full")
     datetime.datetime.fromisoformat(found["finished"])
-    verdict = Verdict(found["verdict"])
+    verdict = ClaimVerdict(found["verdict"])
     facts = tuple(fact_of(fact) for fact in typed(found["facts"], list, "facts"))
     return Result(
         id=name,

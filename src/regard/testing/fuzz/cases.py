@@ -14,12 +14,12 @@ from regard.testing.fuzz.mistakes import Mistake
 from regard.testing.fuzz.modules import ModuleCase
 from regard.testing.fuzz.opcase import OpCase, draw_case
 
-__all__ = ["Outcome", "draw", "judge_case", "module_mistakes"]
+__all__ = ["CallOutcome", "draw", "judge_case", "module_mistakes"]
 
 AnyCase = OpCase | ModuleCase | Mistake
 
 
-class Outcome(NamedTuple):
+class CallOutcome(NamedTuple):
     """What came of a case: words to count it by, and what is wrong, a sentence each."""
 
     tags: tuple[str, ...]
@@ -36,7 +36,7 @@ def draw(number: int, engine: str = "any") -> AnyCase:
     return draw_case(number) if kind < 5 else modules.draw_module_case(number)
 
 
-def judge_case(case: AnyCase) -> Outcome:
+def judge_case(case: AnyCase) -> CallOutcome:
     """Run a case; warnings are errors."""
     tags = tags_of(case)
     with warnings.catch_warnings():
@@ -55,11 +55,11 @@ def judge_case(case: AnyCase) -> Outcome:
         except EngineRefused as error:
             engine = case.engine if isinstance(case, OpCase) else ""
             if engine in op.MAY_REFUSE:
-                return Outcome(_with_dtype(f"refusals {engine}", case.dtype), ())
+                return CallOutcome(_with_dtype(f"refusals {engine}", case.dtype), ())
             problems = [f"EngineRefused: {error}"]
         except Exception as error:
             problems = [f"{type(error).__name__}: {str(error)[:500]}"]
-    return Outcome(tags, tuple(problems))
+    return CallOutcome(tags, tuple(problems))
 
 
 def tags_of(case: AnyCase) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ KINKED = ("gatv2", "gat")
 Options = dict[str, Any]
 
 
-class Prepared(NamedTuple):
+class PreparedModule(NamedTuple):
     """One call, ready to run.
 
     Attributes:
@@ -53,7 +53,7 @@ class Kind(NamedTuple):
     """A module under the fuzzer: how its options are drawn, and how they become a call."""
 
     draw: Callable[[random.Random], Options]
-    prepare: Callable[[Options, torch.Generator], Prepared]
+    prepare: Callable[[Options, torch.Generator], PreparedModule]
 
 
 KINDS: dict[str, Kind] = {}
@@ -112,7 +112,7 @@ def draw_module_case(seed: int) -> ModuleCase:
 MADE: dict[tuple, nn.Module] = {}
 
 
-def module_of(case: ModuleCase, p: Prepared, generator: torch.Generator) -> nn.Module:
+def module_of(case: ModuleCase, p: PreparedModule, generator: torch.Generator) -> nn.Module:
     """The module in the dtype of the case, parameters drawn anew; one made before is used again."""
     key = (case.module, case.dtype, *p.key)
     module = MADE.get(key)

@@ -27,7 +27,7 @@ from regard.testing.fuzz.modules.base import (
     Found,
     Kind,
     Options,
-    Prepared,
+    PreparedModule,
     before,
     length,
     lengths_of,
@@ -112,7 +112,9 @@ def block_options(o: Options) -> dict:
     return layer_options(o) | {name: o[name] for name in names}
 
 
-def prepare_stack(o: Options, generator: torch.Generator, decoder: bool, stack: bool) -> Prepared:
+def prepare_stack(
+    o: Options, generator: torch.Generator, decoder: bool, stack: bool
+) -> PreparedModule:
     """A call of a block, or of a stack of blocks."""
     dim, batch, tokens = o["heads"] * o["width"], o["batch"], o["tokens"]
     padding = Padding(o, generator, batch, tokens)
@@ -167,7 +169,7 @@ def prepare_stack(o: Options, generator: torch.Generator, decoder: bool, stack: 
     shape = (dim, o["heads"], o["score"], o["position"], decoder, stack, o["blocks"], o["added"])
     kinked = o["score"] in KINKED or o["activation"] == "relu"
     key = (*shape, *sorted(options.items(), key=str))
-    return Prepared(build, key, inputs, call, by_textbook, poison, kinked)
+    return PreparedModule(build, key, inputs, call, by_textbook, poison, kinked)
 
 
 def waves(place: Tensor, dim: int, dtype: torch.dtype) -> Tensor:
@@ -199,10 +201,10 @@ def draw_feed(rng: random.Random) -> Options:
     }
 
 
-def prepare_feed(o: Options, generator: torch.Generator) -> Prepared:
+def prepare_feed(o: Options, generator: torch.Generator) -> PreparedModule:
     """A call of `FeedForward`."""
     sizes = (o["dim"], o["hidden"], o["activation"])
-    return Prepared(
+    return PreparedModule(
         lambda: FeedForward(*sizes, bias=o["bias"]),
         (*sizes, o["bias"]),
         {"x": normal(generator, o["batch"], o["tokens"], o["dim"])},
@@ -223,7 +225,7 @@ def draw_position(rng: random.Random) -> Options:
     }
 
 
-def prepare_position(o: Options, generator: torch.Generator, table: bool) -> Prepared:
+def prepare_position(o: Options, generator: torch.Generator, table: bool) -> PreparedModule:
     """A call of `Sinusoidal`, or of `LearnedPosition`."""
     dim, tokens = o["dim"], o["tokens"]
     place = (torch.arange(tokens) + o["offset"]).expand(o["batch"], tokens)
@@ -236,7 +238,7 @@ def prepare_position(o: Options, generator: torch.Generator, table: bool) -> Pre
     def build() -> nn.Module:
         return LearnedPosition(16, dim) if table else Sinusoidal(dim, learned=o["learned"])
 
-    return Prepared(
+    return PreparedModule(
         build,
         (dim, table, o["learned"]),
         {"x": normal(generator, o["batch"], tokens, dim)},

@@ -18,7 +18,7 @@ from regard.testing.fuzz.modules.base import (
     Found,
     Kind,
     Options,
-    Prepared,
+    PreparedModule,
     draw_score,
     head_width,
     linear,
@@ -52,7 +52,7 @@ def draw(rng: random.Random) -> Options:
     }
 
 
-def prepare(o: Options, generator: torch.Generator) -> Prepared:
+def prepare(o: Options, generator: torch.Generator) -> PreparedModule:
     """One call on a random graph, edges repeated and self-loops included."""
     sources, targets = o["sources"], o["targets"] if o["two_sets"] else o["sources"]
     edges = o["edges"] if sources and targets else 0
@@ -92,7 +92,7 @@ def prepare(o: Options, generator: torch.Generator) -> Prepared:
         return {"output": found.output, "weights": found.weights}
 
     unread = {"x": ~read.unsqueeze(-1)} if not o["self_loops"] and not o["residual"] else {}
-    return Prepared(
+    return PreparedModule(
         lambda: GraphAttention(dim, o["width"], o["heads"], **options),
         (dim, o["width"], o["heads"], *options.values()),
         inputs,

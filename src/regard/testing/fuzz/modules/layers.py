@@ -19,7 +19,7 @@ from regard.testing.fuzz.modules.base import (
     Found,
     Kind,
     Options,
-    Prepared,
+    PreparedModule,
     before,
     draw_score,
     from_heads,
@@ -164,7 +164,7 @@ def self_attention(view: View, x: Tensor, padding: Padding, causal: bool, o: Opt
     return attend_heads(view, x, x, seen, o, place)
 
 
-def prepare_self(o: Options, generator: torch.Generator) -> Prepared:
+def prepare_self(o: Options, generator: torch.Generator) -> PreparedModule:
     """A call of `SelfAttention`, at once or token by token."""
     dim = o["heads"] * o["width"]
     batch, tokens = o["batch"], o["tokens"]
@@ -188,7 +188,7 @@ def prepare_self(o: Options, generator: torch.Generator) -> Prepared:
         kept = torch.where(padding.real.unsqueeze(-1), x["x"], 0)
         return {"output": self_attention(view, kept, padding, o["causal"], o)}
 
-    return Prepared(
+    return PreparedModule(
         lambda: SelfAttention(dim, o["heads"], o["score"], position=position_of(o), **options),
         (dim, o["heads"], o["score"], o["position"], *options.values()),
         {"x": normal(generator, batch, tokens, dim)},
@@ -206,7 +206,7 @@ def draw_cross(rng: random.Random) -> Options:
     return o | {"memory": length(rng), "extra": rng.randint(0, 2), "prepared": rng.random() < 0.4}
 
 
-def prepare_cross(o: Options, generator: torch.Generator) -> Prepared:
+def prepare_cross(o: Options, generator: torch.Generator) -> PreparedModule:
     """A call of `CrossAttention`."""
     dim, batch, tokens, memory = o["heads"] * o["width"], o["batch"], o["tokens"], o["memory"]
     counts = lengths_of(generator, batch, memory) if o["padding"] else None
@@ -232,7 +232,7 @@ def prepare_cross(o: Options, generator: torch.Generator) -> Prepared:
         kept = torch.where(real.unsqueeze(-1), x["memory"], 0)
         return {"output": attend_heads(view, x["x"], kept, seen, o)}
 
-    return Prepared(
+    return PreparedModule(
         lambda: CrossAttention(dim, o["heads"], o["score"], **options),
         (dim, o["heads"], o["score"], *options.values()),
         {

@@ -19,7 +19,7 @@ from regard.testing.fuzz.modules.base import (
     Found,
     Kind,
     Options,
-    Prepared,
+    PreparedModule,
     draw_score,
     from_heads,
     head_width,
@@ -56,7 +56,7 @@ def draw(rng: random.Random) -> Options:
     }
 
 
-def prepare(o: Options, generator: torch.Generator) -> Prepared:
+def prepare(o: Options, generator: torch.Generator) -> PreparedModule:
     """The call of these options."""
     heads, width = o["heads"], o["width"]
     dim = heads * width
@@ -92,7 +92,7 @@ def prepare(o: Options, generator: torch.Generator) -> Prepared:
     def by_textbook(view: View, x: Found) -> Found:
         return _textbook(view, x, o, padding, mask)
 
-    return Prepared(
+    return PreparedModule(
         lambda: MultiheadAttention(dim, heads, **options),
         (dim, heads, *options.values()),
         inputs,

@@ -14,7 +14,7 @@ from regard.testing.fuzz.modules.base import (
     Found,
     Kind,
     Options,
-    Prepared,
+    PreparedModule,
     length,
     linear,
     normal,
@@ -36,7 +36,7 @@ def draw_rotary(rng: random.Random) -> Options:
     }
 
 
-def prepare_rotary(o: Options, generator: torch.Generator) -> Prepared:
+def prepare_rotary(o: Options, generator: torch.Generator) -> PreparedModule:
     """A call of `Rotary`."""
     turned, tokens = 2 * o["pairs"], o["tokens"]
     place = (torch.arange(tokens) + o["offset"]).expand(o["batch"], tokens)
@@ -45,7 +45,7 @@ def prepare_rotary(o: Options, generator: torch.Generator) -> Prepared:
         front, rest = x["x"].split([turned, o["rest"]], -1)
         return {"output": torch.cat([rotated(front, place, o["interleaved"]), rest], -1)}
 
-    return Prepared(
+    return PreparedModule(
         lambda: Rotary(turned + o["rest"], interleaved=o["interleaved"], rotated=turned),
         (turned, o["rest"], o["interleaved"]),
         {"x": normal(generator, o["batch"], o["heads"], tokens, turned + o["rest"])},
@@ -74,7 +74,7 @@ def slopes(heads: int) -> list[float]:
     return found + [2.0 ** (-4 * (2 * i + 1) / power) for i in range(heads - power)]
 
 
-def prepare_alibi(o: Options, generator: torch.Generator) -> Prepared:
+def prepare_alibi(o: Options, generator: torch.Generator) -> PreparedModule:
     """The bias, added to logits so that it has the dtype of the case."""
     queries, keys = o["queries"], o["keys"]
     first = keys - queries if o["offset"] is None else o["offset"]
@@ -92,7 +92,7 @@ def prepare_alibi(o: Options, generator: torch.Generator) -> Prepared:
         bias = torch.where(ahead > 0, -torch.inf, bias) if o["causal"] else bias
         return {"output": x["x"] + bias.to(x["x"])}
 
-    return Prepared(
+    return PreparedModule(
         lambda: Alibi(o["heads"], causal=o["causal"]),
         (o["heads"], o["causal"]),
         {"x": normal(generator, o["heads"], queries, keys)},
@@ -112,7 +112,7 @@ def draw_vector(rng: random.Random) -> Options:
     }
 
 
-def prepare_vector(o: Options, generator: torch.Generator) -> Prepared:
+def prepare_vector(o: Options, generator: torch.Generator) -> PreparedModule:
     """A call of `AttentionalVector`."""
     sizes = (o["context"], o["query"], o["width"])
 
@@ -120,7 +120,7 @@ def prepare_vector(o: Options, generator: torch.Generator) -> Prepared:
         both = torch.cat([x["context"], x["query"]], -1)
         return {"output": torch.tanh(linear(both, view.linear))}
 
-    return Prepared(
+    return PreparedModule(
         lambda: AttentionalVector(*sizes),
         sizes,
         {

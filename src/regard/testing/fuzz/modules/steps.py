@@ -27,7 +27,7 @@ from regard.testing.fuzz.modules.base import (
     Found,
     Kind,
     Options,
-    Prepared,
+    PreparedModule,
     before,
     length,
     lengths_of,
@@ -121,7 +121,7 @@ def build_monotonic(o: Options) -> nn.Module:
 
 def prepare_steps(
     o: Options, generator: torch.Generator, build: Callable[[Options], nn.Module], kind: str
-) -> Prepared:
+) -> PreparedModule:
     """Steps over one memory, one query after the other or several at once."""
     alike = kind in ("decoder", "monotonic") or (kind == "luong" and o["mode"] == "dot")
     key_dim = o["query_dim"] if alike else o["key_dim"]
@@ -157,7 +157,7 @@ def prepare_steps(
         return _textbook(view, x, o, real, kind == "monotonic")
 
     poisons = {name: ~real.unsqueeze(-1) for name in ("keys", "values") if name in inputs}
-    return Prepared(
+    return PreparedModule(
         lambda: build(o),
         (kind, *(v for k, v in o.items() if k not in ("batch", "keys", "steps"))),
         inputs,
