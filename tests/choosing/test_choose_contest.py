@@ -15,7 +15,7 @@ from regard.choosing.training.candidates import ScoreSizes, candidates
 from regard.choosing.training.data import DataParts
 from regard.choosing.training.run import Contest
 from regard.choosing.training.scaling import column_scale, notes_on_classes, notes_on_scales
-from regard.choosing.training.sizes import contest
+from regard.choosing.training.sizes import candidate_sizes
 from regard.choosing.training.splits import split_rows
 from regard.choosing.training.stages import Settings
 from regard.choosing.training.storage import open_study, opened, quiet
@@ -235,21 +235,23 @@ def test_replace_attention_inside_build_model(tmp_path: Path) -> None:
     assert codes["additive h=16"] == "regard.Additive(4, 4, bias=True)"
     assert not any("Projected" in code for code in codes.values())
     with pytest.raises(ValueError, match="heads=2, but the MultiheadAttention in your model has 4"):
-        contest(encoder, data, None, 2, None, None)
+        candidate_sizes(encoder, data, None, 2, None, None)
     with pytest.raises(ValueError, match="dims must be a number"):
-        contest(Match, data, None, None, None, None)
+        candidate_sizes(Match, data, None, None, None, None)
 
 
 def test_heads_of_data_of_one_s_own() -> None:
     data = split_rows((torch.randn(60, 16), torch.randn(60, 4, 16), torch.randint(4, (60,))))
-    found = contest(Match, data, 16, None, None, True)
+    found = candidate_sizes(Match, data, 16, None, None, True)
     assert found.heads == (1, 4) and found.optional
     asked, optional = found.kept(candidates(found.sizes, heads=found.heads, hidden=(16,)))
     assert "cosine heads=4" in optional and "cosine heads=1" not in optional
     assert "scaled_dot+layer_norm heads=4" not in {one.name for one in asked}
-    assert contest(Match, data, 8, None, None, True).heads == (1,)  # heads of width 2 are no use
-    assert contest(Match, SMALL, 16, None, None, True).heads == (1,)
-    assert contest(Match, data, 16, (1, 2), None, True) == (found.sizes, (1, 2), False)
+    assert candidate_sizes(Match, data, 8, None, None, True).heads == (
+        1,
+    )  # heads of width 2 are no use
+    assert candidate_sizes(Match, SMALL, 16, None, None, True).heads == (1,)
+    assert candidate_sizes(Match, data, 16, (1, 2), None, True) == (found.sizes, (1, 2), False)
 
 
 def test_several_heads_are_left_out_if_time_is_short(

@@ -15,7 +15,7 @@ from regard.choosing.training.marks import use
 from regard.choosing.training.metrics import GOALS, goal
 from regard.choosing.training.rows import CandidateRow, Outcome
 from regard.choosing.training.stages import LOOKS, Settings
-from regard.choosing.training.trainer import marks
+from regard.choosing.training.trainer import evaluation_steps
 from regard.choosing.training.verdict import Verdict
 from regard.choosing.training.words import recommendation
 from regard.claims import all_claims
@@ -205,7 +205,8 @@ def test_if_time_runs_out_every_candidate_has_had_its_turn() -> None:
     assert [cell["rate"] for cell in settings.search_cells()[:2]] == [2.0, 2.0]
     order = [(c["seed"], c["candidate"]) for c in settings.final_cells({"a": 1.0, "b": 2.0})]
     assert order == [(1, "a"), (1, "b"), (2, "a"), (2, "b")]
-    assert marks(20, LOOKS) == [5, 10, 15, 20] and marks(2, 4)[-1] == 2
+    assert evaluation_steps(20, LOOKS) == [5, 10, 15, 20]
+    assert evaluation_steps(2, 4)[-1] == 2
 
 
 def test_metrics_beside_their_definitions() -> None:

@@ -16,6 +16,7 @@ from regard.choosing.tasks.task import Task
 from regard.choosing.training.asking import asked_by
 from regard.choosing.training.errors import ChooseError
 from regard.choosing.training.record import as_dict
+from regard.choosing.training.show import ProgressCallback
 from regard.choosing.training.verdict import Verdict
 
 SCHEMA = "regard.choose/suite/1"
@@ -23,8 +24,6 @@ SCHEMA = "regard.choose/suite/1"
 SHAPE = "d_q=64,len=512,heads=4"
 FIRST = ("scaled_dot", "additive", "textbook_additive")
 FIRST_SECONDS = 3.0
-
-Tell = Callable[[str, float, float], None]
 
 
 @dataclass
@@ -91,7 +90,7 @@ def run_suite(
     *,
     minutes: float,
     storage: str | Path,
-    tell: Tell,
+    tell: ProgressCallback,
     on_answer: Callable[[Answer], None] = lambda answer: None,
     **options: Any,
 ) -> Suite:

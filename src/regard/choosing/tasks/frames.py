@@ -17,7 +17,7 @@ from regard.choosing.tasks.reading import read_columns, read_source
 from regard.choosing.tasks.roles import DataRoles, checked_names, columns_of, needed, shown
 from regard.choosing.training.errors import ChooseError
 from regard.describe import describe
-from regard.measuring.graphs import first_line
+from regard.measuring.failures import first_line
 
 READABLE = "give a frame, an Arrow table, a dict of columns or the path of a file"
 

@@ -16,7 +16,7 @@ from regard.choosing.tasks.header import TABLES, TEXTS, check_beginning, names_i
 from regard.choosing.tasks.roles import DataRoles, layout, shown
 from regard.choosing.tasks.sizes import check_size
 from regard.choosing.training.errors import ChooseError
-from regard.measuring.graphs import first_line
+from regard.measuring.failures import first_line
 
 Columns = dict[str, Column]
 

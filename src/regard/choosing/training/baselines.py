@@ -22,9 +22,9 @@ from regard.choosing.training.data import Data, DataParts, RowData, parts_of
 from regard.choosing.training.features import TabularPart, fewer, tabular
 from regard.choosing.training.intervals import row_replicates
 from regard.choosing.training.metrics import Goal
+from regard.choosing.training.rows import BaselineRow
 from regard.choosing.training.stages import SEARCH_SEED, Settings
 from regard.choosing.training.trainer import DIVERGED, quality_of
-from regard.choosing.training.verdict import BaselineRow
 from regard.measuring.machine import calm_threads
 from regard.text import Text
 

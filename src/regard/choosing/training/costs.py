@@ -11,7 +11,7 @@ from regard.choosing.training.data import DataParts
 from regard.choosing.training.trainer import Training, TrainingJob
 from regard.measuring import memory
 from regard.measuring.clock import clock
-from regard.measuring.graphs import first_line
+from regard.measuring.failures import first_line
 
 ROUNDS, LONGEST = 9, 1.0  # timing rounds, and the most seconds per candidate on average
 

@@ -11,11 +11,9 @@ import torch
 
 from regard.choosing.training.candidates import TrialCandidate, candidates
 from regard.choosing.training.data import Data, as_split
-from regard.choosing.training.sizes import contest, prepared
+from regard.choosing.training.show import ProgressCallback
+from regard.choosing.training.sizes import candidate_sizes, prepared
 from regard.choosing.training.splits import SplitRows
-
-ProgressCallback = Callable[[str, float, float], None]
-"""Called every so often with a label, the fraction done and the seconds left."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +55,8 @@ class ChooseOrder:
 def ordered_by(given: dict[str, Any]) -> ChooseOrder:
     """The order that the checked arguments of `regard.choose` give, by name."""
     build, data = given["build_model"], as_split(given["data"], given["group"], given["split"])
-    plan = contest(build, data, given["dims"], given["heads"], given["width"], given["projected"])
+    asked_sizes = (given[name] for name in ("dims", "heads", "width", "projected"))
+    plan = candidate_sizes(build, data, *asked_sizes)
     everyone = candidates(
         plan.sizes, given["scores"], given["stabilizers"], given["hidden"], plan.heads
     )

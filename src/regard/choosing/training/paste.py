@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-STABILIZERS = ("ClippedKeys", "Normalized", "SoftCapped", "Tempered", "UnitKeys")
+STABILIZER_CLASSES = ("ClippedKeys", "Normalized", "SoftCapped", "Tempered", "UnitKeys")
 
 
 def imports(codes: Sequence[str]) -> str:
     """The import statements that these expressions need, each on its line."""
-    names = [name for name in STABILIZERS if any(f"{name}(" in code for code in codes)]
+    names = [name for name in STABILIZER_CLASSES if any(f"{name}(" in code for code in codes)]
     stabilizers = f"from regard.stabilize import {', '.join(names)}\n" if names else ""
     return f"import regard\n{stabilizers}"
 

@@ -139,7 +139,7 @@ def odd_seeds(verdict: Verdict, row: CandidateRow) -> Text | None:
     odd, middle = row.outlying(verdict.matters), row.mean().value
     if not odd:
         return None
-    count, named = len(row.quality), seeds_named(verdict, odd)
+    count, which = len(row.quality), seeds_named(verdict, odd)
     if max(odd.values()) < middle:
         what = Text("stuck in", "卡住")
     elif min(odd.values()) > middle:
@@ -147,8 +147,8 @@ def odd_seeds(verdict: Verdict, row: CandidateRow) -> Text | None:
     else:
         what = Text("far off in", "相差很大")
     return Text(
-        f"{what.en} {len(odd)} of {count} seeds ({named.en})",
-        f"{count} 个种子中有 {len(odd)} 个{what.zh}（{named.zh}）",
+        f"{what.en} {len(odd)} of {count} seeds ({which.en})",
+        f"{count} 个种子中有 {len(odd)} 个{what.zh}（{which.zh}）",
     )
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from regard.choosing.training.intervals import read_record
+from regard.choosing.training.rows import CandidateRow
 from regard.choosing.training.stages import Settings, best_rates, curve, reached, tried_rates
 from regard.choosing.training.storage import cell_of, finished
 from regard.choosing.training.trainer import DIVERGED
-from regard.choosing.training.verdict import CandidateRow
 from regard.text import Text
 
 if TYPE_CHECKING:

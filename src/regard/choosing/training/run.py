@@ -224,7 +224,7 @@ class Contest:
         until = self.began + SEARCH_SHARE * (self.until - self.began)
         whole = SEARCHED * len(cells) * work.settings.steps
         tick = self.ticker("searching", study, whole, 0.0, search_part(work.settings))
-        self.empty(work, study, cells, until, tick)
+        self.train_cells(work, study, cells, until, tick)
         until = self.began + WIDE_SHARE * (self.until - self.began)
         for _ in work.settings.ladder:
             trials = study.get_trials(deepcopy=False)
@@ -232,7 +232,7 @@ class Contest:
             wider = work.settings.wider_cells(trials, chosen)
             if not wider or time.time() > until:
                 return
-            self.empty(work, study, wider, until, tick)
+            self.train_cells(work, study, wider, until, tick)
 
     def final(self, work: StageWork, search: Study, study: Study) -> None:
         """Train the best candidates of the search from every seed."""
@@ -242,7 +242,7 @@ class Contest:
         whole = len(cells) * work.settings.steps
         end = 1 - self.order.control / (len(chosen) + 1)
         tick = self.ticker("comparing", study, whole, search_part(work.settings), end)
-        self.empty(work, study, cells, self.until, tick)
+        self.train_cells(work, study, cells, self.until, tick)
 
     def control(self, work: StageWork, study: Study) -> None:
         """Train the best finalist on shuffled targets: what it reaches there is no learning."""
@@ -254,9 +254,9 @@ class Contest:
         cells = work.settings.control_cells(*best)
         whole = (len(trials) + len(cells)) * work.settings.steps
         tick = self.ticker("control: shuffled targets", study, whole, 0.0, 1.0)
-        self.empty(work, study, cells, self.until, tick)
+        self.train_cells(work, study, cells, self.until, tick)
 
-    def empty(
+    def train_cells(
         self,
         work: StageWork,
         study: Study,
@@ -325,7 +325,7 @@ class Contest:
         complete = [row for row in rows.values() if row.quality]
         null = rows[self.order.candidates[0].name]
         if null not in complete:
-            raise ChooseError(self.nothing(null, list(rows.values())))
+            raise ChooseError(self.why_no_verdict(null, list(rows.values())))
         # Only seeds that all finalists have finished count. A candidate with less than half of scaled
         # dot's seeds is left out, so that it does not cost the others theirs.
         inside = [row for row in complete if 2 * len(row.quality) >= len(null.quality)]
@@ -359,7 +359,7 @@ class Contest:
         draws = seeds if callable(order.data) else 1
         return chance_of(self.goal.name, order.build, self.parts.test, draws)
 
-    def nothing(self, null: CandidateRow, rows: list[CandidateRow]) -> str:
+    def why_no_verdict(self, null: CandidateRow, rows: list[CandidateRow]) -> str:
         """The reason there is no verdict."""
         if self.interrupted:
             return (

@@ -10,7 +10,8 @@ from contextlib import contextmanager
 
 from regard.measuring.words import duration
 
-Tell = Callable[[str, float, float], None]
+ProgressCallback = Callable[[str, float, float], None]
+"""Called every so often with a label, the fraction done and the seconds left."""
 LINE = 10.0  # seconds between two lines of plain text
 # The time left is shown only after this many seconds and this fraction of the work.
 SECONDS, PART = 5.0, 0.05
@@ -45,7 +46,7 @@ class TimeLeft:
 
 
 @contextmanager
-def shown(progress: Tell | bool) -> Iterator[Tell]:
+def shown(progress: ProgressCallback | bool) -> Iterator[ProgressCallback]:
     """The function to report progress to: the user's, a bar, lines, or one that does nothing."""
     if callable(progress):
         yield progress
@@ -59,7 +60,7 @@ def shown(progress: Tell | bool) -> Iterator[Tell]:
 
 
 @contextmanager
-def bar() -> Iterator[Tell]:
+def bar() -> Iterator[ProgressCallback]:
     """A progress bar with the time left.
 
     It draws only when called and does not redirect stdout: forked processes would inherit the lock of a
@@ -82,7 +83,7 @@ def bar() -> Iterator[Tell]:
         yield tell
 
 
-def lines() -> Tell:
+def lines() -> ProgressCallback:
     """A function that prints a line of progress every 10 seconds."""
     last, time_left = [0.0], TimeLeft()
 

@@ -21,8 +21,8 @@ from regard.nn import MultiheadAttention
 USUAL_HEADS, WIDE_ENOUGH = (1, 4), 16
 
 
-class Contest(NamedTuple):
-    """The sizes of all scores, their numbers of heads, and whether several heads may be left out."""
+class CandidateSizes(NamedTuple):
+    """The sizes of all candidates, their numbers of heads, and whether several heads may be left out."""
 
     sizes: ScoreSizes
     heads: tuple[int, ...]
@@ -39,14 +39,14 @@ class Contest(NamedTuple):
         return kept, frozenset(one.name for one in kept if one.heads != self.heads[0])
 
 
-def contest(
+def candidate_sizes(
     build: Callable[[Score], nn.Module],
     data: Data,
     dims: Any,
     heads: int | Sequence[int] | None,
     width: int | None,
     projected: bool | None,
-) -> Contest:
+) -> CandidateSizes:
     """The sizes for the arguments of `regard.choose`.
 
     Raises:
@@ -68,9 +68,9 @@ def contest(
     projected = pair[0] != pair[1] if projected is None else projected
     sizes = ScoreSizes(pair[0], pair[1], wide, projected)
     if counts is not None:
-        return Contest(sizes, counts)
+        return CandidateSizes(sizes, counts)
     several = prepared(build, data) and wide >= WIDE_ENOUGH and wide % max(USUAL_HEADS) == 0
-    return Contest(sizes, USUAL_HEADS if several else (1,), several)
+    return CandidateSizes(sizes, USUAL_HEADS if several else (1,), several)
 
 
 def prepared(build: Callable[..., Any], data: Data) -> bool:
@@ -98,7 +98,7 @@ def attention_in(build: Callable[[Score], nn.Module]) -> MultiheadAttention | No
     return next((one for one in model.modules() if isinstance(one, MultiheadAttention)), None)
 
 
-def found_in(module: MultiheadAttention, heads: tuple[int, ...] | None) -> Contest:
+def found_in(module: MultiheadAttention, heads: tuple[int, ...] | None) -> CandidateSizes:
     """The sizes of a `MultiheadAttention`, whatever dims were given."""
     count, dim = module.num_heads, module.head_dim
     if heads is not None and heads not in ((count,), (1,)):
@@ -106,4 +106,4 @@ def found_in(module: MultiheadAttention, heads: tuple[int, ...] | None) -> Conte
             f"heads={heads if len(heads) > 1 else heads[0]}, but the MultiheadAttention in your model has "
             f"{count} heads: leave heads= out"
         )
-    return Contest(ScoreSizes(dim, dim, count * dim, False, follows=True), (count,))
+    return CandidateSizes(ScoreSizes(dim, dim, count * dim, False, follows=True), (count,))

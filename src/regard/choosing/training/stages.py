@@ -14,9 +14,15 @@ from typing import TYPE_CHECKING
 from regard.choosing.training.candidates import TrialCandidate
 from regard.choosing.training.data import Data, DataParts, parts_of
 from regard.choosing.training.storage import Cell, cell_of, take
-from regard.choosing.training.trainer import DIVERGED, Stopped, Training, TrainingJob, marks
+from regard.choosing.training.trainer import (
+    DIVERGED,
+    Stopped,
+    Training,
+    TrainingJob,
+    evaluation_steps,
+)
 from regard.choosing.training.vitals import vitals_of
-from regard.measuring.graphs import first_line
+from regard.measuring.failures import first_line
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -198,7 +204,7 @@ class Stage:
         kept = self.final or candidate.is_null or cell["rate"] not in self.settings.rates
         training = Training(self.job, candidate.make, parts, seed, cell["rate"])
         value = DIVERGED
-        for step in marks(self.settings.steps, POINTS if self.final else LOOKS):
+        for step in evaluation_steps(self.settings.steps, POINTS if self.final else LOOKS):
             training.advance(step)
             value = training.quality(parts.validation)
             trial.report(value, step)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from regard.choosing.training.asking import named
 from regard.choosing.training.errors import ChooseError, StorageError
-from regard.measuring.graphs import first_line
+from regard.measuring.failures import first_line
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -140,11 +140,6 @@ def cell_of(trial: FrozenTrial | Trial) -> Cell | None:
     return trial.user_attrs.get("cell")
 
 
-def same(first: Cell | None, second: Cell | None) -> bool:
-    """Whether two trials have the same cell."""
-    return first is not None and first == second
-
-
 def finished(trial: FrozenTrial) -> bool:
     """Whether a trial has a result; being pruned by halving is a result too."""
     from optuna.trial import TrialState
@@ -244,7 +239,7 @@ def earlier(study: Study, number: int, cell: Cell) -> bool:
 
     return any(
         trial.number < number
-        and same(cell_of(trial), cell)
+        and cell_of(trial) == cell
         and (finished(trial) or (trial.state == TrialState.RUNNING and not abandoned(trial)))
         for trial in study.get_trials(deepcopy=False)
     )

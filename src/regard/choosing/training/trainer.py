@@ -153,6 +153,6 @@ def quality_of(output: Tensor, target: Tensor, metric: Measure) -> float:
     return found if math.isfinite(found) else DIVERGED
 
 
-def marks(steps: int, count: int) -> list[int]:
+def evaluation_steps(steps: int, count: int) -> list[int]:
     """Steps at which to evaluate: evenly spread, including the last."""
     return sorted({max(round(steps * (i + 1) / count), 1) for i in range(count)})

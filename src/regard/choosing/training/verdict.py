@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any
 
 from scipy import stats
 
 from regard import Score
+from regard.choosing.training.asking import Asker
 from regard.choosing.training.chance import Chance
 from regard.choosing.training.intervals import (
     LEAST_SEEDS,
@@ -67,7 +69,7 @@ class Verdict:
     chance: Chance | None = None
     baselines: list[BaselineRow] = field(default_factory=list)
     control: list[float] | None = None
-    asked_by: Literal["python", "command"] = "python"
+    asked_by: Asker = "python"
 
     def __post_init__(self) -> None:
         """Take back the recommendation if nothing was learned: a lead among guesses is noise."""
@@ -234,7 +236,7 @@ class Verdict:
 
         return as_dict(self)
 
-    def save(self, path: Any) -> Any:
+    def save(self, path: str | Path) -> Path:
         """Write the report as one HTML file, and return its path. Needs jinja2 and matplotlib."""
         from regard.choosing.report import save_verdict
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from regard.choosing.training.trainer import Training
-from regard.measuring.graphs import first_line
+from regard.measuring.failures import first_line
 
 # The vitals that are kept, each from the worst head: the highest or the lowest value.
 WORST_HIGH = ("logit_max", "max_weight", "sink_weight", "key_spread", "tanh_saturated")

@@ -85,8 +85,8 @@ def best_row(verdict: Verdict) -> CandidateRow:
 def quality_named(verdict: Verdict, row: CandidateRow) -> Text:
     """The mean quality of a finalist, with the metric's name unless it is an accuracy."""
     shown = amount(verdict, row.mean().value)
-    named = shown if verdict.metric == "accuracy" else f"{metric_of(verdict).en} {shown}"
-    return Text(named, named)
+    told = shown if verdict.metric == "accuracy" else f"{metric_of(verdict).en} {shown}"
+    return Text(told, told)
 
 
 def guessing(verdict: Verdict) -> str:
@@ -208,7 +208,7 @@ def held_back(verdict: Verdict) -> Text | None:
     row, null = verdict.row(name), field.rows[field.null_of(name)]
     better = sum(row.quality[seed] > null.quality[seed] for seed in verdict.seeds)
     odd = row if row.outlying(verdict.matters) else null
-    named = seeds_named(verdict, odd.outlying(verdict.matters))
+    which = seeds_named(verdict, odd.outlying(verdict.matters))
     count, label, other = len(verdict.seeds), row.candidate.label, null.candidate.label
     who = Text("", "") if odd is row else Text(f"{other.en} is ", other.zh)
     found = verdict.over(row)
@@ -218,8 +218,8 @@ def held_back(verdict: Verdict) -> Text | None:
     stuck = "one" if many == 1 else str(many)
     return Text(
         f"{label.en} is better than {other.en} in {better} of {count} seeds, {who.en}stuck in {stuck} "
-        f"({named.en}); on the mean it is {mean.en} of {metric_of(verdict).en}",
-        f"{count} 个种子中有 {better} 个{label.zh}比{other.zh}好，{who.zh}在 {many} 个种子上卡住（{named.zh}）；"
+        f"({which.en}); on the mean it is {mean.en} of {metric_of(verdict).en}",
+        f"{count} 个种子中有 {better} 个{label.zh}比{other.zh}好，{who.zh}在 {many} 个种子上卡住（{which.zh}）；"
         f"平均{metric_of(verdict).zh}{mean.zh}",
     )
 
