@@ -1,7 +1,7 @@
 """Comparisons of recipes: every score and baseline under equal tuning, with intervals, a table and a page.
 
-`runner.py` runs what a `Comparison` of `kit.py` lists, `workers.py` does so in parallel processes, and `store.py`
-keeps one file for each finished run, so that a killed comparison goes on where it was. `intervals.py` has the
+`runner.py` runs what a `Comparison` of `kit.py` lists, `workers.py` does so in parallel processes, `work.py` says
+what one run is, and `store.py` keeps one file for each finished run, so that a killed comparison goes on where it was. `intervals.py` has the
 statistics, `results.py` the summary, `sentences.py` the verdict. `table.py`, `report/` and `page.py` show it. What is
 compared is no part of this: that is the recipes' own.
 """

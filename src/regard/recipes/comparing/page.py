@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from regard.figures.canvas import drawn
 from regard.measuring.files import write_atomic
 from regard.measuring.words import seconds
-from regard.recipes.comparing.report import is_number, number_text
-from regard.recipes.comparing.report.charts import cost_chart, forest_chart
+from regard.recipes.comparing.report import extra_names, number_text
+from regard.recipes.comparing.report.charts import CHARTS
 from regard.recipes.comparing.report.words import CAPTIONS, WORDS
-from regard.recipes.comparing.results import Compared, ResultError
+from regard.recipes.comparing.results import Compared, ResultError, is_number
 from regard.recipes.comparing.sentences import how, sentences
-from regard.recipes.comparing.table import KINDS, change, level
+from regard.recipes.comparing.table import KINDS, change, level, parameters
 
 USAGE = "usage: python -m regard.recipes.comparing.page RESULTS_FOLDER docs/recipes"
 # Figures are laid out in DejaVu Sans; Verdana, which has the same widths, replaces it where it is missing.
 FONTS = b"text, tspan { font-family: 'DejaVu Sans', Verdana, sans-serif !important }"
-CHARTS = {"forest": forest_chart, "cost": cost_chart}
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -68,7 +68,7 @@ def parts(found: Compared) -> Iterator[str]:
             "parameters", "chosen setting"]  # fmt: skip
     rows = [
         [marked(row.title.en), KINDS[row.kind].en, level(found, row), change(found, row),
-         seconds(row.train_seconds), seconds(row.predict_seconds), f"{row.parameters:,}" if row.parameters else "-",
+         seconds(row.train_seconds), seconds(row.predict_seconds), parameters(row),
          setting(row.setting)]
         for row in found.rows
     ]  # fmt: skip
@@ -87,7 +87,7 @@ def parts(found: Compared) -> Iterator[str]:
 
 def other_numbers(found: Compared) -> Iterator[str]:
     """A table of the further numbers, and of each seed's value."""
-    names = sorted({k for row in found.rows for k, v in row.extra.items() if is_number(v)})
+    names = extra_names(found)
     yield f"## {WORDS['more'].en}"
     seeds = [f"seed {seed}" for seed in found.seeds]
     rows = [
@@ -109,10 +109,9 @@ def facts(found: Compared) -> Iterator[str]:
         yield table(["", ""], known)
 
 
-def setting(given: object) -> str:
+def setting(given: Mapping[str, Any]) -> str:
     """A setting as code."""
-    pairs = dict(given) if hasattr(given, "keys") else {}  # type: ignore[no-matching-overload] # of a wider type than it can have here
-    return ", ".join(f"`{k}={v}`" for k, v in pairs.items()) or "-"
+    return ", ".join(f"`{k}={v}`" for k, v in given.items()) or "-"
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeGuard
 
 import numpy as np
 
@@ -25,7 +25,7 @@ PICTURE = "picture"  # the entry of `Evaluated.extra` that holds a drawing
 
 
 class ResultError(ValueError):
-    """A summary that cannot be read; the message says why."""
+    """A summary that cannot be read or made; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -231,7 +231,7 @@ def summed_up(
     )
     known = {one.name: one for one in comparison.contenders}
     rows = [compared_row(known[name], own, sampled, comparison) for name, own in chosen.items()]
-    rows.sort(key=lambda row: order(metric, row.value.value))
+    rows.sort(key=lambda row: best_first(metric, row.value.value))
     runs = chosen[comparison.reference]
     return Compared(
         comparison.name,
@@ -251,7 +251,7 @@ def summed_up(
     )
 
 
-def order(metric: Metric, value: float) -> float:
+def best_first(metric: Metric, value: float) -> float:
     """A sort key that puts the best first, and NaN last."""
     return math.inf if math.isnan(value) else -metric.gain(value)
 
@@ -294,9 +294,14 @@ def mean_extra(runs: Sequence[RunRecord]) -> dict[str, Any]:
         own = [one.extra.get(name) for one in runs]
         if name == PICTURE:
             continue
-        numbers = all(isinstance(x, int | float) and not isinstance(x, bool) for x in own)
-        found[name] = float(np.mean(own)) if numbers else value  # type: ignore[no-matching-overload] # of a wider type than it can have here
+        numbers = [x for x in own if is_number(x)]
+        found[name] = float(np.mean(numbers)) if len(numbers) == len(own) else value
     return found
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Whether a further number of a run is one, and so worth a column."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def against(

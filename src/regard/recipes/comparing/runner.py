@@ -7,7 +7,7 @@ test row has a say in it. Then the other seeds with that setting alone.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,13 +15,14 @@ import torch
 
 from regard.measuring.failures import first_line
 from regard.measuring.machine import machine
-from regard.recipes.comparing.results import Compared, summed_up
+from regard.recipes.comparing.results import Compared, best_first, summed_up
 from regard.recipes.comparing.store import RunRecord, RunStore
 from regard.recipes.comparing.work import (
     Assignment,
     WorkSource,
-    first_orders,
-    later_orders,
+    first_assignments,
+    later_assignments,
+    perform,
     seeds_of,
     settings_of,
 )
@@ -99,11 +100,11 @@ class CompareRunner:
         """Run both stages; the runs of every contender that finished, in the order of seeds."""
         # A contender with one setting need not wait until those of others are chosen.
         untuned = {k: 0 for k, one in self.contenders.items() if len(settings_of(one)) == 1}
-        first = first_orders(self.contenders.values(), self.seeds[0])
-        self.execute(first + later_orders(untuned, self.seeds))
+        first = first_assignments(self.contenders.values(), self.seeds[0])
+        self.execute(first + later_assignments(untuned, self.seeds))
         chosen = self.choose()
         tuned = {k: number for k, number in chosen.items() if k not in untuned}
-        self.execute(later_orders(tuned, self.seeds))
+        self.execute(later_assignments(tuned, self.seeds))
         found = {}
         for name, number in chosen.items():
             own = [self.records.get((name, number, seed)) for seed in self.seeds]
@@ -114,7 +115,7 @@ class CompareRunner:
 
     def choose(self) -> dict[str, int]:
         """For each contender the index of the setting with the best validation; the first of equal ones."""
-        gain, found = self.comparison.metric.gain, {}
+        metric, found = self.comparison.metric, {}
         for name, contender in self.contenders.items():
             runs = {
                 number: self.records[name, number, self.seeds[0]]
@@ -122,19 +123,12 @@ class CompareRunner:
                 if (name, number, self.seeds[0]) in self.records
             }
             if runs:
-                # NaN, of a training that diverged, is worse than anything.
-                found[name] = max(
-                    runs,
-                    key=lambda k: (
-                        runs[k].validation == runs[k].validation,
-                        gain(runs[k].validation),
-                    ),
-                )
+                found[name] = min(runs, key=lambda k: best_first(metric, runs[k].validation))
         return found
 
-    def execute(self, orders: Sequence[Assignment]) -> None:
+    def execute(self, assignments: Sequence[Assignment]) -> None:
         """Run what is not in the store yet."""
-        todo = [one for one in orders if not (self.resume and self.kept(one))]
+        todo = [one for one in assignments if not (self.resume and self.kept(one))]
         if self.jobs > 1 and todo:
             from regard.recipes.comparing.workers import run_parallel
 
@@ -189,15 +183,6 @@ class CompareRunner:
         """Raise `OutOfTime` if the limit was reached."""
         if self.until is not None and time.monotonic() > self.until:
             raise OutOfTime(f"stopped at the time limit with {left} runs of this stage left")
-
-
-def perform(
-    contender: Contender, one: Assignment, store: RunStore, report: Callable[[float], None]
-) -> RunRecord:
-    """Run one order and write its file."""
-    setting = settings_of(contender)[one.number]
-    found = contender.run(setting, one.seed, report)
-    return store.write(contender.name, setting, one.seed, found)
 
 
 def picked(comparison: Comparison, only: Iterable[str] | None) -> list[Contender]:

@@ -62,20 +62,20 @@ def grid(found: Compared, language: Language, width: int) -> Table:
     """The rows, the best first; the reference in bold. A narrow terminal has no room for the time of predicting."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     wide = width >= WIDE
-    name, difference, train, predict, parameters = (one.of(language) for one in HEAD)
+    name, difference, train, predict, size = (one.of(language) for one in HEAD)
     reference = found.row(found.reference).title.of(language)
     table.add_column(name, overflow="fold", min_width=14)
     table.add_column(found.metric.title.of(language), justify="right", overflow="fold")
     table.add_column(difference.format(reference), justify="right", overflow="fold")
-    for title in (train, predict, parameters) if wide else (train, parameters):
+    for title in (train, predict, size) if wide else (train, size):
         table.add_column(title, justify="right", overflow="fold")
     for row in found.rows:
         title = Line(row.title.of(language), "bold" if row.name == found.reference else "")
         if row.kind != "score":
             title.append(f" ({KINDS[row.kind].of(language)})", "dim")
         times = [seconds(row.train_seconds), seconds(row.predict_seconds)]
-        size = f"{row.parameters:,}" if row.parameters else "-"
-        table.add_row(title, level(found, row), change(found, row), *times[: 1 + wide], size)
+        numbers = level(found, row), change(found, row), *times[: 1 + wide], parameters(row)
+        table.add_row(title, *numbers)
     return table
 
 
@@ -91,6 +91,11 @@ def change(found: Compared, row: ComparedRow) -> str:
         return "-"
     value, low, high = (found.metric.show(x, sign=True) for x in row.difference)
     return f"{value} [{low}, {high}]"
+
+
+def parameters(row: ComparedRow) -> str:
+    """The number of parameters; a dash for a method that has none to count."""
+    return f"{row.parameters:,}" if row.parameters else "-"
 
 
 def filled(text: str, width: int) -> list[str]:

@@ -1,13 +1,14 @@
-"""What is to run, and where processes get it from."""
+"""What is to run, where processes get it from, and how one run is made."""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from regard.recipes import catalog
+from regard.recipes.comparing.store import RunRecord, RunStore
 from regard.recipes.datasets import Dataset
 from regard.recipes.estimator import RecipeError
 from regard.recipes.fingerprint import fingerprint
@@ -72,6 +73,15 @@ class WorkSource:
         return kit.comparison(data, self.full, self.device), data
 
 
+def perform(
+    contender: Contender, one: Assignment, store: RunStore, report: Callable[[float], None]
+) -> RunRecord:
+    """Train and evaluate one assignment, and write its file."""
+    setting = settings_of(contender)[one.number]
+    found = contender.run(setting, one.seed, report)
+    return store.write(contender.name, setting, one.seed, found)
+
+
 def facts_of(data: Dataset) -> dict[str, Any]:
     """What a summary says about the data, with their fingerprint."""
     return {
@@ -108,7 +118,7 @@ def seeds_of(comparison: Comparison, wanted: int | Iterable[int] | None) -> tupl
     return tuple(found)
 
 
-def first_orders(contenders: Iterable[Contender], seed: int) -> list[Assignment]:
+def first_assignments(contenders: Iterable[Contender], seed: int) -> list[Assignment]:
     """Every setting of every contender from the first seed."""
     return [
         Assignment(
@@ -122,7 +132,7 @@ def first_orders(contenders: Iterable[Contender], seed: int) -> list[Assignment]
     ]
 
 
-def later_orders(chosen: Mapping[str, int], seeds: Sequence[int]) -> list[Assignment]:
+def later_assignments(chosen: Mapping[str, int], seeds: Sequence[int]) -> list[Assignment]:
     """The other seeds with the chosen settings."""
     return [
         Assignment(name, number, seed, later_label(name, seed))
@@ -138,5 +148,5 @@ def later_label(name: str, seed: int) -> str:
 
 def all_labels(contenders: Sequence[Contender], seeds: Sequence[int]) -> list[str]:
     """The labels of all runs of a comparison, both stages."""
-    first = [one.label for one in first_orders(contenders, seeds[0])]
+    first = [one.label for one in first_assignments(contenders, seeds[0])]
     return first + [later_label(one.name, seed) for one in contenders for seed in seeds[1:]]

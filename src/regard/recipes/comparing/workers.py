@@ -23,7 +23,7 @@ import torch
 
 from regard.measuring.failures import first_line
 from regard.recipes.comparing.store import RunStore
-from regard.recipes.comparing.work import Assignment, WorkSource
+from regard.recipes.comparing.work import Assignment, WorkSource, perform, settings_of
 
 if TYPE_CHECKING:
     from regard.recipes.comparing.runner import CompareRunner
@@ -38,11 +38,11 @@ class RunProcess:
 
     process: BaseProcess
     pipe: Connection
-    order: Assignment | None = None
+    assignment: Assignment | None = None
 
 
 def run_parallel(runner: CompareRunner, source: WorkSource, todo: Sequence[Assignment]) -> None:
-    """Run the orders in `runner.jobs` processes; the runner is told what happened.
+    """Run the assignments in `runner.jobs` processes; the runner is told what happened.
 
     Raises:
         OutOfTime: the runner's limit was reached; processes are ended and their runs left for later.
@@ -52,9 +52,11 @@ def run_parallel(runner: CompareRunner, source: WorkSource, todo: Sequence[Assig
     try:
         for one in processes:
             assign(one, waiting, runner)
-        while any(one.order is not None for one in processes):
-            runner.check_time(len(waiting) + sum(one.order is not None for one in processes))
-            for pipe in wait([one.pipe for one in processes if one.order is not None], PATIENCE):
+        while any(one.assignment is not None for one in processes):
+            runner.check_time(len(waiting) + sum(one.assignment is not None for one in processes))
+            for pipe in wait(
+                [one.pipe for one in processes if one.assignment is not None], PATIENCE
+            ):
                 busy = next(one for one in processes if one.pipe is pipe)
                 if receive(busy, runner):
                     if not busy.process.is_alive():
@@ -85,63 +87,58 @@ def new_process(store: RunStore, source: WorkSource) -> RunProcess:
 
 def assign(one: RunProcess, waiting: list[Assignment], runner: CompareRunner) -> None:
     """Give the next run to a process, if there is one."""
-    one.order = None
+    one.assignment = None
     if not waiting:
         return
-    one.order = waiting.pop(0)
-    runner.progress.begin(one.order.label)
+    one.assignment = waiting.pop(0)
+    runner.progress.begin(one.assignment.label)
     with suppress(OSError):  # it died: `receive` finds the end of its pipe
-        one.pipe.send(one.order)
+        one.pipe.send(one.assignment)
 
 
 def receive(one: RunProcess, runner: CompareRunner) -> bool:
     """Pass on what a process says; whether its run has ended."""
-    from regard.recipes.comparing.work import settings_of
-
-    assert one.order is not None
+    assert one.assignment is not None
     try:
         kind, said = one.pipe.recv()
     except (EOFError, OSError):
         one.process.join()
-        runner.fail(one.order, f"its process died with status {one.process.exitcode}")
+        runner.fail(one.assignment, f"its process died with status {one.process.exitcode}")
         return True
     if kind == "at":
-        runner.progress.at(one.order.label, said)
+        runner.progress.at(one.assignment.label, said)
         return False
     if kind == "failed":
-        runner.fail(one.order, said)
+        runner.fail(one.assignment, said)
         return True
     if kind == "disk":
         raise OSError(*said)
-    contender = runner.contenders[one.order.contender]
-    setting = settings_of(contender)[one.order.number]
-    record = runner.store.read(contender.name, setting, one.order.seed)
+    contender = runner.contenders[one.assignment.contender]
+    setting = settings_of(contender)[one.assignment.number]
+    record = runner.store.read(contender.name, setting, one.assignment.seed)
     if record is None:
-        runner.fail(one.order, "its file is missing: the process has other data or settings")
+        runner.fail(one.assignment, "its file is missing: the process has other data or settings")
     else:
-        runner.finish(one.order, record)
+        runner.finish(one.assignment, record)
     return True
 
 
 def serve(pipe: Connection, source: WorkSource, names: tuple[str, str, str]) -> None:
-    """What a process does: load the comparison, then run order after order until the pipe ends."""
-    from regard.recipes.comparing.runner import perform
-
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C reaches the parent, which ends its processes
+    """What a process does: load the comparison, then make run after run until the pipe ends."""
+    # Ctrl-C reaches the parent, which ends its processes.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=end_with_parent, daemon=True).start()
     torch.set_num_threads(1)  # as many processes as cores: more threads would wait for one another
     store, known = RunStore(Path(names[0]), *names[1:]), None
     while True:
         try:
-            order: Assignment = pipe.recv()
+            assignment: Assignment = pipe.recv()
         except EOFError:
             return
         try:
             if known is None:
                 known = {one.name: one for one in source.load()[0].contenders}
-            perform(known[order.contender], order, store, Reporter(pipe))
+            perform(known[assignment.contender], assignment, store, Reporter(pipe))
             answer: tuple[str, Any] = ("done", None)
         except OSError as error:
             answer = ("disk", error.args[:2])

@@ -17,15 +17,14 @@ from regard.measuring.files import write_atomic
 from regard.measuring.words import number, seconds
 from regard.page.drawing import inline, width_of
 from regard.page.template import ours, template
-from regard.recipes.comparing.report.charts import cost_chart, forest_chart
+from regard.recipes.comparing.report.charts import CHARTS
 from regard.recipes.comparing.report.words import CAPTIONS, WORDS
-from regard.recipes.comparing.results import Compared, ComparedRow
+from regard.recipes.comparing.results import Compared, ComparedRow, is_number
 from regard.recipes.comparing.sentences import how, sentences, winner
-from regard.recipes.comparing.table import KINDS, change
+from regard.recipes.comparing.table import KINDS, change, parameters
 from regard.text import LANGUAGES, Text
 
 FOLDER = Path(__file__).parent
-CHARTS = {"forest": forest_chart, "cost": cost_chart}
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ def compose(found: Compared) -> str:
         sentences=sentences(found),
         how=how(found),
         rows=[entry(found, row) for row in found.rows],
-        extra_names=sorted({k for row in found.rows for k, v in row.extra.items() if is_number(v)}),
+        extra_names=extra_names(found),
         best=None if best is None else best.name,
         difference=Text(f"difference to {reference.en}", f"与{reference.zh}之差"),
         drawings=[drawing(found, name) for name in CHARTS],
@@ -79,7 +78,7 @@ def entry(found: Compared, row: ComparedRow) -> dict[str, Any]:
         "difference": change(found, row),
         "train": seconds(row.train_seconds),
         "predict": seconds(row.predict_seconds),
-        "parameters": f"{row.parameters:,}" if row.parameters else "-",
+        "parameters": parameters(row),
         "setting": ", ".join(f"{k}={v}" for k, v in row.setting.items()) or "-",
         "tried": row.tried,
         "values": ", ".join(show(x) for x in row.values),
@@ -88,9 +87,9 @@ def entry(found: Compared, row: ComparedRow) -> dict[str, Any]:
     }
 
 
-def is_number(value: Any) -> bool:
-    """Whether it is worth a column."""
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def extra_names(found: Compared) -> list[str]:
+    """Names of the further numbers that have a column."""
+    return sorted({k for row in found.rows for k, v in row.extra.items() if is_number(v)})
 
 
 def number_text(value: float) -> str:

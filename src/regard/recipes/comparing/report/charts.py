@@ -24,6 +24,7 @@ MARKS = "*Xov^sDPph<>d8"  # of rows that share a colour
 TRAIN = Text("training time of one run", "一次训练的耗时")
 TO_REFERENCE = Text("difference to {}, {}", "与{}之差，{}")
 BETTER = (Text("better →", "更好 →"), Text("← better", "← 更好"))
+LEAST_TIME = 1e-4  # seconds: the axis is logarithmic
 
 
 def looks(found: Compared) -> dict[str, tuple[str, str]]:
@@ -64,10 +65,10 @@ def cost_chart(found: Compared, canvas: Canvas) -> None:
         ink, mark = marks[row.name]
         ends = [[row.value.value - row.value.low], [row.value.high - row.value.value]]
         axes.errorbar(
-            max(row.train_seconds, 1e-4), row.value.value, yerr=ends, fmt=mark, color=ink, ms=7,
+            max(row.train_seconds, LEAST_TIME), row.value.value, yerr=ends, fmt=mark, color=ink, ms=7,
             mec="white", mew=0.6, capsize=2, lw=1.2, label=safe(canvas.say(row.title)),
         )  # fmt: skip
-    log_times(axes, [max(row.train_seconds, 1e-4) for row in found.rows])
+    log_times(axes, [max(row.train_seconds, LEAST_TIME) for row in found.rows])
     canvas.label(axes, TRAIN, found.metric.title)
     handles, labels = axes.get_legend_handles_labels()
     canvas.figure.legend(
@@ -112,3 +113,6 @@ def forest_chart(found: Compared, canvas: Canvas) -> None:
     side = canvas.say(BETTER[0] if found.metric.greater else BETTER[1])
     label = canvas.say(TO_REFERENCE).format(reference, canvas.say(found.metric.title))
     axes.set_xlabel(safe(f"{label}\n{side}"))
+
+
+CHARTS = {"forest": forest_chart, "cost": cost_chart}
