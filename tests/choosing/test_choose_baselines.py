@@ -12,7 +12,7 @@ import torch
 from regard.choosing.tasks.models import Match, ReadValue
 from regard.choosing.training.baselines import baseline_rows
 from regard.choosing.training.features import HIDDEN, tabular
-from regard.choosing.training.metrics import GOALS
+from regard.choosing.training.metrics import GOALS, IGNORED
 from regard.choosing.training.splits import split_rows
 from regard.choosing.training.stages import Settings
 
@@ -65,6 +65,33 @@ def test_the_nearest_key_and_hidden_keys() -> None:
     assert table is not None and (table[0].by_key(torch.zeros(1500).numpy())[:, 4] == HIDDEN).all()
 
 
+@pytest.mark.parametrize("kind", ["tokens", "frames"])
+def test_tags_by_the_neighbours_of_a_position(kind: str) -> None:
+    """The tag of a position is told by the token before it; hidden tokens and tags count for nothing."""
+    torch.manual_seed(0)
+    ids = torch.randint(1, 9, (300, 7))
+    mask = torch.arange(7) < torch.randint(3, 8, (300, 1))
+    before = torch.cat([torch.zeros(300, 1, dtype=torch.long), ids[:, :-1]], 1)
+    tags = (before % 2).masked_fill(~mask, IGNORED)
+    x = ids.masked_fill(~mask, 0)
+    if kind == "frames":
+        x = torch.nn.functional.one_hot(x, 9).float()
+    rows = found(split_rows((x, mask, tags)), "accuracy", SMALL)
+    name = "logistic regression on each position and its neighbours"
+    assert set(rows) == ({name} if kind == "tokens" else {name, "gradient boosting"})
+    assert rows[name]["quality"]["1"] > 0.99 and len(rows[name]["replicates"]["1"]) == 200
+    table = tabular([(x, mask, tags)] * 3, match=False)
+    assert table is not None and table[0].features.shape == (
+        int(mask.sum()), 5 if kind == "tokens" else 45
+    )  # fmt: skip
+    told = table[0].by_position(torch.ones(int(mask.sum()), 2).numpy())
+    assert torch.equal(told[..., 0] == 1, mask)
+    hidden = x.clone()
+    hidden[~mask] = 5
+    other = tabular([(hidden, mask, tags)] * 3, match=False)
+    assert other is not None and (other[0].features == table[0].features).all()
+
+
 def test_ranking_regression_and_unlike_widths() -> None:
     torch.manual_seed(0)
     query, key = torch.randn(200, 3), torch.randn(200, 4, 5)
@@ -77,13 +104,13 @@ def test_ranking_regression_and_unlike_widths() -> None:
     assert rows["ridge regression"]["quality"]["1"] > 0.99
 
 
-def test_tokens_are_counted_and_tags_are_no_table() -> None:
+def test_tokens_are_counted_and_answers_of_other_shapes_are_no_table() -> None:
     torch.manual_seed(0)
     tokens = torch.randint(1, 50, (300, 12))
     target = (tokens == 7).any(1).long()
     rows = found(split_rows((tokens, target)), "accuracy", ReadValue)
     assert rows["logistic regression"]["quality"]["1"] > 0.9
-    assert found(split_rows((tokens, tokens)), "accuracy", ReadValue) == {}
+    assert found(split_rows((tokens, tokens[:, :5])), "accuracy", ReadValue) == {}
 
 
 def test_drawn_data_has_a_result_for_each_seed_and_time_is_kept() -> None:

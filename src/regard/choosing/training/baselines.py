@@ -163,6 +163,12 @@ def baselines(train: TabularPart) -> list[Baseline]:
         name = Text("ridge regression on each key", "逐键岭回归")
         if train.kind == "right":
             name = Text("logistic regression on each key", "逐键逻辑回归")
+    elif train.tagged is not None:
+        found = []
+        name = Text(
+            "logistic regression on each position and its neighbours",
+            "逐位置（含邻近位置）逻辑回归",
+        )
     else:
         near = [fitted(model, train.kind) for model in neighbour_models(train)]
         found = [Baseline(Text("nearest neighbours", "最近邻"), near)]
@@ -196,7 +202,7 @@ def boosting_models(train: TabularPart) -> list[Fit]:
     from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 
     several = train.kind == "numbers" and train.answers.ndim > 1 and train.answers.shape[1] > 1
-    if several:  # it gives one number
+    if several or train.tokens:  # it gives one number, and takes those of tokens for amounts
         return []
     classes = len(np.unique(train.answers)) if train.kind == "classes" else 1
     count, columns = train.features.shape
@@ -224,9 +230,10 @@ def fitted(make: Callable[[], Any], kind: str, most: int | None = None) -> Fit:
 
     def fit(train: TabularPart) -> Predict:
         from sklearn.pipeline import make_pipeline
-        from sklearn.preprocessing import StandardScaler
+        from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
-        model = make_pipeline(StandardScaler(), make())
+        first = OneHotEncoder(handle_unknown="ignore") if train.tokens else StandardScaler()
+        model = make_pipeline(first, make())
         features, answers = train.features, train.answers
         if most is not None and most < len(features):
             rows = np.random.default_rng(0).permutation(len(features))[:most]
@@ -246,7 +253,7 @@ def fitted(make: Callable[[], Any], kind: str, most: int | None = None) -> Fit:
             told = np.full((len(part.features), part.classes), NEVER)
             share = np.clip(model.predict_proba(part.features), 1e-12, None)
             told[:, model.classes_.astype(int)] = np.log(share)
-            return torch.as_tensor(told).float()
+            return part.by_position(told)
 
         return predict
 

@@ -1,4 +1,7 @@
-"""Rows as tables of features, for models without attention. N rows, n keys of a row, D columns, L tokens."""
+"""Rows as tables of features, for models without attention.
+
+N rows, n keys of a row, D columns, L tokens or positions, P positions that have a tag.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from regard.choosing.training.metrics import IGNORED
 from regard.choosing.training.scaling import mask_of
 
 # Most training rows, most columns, and most pairs of a query and a key that a model without attention gets.
 MOST_ROWS, MOST_COLUMNS, MOST_PAIRS = 5000, 1000, 40_000
 TOKENS = 1000  # columns of token counts; further ids share columns
 HIDDEN = -1e9  # the score of a key that is padding
+# Most training positions that a model of tags gets, and how far to either side of a position it sees.
+MOST_POSITIONS, AROUND = 10_000, 2
+OUTSIDE = -1  # the token before the first position and after the last
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,13 +29,15 @@ class TabularPart:
     """One part of the data as features and answers.
 
     Attributes:
-        features: (N, F); for pairs (N * n, F), all keys of a row together.
-        answers: (N,) classes or numbers, (N, m) numbers; for pairs (N * n,).
+        features: (N, F); for pairs (N * n, F), all keys of a row together; for tags (P, F).
+        answers: (N,) classes or numbers, (N, m) numbers; for pairs (N * n,); for tags (P,).
         kind: "classes", "numbers", or for pairs "right" (is this the right key?) and "relevance".
         classes: number of classes of the output.
         pairs: a row of features is a pair of a query and a key.
         alike: query and key have the same width.
         query, key, mask: for pairs, the data themselves.
+        tagged: for tags (N, L), True at the positions that have one.
+        tokens: features are numbers of tokens, which have no order.
     """
 
     features: np.ndarray
@@ -40,11 +49,22 @@ class TabularPart:
     query: Tensor = field(default_factory=lambda: torch.empty(0))
     key: Tensor = field(default_factory=lambda: torch.empty(0))
     mask: Tensor | None = None
+    tagged: Tensor | None = None
+    tokens: bool = False
 
     def by_key(self, told: np.ndarray) -> Tensor:
         """Scores (N, n) from those of all pairs; hidden keys come last."""
         found = torch.as_tensor(np.asarray(told)).float().reshape(self.key.shape[:2])
         return found if self.mask is None else found.masked_fill(~self.mask, HIDDEN)
+
+    def by_position(self, told: np.ndarray) -> Tensor:
+        """Outputs (N, L, C) from those of all tagged positions (P, C), 0 elsewhere; (N, C) if there are no tags."""
+        found = torch.as_tensor(told).float()
+        if self.tagged is None:
+            return found
+        whole = torch.zeros(*self.tagged.shape, found.shape[-1])
+        whole[self.tagged] = found
+        return whole
 
 
 def tabular(
@@ -62,12 +82,15 @@ def tabular(
         first = fewer(parts[0], limit)
         found = [as_pairs(part) for part in (first, *parts[1:])]
         return found[0], found[1], found[2]
-    # Several classes in a row, such as a tag for each token, are no table.
-    if target.ndim > 2 or (target.ndim == 2 and not target.is_floating_point()):
-        return None
     classes = 0
     if not target.is_floating_point():
         classes = max(int(part[-1].max()) for part in parts) + 1
+    if target.ndim == 2 and classes and inputs[0].shape[:2] == target.shape:
+        limit = max(MOST_POSITIONS // target.shape[1], 100)
+        found = [as_positions(part, classes) for part in (fewer(parts[0], limit), *parts[1:])]
+        return found[0], found[1], found[2]
+    if target.ndim > 2 or (target.ndim == 2 and classes):
+        return None
     rows = [as_rows(part, classes) for part in (fewer(parts[0], MOST_ROWS), *parts[1:])]
     if rows[0].features.shape[1] == 0:
         return None
@@ -109,6 +132,26 @@ def as_rows(arrays: tuple[Tensor, ...], classes: int) -> TabularPart:
     features = np.concatenate(columns, 1) if columns else np.empty((len(target), 0))
     kind = "numbers" if target.is_floating_point() else "classes"
     return TabularPart(features, target.numpy(), kind, classes)
+
+
+def as_positions(arrays: tuple[Tensor, ...], classes: int) -> TabularPart:
+    """Each tagged position as a row: what stands there and up to `AROUND` positions beside it."""
+    x, *more, target = (one.cpu() for one in arrays)
+    tokens = not x.is_floating_point()
+    frames = x.long().unsqueeze(-1) if tokens else x.float().flatten(2)
+    nothing = OUTSIDE if tokens else 0
+    mask = mask_for(x, more)
+    if mask is not None:
+        frames = frames.masked_fill(~mask.unsqueeze(-1), nothing)
+    around = min(AROUND, max(MOST_COLUMNS // frames.shape[-1] - 1, 0) // 2)
+    edge = frames.new_full((len(x), around, frames.shape[-1]), nothing)
+    padded = torch.cat([edge, frames, edge], 1)
+    beside = [padded[:, n : n + frames.shape[1]] for n in range(2 * around + 1)]
+    tagged = target != IGNORED
+    features = torch.cat(beside, -1)[tagged][:, :MOST_COLUMNS]
+    return TabularPart(
+        features.numpy(), target[tagged].numpy(), "classes", classes, tagged=tagged, tokens=tokens
+    )
 
 
 def mask_for(x: Tensor, inputs: Sequence[Tensor]) -> Tensor | None:
