@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -163,13 +162,12 @@ class NodeClassifier(Recipe):
             epochs=self.epochs, rate=self.rate, schedule="constant", betas=(0.9, 0.999),
             clip=None, patience=self.patience,
         )  # fmt: skip
-        path = None if checkpoint is None else Path(checkpoint)
         self.history_ = train(
             job,
             plan,
             seed=self.seed,
             device=self.chosen_device(),
-            checkpoint=path,
+            checkpoint=checkpoint,
             progress=progress,
             identity=lambda: self.identity(x, labels, held, held_labels),
         )

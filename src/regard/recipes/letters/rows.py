@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 from regard.describe import describe
 from regard.recipes.estimator import RecipeError
+from regard.recipes.translate.rows import as_list, checked_texts
 
 Sounds = str | Sequence[str]
 UnicodeForm = Literal["NFC", "NFD", "NFKC", "NFKD"]
@@ -24,24 +25,6 @@ class Word(NamedTuple):
     ways: tuple[tuple[str, ...], ...]
 
 
-def checked_words(x: Any, name: str = "x") -> list[str]:
-    """The words as a list.
-
-    Raises:
-        RecipeError: it is a single text, or something in it is no text.
-    """
-    if isinstance(x, str):
-        raise RecipeError(f"{name} must be a list of words, got one text; give [{name}]")
-    try:
-        found = list(x)
-    except TypeError:
-        raise RecipeError(f"{name} must be a list of words, got {describe(x)}") from None
-    for number, one in enumerate(found):
-        if not isinstance(one, str):
-            raise RecipeError(f"{name}[{number}] must be a text, got {describe(one)}")
-    return [str(one) for one in found]
-
-
 def checked_sounds(y: Any, name: str = "y") -> list[tuple[tuple[str, ...], ...]]:
     """For each word every way to say it, in the Unicode form NFC; none for an empty text or list.
 
@@ -52,14 +35,8 @@ def checked_sounds(y: Any, name: str = "y") -> list[tuple[tuple[str, ...], ...]]
         raise RecipeError(
             f"{name} is missing: give the sounds of each word, with spaces between sounds"
         )
-    if isinstance(y, str):
-        raise RecipeError(f"{name} must be a list of sounds of words, got one text; give [{name}]")
-    try:
-        rows = list(y)
-    except TypeError:
-        raise RecipeError(f"{name} must be a list of sounds of words, got {describe(y)}") from None
     found = []
-    for number, one in enumerate(rows):
+    for number, one in enumerate(as_list(y, name, "sounds of words")):
         ways = [one] if isinstance(one, str) else one
         if not isinstance(ways, Sequence) or not all(isinstance(way, str) for way in ways):
             raise RecipeError(
@@ -78,7 +55,7 @@ def checked_pairs(x: Any, y: Any, form: UnicodeForm) -> list[Word]:
     Raises:
         RecipeError: there are not as many sounds as words.
     """
-    words, sounds = checked_words(x), checked_sounds(y)
+    words, sounds = checked_texts(x, "x", "words"), checked_sounds(y)
     if len(words) != len(sounds):
         raise RecipeError(
             f"x has {len(words)} words and y the sounds of {len(sounds)}: give one entry for each word"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, ClassVar, Self, get_args, overload
 
 import numpy as np
@@ -24,7 +23,6 @@ from regard.recipes.letters.rows import (
     Word,
     checked_pairs,
     checked_sounds,
-    checked_words,
     spelled,
     trainable,
 )
@@ -32,10 +30,10 @@ from regard.recipes.letters.symbols import Symbols
 from regard.recipes.metrics import WORD_ERRORS, percent_right
 from regard.recipes.training import TrainingPlan, TrainingProgress, train
 from regard.recipes.translate.batches import Corpus
-from regard.recipes.translate.decoding import Search, aligned, searched
+from regard.recipes.translate.decoding import Search, aligned, best_texts, chosen_search, searched
 from regard.recipes.translate.job import Regularization, TranslationJob
 from regard.recipes.translate.networks import RecurrentTranslator, Sizes
-from regard.recipes.translate.rows import held_out
+from regard.recipes.translate.rows import checked_texts, held_out
 from regard.scores.lookup import SIZED
 
 
@@ -49,9 +47,9 @@ class LettersToSounds(Recipe):
 
     Letters are the characters of a word in lower case; sounds are symbols with spaces between. A word that is said in
     several ways has a list of texts in place of one: training takes the first way, and in scoring any of them is
-    right. Sounds are compared in the Unicode form NFC. An empty word has no sounds. A letter that no training word has is read as unknown. Of a word longer than
-    `max_length` letters only the first ones are read, with a warning; training leaves such words out, and words
-    without letters or sounds.
+    right. Sounds are compared in the Unicode form NFC. An empty word has no sounds. A letter that no training word
+    has is read as unknown. Of a word longer than `max_length` letters only the first ones are read, with a warning;
+    training leaves such words out, and words without letters or sounds.
 
     Args:
         attention: "softmax" over all letters; "location", which also sees where it looked before (Chorowski et al.
@@ -186,9 +184,8 @@ class LettersToSounds(Recipe):
             return percent_right(error_statistics(said, [one.ways for one in held]))
 
         job = TranslationJob(self.model_, corpus, rules, quality)
-        place = None if checkpoint is None else Path(checkpoint)
         self.history_ = train(
-            job, self.plan(), seed=self.seed, device=device, checkpoint=place, progress=progress,
+            job, self.plan(), seed=self.seed, device=device, checkpoint=checkpoint, progress=progress,
             identity=lambda: self.identity(rows, held),
         )  # fmt: skip
         self.model_.eval()
@@ -227,22 +224,15 @@ class LettersToSounds(Recipe):
                 one as text.
         """
         self.check_fitted()
-        words = [spelled(one, self.form) for one in checked_words(x)]
-        width = self.beam if beam is None else beam
-        count = 1 if n_best is None else n_best
-        check_sizes(beam=width, n_best=count)
-        if count > width:
-            raise RecipeError(
-                f"n_best={count} results need a beam of at least {count}, got beam={width}"
-            )
+        words = [spelled(one, self.form) for one in checked_texts(x, "x", "words")]
+        search = chosen_search(self.beam if beam is None else beam, n_best, self.length_penalty)
         rows = self.encoded(words)
-        some = [number for number, row in enumerate(rows) if len(row) > 1]
-        search = Search(width, self.length_penalty, count)
-        found = searched(self.model_, [rows[number] for number in some], search, self.max_length)
-        texts: list[list[str]] = [[""] * count for _ in rows]
-        for number, best in zip(some, found, strict=True):
-            texts[number] = [" ".join(self.sounds_.decode(one)) for one in best]
+        texts = best_texts(self.model_, rows, search, self.max_length, self.spoken)
         return texts if n_best is not None else [one[0] for one in texts]
+
+    def spoken(self, rows: Sequence[Sequence[int]]) -> list[str]:
+        """The sounds of each row of numbers, with spaces between."""
+        return [" ".join(self.sounds_.decode(row)) for row in rows]
 
     def statistics(self, x: Sequence[str], y: Sequence[Sounds]) -> np.ndarray:
         """For each word (N, 3): right or not, phone errors, and sounds of the nearest right way."""
@@ -266,7 +256,7 @@ class LettersToSounds(Recipe):
         self.check_fitted()
         if self.kind() == "none":
             raise RecipeError("attention='none' has no attention to show")
-        row = self.encoded([spelled(checked_words([word], "word")[0], self.form)])[0]
+        row = self.encoded([spelled(checked_texts([word], "word", "words")[0], self.form)])[0]
         if len(row) == 1:
             raise RecipeError("the word is empty: there is nothing to attend to")
         search = Search(self.beam, self.length_penalty)

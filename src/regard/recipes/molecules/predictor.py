@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 from functools import partial
-from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
@@ -163,7 +162,7 @@ class MoleculePredictor(Recipe):
             self.plan(job.steps_per_epoch()),
             seed=self.seed,
             device=self.chosen_device(),
-            checkpoint=None if checkpoint is None else Path(checkpoint),
+            checkpoint=checkpoint,
             progress=progress,
             identity=lambda: self.identity(x, y, held_x, held_y),
         )

@@ -5,13 +5,15 @@ Shape legend: N sentences, S source pieces, T output pieces.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
+from regard.arguments import check_sizes
 from regard.nn.seq2seq import EncoderDecoder, Hypotheses, beam_search, greedy
+from regard.recipes.estimator import RecipeError
 from regard.recipes.translate.batches import padded
 from regard.recipes.translate.networks import TransformerTranslator
 from regard.recipes.translate.subwords import EOS
@@ -26,6 +28,45 @@ class Search(NamedTuple):
     beam: int
     length_penalty: float
     n_best: int = 1
+
+
+def chosen_search(beam: int, n_best: int | None, length_penalty: float) -> Search:
+    """The search for so many results, one if `n_best` is None.
+
+    Raises:
+        RecipeError: the beam is narrower than that.
+    """
+    count = 1 if n_best is None else n_best
+    check_sizes(beam=beam, n_best=count)
+    if count > beam:
+        raise RecipeError(
+            f"n_best={count} results need a beam of at least {count}, got beam={beam}"
+        )
+    return Search(beam, length_penalty, count)
+
+
+def best_texts(
+    model: nn.Module,
+    rows: Sequence[Sequence[int]],
+    search: Search,
+    longest: int,
+    decode: Callable[[list[list[int]]], list[str]],
+) -> list[list[str]]:
+    """For each encoded sentence the texts of its best translations; empty ones for an empty sentence.
+
+    Args:
+        model: the network.
+        rows: encoded sentences with end marks.
+        search: beam, penalty and number of results.
+        longest: the most pieces of a translation.
+        decode: from translations in numbers to their texts.
+    """
+    some = [number for number, row in enumerate(rows) if len(row) > 1]  # more than the end mark
+    found = searched(model, [rows[number] for number in some], search, longest)
+    texts: list[list[str]] = [[""] * search.n_best for _ in rows]
+    for number, best in zip(some, found, strict=True):
+        texts[number] = decode(best)
+    return texts
 
 
 def searched(

@@ -14,18 +14,32 @@ Pair = tuple[str, str]
 Row = TypeVar("Row")
 
 
-def checked_sentences(x: Any, name: str) -> list[str]:
-    """The sentences as a list.
+def as_list(x: Any, name: str, what: str) -> list[Any]:
+    """The rows as a list.
+
+    Args:
+        x: the rows.
+        name: of the argument, for the message.
+        what: the rows in words: "sentences".
+
+    Raises:
+        RecipeError: it is a single text, or nothing that has rows.
+    """
+    if isinstance(x, str):
+        raise RecipeError(f"{name} must be a list of {what}, got one text; give [{name}]")
+    try:
+        return list(x)
+    except TypeError:
+        raise RecipeError(f"{name} must be a list of {what}, got {describe(x)}") from None
+
+
+def checked_texts(x: Any, name: str, what: str = "sentences") -> list[str]:
+    """The texts as a list; see `as_list`.
 
     Raises:
         RecipeError: it is a single text, or something in it is no text.
     """
-    if isinstance(x, str):
-        raise RecipeError(f"{name} must be a list of sentences, got one text; give [{name}]")
-    try:
-        found = list(x)
-    except TypeError:
-        raise RecipeError(f"{name} must be a list of sentences, got {describe(x)}") from None
+    found = as_list(x, name, what)
     for number, one in enumerate(found):
         if not isinstance(one, str):
             raise RecipeError(f"{name}[{number}] must be a text, got {describe(one)}")
@@ -40,7 +54,7 @@ def checked_sides(x: Any, y: Any) -> tuple[list[str], list[str]]:
     """
     if y is None:
         raise RecipeError("y is missing: give the translation of each sentence of x")
-    sources, targets = checked_sentences(x, "x"), checked_sentences(y, "y")
+    sources, targets = checked_texts(x, "x"), checked_texts(y, "y")
     if len(sources) != len(targets):
         raise RecipeError(
             f"x has {len(sources)} sentences and y {len(targets)}: give one translation for each"

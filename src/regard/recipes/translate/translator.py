@@ -6,7 +6,6 @@ import os
 import warnings
 from collections.abc import Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self, overload
 
 import numpy as np
@@ -19,13 +18,13 @@ from regard.recipes.estimator import Recipe, RecipeError
 from regard.recipes.training import TrainingPlan, TrainingProgress, train
 from regard.recipes.translate.batches import Corpus
 from regard.recipes.translate.bleu import METRIC, bleu_statistics, corpus_bleu, corpus_chrf
-from regard.recipes.translate.decoding import Search, aligned, searched
+from regard.recipes.translate.decoding import Search, aligned, best_texts, chosen_search, searched
 from regard.recipes.translate.job import Regularization, TranslationJob
 from regard.recipes.translate.networks import Sizes, network
 from regard.recipes.translate.rows import (
     checked_pairs,
-    checked_sentences,
     checked_sides,
+    checked_texts,
     held_out,
 )
 from regard.recipes.translate.subwords import EOS, Subwords
@@ -187,10 +186,9 @@ class Translator(Recipe):
             return corpus_bleu(bleu_statistics(found, references, self.lowercase))
 
         job = TranslationJob(self.model_, corpus, rules, quality)  # type: ignore[bad-argument-type] # of a wider type than it can have here
-        place = None if checkpoint is None else Path(checkpoint)
         with multiplying(self.chosen_precision()):
             self.history_ = train(
-                job, self.plan(), seed=self.seed, device=device, checkpoint=place, progress=progress,
+                job, self.plan(), seed=self.seed, device=device, checkpoint=checkpoint, progress=progress,
                 identity=lambda: self.identity(pairs, held),
             )  # fmt: skip
         self.model_.eval()
@@ -231,21 +229,10 @@ class Translator(Recipe):
                 the best one as text.
         """
         self.check_fitted()
-        sentences = checked_sentences(x, "x")
-        width = self.beam if beam is None else beam
-        count = 1 if n_best is None else n_best
-        check_sizes(beam=width, n_best=count)
-        if count > width:
-            raise RecipeError(
-                f"n_best={count} translations need a beam of as many, got beam={width}"
-            )
+        sentences = checked_texts(x, "x")
+        search = chosen_search(self.beam if beam is None else beam, n_best, self.length_penalty)
         rows = self.encoded(sentences, cut=True)
-        some = [number for number, row in enumerate(rows) if len(row) > 1]
-        search = Search(width, self.length_penalty, count)
-        found = searched(self.model_, [rows[number] for number in some], search, self.max_length)
-        texts: list[list[str]] = [[""] * count for _ in rows]
-        for number, best in zip(some, found, strict=True):
-            texts[number] = self.subwords_.decode(best)
+        texts = best_texts(self.model_, rows, search, self.max_length, self.subwords_.decode)
         return texts if n_best is not None else [one[0] for one in texts]
 
     def statistics(self, x: Sequence[str], y: Sequence[str]) -> np.ndarray:
@@ -269,7 +256,7 @@ class Translator(Recipe):
         self.check_fitted()
         if self.architecture == "none":
             raise RecipeError("architecture='none' has no attention to show")
-        row = self.encoded(checked_sentences([sentence], "sentence"), cut=True)[0]
+        row = self.encoded(checked_texts([sentence], "sentence"), cut=True)[0]
         if len(row) == 1:
             raise RecipeError("the sentence is empty: there is nothing to attend to")
         tokens, weights = aligned(self.model_, row, self.search(), self.max_length)
