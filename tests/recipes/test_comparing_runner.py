@@ -11,6 +11,7 @@ import pytest
 
 from regard.recipes.comparing import compare
 from regard.recipes.comparing.__main__ import main
+from regard.recipes.comparing.page import write_page
 from regard.recipes.comparing.results import Compared, ResultError
 from regard.recipes.comparing.runner import OutOfTime
 from regard.recipes.comparing.store import RunStore
@@ -66,6 +67,19 @@ def test_diverged_validation_is_never_chosen(tmp_path: Path) -> None:
     log: list[Any] = []
     found = compare(of(made_up("dot", {0: (float("nan"), 50), 1: (1.0, 40)}, log)), tmp_path)
     assert found.row("dot").setting == {"k": 1}
+
+
+def test_contender_that_diverged_has_a_row_in_the_summary_and_on_the_page(tmp_path: Path) -> None:
+    def run(setting: Any, seed: int, report: Any) -> Evaluated:
+        return Evaluated(np.nan, np.full((100, 1), np.nan), 7, 1.0, 0.1)
+
+    bad = Contender("additive", Text("additive", "加性"), "score", (), run)
+    found = compare(of(made_up("dot", {0: (1.0, 50)}, []), bad, metric=RMSE), tmp_path)
+    found.save(tmp_path / "x.json")
+    again = Compared.load(tmp_path / "x.json")
+    assert [row.name for row in again.rows] == ["dot", "additive"]
+    assert np.isnan(again.rows[1].values).all() and np.isnan(again.rows[1].value.low)
+    assert "nan" in write_page(again, tmp_path).read_text()
 
 
 def test_killed_comparison_resumes_without_repeating(tmp_path: Path) -> None:

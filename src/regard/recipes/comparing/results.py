@@ -162,7 +162,7 @@ class Compared:
         own["rows"] = tuple(map(row_of_json, own["rows"]))
         if own["against"] is not None:
             first, second, lead = own["against"]
-            own["against"] = first, second, Estimate(*lead)
+            own["against"] = first, second, estimate(lead)
         own["seeds"], own["test_rows"] = tuple(own["seeds"]), tuple(own["test_rows"])
         own["pictures"] = tuple(Picture(text(x["caption"]), x["svg"]) for x in own["pictures"])
         return cls(**own)
@@ -192,10 +192,20 @@ def row_of_json(found: Mapping[str, Any]) -> ComparedRow:
     own = dict(found)
     own["title"] = text(own["title"])
     own["about"] = None if own["about"] is None else text(own["about"])
-    own["value"] = Estimate(*own["value"])
-    own["difference"] = None if own["difference"] is None else Estimate(*own["difference"])
-    own["values"] = tuple(own["values"])
+    own["value"] = estimate(own["value"])
+    own["difference"] = None if own["difference"] is None else estimate(own["difference"])
+    own["values"] = tuple(map(number, own["values"]))
     return ComparedRow(**own)
+
+
+def estimate(found: Sequence[float | None]) -> Estimate:
+    """A value with its interval from JSON."""
+    return Estimate(*map(number, found))
+
+
+def number(found: float | None) -> float:
+    """A number from JSON, which has no NaN: a training that diverged has None there."""
+    return math.nan if found is None else found
 
 
 def summed_up(
