@@ -259,6 +259,18 @@ def test_what_is_missing_is_said_with_address_and_checksum(tmp_path: Path) -> No
         read_file(known, tmp_path / "the_set", "rows.tsv.gz")
 
 
+def test_of_several_files_the_missing_one_is_named(tmp_path: Path) -> None:
+    second = RemoteFile("second.tsv", "https://example.org/second.tsv", "2" * 64)
+    known = PublicSet("the_set", (*public("https://example.org/rows.tsv").files, second), "none")
+    with pytest.raises(DataError, match=r"expected second\.tsv in it.*second\.tsv \(.* 2222"):
+        obtained(known, tmp_path, False, ["second.tsv"])
+    (tmp_path / "rows.tsv.gz").write_bytes(PACKED)
+    folder = obtained(known, tmp_path, False, ["second.tsv"])
+    for place in (None, folder):
+        with pytest.raises(DataError, match=r"its 2 files, among them .*second\.tsv \(.* 2222"):
+            read_file(known, place, "second.tsv")
+
+
 def test_set_that_is_built_is_never_downloaded(server: Server) -> None:
     known = public(server.address("gzip"), build="benchmarks/pack.py makes it")
     assert "benchmarks/pack.py makes it; then name the folder" in how_to_get(known)

@@ -14,7 +14,7 @@ import io
 import os
 import urllib.request
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -86,7 +86,7 @@ def obtained(
         DataError: a folder is named that does not have the set, or a download failed.
     """
     wanted = [one.name for one in public.files] if names is None else list(names)
-    found = find_folder(public, data)
+    found = find_folder(public, data, wanted)
     if found is not None and (data is not None or has_all(found, wanted)):
         return found
     kept = cache_folder() / public.folder
@@ -100,8 +100,15 @@ def has_all(folder: Path, names: Iterable[str]) -> bool:
     return all((folder / name).is_file() for name in names)
 
 
-def find_folder(public: PublicSet, data: str | os.PathLike[str] | None) -> Path | None:
+def find_folder(
+    public: PublicSet, data: str | os.PathLike[str] | None, names: Sequence[str] = ()
+) -> Path | None:
     """The set's folder: `data` itself, `data/<folder>` or `$REGARD_DATA/<folder>`; None if nothing is named.
+
+    Args:
+        public: the set.
+        data: the user's folder; None for `REGARD_DATA`.
+        names: the files wanted, for the message; any file of the set tells its folder.
 
     Raises:
         DataError: a folder is named, and the set is not there.
@@ -110,26 +117,31 @@ def find_folder(public: PublicSet, data: str | os.PathLike[str] | None) -> Path 
     if not given:
         return None
     root = Path(given).expanduser()
-    wanted = [one.name for one in public.files]
     for place in (root, root / public.folder):
-        if any((place / name).is_file() for name in wanted):
+        if any((place / one.name).is_file() for one in public.files):
             return place
     if data is None:  # the variable may name a folder that has other sets only
         return None
+    name = names[0] if names else public.files[0].name
     raise DataError(
-        f"{root} has no {public.folder}: expected {wanted[0]} in it. {how_to_get(public)}"
+        f"{root} has no {public.folder}: expected {name} in it. {how_to_get(public, name)}"
     )
 
 
-def how_to_get(public: PublicSet) -> str:
-    """Two sentences that say how to get the set: the address, the checksum and the option for a folder."""
+def how_to_get(public: PublicSet, name: str | None = None) -> str:
+    """How to get the set: the address, the checksum and the option for a folder.
+
+    Args:
+        public: the set.
+        name: the file whose address and checksum are given; None for the first one.
+    """
     named = f"name the folder that holds {public.folder}/ by --data DIR or {VARIABLE}"
     if public.build:
         return f"This set is not downloaded: {public.build}; then {named}."
-    first = public.files[0]
+    shown = public.files[0] if name is None else public.file(name)
     count = len(public.files)
-    files = first.address if count == 1 else f"its {count} files, the first one {first.address}"
-    return f"Download it with --download, or get {files} (sha256 of the decompressed content {first.sha256}), and {named}."
+    files = shown.address if count == 1 else f"its {count} files, among them {shown.address}"
+    return f"Download it with --download, or get {files} (sha256 of the decompressed content {shown.sha256}), and {named}."
 
 
 def read_file(public: PublicSet, folder: Path | None, name: str) -> bytes:
@@ -140,11 +152,11 @@ def read_file(public: PublicSet, folder: Path | None, name: str) -> bytes:
     """
     known = public.file(name)
     if folder is None:
-        raise DataError(f"{public.folder} is not on this machine. {how_to_get(public)}")
+        raise DataError(f"{public.folder} is not on this machine. {how_to_get(public, name)}")
     try:
         content = unpacked((folder / name).read_bytes(), name)
     except FileNotFoundError:
-        raise DataError(f"{folder / name} is missing. {how_to_get(public)}") from None
+        raise DataError(f"{folder / name} is missing. {how_to_get(public, name)}") from None
     check(content, known, str(folder / name))
     return content
 

@@ -91,7 +91,7 @@ def split(graph: Data, labels: np.ndarray, parts: tuple[Any, Any, Any]) -> tuple
 
 def load_planetoid(name: str, data: str | os.PathLike[str] | None, download: bool) -> Dataset:
     """Cora or Citeseer with the public split; features of a node sum to 1."""
-    folder = find_folder(PLANETOID, data)
+    folder = find_folder(PLANETOID, data, [f"{name}_clean.npz"])
     if folder is None:
         raise DataError(f"{name} is not on this machine. {how_to_get(PLANETOID)}")
     if download and not (folder / f"{name}_clean.npz").is_file():
