@@ -377,6 +377,26 @@ def test_catalogue_knows_the_sets_of_each_recipe() -> None:
         assert (kit.name, kit.sets) == (row.name, catalog.sets(row))
 
 
+def test_catalogue_names_the_packages_of_each_recipe() -> None:
+    """A package that is missing and not listed would end in a traceback: each recipe loads with its own alone."""
+    every = {name for row in catalog.RECIPES for name in row.packages}
+    code = (
+        "import sys; from regard.recipes import catalog\n"
+        "name, *blocked = sys.argv[1:]\n"
+        "sys.modules.update(dict.fromkeys(blocked))\n"
+        "catalog.kit(name)"
+    )
+    for row in catalog.RECIPES:
+        if catalog.missing(row):
+            pytest.skip(f"{row.name} needs {catalog.missing(row)}")
+        blocked = sorted(every - set(row.packages))
+        done = subprocess.run(
+            [sys.executable, "-c", code, row.name, *blocked],
+            capture_output=True, text=True, check=False, timeout=120,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+
+
 def test_recipe_as_the_task_of_choose(run) -> None:
     result = run("choose --recipe fake --jobs 1")
     assert result.exit_code == 0, result.output

