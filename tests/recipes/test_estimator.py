@@ -154,7 +154,7 @@ def test_files_that_are_no_model_are_refused(
     saved.write_bytes(whole[:-8])
     with pytest.raises(RecipeError, match="is not a model"):
         FakeRecipe.load(saved)
-    for metadata in (None, {ENTRY: "[]"}, {ENTRY: "{"}):
+    for metadata in (None, {ENTRY: "[]"}, {ENTRY: "{"}, {ENTRY: "[" * 100_000}):
         safetensors.torch.save_file({"a": torch.zeros(1)}, saved, metadata)
         with pytest.raises(RecipeError, match="is not a model"):
             FakeRecipe.load(saved)

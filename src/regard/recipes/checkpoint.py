@@ -158,7 +158,8 @@ def read_checkpoint(path: Path) -> Checkpoint | None:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no dict
         if not (isinstance(facts, dict) and isinstance(facts.get("owner"), dict)):
             raise ValueError("it does not say whose it is")
-    except (safetensors.SafetensorError, KeyError, ValueError) as error:
+    # A RecursionError is JSON that is nested too deeply.
+    except (safetensors.SafetensorError, KeyError, ValueError, RecursionError) as error:
         raise CheckpointError(
             f"{path} is not a checkpoint of a training ({error}); remove it to start over"
         ) from None

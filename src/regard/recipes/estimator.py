@@ -153,7 +153,9 @@ class Recipe(BaseEstimator):
             found.model_.load_state_dict(weights)
         except RecipeError:
             raise
-        except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        except (
+            LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RuntimeError,
+        ) as error:  # fmt: skip
             raise RecipeError(
                 f"{path} is damaged, or does not fit this release of regard: {first_line(error)}"
             ) from None
@@ -237,6 +239,7 @@ def read_saved(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
             weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no dict
         if not isinstance(facts, dict):
             raise ValueError("its description is no object")
-    except (safetensors.SafetensorError, KeyError, ValueError) as error:
+    # A RecursionError is JSON that is nested too deeply.
+    except (safetensors.SafetensorError, KeyError, ValueError, RecursionError) as error:
         raise RecipeError(f"{path} is not a model saved by a recipe ({error})") from None
     return facts, weights

@@ -93,6 +93,11 @@ def test_saved_and_loaded_predicts_the_same(trained, tmp_path):
     np.testing.assert_array_equal(again.predict(FEW), trained.predict(FEW))
 
 
+def test_a_file_with_arguments_that_cannot_work_is_refused(trained):
+    with pytest.raises(RecipeError, match="heads must be an integer of 1 or more, got 0"):
+        MoleculePredictor(heads=0).restore(trained.learned())
+
+
 def test_a_killed_training_resumes_to_the_same_weights(data, tmp_path):
     options = {"validation": (data.validation.x[:20], data.validation.y[:20])}
     x, y = data.train.x[:48], data.train.y[:48]

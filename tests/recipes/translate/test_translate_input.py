@@ -81,6 +81,12 @@ def test_case_and_spaces_change_nothing_unless_case_is_kept(model):
     assert known.decode(known.encode(["Ein Hund!"])) == ["Ein Hund!"]
 
 
+def test_a_damaged_vocabulary_is_an_error_that_loading_knows():
+    for text in ("", "{}", "nonsense"):
+        with pytest.raises(ValueError, match="no vocabulary of subwords"):
+            Subwords.from_json(text)
+
+
 def test_subwords_come_back_and_digits_stand_alone():
     known = Subwords.learn(["am 12.03.2028 um halb zwölf"] * 3, 200, True)
     text = "um 12.03 zwölf"

@@ -53,8 +53,15 @@ class Subwords:
 
     @classmethod
     def from_json(cls, text: str) -> Subwords:
-        """What `to_json` wrote."""
-        return cls(Tokenizer.from_str(text))
+        """What `to_json` wrote.
+
+        Raises:
+            ValueError: the text is something else.
+        """
+        try:
+            return cls(Tokenizer.from_str(text))
+        except Exception as error:  # the package raises no narrower class
+            raise ValueError(f"no vocabulary of subwords: {error}") from None
 
     def to_json(self) -> str:
         """All of it as JSON, of the package's own format."""
