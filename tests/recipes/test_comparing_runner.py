@@ -14,6 +14,7 @@ from regard.recipes.comparing.__main__ import main
 from regard.recipes.comparing.page import write_page
 from regard.recipes.comparing.results import Compared, ResultError
 from regard.recipes.comparing.runner import OutOfTime
+from regard.recipes.comparing.sentences import sentences
 from regard.recipes.comparing.store import RunStore
 from regard.recipes.comparing.work import WorkSource, facts_of, seeds_of
 from regard.recipes.estimator import RecipeError
@@ -162,6 +163,17 @@ def test_failed_contender_is_named_and_the_others_go_on(tmp_path: Path) -> None:
     assert [row.name for row in found.rows] == ["dot"]
     with pytest.raises(ResultError, match="reference"):
         compare(of(bad), tmp_path)
+
+
+def test_failed_setting_is_named_where_the_others_have_a_result(tmp_path: Path) -> None:
+    log: list[Any] = []
+    row = made_up("additive", {0: (1.0, 50), 1: (float("inf"), 1)}, log)
+    found = compare(of(made_up("dot", {0: (1.0, 50)}, log), row), tmp_path)
+    assert {one.name for one in found.rows} == {"dot", "additive"}
+    assert found.failed == {"additive, setting 2 of 2": "RuntimeError: out of luck"}
+    assert "Without a result: additive, setting 2 of 2." in [one.en for one in sentences(found)]
+    compare(of(made_up("dot", {0: (1.0, 50)}, log), row), tmp_path)
+    assert log.count(("additive", 1, 3)) == 2, "the next call tries it again"
 
 
 def test_time_limit_keeps_what_is_done(tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ class Compared:
             better) with its interval; None if one of the two is missing.
         seeds: all rows have these.
         test_rows: of each seed.
-        failed: contenders without a result, with the reason.
+        failed: contenders, and settings of those that have one, without a result, with the reason.
         machine: hardware and versions.
         dataset: name, title, origin and licence of the data.
         full: whether it was the full comparison.
@@ -222,7 +222,7 @@ def summed_up(
     Args:
         comparison: what was compared.
         chosen: for each contender its runs, of the same seeds in the same order.
-        failed: contenders without a result, with the reason.
+        failed: contenders and settings without a result, with the reason.
         machine: facts to store beside the numbers.
         dataset: facts about the data.
         full: whether it was the full comparison.

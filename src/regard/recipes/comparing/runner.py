@@ -67,7 +67,7 @@ class CompareRunner:
         minutes: after which no run begins, and those in other processes are ended; None for no limit.
 
     Attributes:
-        failed: reason by contender; a contender whose setting failed goes on with its others.
+        failures: the runs that failed, each with the reason; a contender goes on with its other settings.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class CompareRunner:
         self.contenders = {one.name: one for one in picked(comparison, only)}
         self.resume, self.jobs, self.source = resume, jobs, source
         self.until = None if minutes is None else time.monotonic() + 60 * minutes
-        self.failed: dict[str, str] = {}
+        self.failures: list[tuple[Assignment, str]] = []
         self.records: dict[tuple[str, int, int], RunRecord] = {}
         if jobs > 1 and source is None:
             raise RecipeError(
@@ -110,7 +110,6 @@ class CompareRunner:
             own = [self.records.get((name, number, seed)) for seed in self.seeds]
             if all(one is not None for one in own):
                 found[name] = [one for one in own if one is not None]
-        self.failed = {k: v for k, v in self.failed.items() if k not in found}
         return found
 
     def choose(self) -> dict[str, int]:
@@ -176,8 +175,21 @@ class CompareRunner:
 
     def fail(self, one: Assignment, why: str) -> None:
         """Note why a run failed; the others go on."""
-        self.failed[one.contender] = f"{one.label.partition(', ')[2]}: {why}"
+        self.failures.append((one, why))
         self.progress.end(one.label, f"failed: {why}")
+
+    def failed(self, found: Mapping[str, Sequence[RunRecord]]) -> dict[str, str]:
+        """Reasons by what has no result: a contender, or a setting of one that has a result by its others.
+
+        Such a setting has to be told: its contender had fewer to choose from than the rest.
+        """
+        told = {}
+        for one, why in self.failures:
+            if one.contender in found:
+                told[one.label] = why
+            else:
+                told[one.contender] = f"{one.label.removeprefix(f'{one.contender}, ')}: {why}"
+        return told
 
     def check_time(self, left: int) -> None:
         """Raise `OutOfTime` if the limit was reached."""
@@ -258,7 +270,7 @@ def compare(
     return summed_up(
         comparison,
         found,
-        failed=runner.failed,
+        failed=runner.failed(found),
         machine=machine_of(found, device),
         dataset=facts,
         full=full,
