@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 import pytest
 import safetensors.torch
-import torch
 
 from regard.recipes import checkpoint as checkpoints
 from regard.recipes import training
 from regard.recipes.checkpoint import ENTRY, CheckpointError, read_checkpoint
 
 from .fake_recipe import FakeRecipe, load
+from .killing import Killed, same_weights
 
 TESTS = Path(__file__).parents[1]
 # Trains for ever, as far as a test can tell; the parent kills it once there is a checkpoint.
@@ -39,11 +39,7 @@ FakeRecipe(epochs=60, average=0.9, seed=3).fit_dataset(load("points"), checkpoin
 """
 
 
-class Killed(Exception):
-    """Stands for a kill in this process."""
-
-
-class KillAt:
+class KillAtEpoch:
     """Progress that ends the training after an epoch."""
 
     def __init__(self, epoch: int) -> None:
@@ -65,11 +61,6 @@ def every_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training, "CHECKPOINT_PAUSE", 0.0)
 
 
-def same(one: FakeRecipe, two: FakeRecipe) -> bool:
-    ours, theirs = one.model_.state_dict(), two.model_.state_dict()
-    return ours.keys() == theirs.keys() and all(torch.equal(ours[k], theirs[k]) for k in ours)
-
-
 def test_really_killed_training_goes_on_to_the_same_bits(tmp_path: Path) -> None:
     path = tmp_path / "x.checkpoint"
     environment = os.environ | {"PYTHONPATH": str(TESTS), "OMP_NUM_THREADS": "1"}
@@ -87,7 +78,7 @@ def test_really_killed_training_goes_on_to_the_same_bits(tmp_path: Path) -> None
     arguments: dict[str, Any] = {"epochs": 60, "average": 0.9, "seed": 3}
     whole = FakeRecipe(**arguments).fit_dataset(load("points"))
     resumed = FakeRecipe(**arguments).fit_dataset(load("points"), checkpoint=path)
-    assert same(whole, resumed)
+    assert same_weights(whole, resumed)
     assert resumed.history_.validations == whole.history_.validations
     assert resumed.history_.losses == whole.history_.losses
 
@@ -99,12 +90,12 @@ def test_interrupted_anywhere_the_result_is_the_same(tmp_path: Path, average: fl
     resumed = FakeRecipe(epochs=6, average=average)
     for epoch in (1, 3, 6):
         with pytest.raises(Killed):
-            resumed.fit_dataset(data, checkpoint=path, progress=KillAt(epoch))
+            resumed.fit_dataset(data, checkpoint=path, progress=KillAtEpoch(epoch))
     resumed.fit_dataset(data, checkpoint=path)
-    assert same(whole, resumed)
+    assert same_weights(whole, resumed)
     assert resumed.history_.best == whole.history_.best
     again = FakeRecipe(epochs=6, average=average).fit_dataset(data, checkpoint=path)
-    assert same(whole, again), "a finished training is not trained on"
+    assert same_weights(whole, again), "a finished training is not trained on"
     assert again.history_.seconds == resumed.history_.seconds
 
 
@@ -123,7 +114,7 @@ def test_full_disk_keeps_the_last_checkpoint_whole(
 ) -> None:
     path, data = tmp_path / "x.checkpoint", load("points")
     with pytest.raises(Killed):
-        FakeRecipe(epochs=6).fit_dataset(data, checkpoint=path, progress=KillAt(4))
+        FakeRecipe(epochs=6).fit_dataset(data, checkpoint=path, progress=KillAtEpoch(4))
     before = path.read_bytes()
 
     def full(file: int) -> None:
@@ -136,7 +127,7 @@ def test_full_disk_keeps_the_last_checkpoint_whole(
     assert path.read_bytes() == before
     assert [one.name for one in tmp_path.iterdir()] == [path.name], "no half file is left"
     resumed = FakeRecipe(epochs=6).fit_dataset(data, checkpoint=path)
-    assert same(resumed, FakeRecipe(epochs=6).fit_dataset(data))
+    assert same_weights(resumed, FakeRecipe(epochs=6).fit_dataset(data))
 
 
 def test_files_over_a_limit_fail_as_a_full_disk_does(tmp_path: Path) -> None:
@@ -144,7 +135,7 @@ def test_files_over_a_limit_fail_as_a_full_disk_does(tmp_path: Path) -> None:
     resource = pytest.importorskip("resource")
     path, data = tmp_path / "x.checkpoint", load("points")
     with pytest.raises(Killed):
-        FakeRecipe(epochs=6).fit_dataset(data, checkpoint=path, progress=KillAt(2))
+        FakeRecipe(epochs=6).fit_dataset(data, checkpoint=path, progress=KillAtEpoch(2))
     before = path.read_bytes()
     old = resource.getrlimit(resource.RLIMIT_FSIZE)
     ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -164,7 +155,7 @@ def kept(tmp_path: Path) -> Path:
     """The checkpoint of a training that was killed."""
     path = tmp_path / "x.checkpoint"
     with pytest.raises(Killed):
-        FakeRecipe(epochs=6).fit_dataset(load("points"), checkpoint=path, progress=KillAt(2))
+        FakeRecipe(epochs=6).fit_dataset(load("points"), checkpoint=path, progress=KillAtEpoch(2))
     return path
 
 

@@ -23,6 +23,8 @@ from regard.recipes.graph.data import PLANETOID, load, look_up
 from regard.recipes.sources import find_folder
 from regard.scores.lookup import SIZED
 
+from ..killing import KillAtStep, Killed, same_weights
+
 HERE = bool(os.environ.get("REGARD_DATA")) and find_folder(PLANETOID, None) is not None
 needs_data = pytest.mark.skipif(not HERE, reason="REGARD_DATA names no folder with planetoid/")
 SHORT = {"epochs": 40, "device": "cpu"}
@@ -41,33 +43,6 @@ def trained(club):
 def most_frequent(data) -> float:
     """Accuracy, in percent, of always naming the most frequent class of the test part."""
     return 100 * np.unique(data.test.y, return_counts=True)[1].max() / len(data.test)
-
-
-class Killed(RuntimeError):
-    pass
-
-
-class KillAt:
-    """Ends a training after so many steps, as a kill does."""
-
-    def __init__(self, step: int) -> None:
-        self.left = step
-
-    def start(self, steps: int, done: int) -> None:
-        pass
-
-    def step(self, loss) -> None:
-        self.left -= 1
-        if self.left == 0:
-            raise Killed
-
-    def validated(self, epoch: int, quality: float, best: float) -> None:
-        pass
-
-
-def same_weights(first: NodeClassifier, second: NodeClassifier) -> bool:
-    a, b = first.model_.state_dict(), second.model_.state_dict()
-    return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
 
 
 def test_learns_the_sides_of_the_karate_club(club, trained):
@@ -133,7 +108,7 @@ def test_a_killed_training_resumes_to_the_same_weights(club, tmp_path, monkeypat
     whole = clone(model).fit_dataset(club)
     path = tmp_path / "checkpoint"
     with pytest.raises(Killed):
-        clone(model).fit_dataset(club, checkpoint=path, progress=KillAt(11))
+        clone(model).fit_dataset(club, checkpoint=path, progress=KillAtStep(11))
     resumed = clone(model).fit_dataset(club, checkpoint=path)
     assert same_weights(whole, resumed)
     assert whole.history_.validations == resumed.history_.validations

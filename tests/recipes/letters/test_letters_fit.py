@@ -10,6 +10,7 @@ from sklearn.base import clone
 
 from regard import Additive
 from regard.nn.seq2seq import MonotonicAttention
+from regard.recipes import training
 from regard.recipes.estimator import RecipeError
 from regard.recipes.letters import KIT, LettersToSounds
 from regard.recipes.letters.errors import error_statistics, phone_error_rate
@@ -17,6 +18,8 @@ from regard.recipes.letters.networks import ATTENTIONS
 from regard.recipes.letters.rows import checked_sounds
 from regard.scores import Projected
 from regard.scores.lookup import SIZED
+
+from ..killing import KillAtStep, Killed, same_weights
 
 SMALL = {
     "width": 48,
@@ -56,28 +59,6 @@ def trained_as(attention: str, words) -> LettersToSounds:
 @pytest.fixture(scope="module")
 def trained(words):
     return trained_as("softmax", words)
-
-
-class Killed(RuntimeError):
-    pass
-
-
-class KillAt:
-    """Ends a training after so many steps, as a kill does."""
-
-    def __init__(self, step: int) -> None:
-        self.left = step
-
-    def start(self, steps: int, done: int) -> None:
-        pass
-
-    def step(self, loss) -> None:
-        self.left -= 1
-        if self.left == 0:
-            raise Killed
-
-    def validated(self, epoch: int, quality: float, best: float) -> None:
-        pass
 
 
 def letter_by_letter(words: list[str], sounds: list[list[str]]) -> dict[str, str]:
@@ -128,7 +109,8 @@ def test_alignment_has_a_row_for_each_sound_and_a_column_for_each_letter(trained
     torch.testing.assert_close(weights.sum(1), torch.ones(len(sounds)), atol=1e-5, rtol=0)
 
 
-def test_a_killed_training_resumes_to_the_same_weights(tmp_path):
+def test_a_killed_training_resumes_to_the_same_weights(tmp_path, monkeypatch):
+    monkeypatch.setattr(training, "CHECKPOINT_PAUSE", 0.0)
     model = LettersToSounds(
         epochs=4, **SMALL | {"average": 0.9, "batch_symbols": 16}, word_dropout=0.1
     )
@@ -136,10 +118,10 @@ def test_a_killed_training_resumes_to_the_same_weights(tmp_path):
     whole = clone(model).fit(FEW, SAID, **options)
     place = tmp_path / "checkpoint"
     with pytest.raises(Killed):
-        clone(model).fit(FEW, SAID, checkpoint=place, progress=KillAt(9), **options)
+        clone(model).fit(FEW, SAID, checkpoint=place, progress=KillAtStep(9), **options)
+    assert place.exists()
     resumed = clone(model).fit(FEW, SAID, checkpoint=place, **options)
-    weights, others = whole.model_.state_dict(), resumed.model_.state_dict()
-    assert all(torch.equal(weights[name], others[name]) for name in weights)
+    assert same_weights(whole, resumed)
     assert resumed.history_.losses == whole.history_.losses
     assert len(resumed.history_.losses) == 4
 

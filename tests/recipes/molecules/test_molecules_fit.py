@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 from sklearn.base import clone
 
 pytest.importorskip("rdkit")
 
 from regard import Additive
+from regard.recipes import training
 from regard.recipes.estimator import RecipeError
 from regard.recipes.molecules import KIT, MoleculePredictor
 from regard.recipes.molecules.data import EMBEDDED, load
 from regard.recipes.molecules.features import canonical
 from regard.recipes.molecules.predictor import held_apart
 from regard.scores.lookup import SIZED
+
+from ..killing import KillAtStep, Killed, same_weights
 
 SMALL = {"width": 32, "heads": 2, "layers": 2, "batch": 16, "device": "cpu"}
 # A few hundred steps are enough at this rate, with an average that forgets the first ones.
@@ -31,33 +33,6 @@ def data():
 @pytest.fixture(scope="module")
 def trained(data):
     return MoleculePredictor(epochs=9, **FAST).fit_dataset(data)
-
-
-class Killed(RuntimeError):
-    pass
-
-
-class KillAt:
-    """Ends a training after so many steps, as a kill does."""
-
-    def __init__(self, step: int) -> None:
-        self.left = step
-
-    def start(self, steps: int, done: int) -> None:
-        pass
-
-    def step(self, loss) -> None:
-        self.left -= 1
-        if self.left == 0:
-            raise Killed
-
-    def validated(self, epoch: int, quality: float, best: float) -> None:
-        pass
-
-
-def same_weights(first: MoleculePredictor, second: MoleculePredictor) -> bool:
-    a, b = first.model_.state_dict(), second.model_.state_dict()
-    return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
 
 
 def test_learns_well_above_the_mean(data, trained):
@@ -98,14 +73,16 @@ def test_a_file_with_arguments_that_cannot_work_is_refused(trained):
         MoleculePredictor(heads=0).restore(trained.learned())
 
 
-def test_a_killed_training_resumes_to_the_same_weights(data, tmp_path):
+def test_a_killed_training_resumes_to_the_same_weights(data, tmp_path, monkeypatch):
+    monkeypatch.setattr(training, "CHECKPOINT_PAUSE", 0.0)
     options = {"validation": (data.validation.x[:20], data.validation.y[:20])}
     x, y = data.train.x[:48], data.train.y[:48]
     model = MoleculePredictor(epochs=4, descriptors=True, ensemble=2, **SMALL)
     whole = clone(model).fit(x, y, **options)
     path = tmp_path / "checkpoint"
     with pytest.raises(Killed):
-        clone(model).fit(x, y, checkpoint=path, progress=KillAt(8), **options)
+        clone(model).fit(x, y, checkpoint=path, progress=KillAtStep(8), **options)
+    assert path.exists()
     resumed = clone(model).fit(x, y, checkpoint=path, **options)
     assert same_weights(whole, resumed)
     assert len(whole.history_.losses) == len(resumed.history_.losses) == 4

@@ -19,6 +19,8 @@ from regard.recipes.translate.translator import ARCHITECTURES
 from regard.scores import Projected
 from regard.scores.lookup import SIZED
 
+from ..killing import KillAtStep, Killed, same_weights
+
 SMALL = {
     "width": 64,
     "layers": 1,
@@ -57,28 +59,6 @@ def learner(architecture: str, slice_of_dates, rows: int, **more) -> Translator:
 @pytest.fixture(scope="module")
 def trained(slice_of_dates):
     return learner("bahdanau", slice_of_dates, 400)
-
-
-class Killed(RuntimeError):
-    pass
-
-
-class KillAt:
-    """Ends a training after so many steps, as a kill does."""
-
-    def __init__(self, step: int) -> None:
-        self.left = step
-
-    def start(self, steps: int, done: int) -> None:
-        pass
-
-    def step(self, loss) -> None:
-        self.left -= 1
-        if self.left == 0:
-            raise Killed
-
-    def validated(self, epoch: int, quality: float, best: float) -> None:
-        pass
 
 
 def trivial_bleu(slice_of_dates) -> float:
@@ -139,10 +119,10 @@ def test_a_killed_training_resumes_to_the_same_weights(architecture, tmp_path, m
     whole = clone(model).fit(FEW, SAID, **held)
     place = tmp_path / "checkpoint"
     with pytest.raises(Killed):
-        clone(model).fit(FEW, SAID, checkpoint=place, progress=KillAt(5), **held)
+        clone(model).fit(FEW, SAID, checkpoint=place, progress=KillAtStep(5), **held)
+    assert place.exists()
     resumed = clone(model).fit(FEW, SAID, checkpoint=place, **held)
-    weights, others = whole.model_.state_dict(), resumed.model_.state_dict()
-    assert all(torch.equal(weights[name], others[name]) for name in weights)
+    assert same_weights(whole, resumed)
     assert resumed.history_.losses == whole.history_.losses
     assert resumed.history_.validations == whole.history_.validations
 
