@@ -1,16 +1,13 @@
 """Node classification: the class of the nodes of a graph, by attention over its edges.
 
-`NodeClassifier` is the estimator, `Nodes` its rows. Needs PyTorch Geometric: `pip install "regard[recipes]"`.
+`classifier.py` is the estimator and `nodes.py` its rows, `net.py` the network, `job.py` its training, `loading.py` its
+batches and `features.py` their sparse features; `data.py` has the sets, `files.py` reads graphs for the command line,
+`picture.py` draws, and `contenders.py` says what is compared. Needs PyTorch Geometric: `pip install "regard[recipes]"`.
 """
 
 from regard.recipes.graph.classifier import EdgeWeights, NodeClassifier
-from regard.recipes.graph.contenders import arguments, comparison
-from regard.recipes.graph.data import SETS, load
-from regard.recipes.graph.files import read, write
+from regard.recipes.graph.data import load
+from regard.recipes.graph.kit import KIT
 from regard.recipes.graph.nodes import Nodes
-from regard.recipes.graph.picture import show
-from regard.recipes.kit import Kit
-
-KIT = Kit("graph", NodeClassifier, SETS, arguments, load, read, write, show, comparison)
 
 __all__ = ["KIT", "EdgeWeights", "NodeClassifier", "Nodes", "load"]

@@ -5,8 +5,9 @@
 bonds, `ranking.py` ROC-AUC, `baselines.py` and `comparison.py` what it is compared with.
 """
 
+from regard.recipes.molecules.data import load
 from regard.recipes.molecules.drawing import draw
 from regard.recipes.molecules.kit import KIT
 from regard.recipes.molecules.predictor import AttendedMolecule, MoleculePredictor
 
-__all__ = ["KIT", "AttendedMolecule", "MoleculePredictor", "draw"]
+__all__ = ["KIT", "AttendedMolecule", "MoleculePredictor", "draw", "load"]

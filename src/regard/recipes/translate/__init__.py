@@ -6,7 +6,7 @@ the sets, `contenders.py` what is compared, `timing.py` epochs at equal time, an
 suits a narrow encoder. `measure_timing.py` and `device_costs.py` are programs that measure for these two.
 """
 
-from regard.recipes.translate.kit import KIT
+from regard.recipes.translate.kit import KIT, load
 from regard.recipes.translate.translator import Translator
 
-__all__ = ["KIT", "Translator"]
+__all__ = ["KIT", "Translator", "load"]
