@@ -132,6 +132,7 @@ def test_the_comparison_runs_and_says_what_pages_need(data, tiny, tmp_path):
         row.extra
     )
     assert row.extra["signatures"]["BLEU"].startswith("nrefs:1|")
+    assert all(one in found.notes[-1].en for one in row.extra["signatures"].values())
     assert len(found.pictures) == 2, "one of a recurrent network, one of a transformer"
     assert all(one.svg.startswith("<?xml") and "。" in one.caption.zh for one in found.pictures)
     assert found.row("bahdanau").parameters > 0

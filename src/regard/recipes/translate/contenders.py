@@ -125,7 +125,7 @@ def comparison(data: Dataset, full: bool, device: str | None = None) -> Comparis
         contenders=tuple(rows),
         reference=REFERENCE,
         seeds=SEEDS if full else SEEDS[:1],
-        notes=notes(fixed("transformer")["beam"]),
+        notes=(*notes(fixed("transformer")["beam"]), signature_note()),
     )
 
 
@@ -146,6 +146,13 @@ def notes(beam: int) -> tuple[Text, ...]:
             "各自的 BLEU。",
         ),
     )
+
+
+def signature_note() -> Text:
+    """What exactly BLEU and chrF are here, in sacreBLEU's words; rows leave `lowercase` at its default."""
+    found = bleu_signatures(Translator().lowercase)
+    said = ", ".join(f"{name} `{signature}`" for name, signature in found.items())
+    return Text(f"Signatures of sacreBLEU: {said}.", f"sacreBLEU 签名：{said}。")
 
 
 def contender(

@@ -16,7 +16,7 @@ from regard.recipes.datasets import Dataset
 from regard.recipes.kit import Comparison, Contender
 from regard.recipes.translate import kit
 from regard.recipes.translate.bleu import METRIC
-from regard.recipes.translate.contenders import contender
+from regard.recipes.translate.contenders import contender, signature_note
 from regard.recipes.translate.multi30k import SETS as MULTI30K_SETS
 from regard.recipes.translate.sizes import EMBEDDED, arguments, quick_arguments
 from regard.text import Text
@@ -62,7 +62,7 @@ def comparison(data: Dataset, full: bool, device: str | None = None) -> Comparis
         contenders=tuple(rows),
         reference=row_name("scaled_dot", widths[0]),
         seeds=SEEDS if full else SEEDS[:1],
-        notes=(NOTE if full else QUICK_NOTE,),
+        notes=(NOTE if full else QUICK_NOTE, signature_note()),
     )
 
 
