@@ -164,7 +164,7 @@ def karate() -> Dataset:
         "扎卡里空手道俱乐部：34 名成员分属两派，已知其中 4 名",
     )
     parts = split(from_networkx(club), labels, (known, np.sort(rest[:10]), np.sort(rest[10:])))
-    return Dataset("karate", title, "package", *parts, "BSD-3-Clause (networkx)")  # type: ignore[bad-argument-count, bad-argument-type] # three parts of a set
+    return Dataset("karate", title, "package", *parts, licence="BSD-3-Clause (networkx)")
 
 
 def miserables() -> Dataset:
@@ -186,7 +186,7 @@ def miserables() -> Dataset:
         "《悲惨世界》：77 个相遇的人物；目标由模块度分组生成",
     )
     parts = split(from_networkx(book), labels, (known, np.sort(rest[:20]), np.sort(rest[20:])))
-    return Dataset("miserables", title, "package", *parts, "BSD-3-Clause (networkx)")  # type: ignore[bad-argument-count, bad-argument-type] # three parts of a set
+    return Dataset("miserables", title, "package", *parts, licence="BSD-3-Clause (networkx)")
 
 
 def dictionary() -> Dataset:
@@ -219,7 +219,8 @@ def look_up(keys: int, counts: tuple[int, int, int], seed: int) -> Dataset:
         f"DictionaryLookup with {keys} keys (generated): find the value of a key",
         f"字典查找，{keys} 个键（生成）：找出键对应的值",
     )
-    return Dataset("dictionary", title, "generated", *parts)  # type: ignore[bad-argument-type] # of a wider type than it can have here
+    train, validation, test = parts
+    return Dataset("dictionary", title, "generated", train, validation, test)
 
 
 MAKERS: dict[str, Callable[[], Dataset]] = {

@@ -20,7 +20,12 @@ from regard.recipes.translate.batches import Corpus
 from regard.recipes.translate.bleu import METRIC, bleu_statistics, corpus_bleu, corpus_chrf
 from regard.recipes.translate.decoding import Search, aligned, best_texts, chosen_search, searched
 from regard.recipes.translate.job import Regularization, TranslationJob
-from regard.recipes.translate.networks import Sizes, network
+from regard.recipes.translate.networks import (
+    RecurrentTranslator,
+    Sizes,
+    TransformerTranslator,
+    network,
+)
 from regard.recipes.translate.rows import (
     checked_pairs,
     checked_sides,
@@ -185,7 +190,7 @@ class Translator(Recipe):
             found = self.subwords_.decode(self.greedy(model, rows))
             return corpus_bleu(bleu_statistics(found, references, self.lowercase))
 
-        job = TranslationJob(self.model_, corpus, rules, quality)  # type: ignore[bad-argument-type] # of a wider type than it can have here
+        job = TranslationJob(self.model_, corpus, rules, quality)
         with multiplying(self.chosen_precision()):
             self.history_ = train(
                 job, self.plan(), seed=self.seed, device=device, checkpoint=checkpoint, progress=progress,
@@ -273,11 +278,11 @@ class Translator(Recipe):
         self.check_arguments()
         self.model_ = self.build()
 
-    def build(self) -> nn.Module:
+    def build(self) -> RecurrentTranslator | TransformerTranslator:
         """A network with fresh weights for the vocabulary that was learned."""
         return self.network_for(len(self.subwords_))
 
-    def network_for(self, vocabulary: int) -> nn.Module:
+    def network_for(self, vocabulary: int) -> RecurrentTranslator | TransformerTranslator:
         """A network with fresh weights for so many subwords."""
         recurrent = self.architecture != "transformer"
         sizes = Sizes(
