@@ -13,7 +13,7 @@ from matplotlib.text import Text as MplText
 from torch_geometric.data import Data
 
 from regard.recipes.estimator import RecipeError
-from regard.recipes.graph import KIT, NodeClassifier, Nodes
+from regard.recipes.graph import KIT, NodeClassifier, Nodes, picture
 from regard.recipes.graph.data import load
 from regard.recipes.graph.picture import weights_into
 from regard.text import LANGUAGES
@@ -302,6 +302,12 @@ def test_the_picture_adds_up_repeated_edges_and_says_what_it_leaves_out(model):
     assert found[7] == pytest.approx(3 * found[5])
     title = KIT.show(model, Nodes(graph, [0]), "en").axes[0].get_title("left")
     assert f"{found[0]:.2f} to itself; the 24 greatest of 39 weights" in title
+
+
+def test_the_picture_of_weights_that_are_rounded_to_nothing(model, monkeypatch):
+    monkeypatch.setattr(picture, "weights_into", lambda *_: {0: 1.0, 1: 0.0, 2: 0.0})
+    found = KIT.show(model, Nodes(ring(), [0]), "en")
+    assert [one.get_text() for one in found.axes[0].texts].count("0.00") == 2
 
 
 def test_the_picture_of_a_default_node_and_of_one_alone(model):

@@ -72,9 +72,11 @@ def draw_star(
     """The centre with its neighbours around it, coloured by the predicted class."""
     star = nx.star_graph(len(nodes) - 1)
     place = nx.circular_layout(star.subgraph(range(1, len(nodes)))) | {0: np.zeros(2)}
+    # A node that attends to itself alone may leave the others weights that are rounded to 0.
+    greatest = max(weights, default=0.0) or 1.0
     for number, weight in enumerate(weights, start=1):
         (x0, y0), (x1, y1) = place[0], place[number]
-        axes.plot([x0, x1], [y0, y1], color="#555555", lw=max(WIDEST * weight / max(weights), 0.3),
+        axes.plot([x0, x1], [y0, y1], color="#555555", lw=max(WIDEST * weight / greatest, 0.3),
                   zorder=1, solid_capstyle="butt", alpha=0.6)  # fmt: skip
         axes.annotate(f"{weight:.2f}", (0.68 * x1, 0.68 * y1), fontsize=6.5, ha="center",
                       va="center", bbox={"fc": "white", "ec": "none", "pad": 0.6})  # fmt: skip
