@@ -71,6 +71,9 @@ def test_saved_and_loaded_predicts_the_same(trained, tmp_path):
 def test_a_file_with_arguments_that_cannot_work_is_refused(trained):
     with pytest.raises(RecipeError, match="heads must be an integer of 1 or more, got 0"):
         MoleculePredictor(heads=0).restore(trained.learned())
+    for scale in ([1.0], [[], 1.0], 1.0):
+        with pytest.raises((TypeError, ValueError)):
+            MoleculePredictor().restore(trained.learned() | {"scale": scale})
 
 
 def test_a_killed_training_resumes_to_the_same_weights(data, tmp_path, monkeypatch):

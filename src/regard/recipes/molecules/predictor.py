@@ -239,7 +239,8 @@ class MoleculePredictor(Recipe):
     def restore(self, learned: dict[str, Any]) -> None:
         """Set what `learned` returned, and build the networks."""
         self.check_arguments()
-        self.scale_, self.classes_ = learned["scale"], learned["classes"]
+        mean, spread = map(float, learned["scale"])
+        self.scale_, self.classes_ = [mean, spread], learned["classes"]
         extra = learned["extra"]
         self.extra_ = None if extra is None else (np.array(extra[0]), np.array(extra[1]))
         self.model_ = self.fresh_model()
