@@ -128,6 +128,15 @@ def add_bad_values(values, sizes, z, first_column, weights, seen, sums, tile):
 
 
 @triton.jit
+def log_of_one_and(rest):
+    """log(1 + rest), by a series where rest is small: 1 + rest would round its digits away."""
+    # The terms that are cut off are less than one rounding error.
+    SMALL: tl.constexpr = 1e-4 if rest.dtype == tl.float64 else 1e-2
+    series = rest * (1.0 - rest * (0.5 - rest * (1.0 / 3.0 - 0.25 * rest)))
+    return tl.where(rest < SMALL, series, tl.log(1.0 + rest))
+
+
+@triton.jit
 def forward_step(
     form, pairs, sizes, values, z, first_row, first_column, seen, state, tile, CHUNK: tl.constexpr,
     ENTROPY: tl.constexpr,
@@ -213,8 +222,7 @@ def forward_kernel(
     filled = tl.where(total == 0.0, 1.0, total)
     log_total = tl.log(filled)
     if ENTROPY:
-        # log1p by hand: 1 + rest would round away the digits of a small rest.
-        log_total = tl.where(rest < 1e-4, rest - 0.5 * rest * rest, tl.log(1.0 + rest))
+        log_total = log_of_one_and(rest)
         tl.store(entropy + at, log_total - moment / filled, mask=inside)
     elif entropy is not None:
         # Defined also where it is not requested, so that equal calls return equal numbers.
