@@ -269,10 +269,14 @@ def train(kit: Kit, set_: str | None, out: Path | None, watched: bool, **options
 def predict(kit: Kit, text: tuple[str, ...], model: Path | None, source: Path | None, to: Path | None,
             device: str, **options: Any) -> None:  # fmt: skip
     """Predict; the help text is above."""
+    from regard.cli.recipe_progress import predicted
+
     if text and source:
         raise Mistake("give inputs as arguments or by --file, not both")
     given = {k: v for k, v in options.items() if v is not None}
     check_search(kit, given)
+    if to is not None:
+        writable(to, "--to")
     lines = list(text) or read_lines(source)
     if not lines:
         raise Mistake(
@@ -282,7 +286,7 @@ def predict(kit: Kit, text: tuple[str, ...], model: Path | None, source: Path | 
     if "length_penalty" in given:  # an argument of the estimator, not of `predict`
         found.set_params(length_penalty=given.pop("length_penalty"))
     inputs = kit.read(lines)
-    told = kit.write(inputs, found.predict(inputs, **given))
+    told = kit.write(inputs, predicted(kit, found, inputs, given))
     if to is None:
         click.echo("\n".join(told))
         return

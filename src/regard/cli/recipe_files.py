@@ -31,12 +31,12 @@ def check_source(kit: Kit, name: str, options: dict[str, Any]) -> None:
             )
 
 
-def writable(path: Path) -> Path:
+def writable(path: Path, option: str = "--out") -> Path:
     """The path, if a file can be written there, before anything that takes minutes."""
     if path.exists() and not path.is_file():
-        raise Mistake(f"--out {path}: this exists and is not a file")
+        raise Mistake(f"{option} {path}: this exists and is not a file")
     if not path.parent.is_dir():
-        raise Mistake(f"--out {path}: there is no folder {path.parent}")
+        raise Mistake(f"{option} {path}: there is no folder {path.parent}")
     return path
 
 
@@ -73,14 +73,20 @@ def check_search(kit: Kit, given: Iterable[str]) -> None:
 
 
 def read_lines(source: Path | None) -> list[str]:
-    """The lines of a file, or of stdin if something is piped into it."""
+    """The lines of a file, or of stdin if something is piped into it.
+
+    Only a line feed ends a line, and what it is written with on other systems: `splitlines` also splits at the
+    separators of Unicode, which stand inside sentences, so that results would not line up with inputs.
+    """
     try:
         if source is not None:
-            return source.read_text(encoding="utf-8").splitlines()
-        return [] if sys.stdin is None or sys.stdin.isatty() else sys.stdin.read().splitlines()
+            text = source.read_text(encoding="utf-8")
+        else:
+            text = "" if sys.stdin is None or sys.stdin.isatty() else sys.stdin.read()
     except UnicodeDecodeError:
         named = "stdin" if source is None else f"--file {source}"
         raise Mistake(f"{named} is no text in UTF-8") from None
+    return text.removesuffix("\n").split("\n") if text else []
 
 
 def write_out(path: Path, content: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Progress of one training, and the doctor watching it."""
+"""Progress of one training or of many predictions, and the doctor watching a training."""
 
 from __future__ import annotations
 
@@ -6,18 +6,21 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from regard.cli.common import console
 from regard.measuring.words import duration
 
 if TYPE_CHECKING:
     from regard.doctor import Doctor
+    from regard.recipes.estimator import Recipe
+    from regard.recipes.kit import Kit
     from regard.recipes.training import TrainingProgress
 
 PAUSE = 0.5  # seconds between two readings of the loss, each of which waits for the device
+PART = 256  # inputs of a search between two signs of progress
 LINE_PAUSE = 5.0  # seconds between two lines: a training may have a thousand epochs of milliseconds
 
 
@@ -73,15 +76,57 @@ class TrainingLines:
         )
 
 
+def predicted(kit: Kit, model: Recipe, inputs: Any, options: dict[str, Any]) -> Any:
+    """Predictions for all inputs. A search, which is slow, takes long lists in parts, with a bar or lines on stderr."""
+    if "beam" not in kit.predict_options or len(inputs) <= PART:
+        return model.predict(inputs, **options)
+    found: list[Any] = []
+    with counting(len(inputs)) as count:
+        for first in range(0, len(inputs), PART):
+            found.extend(model.predict(inputs[first : first + PART], **options))
+            count(len(found))
+    return found
+
+
+@contextmanager
+def counting(total: int) -> Iterator[Callable[[int], None]]:
+    """Takes how many inputs are predicted, and shows it with the time left: a bar on a terminal, otherwise lines."""
+    if not on_terminal():
+        began = last = time.monotonic()
+
+        def line(done: int) -> None:
+            nonlocal last
+            if time.monotonic() - last > LINE_PAUSE:
+                last = time.monotonic()
+                left = duration((last - began) / done * (total - done))
+                print(f"{done:,} of {total:,}, about {left} left", file=sys.stderr, flush=True)
+
+        yield line
+        return
+    columns = (
+        TextColumn("predicting"),
+        BarColumn(bar_width=20),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=total)
+        yield lambda done: bar.update(task, completed=done)
+
+
+def on_terminal() -> bool:
+    """Whether stderr is a terminal that shows bars."""
+    return sys.stderr is not None and sys.stderr.isatty() and console(stderr=True).is_terminal
+
+
 @contextmanager
 def training_progress() -> Iterator[TrainingProgress]:
     """Progress on stderr: a bar on a terminal, otherwise lines."""
-    screen = console(stderr=True)
-    if not (sys.stderr is not None and sys.stderr.isatty() and screen.is_terminal):
+    if not on_terminal():
         yield TrainingLines()
         return
     columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), TimeRemainingColumn())
-    with Progress(*columns, console=screen, transient=True) as bar:
+    with Progress(*columns, console=console(stderr=True), transient=True) as bar:
         yield TrainingBar(bar)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from regard.cli import recipe_progress
 from regard.cli.app import group
 from regard.recipes.translate import Translator
 
@@ -45,6 +46,29 @@ def test_typed_sentences_and_whole_files_are_translated_alike(run, tmp_path):
     whole = run("predict", "--file", "in.txt", "--to", "out.txt")
     assert whole.exit_code == 0
     assert (tmp_path / "out.txt").read_text(encoding="utf-8") == typed.stdout
+
+
+@pytest.mark.parametrize("mark", ["\u2028", "\x85", "\x0c", "\x1e"])
+def test_only_a_line_feed_ends_a_sentence_of_a_file(run, tmp_path, mark):
+    """Python's `splitlines` also splits at these; a translation of each line must line up with its source."""
+    (tmp_path / "in.txt").write_bytes(f"zwei Hunde{mark}\r\neine Katze\n".encode())
+    assert run("predict", "--file", "in.txt").stdout.count("\n") == 2
+
+
+def test_a_long_file_is_translated_in_parts_with_the_time_left(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(recipe_progress, "PART", 2)
+    monkeypatch.setattr(recipe_progress, "LINE_PAUSE", 0.0)
+    (tmp_path / "in.txt").write_text("zwei Hunde\n\neine Katze\n" * 3, encoding="utf-8")
+    found = run("predict", "--file", "in.txt")
+    assert found.stdout == "two dogs\n\na cat\n" * 3
+    assert "4 of 9, about " in found.stderr and "9 of 9" in found.stderr
+
+
+def test_where_to_write_is_checked_before_anything_is_translated(run, tmp_path):
+    found = run("predict", "--to", "nowhere/out.txt", "zwei Hunde")
+    assert (
+        found.exit_code == 2 and "--to nowhere/out.txt: there is no folder nowhere" in found.stderr
+    )
 
 
 def test_several_best_are_separated_by_tabs(run):
