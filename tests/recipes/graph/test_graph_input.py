@@ -13,7 +13,7 @@ from matplotlib.text import Text as MplText
 from torch_geometric.data import Data
 
 from regard.recipes.estimator import RecipeError
-from regard.recipes.graph import KIT, NodeClassifier, Nodes, picture
+from regard.recipes.graph import KIT, NodeClassifier, Nodes, files, picture
 from regard.recipes.graph.data import load
 from regard.recipes.graph.picture import weights_into
 from regard.text import LANGUAGES
@@ -274,6 +274,17 @@ def test_a_graph_comes_from_a_file_of_arrays(tmp_path):
             KIT.read([str(path)])
     path.write_bytes(b"PK not a zip")
     with pytest.raises(RecipeError, match=r"is no \.npz file"):
+        KIT.read([str(path)])
+
+
+def test_a_small_file_that_unpacks_to_much_is_not_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "LARGEST_GRAPH", 2**20)
+    path = tmp_path / "graph.npz"
+    np.savez_compressed(path, x=np.zeros((2**16, 8)), edge_index=np.zeros((2, 1), dtype=np.int64))
+    assert path.stat().st_size < 2**14
+    with pytest.raises(
+        RecipeError, match=r"its arrays take 4,194,\d\d\d bytes, more than 1,048,576"
+    ):
         KIT.read([str(path)])
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-from zipfile import is_zipfile
+from zipfile import ZipFile, is_zipfile
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ EXPECTED = (
     f"first a graph, one of {', '.join(SETS)} or a file .npz with x (nodes, features), edge_index (2, edges) and "
     "perhaps edge_attr (edges, features) and names (nodes,), then nodes by number or name (none for all)"
 )
+LARGEST_GRAPH = 4 * 2**30  # bytes of a file's arrays: a stranger's archive may unpack to anything
 # The arrays of a file: kinds of numpy's dtypes, and what they are in words. Others are not read.
 NUMBERS, WHOLE, WORDS = ("biuf", "real numbers"), ("iu", "whole numbers"), ("U", "words")
 ARRAYS = {"x": NUMBERS, "edge_index": WHOLE, "edge_attr": NUMBERS, "names": WORDS}
@@ -52,6 +53,10 @@ def read_graph(path: Path) -> Data:
     if not is_zipfile(path):
         raise RecipeError(f"{path} is no .npz file; expected {EXPECTED}")
     try:
+        with ZipFile(path) as archive:
+            unpacked = sum(one.file_size for one in archive.infolist())
+        if unpacked > LARGEST_GRAPH:
+            raise ValueError(f"its arrays take {unpacked:,} bytes, more than {LARGEST_GRAPH:,}")
         with np.load(path, allow_pickle=False) as file:
             found = {key: file[key] for key in ARRAYS if key in file}
     except Exception as error:  # numpy, zipfile and zlib each raise their own
