@@ -131,6 +131,9 @@ def test_mistakes_in_rows_are_named(x, y, text):
         ({"label_smoothing": -0.1}, "label_smoothing"),
         ({"epochs": 0}, "epochs"),
         ({"vocabulary": 2.5}, "vocabulary"),
+        ({"beam": None}, "beam must be an integer of 1 or more, got None"),
+        ({"max_length": None}, "max_length must be an integer of 1 or more, got None"),
+        ({"length_penalty": None}, "length_penalty must be a finite number"),
     ],
 )
 def test_mistakes_in_arguments_are_named(arguments, text):

@@ -13,7 +13,13 @@ import torch
 from torch import Tensor, nn
 
 from regard import Score
-from regard.arguments import check_one_of, check_probability, check_sizes
+from regard.arguments import (
+    check_finite,
+    check_given_sizes,
+    check_one_of,
+    check_probability,
+    check_sizes,
+)
 from regard.recipes.estimator import Recipe, RecipeError
 from regard.recipes.training import TrainingPlan, TrainingProgress, train
 from regard.recipes.translate.batches import Corpus
@@ -304,9 +310,13 @@ class Translator(Recipe):
             check_one_of("precision", self.precision, PRECISIONS)
         check_probability(dropout=self.dropout, word_dropout=self.word_dropout)
         check_probability(label_smoothing=self.label_smoothing)
-        check_sizes(width=self.width, layers=self.layers, heads=self.heads, beam=self.beam)
-        check_sizes(vocabulary=self.vocabulary, max_length=self.max_length, epochs=self.epochs)
-        check_sizes(batch_tokens=self.batch_tokens, validate_every=self.validate_every)
+        check_given_sizes(width=self.width, layers=self.layers, beam=self.beam)
+        check_given_sizes(
+            vocabulary=self.vocabulary, max_length=self.max_length, epochs=self.epochs
+        )
+        check_given_sizes(batch_tokens=self.batch_tokens, validate_every=self.validate_every)
+        check_sizes(heads=self.heads)
+        check_finite(length_penalty=self.length_penalty)
         if self.encoder_width is not None and (
             self.architecture == "transformer" or self.encoder_width % 2
         ):
