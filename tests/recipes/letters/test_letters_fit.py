@@ -136,7 +136,8 @@ def test_clone_keeps_every_argument():
 def test_every_attention_trains_and_is_saved(attention, tmp_path):
     """None stands for a `Score` object, which trains and cannot be saved."""
     given = attention or Projected(Additive(16), 48, 64)
-    model = LettersToSounds(given, epochs=1, **SMALL).fit(FEW, SAID)
+    model = LettersToSounds(given, epochs=1, **SMALL)
+    model.fit(FEW, SAID, validation=(FEW, SAID))
     assert model.history_.losses[0] < 20
     assert isinstance(model.model_.decoder.attention, MonotonicAttention) == (
         attention == "monotonic"
@@ -151,7 +152,8 @@ def test_every_attention_trains_and_is_saved(attention, tmp_path):
 
 def test_location_and_monotonic_take_any_score():
     for attention in ("location", "monotonic", "luong"):
-        model = LettersToSounds(attention, "scaled_dot", epochs=1, **SMALL).fit(FEW, SAID)
+        model = LettersToSounds(attention, "scaled_dot", epochs=1, **SMALL)
+        model.fit(FEW, SAID, validation=(FEW, SAID))
         assert len(model.predict(FEW)) == len(FEW)
 
 

@@ -45,11 +45,21 @@ def test_an_empty_word_has_no_sounds(model):
         model.attend(" ")
 
 
-def test_unknown_letters_are_read_as_unknown(model):
-    found = model.predict(["ξξ", "ψψ"])
-    assert found[0] == found[1]  # both are the same row of unknown letters
-    letters, _, weights = model.attend("ξat")
+def test_unknown_letters_are_read_as_unknown_with_a_warning(model):
+    """They were sounds of nothing, silently: `predict 日本` printed AH L."""
+    known = "".join(model.letters_.known)
+    words = ["ξψ", f"{known[0]}ξξ", f"{known[0]}ψψ", known[:3]]
+    told = rf"training are read as unknown: 'ξψ' has 'ξ', 'ψ'; '{known[0]}ξξ' has 'ξ'; "
+    with pytest.warns(UserWarning, match=told):
+        found = model.predict(words)
+    assert found[0] == ""
+    assert found[1] == found[2] != ""  # both are the same row of numbers
+    with pytest.warns(UserWarning, match="and 2 more words"):
+        assert model.predict(list("ξψωφχ"), n_best=2) == [["", ""]] * 5
+    letters, _, weights = model.attend(f"ξ{known[:2]}")
     assert letters[0] == "?" and weights.shape[1] == 4
+    with pytest.raises(RecipeError, match="no letter of 'ξψ' was seen in training"):
+        model.attend("ξψ")
 
 
 def test_a_word_longer_than_the_model_takes_is_cut_with_a_warning(model):
@@ -126,6 +136,9 @@ def test_mistakes_in_rows_are_named(x, y, text):
         ({"encoder_width": 33}, "even"),
         ({"dropout": 1.5}, "dropout"),
         ({"epochs": 0}, "epochs"),
+        ({"beam": None}, "beam must be an integer of 1 or more, got None"),
+        ({"max_length": None}, "max_length must be an integer of 1 or more, got None"),
+        ({"length_penalty": None}, "length_penalty must be a finite number"),
     ],
 )
 def test_mistakes_in_arguments_are_named(arguments, text):

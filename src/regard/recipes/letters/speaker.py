@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from regard import Score
-from regard.arguments import check_one_of, check_probability, check_sizes
+from regard.arguments import check_finite, check_given_sizes, check_one_of, check_probability
 from regard.describe import describe
 from regard.recipes.estimator import Recipe, RecipeError
 from regard.recipes.letters.errors import error_statistics, phone_error_rate
@@ -26,7 +26,7 @@ from regard.recipes.letters.rows import (
     spelled,
     trainable,
 )
-from regard.recipes.letters.symbols import Symbols
+from regard.recipes.letters.symbols import Symbols, known_in
 from regard.recipes.metrics import WORD_ERRORS, percent_right
 from regard.recipes.training import TrainingPlan, TrainingProgress, train
 from regard.recipes.translate.batches import Corpus
@@ -34,7 +34,10 @@ from regard.recipes.translate.decoding import Search, aligned, best_texts, chose
 from regard.recipes.translate.job import Regularization, TranslationJob
 from regard.recipes.translate.networks import RecurrentTranslator, Sizes
 from regard.recipes.translate.rows import checked_texts, held_out
+from regard.recipes.translate.subwords import EOS
 from regard.scores.lookup import SIZED
+
+NAMED = 3  # words that a warning about letters names
 
 
 class LettersToSounds(Recipe):
@@ -48,8 +51,9 @@ class LettersToSounds(Recipe):
     Letters are the characters of a word in lower case; sounds are symbols with spaces between. A word that is said in
     several ways has a list of texts in place of one: training takes the first way, and in scoring any of them is
     right. Sounds are compared in the Unicode form NFC. An empty word has no sounds. A letter that no training word
-    has is read as unknown. Of a word longer than `max_length` letters only the first ones are read, with a warning;
-    training leaves such words out, and words without letters or sounds.
+    has is read as unknown, with a warning; a word of such letters alone has no sounds. Of a word longer than
+    `max_length` letters only the first ones are read, with a warning; training leaves such words out, and words
+    without letters or sounds.
 
     Args:
         attention: "softmax" over all letters; "location", which also sees where it looked before (Chorowski et al.
@@ -226,9 +230,14 @@ class LettersToSounds(Recipe):
         self.check_fitted()
         words = [spelled(one, self.form) for one in checked_texts(x, "x", "words")]
         search = chosen_search(self.beam if beam is None else beam, n_best, self.length_penalty)
-        rows = self.encoded(words)
-        texts = best_texts(self.model_, rows, search, self.max_length, self.spoken)
+        self.warn_of_unknown(words)
+        texts = self.best(self.encoded(words), search)
         return texts if n_best is not None else [one[0] for one in texts]
+
+    def best(self, rows: Sequence[list[int]], search: Search) -> list[list[str]]:
+        """The best results for each encoded word; empty ones for a word of which no letter is known."""
+        read = [row if known_in(row) else [EOS] for row in rows]
+        return best_texts(self.model_, read, search, self.max_length, self.spoken)
 
     def spoken(self, rows: Sequence[Sequence[int]]) -> list[str]:
         """The sounds of each row of numbers, with spaces between."""
@@ -236,7 +245,11 @@ class LettersToSounds(Recipe):
 
     def statistics(self, x: Sequence[str], y: Sequence[Sounds]) -> np.ndarray:
         """For each word (N, 3): right or not, phone errors, and sounds of the nearest right way."""
-        found = [one.split() for one in self.predict(x)]
+        self.check_fitted()
+        words = [spelled(one, self.form) for one in checked_texts(x, "x", "words")]
+        # Without the warning of `predict`: a word that cannot be read is an error that counts.
+        search = chosen_search(self.beam, None, self.length_penalty)
+        found = [best[0].split() for best in self.best(self.encoded(words), search)]
         ways = checked_sounds(y)
         if len(found) != len(ways):
             raise RecipeError(f"x has {len(found)} words and y the sounds of {len(ways)}")
@@ -259,6 +272,10 @@ class LettersToSounds(Recipe):
         row = self.encoded([spelled(checked_texts([word], "word", "words")[0], self.form)])[0]
         if len(row) == 1:
             raise RecipeError("the word is empty: there is nothing to attend to")
+        if not known_in(row):
+            raise RecipeError(
+                f"no letter of {word!r} was seen in training: there is nothing to attend to"
+            )
         search = Search(self.beam, self.length_penalty)
         tokens, weights = aligned(self.model_, row, search, self.max_length)
         return self.letters_.shown(row), self.sounds_.shown(tokens), weights
@@ -319,9 +336,10 @@ class LettersToSounds(Recipe):
         check_one_of("form", self.form, get_args(UnicodeForm))
         check_probability(dropout=self.dropout, word_dropout=self.word_dropout)
         check_probability(label_smoothing=self.label_smoothing)
-        check_sizes(width=self.width, layers=self.layers, heads=self.heads, beam=self.beam)
-        check_sizes(max_length=self.max_length, epochs=self.epochs)
-        check_sizes(batch_symbols=self.batch_symbols, validate_every=self.validate_every)
+        check_given_sizes(width=self.width, layers=self.layers, heads=self.heads, beam=self.beam)
+        check_given_sizes(max_length=self.max_length, epochs=self.epochs)
+        check_given_sizes(batch_symbols=self.batch_symbols, validate_every=self.validate_every)
+        check_finite(length_penalty=self.length_penalty)
         if self.encoder_width is not None and self.encoder_width % 2:
             raise RecipeError(
                 f"encoder_width={self.encoder_width} must be even, for both directions of the encoder"
@@ -338,6 +356,18 @@ class LettersToSounds(Recipe):
                 stacklevel=3,
             )
         return [self.letters_.encode(one[:most]) for one in words]
+
+    def warn_of_unknown(self, words: Sequence[str]) -> None:
+        """Warn of letters that no training word has: sounds cannot be learned from them."""
+        unknown = {one: dict.fromkeys(x for x in one if x not in self.letters_) for one in words}
+        told = [f"{one!r} has {', '.join(map(repr, has))}" for one, has in unknown.items() if has]
+        if told:
+            more = f", and {len(told) - NAMED:,} more words" if len(told) > NAMED else ""
+            warnings.warn(
+                f"letters that were never seen in training are read as unknown: {'; '.join(told[:NAMED])}{more}. "
+                "A word of such letters alone has no sounds",
+                stacklevel=3,
+            )
 
     def fitting(self, rows: Sequence[Word]) -> list[Word]:
         """The words whose letters and sounds are at most `max_length`, each with its end mark."""

@@ -28,6 +28,9 @@ class Symbols:
     def __len__(self) -> int:
         return len(SPECIAL) + len(self.known)
 
+    def __contains__(self, symbol: object) -> bool:
+        return symbol in self.numbers
+
     def encode(self, row: Sequence[str]) -> list[int]:
         """The numbers of symbols, with the end mark; an unknown symbol is `UNK`."""
         return [*(self.numbers.get(one, UNK) for one in row), EOS]
@@ -43,3 +46,8 @@ class Symbols:
             self.known[one - first] if one >= first else END if one == EOS else "?"
             for one in numbers
         ]
+
+
+def known_in(row: Sequence[int]) -> bool:
+    """Whether an encoded row has a symbol that is known, beside its marks."""
+    return any(one >= len(SPECIAL) for one in row)
