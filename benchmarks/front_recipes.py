@@ -5,13 +5,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from regard.recipes.catalog import RECIPES
 from regard.recipes.comparing.results import Compared, ComparedRow
+from regard.text import Language
 
 RESULTS = Path(__file__).parent / "recipes"
-HEAD = "| task | measured by | best score | without attention | another method |"
+HEAD = {
+    "en": "| task | measured by | best score | without attention | another method |",
+    "zh": "| 任务 | 指标 | 最好的打分函数 | 没有注意力 | 其他方法 |",
+}
+# The public set of each recipe that is best known, and one on which another method wins.
+FRONT = (
+    "translate-multi30k-de-en",
+    "letters-eng_us",
+    "graph-cora",
+    "molecules-esol",
+    "molecules-bbbp",
+)
 NONE = "No full comparison is committed yet: `regard recipe NAME compare --full` makes one."
 
 
@@ -22,17 +35,29 @@ def comparisons() -> list[Compared]:
     return sorted(found, key=lambda one: (names.index(one.name.partition("-")[0]), one.name))
 
 
-def recipes_table() -> str:
-    """A row for each comparison, linked to its page in docs/recipes/."""
-    known = comparisons()
+def on_front_page(found: Compared) -> bool:
+    """Whether it is on the front page, which has room for a few lines."""
+    return found.name in FRONT
+
+
+def recipes_table(
+    folder: str,
+    language: Language = "en",
+    shown: Callable[[Compared], bool] = lambda found: True,
+) -> str:
+    """A row for each comparison that is shown, linked to its page in the folder."""
+    known = [found for found in comparisons() if shown(found)]
     if not known:
         return NONE
-    rows = [HEAD, "|---|---|---|---|---|"]
+    rows = [HEAD[language], "|---|---|---|---|---|"]
     for found in known:
         cells = [
-            f"[{found.title.en}](recipes/{found.name}.md)",
-            found.metric.title.en + ("" if found.metric.greater else " ↓"),
-            *(cell(found, best(found, kind)) for kind in ("score", "control", "baseline")),
+            f"[{found.title.of(language)}]({folder}/{found.name}.md)",
+            found.metric.title.of(language) + ("" if found.metric.greater else " ↓"),
+            *(
+                cell(found, best(found, kind), language)
+                for kind in ("score", "control", "baseline")
+            ),
         ]
         rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows)
@@ -43,11 +68,11 @@ def best(found: Compared, kind: str) -> ComparedRow | None:
     return next((row for row in found.rows if row.kind == kind), None)
 
 
-def cell(found: Compared, row: ComparedRow | None) -> str:
+def cell(found: Compared, row: ComparedRow | None, language: Language) -> str:
     """The quality of a row with its interval, and its name; bold for a score."""
     if row is None:
         return "-"
     value, low, high = (found.metric.show(x) for x in row.value)
-    name = "" if row.kind == "control" else f"{row.title.en} "
+    name = "" if row.kind == "control" else f"{row.title.of(language)} "
     value = f"**{value}**" if row.kind == "score" else value
     return f"{name}{value} [{low}, {high}]"

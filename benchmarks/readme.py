@@ -10,12 +10,13 @@ import re
 import sys
 import textwrap
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import choose_real
 import front
 from front_picture import draw
-from front_recipes import recipes_table
+from front_recipes import on_front_page, recipes_table
 
 from choosing import MARKS, result
 
@@ -186,10 +187,18 @@ def three_digits(number: float) -> str:
 
 
 PAGES: dict[str, dict[str, Callable[[], str]]] = {
-    "README.md": {"choose": lambda: headline_table("en"), "mine": mine},
-    "README.zh-CN.md": {"choose": lambda: headline_table("zh"), "mine": mine},
+    "README.md": {
+        "choose": lambda: headline_table("en"),
+        "mine": mine,
+        "recipes": partial(recipes_table, "docs/recipes", "en", on_front_page),
+    },
+    "README.zh-CN.md": {
+        "choose": lambda: headline_table("zh"),
+        "mine": mine,
+        "recipes": partial(recipes_table, "docs/recipes", "zh", on_front_page),
+    },
     "docs/benchmarks.md": {"cpu": cpu_table, "gpu": gpu_table},
-    "docs/recipes.md": {"recipes": recipes_table},
+    "docs/recipes.md": {"recipes": partial(recipes_table, "recipes")},
     "docs/choose.md": {"real": lambda: choose_real.table(front.load("choose_real"))},
 }
 
