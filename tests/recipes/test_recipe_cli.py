@@ -448,15 +448,30 @@ def test_choose_by_a_recipe_is_interrupted_as_it_is(run, monkeypatch: pytest.Mon
 def test_bar_shows_loss_and_time_left() -> None:
     console = Console(width=80, file=io.StringIO(), force_terminal=True)
     with Progress(console=console) as bars:
-        bar = TrainingBar(bars)
+        bar = TrainingBar(bars, FakeRecipe().criterion)
         bar.start(10, 4)
         bar.step(lambda: 0.25)
         assert bars.tasks[0].description == "loss 0.25"
-        bar.validated(1, 0.5, 0.75)
+        bar.validated(1, 50.0, 75.0)
         bar.last = -recipe_progress.PAUSE
         bar.step(lambda: 0.125)
     assert (bars.tasks[0].completed, bars.tasks[0].total) == (6, 10)
-    assert bars.tasks[0].description == "loss 0.125, validation 0.5 (best 0.75)"
+    assert bars.tasks[0].description == "loss 0.125, accuracy, % 50.0 (best 75.0)"
+
+
+def test_progress_names_the_measure_of_the_result() -> None:
+    """It was a number without a name: 6.7 for 93.3% wrong words, -0.57 for an RMSE of 0.57."""
+    pytest.importorskip("torch_geometric", reason=f"needs {catalog.INSTALL}")
+    pytest.importorskip("rdkit", reason=f"needs {catalog.INSTALL}")
+    from regard.recipes.graph import NodeClassifier
+    from regard.recipes.letters import LettersToSounds
+    from regard.recipes.molecules import MoleculePredictor
+
+    assert LettersToSounds().criterion(6.7) == ("word error rate, %", "93.3")
+    assert MoleculePredictor().criterion(-0.5679) == ("RMSE", "0.568")
+    assert MoleculePredictor("classification").criterion(0.71) == ("ROC-AUC", "0.710")
+    told = NodeClassifier().criterion(-0.2171)
+    assert told == ("accuracy less cross-entropy", "-0.217")
 
 
 def test_lines_in_a_pipe_are_few(
@@ -465,14 +480,14 @@ def test_lines_in_a_pipe_are_few(
     """A training of a thousand short epochs wrote a thousand lines."""
     now = 0.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    lines = TrainingLines()
+    lines = TrainingLines(FakeRecipe().criterion)
     lines.start(100, 50)
     for epoch in range(1, 51):
         now += 1.0
         lines.step(lambda: 0.0)
-        lines.validated(epoch, epoch / 100, epoch / 100)
+        lines.validated(epoch, epoch / 2, epoch)
     told = capsys.readouterr().err.splitlines()
-    assert told[0] == "epoch 1: validation 0.01 (best 0.01), at most 49 s left"
+    assert told[0] == ("epoch 1: accuracy, %: 0.5 (best 1.0) on validation rows, at most 49 s left")
     assert len(told) == 10
 
 

@@ -24,11 +24,15 @@ PART = 256  # inputs of a search between two signs of progress
 LINE_PAUSE = 5.0  # seconds between two lines: a training may have a thousand epochs of milliseconds
 
 
+# From a quality on validation rows, where greater is better, to the name and value that a reader knows.
+Criterion = Callable[[float], tuple[str, str]]
+
+
 class TrainingBar:
     """A bar with the time left, the last loss and the best validation."""
 
-    def __init__(self, bar: Progress) -> None:
-        self.bar, self.task = bar, bar.add_task("training", total=None)
+    def __init__(self, bar: Progress, criterion: Criterion) -> None:
+        self.criterion, self.bar, self.task = criterion, bar, bar.add_task("training", total=None)
         self.said, self.last = "", 0.0
 
     def start(self, steps: int, done: int) -> None:
@@ -44,13 +48,15 @@ class TrainingBar:
 
     def validated(self, epoch: int, quality: float, best: float) -> None:
         """Show the qualities."""
-        self.said = f", validation {quality:.4g} (best {best:.4g})"
+        name, value = self.criterion(quality)
+        self.said = f", {name} {value} (best {self.criterion(best)[1]})"
 
 
 class TrainingLines:
     """Lines on stderr for validations, `LINE_PAUSE` seconds apart, with the time left."""
 
-    def __init__(self) -> None:
+    def __init__(self, criterion: Criterion) -> None:
+        self.criterion = criterion
         self.steps, self.done, self.resumed, self.began = 1, 0, 0, time.monotonic()
         self.last = -LINE_PAUSE
 
@@ -69,8 +75,9 @@ class TrainingLines:
         self.last = time.monotonic()
         pace = (time.monotonic() - self.began) / max(self.done - self.resumed, 1)
         left = duration(pace * max(self.steps - self.done, 0))
+        name, value = self.criterion(quality)
         print(
-            f"epoch {epoch}: validation {quality:.4g} (best {best:.4g}), at most {left} left",
+            f"epoch {epoch}: {name}: {value} (best {self.criterion(best)[1]}) on validation rows, at most {left} left",
             file=sys.stderr,
             flush=True,
         )
@@ -120,14 +127,14 @@ def on_terminal() -> bool:
 
 
 @contextmanager
-def training_progress() -> Iterator[TrainingProgress]:
+def training_progress(criterion: Criterion) -> Iterator[TrainingProgress]:
     """Progress on stderr: a bar on a terminal, otherwise lines."""
     if not on_terminal():
-        yield TrainingLines()
+        yield TrainingLines(criterion)
         return
     columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), TimeRemainingColumn())
     with Progress(*columns, console=console(stderr=True), transient=True) as bar:
-        yield TrainingBar(bar)
+        yield TrainingBar(bar, criterion)
 
 
 @contextmanager

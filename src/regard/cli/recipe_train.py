@@ -44,7 +44,7 @@ def run_training(
         f"{len(data.test):,} test ({data.origin}).", err=True
     )  # fmt: skip
     try:
-        with watching(watched) as doctors, training_progress() as shown:
+        with watching(watched) as doctors, training_progress(model.criterion) as shown:
             model.fit_dataset(data, checkpoint=checkpoint, progress=shown)
     except KeyboardInterrupt:
         kept = f"; the same command goes on from {checkpoint}" if checkpoint.exists() else ""

@@ -118,6 +118,10 @@ class Recipe(BaseEstimator):
         """`score` on one part of a set."""
         return self.score(part.x, part.y)
 
+    def criterion(self, quality: float) -> tuple[str, str]:
+        """The name and the value, as results are told, of a quality in `history_`, where greater is better."""
+        return self.metric.title.en, self.metric.show(self.metric.gain(quality))
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write arguments, vocabularies and weights to one safetensors file, atomically.
 

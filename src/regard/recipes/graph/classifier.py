@@ -210,6 +210,10 @@ class NodeClassifier(Recipe):
         labels = checked_labels(checked_nodes(x), y)
         return (self.predict(x) == labels).astype(float)[:, None]
 
+    def criterion(self, quality: float) -> tuple[str, str]:
+        """Accuracy less cross-entropy, by which training stops; see `GraphJob.validate`."""
+        return "accuracy less cross-entropy", f"{quality:.3f}"
+
     def learned(self) -> dict[str, Any]:
         """The classes, and the widths of the features."""
         return {

@@ -280,6 +280,10 @@ class LettersToSounds(Recipe):
         tokens, weights = aligned(self.model_, row, search, self.max_length)
         return self.letters_.shown(row), self.sounds_.shown(tokens), weights
 
+    def criterion(self, quality: float) -> tuple[str, str]:
+        """The word error rate, of which the loop was given the complement."""
+        return self.metric.title.en, self.metric.show(100 - quality)
+
     def learned(self) -> dict[str, Any]:
         """The symbols of both sides."""
         return {
