@@ -9,6 +9,7 @@ import math
 import pytest
 import torch
 
+import regard
 from regard.doctor.facts import Facts
 from regard.doctor.findings import (
     DISEASES,
@@ -289,3 +290,16 @@ def test_equal_findings_of_one_call_become_one():
     ]  # fmt: skip
     milder = two._replace(severity=Severity.WARNING)
     assert merged([one, milder]) == [one, milder]
+
+
+def test_narrow_gaussian_attention_is_not_called_unscaled():
+    """Its learned bandwidth is multiplied into the query, so that the factor of the product is 1."""
+    torch.manual_seed(0)
+    layer = regard.nn.SelfAttention(32, heads=1, score="gaussian")
+    with torch.no_grad():
+        for weight in (layer.score.query_weight, layer.score.key_weight):
+            weight.mul_(3)
+    with watch(layer) as doctor:
+        for _ in range(3):
+            layer(torch.randn(8, 20, 32)).sum().backward()
+    assert "unscaled-logits" not in {finding.name for finding in doctor.findings()}

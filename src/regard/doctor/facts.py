@@ -17,7 +17,8 @@ class Facts(NamedTuple):
         batch, queries, keys: its sizes.
         dims: width of a query, or hidden units of a pairwise score. If only logits were seen, width of
             a value; None if no value was seen either.
-        scale: factor of the inner product; None without one.
+        scale: factor of the inner product; None without one, or if it is unknown: a score with a term of the query
+            alone, as the Gaussian one, may have multiplied its factors into the query.
         biased: whether a bias is added to the logits.
         rescored: whether a function of the user computes logits from the inner products. Neither the
             scale of the logits nor a bound on them is known then.
@@ -44,4 +45,5 @@ def facts_of(seen: Seen) -> Facts:
     if seen.pairwise is not None:
         return Facts(SeenForm.PAIRWISE, batch, queries, keys, dims, None, biased)
     rescored = seen.flex is not None and seen.flex.changes
-    return Facts(SeenForm.INNER, batch, queries, keys, dims, seen.scale, biased, rescored)
+    scale = seen.scale if seen.shift is None else None
+    return Facts(SeenForm.INNER, batch, queries, keys, dims, scale, biased, rescored)
