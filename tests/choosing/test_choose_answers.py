@@ -75,7 +75,9 @@ class TestFewSeeds:
         found = verdict_of({name: values[:count] for name, values in PLAIN.items()})
         assert found.outcome is Outcome.UNDECIDED and found.winner == FIRST
         assert f"(no interval: {count} seed" in told(found) and "[" not in told(found)
-        assert "not tell the noise: seeds=5 does" in told(found) and "±" not in str(found)
+        assert "nobody can tell a lead from noise; give seeds=5." in told(found) and "±" not in str(
+            found
+        )
         assert f"只有 {count} 个种子，没有区间" in recommendation(found)[0].zh
 
     def test_of_the_same_lead_are_not_sure_of_it(self) -> None:
@@ -125,16 +127,19 @@ class TestOwnNull:
         over = found.over(row)
         assert over is not None and over.value == pytest.approx(0.14) and over.low < 0
         assert found.outcome is Outcome.UNDECIDED
-        assert "additive, 8 hidden, 2 heads, is ahead by 14.0 points" in told(found)
-        assert "of scaled dot, 2 heads over 5 seeds" in told(found)
+        assert (
+            "additive, 8 hidden, 2 heads, is ahead of scaled dot, 2 heads by 14.0 points"
+            in told(found)
+        )
+        assert "] of accuracy over 5 seeds" in told(found)
         record = found.as_dict()
         assert record["candidates"][0]["compared_with"] == "scaled_dot heads=2"
 
     def test_leaves_what_is_surely_better_than_the_first_for_now(self) -> None:
         found = verdict_of(TWO)
         assert found.winner == "additive h=8 heads=2" and use(found).en.endswith(", for now")
-        assert "meanwhile: it is ahead of scaled dot, 1 head by 36.2 points" in told(found)
-        assert "in which not only the score differs" in told(found)
+        assert "for now: it is ahead of scaled dot, 1 head by 36.2 points" in told(found)
+        assert "the two differ in more than the score. If leads" in told(found)
         assert "not decided: use it for now" in str(found) and "winner" not in str(found)
 
     def test_with_more_heads_may_win_itself(self) -> None:
@@ -152,7 +157,7 @@ class TestOwnNull:
     def test_of_other_parameters_says_so(self) -> None:
         found = verdict_of(PLAIN)
         found.row("cosine heads=1").parameters = 130
-        assert "ahead of scaled dot, 1 head (130 parameters against 100) by" in told(found)
+        assert "ahead of scaled dot, 1 head (130 parameters against its 100) by" in told(found)
         assert "130 parameters against 100" in str(found)
 
 
@@ -183,8 +188,9 @@ class TestNoise:
         found = verdict_of(PLAIN, control=control, chance=Chance(0.5, 0.01))
         assert found.learned is learned is (found.outcome is Outcome.ALTERNATIVE)
         if not learned:
-            assert "the best has 80.0%, and 79.5% when the targets of the training rows" in str(
-                found
+            assert (
+                "the best has 80.0%, and 79.5% (78.0% to 81.0%) when the targets of the training"
+                in str(found)
             )
             assert "无法推荐" in recommendation(found)[0].zh
             assert found.as_dict()["shuffled_targets"] == control
@@ -281,10 +287,11 @@ def test_advice_is_given_in_the_words_of_the_asker() -> None:
     assert "--seeds 5" in str(command) and "seeds=" not in str(command)
     # Time ran out: more seeds is not what is lacking.
     facts = {"settings": {"candidates": list(KNOWN), "steps": 100, "seeds": [1, 2, 3, 4, 5]}}
-    assert "only 1 of 5 seeds came to their end" in str(verdict_of(few, facts=facts))
-    assert "resume=True does the rest" in str(verdict_of(few, facts=facts))
+    assert "Only 1 of 5 seeds is finished, too few to decide; resume=True trains the rest." in str(
+        verdict_of(few, facts=facts)
+    )
     cut = replace(verdict_of(few, facts=facts), asked_by="command")
-    assert "--resume does the rest" in str(cut) and "--seeds" not in str(cut)
+    assert "--resume trains the rest" in str(cut) and "--seeds" not in str(cut)
 
 
 def test_advice_of_a_run_names_what_the_asker_can_give(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def test_who_did_not_get_to_the_final_is_told_in_both_languages() -> None:
 
 
 def test_sentences_are_whole_where_no_width_is_given() -> None:
-    assert str(verdict_of(*QUALITIES)).splitlines()[1].startswith("Use scaled dot, the null")
+    assert str(verdict_of(*QUALITIES)).splitlines()[1].startswith("Use scaled dot for now")
 
 
 def test_a_small_lead_has_its_sign() -> None:

@@ -71,7 +71,10 @@ def test_what_is_not_decided_says_so_first_and_how_to_decide() -> None:
     found = verdict_of(null, other)
     told = [str(found).splitlines()[:2], [text.zh for text in recommendation(found)[:2]]]
     assert told[0][0].startswith("Not decided: ") and told[1][0].startswith("未能判定")
-    assert "(1 point)" in told[0][0] and "Use scaled dot, the null, meanwhile" in told[0][1]
+    assert (
+        "(1 point)" in told[0][0]
+        and "Use scaled dot for now, since nothing is shown to be better. If" in told[0][1]
+    )
     count = found.seeds_to_decide
     assert count is not None and all(f"seeds={count}" in text[1] for text in told)
     assert "steps=200" in told[0][1] and "winner" not in str(found)
@@ -84,7 +87,7 @@ def test_a_likely_lead_is_what_to_use_while_nothing_is_decided() -> None:
     first, second = str(found).splitlines()[:2]
     assert found.outcome is Outcome.UNDECIDED and first.startswith("Not decided: ")
     assert (
-        second.startswith("Use cosine meanwhile: its lead over scaled dot") and "not sure" in second
+        second.startswith("Use cosine for now: its lead over scaled dot") and "not sure" in second
     )
     assert use(found).en == "cosine, for now" and "winner" not in str(found)
     assert "暂时使用余弦" in recommendation(found)[1].zh
@@ -112,7 +115,7 @@ def test_as_many_seeds_as_it_says_decide_it(ahead: float, wide: float, outcome: 
 def test_a_lead_that_no_seeds_decide() -> None:
     close = verdict_of([0.5] * 4, [0.40, 0.62, 0.40, 0.61])
     assert close.outcome is Outcome.UNDECIDED and close.seeds_to_decide is None
-    assert "more than 50 seeds would be needed" in recommendation(close)[1].en
+    assert "More than 50 seeds would be needed" in recommendation(close)[1].en
     assert "seeds=" not in str(close)
 
 

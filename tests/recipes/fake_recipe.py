@@ -142,4 +142,4 @@ def show(model: Recipe, inputs: Any, language: Any) -> Any:
 
 
 KIT = Kit("fake", FakeRecipe, ("points", "public"), lambda name: {"epochs": 4}, load, read, write, show,
-          comparison, ("beam",))  # fmt: skip
+          comparison)  # fmt: skip

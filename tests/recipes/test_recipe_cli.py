@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import inspect
 import io
 import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -21,8 +24,9 @@ from rich.console import Console
 from rich.progress import Progress
 
 from regard import cli
-from regard.cli import recipe_progress
+from regard.cli import recipe_help, recipe_progress
 from regard.cli.app import group
+from regard.cli.recipe import VERBS, OneRecipe
 from regard.cli.recipe_progress import TrainingBar, TrainingLines
 from regard.recipes import catalog, training
 from regard.recipes.comparing import Compared
@@ -34,6 +38,9 @@ from . import fake_recipe
 from .fake_recipe import FakeRecipe, PointsJob
 
 FAKE = catalog.Listed("fake", Text("Points.", "点。"), Text("a", "b"), ("points",), ("public",), ())
+USAGE = recipe_help.Usage(
+    "[POINT]...", "Classify.", "Draw.", {verb: (verb,) for verb in VERBS}, ("beam",)
+)
 
 
 @pytest.fixture
@@ -45,6 +52,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(
         catalog, "kit", lambda name: fake_recipe.KIT if name == "fake" else known(name)
     )
+    monkeypatch.setitem(recipe_help.USAGES, "fake", USAGE)
     monkeypatch.setattr("torch.set_num_threads", lambda count: None)  # other tests keep theirs
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("REGARD_DATA", raising=False)
@@ -114,8 +122,8 @@ MISTAKES = {
     "fake train --epochs 0": "not in the range",
     "fake predict": "there is no model fake.safetensors: `regard recipe fake train` makes one",
     "fake predict --model text 1,2": "text is not a model saved by a recipe",
-    "fake predict 1,2 --best 2": "--best: the recipe fake has no such option; it has --beam",
-    "graph predict karate --length-penalty 1": "--length-penalty: the recipe graph has no such option; it has none",
+    "fake predict 1,2 --best 2": "No such option '--best'. See regard recipe fake predict --help",
+    "graph predict karate --length-penalty 1": "No such option '--length-penalty'. See regard recipe graph predict",
     "fake predict 1,2 --file text": "not both",
     "fake predict --file latin": "--file latin is no text in UTF-8",
     "fake show --to x.pdf": "pictures are .svg or .png",
@@ -144,7 +152,10 @@ def test_mistake_is_one_line_and_leaves_nothing(run, line: str, said: str) -> No
 
 def test_prediction_of_nothing_and_of_nonsense(run) -> None:
     run("fake train --epochs 1")
-    assert "there is nothing to predict: give TEXT or --file" in run("fake predict").stderr
+    assert (
+        "there is nothing to predict: give inputs as arguments or by --file"
+        in run("fake predict").stderr
+    )
     result = run("fake predict one")
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr == "Error: expected two numbers with a comma between, such as 1,2\n"
@@ -357,6 +368,46 @@ def test_list_and_help_of_a_recipe(run) -> None:
     result = run("fake")
     assert result.exit_code == 0
     assert "regard recipe fake train" in result.stdout
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_of_a_recipe_is_its_own(run, verb: str) -> None:
+    """Every recipe had the examples of the others and their options, and none said what its inputs are."""
+    inputs = {"translate": "SENTENCE", "letters": "WORD", "graph": "GRAPH", "molecules": "SMILES"}
+    for row in catalog.RECIPES[:-1]:
+        result = run(f"{row.name} {verb} --help")
+        assert result.exit_code == 0, result.output
+        assert max(map(len, result.stdout.splitlines())) <= 80
+        named = re.findall(r"regard recipe (\w+) (\w+)", result.stdout)
+        assert set(named) == {(row.name, verb)} and len(named) >= 3
+        if verb in ("predict", "show"):
+            assert result.stdout.count(inputs[row.name]) >= 3
+        else:
+            assert f"[default: {row.own[0]}]" in " ".join(result.stdout.split())
+        searches = verb == "predict" and row.name in ("translate", "letters")
+        assert ("--beam" in result.stdout, "--best" in result.stdout) == (searches, searches)
+
+
+def test_options_of_a_search_are_those_of_the_estimators() -> None:
+    assert list(recipe_help.USAGES) == list(catalog.NAMES)
+    for row in catalog.RECIPES:
+        if catalog.missing(row):
+            pytest.skip(f"{row.name} needs {catalog.missing(row)}")
+        kind = catalog.kit(row.name).estimator
+        known = {*inspect.signature(kind).parameters, *inspect.signature(kind.predict).parameters}
+        assert {*recipe_help.USAGES[row.name].search} == known & {*recipe_help.SEARCH}
+
+
+def test_examples_in_help_name_options_and_sets_that_exist() -> None:
+    for row in catalog.RECIPES:
+        for verb, lines in recipe_help.USAGES[row.name].examples.items():
+            known = {opt for one in OneRecipe(row.name).commands[verb].params for opt in one.opts}
+            for line in lines:
+                given, *words = shlex.split(line)
+                assert given == verb
+                assert {one for one in words if one.startswith("--")} <= known, line
+                if "--set" in words:
+                    assert words[words.index("--set") + 1] in catalog.sets(row)
 
 
 def test_missing_package_is_named_with_its_command(run, monkeypatch: pytest.MonkeyPatch) -> None:

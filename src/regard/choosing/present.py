@@ -11,6 +11,7 @@ from regard.choosing.cost import CostReport
 from regard.choosing.cost.answer import busy, times
 from regard.choosing.cost.present import TITLE, bullet
 from regard.choosing.suite import SHAPE, Answer, Suite
+from regard.choosing.training.intervals import LEAST_SEEDS
 from regard.choosing.training.marks import margin, use
 from regard.choosing.training.paste import imports
 from regard.choosing.training.phrases import enough, plural, price
@@ -20,6 +21,7 @@ from regard.measuring.memory import show
 from regard.measuring.words import duration, seconds
 
 LONGEST_NAME = 18
+WIDEST_TABLE = 120  # columns; the eye loses its line in a wider one
 
 
 def show_first_look(report: CostReport, console: Console) -> None:
@@ -56,7 +58,7 @@ def show_suite(suite: Suite, console: Console) -> None:
         console.print(as_text(answers[0].verdict, console.width), soft_wrap=True, markup=False)
     else:
         console.print(Text("Which score for which data?", style=TITLE))
-        console.print(answer_table(answers))
+        console.print(answer_table(answers, console.width))
         show_codes(answers, console)
     for answer in suite.failed:
         bullet(console, "x", f"{answer.task.name}: {answer.reason}")
@@ -77,12 +79,15 @@ def show_codes(answers: list[Answer], console: Console) -> None:
         console.print(f"score = {code}  # {name}", soft_wrap=True, markup=False, highlight=False)
 
 
-def answer_table(answers: list[Answer]) -> Table:
+def answer_table(answers: list[Answer], width: int) -> Table:
     """A table with one row for each task: property of the data, winner, margin, time of a step."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
-    table.add_column("your data", ratio=3)
-    table.add_column("use", ratio=2)
-    table.add_column("over scaled dot", ratio=3)
+    table = Table(
+        box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, width=min(width, WIDEST_TABLE)
+    )
+    # Ratios share a fixed width alone; the lead has the longest words, and its interval should not break.
+    table.add_column("your data", ratio=5)
+    table.add_column("use", ratio=4, min_width=14)
+    table.add_column("over scaled dot", ratio=6, min_width=28)
     table.add_column("a step", justify="right", no_wrap=True)
     for answer in answers:
         verdict = answer.verdict
@@ -102,23 +107,25 @@ def named(answer: Answer) -> str:
 
 def note(answers: list[Answer]) -> str:
     """A note on how the candidates were compared."""
-    counts = sorted({len(one.verdict.seeds) for one in answers if one.verdict is not None})
-    seeds = "no" if not counts else "-".join(str(x) for x in dict.fromkeys((counts[0], counts[-1])))
-    matters = " or ".join(
-        dict.fromkeys(enough(one.verdict).en for one in answers if one.verdict is not None)
-    )
+    verdicts = [one.verdict for one in answers if one.verdict is not None]
+    counts = sorted({len(one.seeds) for one in verdicts})
+    seeds = "-".join(str(x) for x in dict.fromkeys((counts[0], counts[-1]))) if counts else "no"
+    over = f"{seeds} seed{plural(counts[-1] if counts else 0)}"
+    matters = " or ".join(dict.fromkeys(enough(one).en for one in verdicts))
+    if counts and counts[-1] < LEAST_SEEDS:
+        interval = f"With fewer than {LEAST_SEEDS} seeds they have no interval."
+    else:
+        interval = "The 95% intervals are for new seeds and new rows, and hold for all alternatives together."
     # The table of several tasks has ratios in brackets; that of one task has times only.
-    ratio = ", in brackets over that of scaled dot in the same model" if len(answers) > 1 else ""
+    ratio = "; in brackets over that of scaled dot in the same model" if len(answers) > 1 else ""
     return (
-        f"Differences are paired over {seeds} seed{plural(counts[-1] if counts else 0)} and over the test "
-        "rows, with 95% intervals for new seeds and new rows that hold for all alternatives together. Every "
-        "candidate had the same data, steps and learning rates to try, and is compared with the scaled dot "
-        "of its heads and width, the null: an alternative wins only if its lead "
-        f"exceeds noise and is large enough to matter{f' ({matters} or more)' if matters else ''}. A step "
-        "is the time of a training step of the whole model on this machine (forward, backward, "
-        f"optimiser){ratio}. What a score costs by itself, "
-        "the time of a forward and backward pass over that of scaled dot at the same length, heads and "
-        "width, is what `regard choose --shape` measures."
+        f"Differences are paired over {over} and over the test rows. {interval} Every candidate had the same "
+        "data, steps and learning rates to try, and is compared with the scaled dot of its heads and width, "
+        "the null: an alternative wins only if its lead exceeds noise and is large enough to matter"
+        f"{f' ({matters} or more)' if matters else ''}. A step is the time of a training step of the whole "
+        f"model on this machine (forward, backward, optimiser){ratio}. What a score costs by itself is what "
+        "`regard choose --shape` measures: the time of a forward and backward pass over that of scaled dot at "
+        "the same length, heads and width."
     )
 
 
@@ -128,4 +135,4 @@ def line(answer: Answer) -> str:
         return f"{answer.task.name}: {answer.reason}"
     label = use(answer.verdict).en
     took = duration(answer.verdict.facts["seconds"])
-    return f"{answer.task.name.ljust(LONGEST_NAME)} {label} ({margin(answer.verdict).en}; {took})"
+    return f"{answer.task.name.ljust(LONGEST_NAME)} {label}; {margin(answer.verdict).en}; {took}"

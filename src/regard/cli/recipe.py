@@ -6,6 +6,7 @@ import json
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import copy
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
@@ -24,14 +25,13 @@ from regard.cli.common import (
     seed_option,
 )
 from regard.cli.recipe_files import (
-    check_search,
     load_model,
     read_lines,
     writable,
     writable_picture,
     write_out,
 )
-from regard.cli.recipe_help import COMPARE, LIST, ONE, PREDICT, SHOW, TRAIN
+from regard.cli.recipe_help import LIST, SEARCH, USAGES, help_of
 from regard.recipes import catalog
 from regard_command import load_library
 
@@ -48,7 +48,8 @@ class Recipes(click.Group):
     """The group of recipes: each name in the catalogue is a group with the four commands.
 
     Attributes:
-        alike: whether all groups have the same commands, so that documentation shows those of one.
+        alike: whether all groups have the same commands, and almost the same options, so that documentation shows
+            those of one.
     """
 
     alike = True
@@ -76,12 +77,13 @@ class OneRecipe(click.Group):
     """The commands of one recipe; without a command its help."""
 
     def __init__(self, name: str) -> None:
+        row = catalog.listed(name)
         super().__init__(
             name,
-            commands=dict(COMMANDS),
+            commands={verb: command_of(verb, row) for verb in VERBS},
             callback=self.without_command,
             invoke_without_command=True,
-            help=ONE.format(name=name, about=catalog.listed(name).about.en),
+            help=help_of(row),
         )
 
     @staticmethod
@@ -165,7 +167,7 @@ def sets(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[An
 
 set_option = click.option(
     "--set", "set_", metavar="NAME", shell_complete=sets,
-    help="Set of data.  [default: the one that needs no folder]",
+    help="Set of data.",
 )  # fmt: skip
 data_option = click.option(
     "--data", type=click.Path(exists=True, file_okay=False), metavar="DIR",
@@ -210,7 +212,7 @@ def recipe(ctx: click.Context, as_json: bool, language: Language) -> None:
     click.echo("\nTrain one: regard recipe letters train")
 
 
-@click.command(help=TRAIN, short_help="Train a model and save it.")
+@click.command(short_help="Train a model and save it.")
 @set_option
 @data_option
 @download_option
@@ -233,13 +235,13 @@ def recipe(ctx: click.Context, as_json: bool, language: Language) -> None:
 @seed_option
 @careful
 def train(kit: Kit, set_: str | None, out: Path | None, watched: bool, **options: Any) -> None:
-    """Train; the help text is above."""
+    """Train; the help text is `help_of`."""
     from regard.cli.recipe_train import run_training
 
     run_training(kit, set_, writable(out or kit.default_path()), watched, options)
 
 
-@click.command(help=PREDICT, short_help="Predict with a trained model.")
+@click.command(short_help="Predict with a trained model.")
 @click.argument("text", nargs=-1)
 @model_option
 @click.option(
@@ -268,19 +270,19 @@ def train(kit: Kit, set_: str | None, out: Path | None, watched: bool, **options
 @careful
 def predict(kit: Kit, text: tuple[str, ...], model: Path | None, source: Path | None, to: Path | None,
             device: str, **options: Any) -> None:  # fmt: skip
-    """Predict; the help text is above."""
+    """Predict; the help text is `help_of`."""
     from regard.cli.recipe_progress import predicted
 
     if text and source:
         raise Mistake("give inputs as arguments or by --file, not both")
     given = {k: v for k, v in options.items() if v is not None}
-    check_search(kit, given)
     if to is not None:
         writable(to, "--to")
     lines = list(text) or read_lines(source)
     if not lines:
         raise Mistake(
-            f"there is nothing to predict: give TEXT or --file. See regard recipe {kit.name} predict --help"
+            "there is nothing to predict: give inputs as arguments or by --file. See regard recipe "
+            f"{kit.name} predict --help"
         )
     found = load_model(kit, model, device)
     if "length_penalty" in given:  # an argument of the estimator, not of `predict`
@@ -293,7 +295,7 @@ def predict(kit: Kit, text: tuple[str, ...], model: Path | None, source: Path | 
     write_out(to, ("\n".join(told) + "\n").encode())
 
 
-@click.command(help=SHOW, short_help="Draw what a model attends to.")
+@click.command(short_help="Draw what a model attends to.")
 @click.argument("text", nargs=-1)
 @model_option
 @click.option(
@@ -307,7 +309,7 @@ def predict(kit: Kit, text: tuple[str, ...], model: Path | None, source: Path | 
 @careful
 def show(kit: Kit, text: tuple[str, ...], model: Path | None, to: Path | None, language: Language,
          device: str) -> None:  # fmt: skip
-    """Draw; the help text is above."""
+    """Draw; the help text is `help_of`."""
     from regard.figures.canvas import composed
 
     path = writable_picture(to or Path(f"{kit.name}.svg"))
@@ -317,7 +319,7 @@ def show(kit: Kit, text: tuple[str, ...], model: Path | None, to: Path | None, l
     write_out(path, composed(lambda: kit.show(found, inputs, language), [suffix])[suffix])
 
 
-@click.command(help=COMPARE, short_help="Compare every score and baseline.")
+@click.command(short_help="Compare every score and baseline.")
 @set_option
 @data_option
 @download_option
@@ -348,7 +350,7 @@ def show(kit: Kit, text: tuple[str, ...], model: Path | None, to: Path | None, l
 @device_option
 @careful
 def compare(kit: Kit, quick: bool, full: bool, **options: Any) -> None:
-    """Compare; the help text is above."""
+    """Compare; the help text is `help_of`."""
     from regard.cli.recipe_compare import run_comparison
 
     if quick and full:
@@ -362,3 +364,18 @@ COMMANDS: dict[str, click.Command] = {
     "compare": compare,
     "show": show,
 }
+
+
+def command_of(verb: str, row: catalog.Listed) -> click.Command:
+    """The command of one recipe, with its own help, inputs, sets and options of a search."""
+    found, usage = copy(COMMANDS[verb]), USAGES[row.name]
+    found.help = help_of(row, verb)
+    found.params = [
+        copy(one) for one in found.params if one.name not in {*SEARCH} - {*usage.search}
+    ]
+    for one in found.params:
+        if one.name == "text":
+            one.metavar = usage.inputs
+        if isinstance(one, click.Option) and one.name == "set_":
+            one.help = f"{', '.join(catalog.sets(row))}.  [default: {row.own[0]}]"
+    return found

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from regard.recipes.kit import Kit
 
 PICTURES = (".svg", ".png")
-SEARCH = {"beam": "--beam", "n_best": "--best", "length_penalty": "--length-penalty"}
 
 
 def check_source(kit: Kit, name: str, options: dict[str, Any]) -> None:
@@ -59,17 +57,6 @@ def load_model(kit: Kit, path: Path | None, device: str) -> Recipe:
 def arguments_of(kit: Kit) -> list[str]:
     """The names of the estimator's arguments."""
     return list(inspect.signature(kit.estimator).parameters)
-
-
-def check_search(kit: Kit, given: Iterable[str]) -> None:
-    """Refuse options of a beam search that the recipe does not have."""
-    known = [*kit.predict_options, *arguments_of(kit)]
-    offered = [option for name, option in SEARCH.items() if name in known]
-    for name in given:
-        if name not in known:
-            raise Mistake(
-                f"{SEARCH[name]}: the recipe {kit.name} has no such option; it has {', '.join(offered) or 'none'}"
-            )
 
 
 def read_lines(source: Path | None) -> list[str]:

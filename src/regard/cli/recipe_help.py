@@ -1,6 +1,10 @@
-"""Help texts of `regard recipe`."""
+"""Help texts of `regard recipe`: those of every command, and what is said of each recipe in them."""
 
 from __future__ import annotations
+
+from typing import NamedTuple
+
+from regard.recipes import catalog
 
 LIST = """List the recipes: real tasks, each a small model that takes any attention score.
 
@@ -24,9 +28,7 @@ ONE = """{about}
 
 \b
 Examples:
-  regard recipe {name} train
-  regard recipe {name} compare
-  regard recipe {name} show --lang zh
+{examples}
 
 Exit codes: 0 done; 1 a check failed, or a result could not be saved; 2 a mistake in the arguments or the
 data; 130 interrupted.
@@ -38,22 +40,16 @@ command goes on from it, to the same result. It is removed when the model is sav
 
 \b
 Examples:
-  regard recipe letters train
-  regard recipe letters train --score additive --out additive.safetensors
-  regard recipe translate train --set multi30k-de-en --data DIR --device cuda
-  regard recipe letters train --set fre --download --doctor
+{examples}
 
 Exit codes: 0 done; 1 the model could not be saved, the training diverged, or --doctor found a failure; 2 a
 mistake in the arguments or the data; 130 interrupted (the same command continues).
 """
-PREDICT = """Predict for inputs that are given as TEXT, by --file, or by a pipe, one a line.
+PREDICT = """{predict}
 
 \b
 Examples:
-  regard recipe letters predict attention regard
-  regard recipe translate predict --file in.txt --to out.txt --beam 5
-  regard recipe molecules predict CCO "c1ccccc1O"
-  echo CCO | regard recipe molecules predict --model mine.safetensors
+{examples}
 
 Exit codes: 0 done; 1 the output could not be written; 2 a mistake in the arguments, the input or the model file;
 130 interrupted.
@@ -66,22 +62,160 @@ English and Chinese.
 
 \b
 Examples:
-  regard recipe graph compare
-  regard recipe graph compare --set cora --data DIR --full --jobs 8
-  regard recipe translate compare --seeds 3 --only additive --lang zh
-  regard recipe graph compare --json
+{examples}
 
 Exit codes: 0 done; 1 a contender failed, or a file could not be written; 2 a mistake in the arguments or the data;
 130 interrupted, or stopped by --minutes (the same command continues).
 """
-SHOW = """Draw what a trained model attends to, for TEXT or for an example of the recipe.
+SHOW = """{show}
 
 \b
 Examples:
-  regard recipe letters show attention --to attention.svg
-  regard recipe translate show "ein Hund läuft im Park ." --to alignment.png
-  regard recipe molecules show "CC(=O)Oc1ccccc1C(=O)O" --lang zh
+{examples}
 
 Exit codes: 0 done; 1 the picture could not be written; 2 a mistake in the arguments, the input or the model file;
 130 interrupted.
 """
+TEXTS = {"train": TRAIN, "predict": PREDICT, "compare": COMPARE, "show": SHOW}
+
+
+class Usage(NamedTuple):
+    """What the help of one recipe says.
+
+    Attributes:
+        inputs: of `predict` and `show`, as the line of usage names them.
+        predict, show: what these commands do with them.
+        examples: of each command, what follows `regard recipe NAME`.
+        search: the arguments of a search that `predict` offers.
+    """
+
+    inputs: str
+    predict: str
+    show: str
+    examples: dict[str, tuple[str, ...]]
+    search: tuple[str, ...] = ()
+
+
+SEARCH = ("beam", "n_best", "length_penalty")
+USAGES = {
+    "translate": Usage(
+        "[SENTENCE]...",
+        "Translate every SENTENCE: an argument in quotes, or a line of --file or of a pipe. A line of output is its "
+        "translation; with --best several, separated by tabs.",
+        "Draw which pieces of SENTENCE each piece of its translation attends to; without SENTENCE, of an example.",
+        {
+            "train": (
+                "train",
+                "train --set multi30k-de-en --data DIR --device cuda",
+                "train --score cosine --out cosine.safetensors",
+            ),
+            "predict": (
+                'predict "June 5, 2024" "5. Juni 2024"',
+                "predict --file in.txt --to out.txt --beam 5",
+                'predict "5. Juni 2024" --model mine.safetensors --best 3',
+            ),
+            "compare": (
+                "compare --jobs 2",
+                "compare --set multi30k-de-en --data DIR --full",
+                "compare --seeds 3 --only additive --lang zh",
+                "compare --json",
+            ),
+            "show": ("show", 'show "June 5, 2024" --to dates.svg'),
+        },
+        SEARCH,
+    ),
+    "letters": Usage(
+        "[WORD]...",
+        "Say every WORD: an argument, or a line of --file or of a pipe. A line of output is the word, a tab and its "
+        "sounds; with --best several, separated by tabs.",
+        "Draw which letters of WORD each of its sounds attends to; without WORD, of an example.",
+        {
+            "train": (
+                "train",
+                "train --score additive --out additive.safetensors",
+                "train --set fre --download --doctor",
+            ),
+            "predict": (
+                "predict attention regard",
+                "predict --file words.txt --to sounds.txt --beam 5",
+                "predict read --best 3",
+            ),
+            "compare": (
+                "compare --jobs 2",
+                "compare --set dut --data DIR --full",
+                "compare --seeds 3 --only location,monotonic --lang zh",
+                "compare --json",
+            ),
+            "show": ("show", "show attention --to attention.svg"),
+        },
+        SEARCH,
+    ),
+    "graph": Usage(
+        "[GRAPH [NODE]...]",
+        "Predict the classes of nodes. GRAPH is a set ({sets}) or a file .npz, "
+        "and NODE a number or a name in it; without NODE, all nodes. In --file or a pipe each stands on a line, "
+        "GRAPH first. A line of output is the node, a tab and its class.",
+        "Draw which neighbours NODE of GRAPH attends to; without them, the best connected node of a graph that the "
+        "model fits.",
+        {
+            "train": (
+                "train",
+                "train --score gat --out gat.safetensors",
+                "train --set cora --data DIR",
+            ),
+            "predict": (
+                "predict karate",
+                "predict karate 3 9 33",
+                "predict mine.npz 0 1 --model mine.safetensors",
+            ),
+            "compare": (
+                "compare --jobs 2",
+                "compare --set cora --data DIR --full --jobs 8",
+                "compare --set dictionary --seeds 3 --only gat --lang zh",
+                "compare --json",
+            ),
+            "show": ("show", "show karate 33 --to karate.svg"),
+        },
+    ),
+    "molecules": Usage(
+        "[SMILES]...",
+        "Predict a property of every molecule, given by its SMILES: an argument, or the first word of a line of "
+        "--file or of a pipe. A line of output is the SMILES, a tab and the prediction.",
+        "Draw which bonds and atoms the prediction for SMILES attends to; without SMILES, for aspirin.",
+        {
+            "train": (
+                "train",
+                "train --score additive --out additive.safetensors",
+                "train --set esol --download",
+            ),
+            "predict": (
+                'predict CCO "c1ccccc1O"',
+                "predict --file in.smi --to out.txt",
+                "predict --model mine.safetensors < in.smi",
+            ),
+            "compare": (
+                "compare --jobs 2",
+                "compare --set esol --data DIR --full --jobs 8",
+                "compare --seeds 3 --only additive --lang zh",
+                "compare --json",
+            ),
+            "show": ("show", 'show "CC(=O)Nc1ccc(O)cc1" --to molecule.svg'),
+        },
+    ),
+}  # fmt: skip
+
+
+def help_of(row: catalog.Listed, verb: str | None = None) -> str:
+    """The help of a recipe's command, or of the recipe itself, with its own examples."""
+    usage = USAGES[row.name]
+    known = usage.examples
+    told = [lines[0] for lines in known.values()] if verb is None else known[verb]
+    examples = "\n".join(f"  regard recipe {row.name} {line}" for line in told)
+    text = ONE if verb is None else TEXTS[verb]
+    sets = ", ".join(catalog.sets(row))
+    return text.format(
+        about=row.about.en,
+        examples=examples,
+        predict=usage.predict.format(sets=sets),
+        show=usage.show,
+    )

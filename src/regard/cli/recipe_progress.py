@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from regard.cli.common import console
+from regard.cli.recipe_help import USAGES
 from regard.measuring.words import duration
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ class TrainingLines:
 
 def predicted(kit: Kit, model: Recipe, inputs: Any, options: dict[str, Any]) -> Any:
     """Predictions for all inputs. A search, which is slow, takes long lists in parts, with a bar or lines on stderr."""
-    if "beam" not in kit.predict_options or len(inputs) <= PART:
+    if not USAGES[kit.name].search or len(inputs) <= PART:
         return model.predict(inputs, **options)
     found: list[Any] = []
     with counting(len(inputs)) as count:

@@ -110,7 +110,6 @@ class Kit:
         show: a picture of what a trained recipe attends to for an input, or for a default one.
         comparison: `comparison(dataset, full, device)`: what is compared on the set; not `full` is a quick look
             with fewer settings, seeds and epochs.
-        predict_options: arguments of `predict` that the command line offers, such as "beam".
     """
 
     name: str
@@ -122,7 +121,6 @@ class Kit:
     write: Callable[[Any, Any], list[str]]
     show: Callable[[Recipe, Any, Language], Figure]
     comparison: Callable[[Dataset, bool, str | None], Comparison]
-    predict_options: tuple[str, ...] = ()
 
     def dataset(
         self,

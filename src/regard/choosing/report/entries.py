@@ -14,6 +14,7 @@ from regard.choosing.report.words import (
     NOTES,
     NOTHING_LEARNED,
     OUTCOMES,
+    TOO_FEW,
     VITALS,
 )
 from regard.choosing.suite import Answer, Suite
@@ -82,7 +83,9 @@ def entry(answer: Answer, place: int) -> AnswerEntry:
         tone, outcome = NO_VERDICT
         why = Text(answer.reason, answer.reason)
         return AnswerEntry(name, task.title, task.prop, tone, outcome, [why])
-    tone, outcome = OUTCOMES[verdict.outcome] if verdict.learned else NOTHING_LEARNED
+    tone, outcome = OUTCOMES[verdict.outcome]
+    if not verdict.recommended:
+        tone, outcome = TOO_FEW if verdict.learned is None else NOTHING_LEARNED
     winner = verdict.row(verdict.winner)
     shown = [vital for vital in VITALS if any(vital in vitals(row) for row in verdict.rows)]
     return AnswerEntry(

@@ -13,7 +13,7 @@ from regard.choosing.training.judging import MOST_SEEDS
 from regard.choosing.training.phrases import SHARES, enough, option
 from regard.choosing.training.rows import Outcome
 from regard.choosing.training.verdict import Verdict
-from regard.choosing.training.words import opening, undecided
+from regard.choosing.training.words import CHECK, opening, undecided
 from regard.figures.render import size
 from regard.measuring.words import listed, number, seconds
 from regard.text import Text
@@ -24,12 +24,14 @@ def summary(suite: Suite) -> list[Text]:
     every = [(one, one.verdict) for one in suite.answers if one.verdict is not None]
     if len(suite.answers) == 1 and every:
         return opening(every[0][1])
-    done = [pair for pair in every if pair[1].learned]
-    lost = [answer for answer, verdict in every if not verdict.learned]
+    done = [pair for pair in every if pair[1].recommended]
+    lost = [answer for answer, verdict in every if verdict.learned is False]
+    small = [answer for answer, verdict in every if verdict.learned is None]
     won = [pair for pair in done if pair[1].outcome is Outcome.ALTERNATIVE]
     kept = [pair for pair in done if pair[1].outcome in (Outcome.NULL, Outcome.SAME)]
     unsettled = [pair for pair in done if undecided(pair[1])]
     found = [nothing_learned(lost)] if lost else []
+    found += [too_few(small)] if small else []
     found += [changes(won)] if won else []
     found += [stays(kept)] if kept else []
     found += [not_decided(unsettled)] if unsettled else []
@@ -40,9 +42,17 @@ def nothing_learned(answers: Sequence[Answer]) -> Text:
     """A sentence about tasks on which the best candidate is no better than guessing."""
     names = titles(answers)
     return Text(
-        f"No recommendation for {names.en}: no score learned more than guessing. Check that target belongs "
-        "to query and key.",
-        f"{names.zh}无法推荐：没有任何打分函数比瞎猜学得更多。请检查 target 是否与 query 和 key 对应。",
+        f"No recommendation for {names.en}: no score learned more than guessing. {CHECK.en}",
+        f"{names.zh}无法推荐：没有任何打分函数比瞎猜学得更多。{CHECK.zh}",
+    )
+
+
+def too_few(answers: Sequence[Answer]) -> Text:
+    """A sentence about tasks whose best candidate seems to have learned, which is not shown."""
+    names = titles(answers)
+    return Text(
+        f"No recommendation for {names.en}: too few rows or seeds to show that a score learned. Give more.",
+        f"{names.zh}无法推荐：数据行或种子太少，无法证实有打分函数学到东西。请增加。",
     )
 
 

@@ -14,6 +14,7 @@ OUTCOMES = {
     Outcome.UNDECIDED: ("undecided", Text("not decided", "未能判定")),
 }
 NOTHING_LEARNED = ("warning", Text("nothing learned", "什么也没学到"))
+TOO_FEW = ("undecided", Text("too little data to tell", "数据太少，无法断定"))
 NO_VERDICT = ("failure", Text("no verdict", "没有结论"))
 
 # The vitals that the report shows, by the doctor's names.
@@ -131,12 +132,12 @@ WORDS = {
         "Differences are paired by seed and by test row, on data that was not used to choose the rates. The "
         "95% intervals are for new seeds and new rows (rows are resampled, whole groups where there are "
         "groups), and hold for all alternatives together. Each is compared with the scaled dot of the same "
-        "heads and width. Nothing is recommended if no score is better than guessing and than the best of "
-        "them trained on shuffled targets.",
+        "heads and width. Nothing is recommended if no score is shown to be better than guessing and "
+        "than the best of them trained on shuffled targets.",
         "先从一个种子出发，用逐次减半法在每个学习率上训练每个候选；再让最好的几个和缩放点积各以自己的最佳学习率"
         "从别的种子训练。差值按种子和测试行配对，所用数据没有参与学习率的选择；95% 区间针对新的种子和新的数据行"
         "（对行重抽样，有分组时整组重抽），并对所有替代者同时成立。每个候选与头数和宽度相同的缩放点积比较。"
-        "如果没有打分函数优于瞎猜、也不优于在打乱的目标上训练的最佳者，就不作推荐。",
+        "如果没有打分函数被证实既优于瞎猜、又优于在打乱的目标上训练的最佳者，就不作推荐。",
     ),
 }  # fmt: skip
 

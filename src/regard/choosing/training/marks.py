@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from regard.choosing.training.phrases import enough, extras, odd_seeds, sizes_differ, spread
+from regard.choosing.training.phrases import extras, odd_seeds, signed, sizes_differ
 from regard.choosing.training.rows import CandidateRow, Outcome
 from regard.choosing.training.verdict import Verdict
 from regard.choosing.training.words import (
     best_row,
+    control_named,
     guessing,
     null_named,
     quality_named,
     undecided,
 )
+from regard.measuring.statistics import Estimate
 from regard.text import Text
 
 WON = Text("winner", "胜者")
@@ -39,30 +41,41 @@ def margin(verdict: Verdict) -> Text:
     if verdict.over_null is None or verdict.margin is None or verdict.runner_up is None:
         return Text("nothing to compare with", "没有可比较的候选")
     if not verdict.recommended:
-        best = quality_named(verdict, best_row(verdict))
-        if verdict.beats_guessing:
-            return Text(
-                f"nothing learned: the best has {best.en}, no more than with shuffled targets",
-                f"什么也没学到：最好的是 {best.zh}，不比打乱目标后更好",
-            )
-        guess = guessing(verdict)
-        return Text(
-            f"nothing learned: the best has {best.en}, guessing gives {guess}",
-            f"什么也没学到：最好的是 {best.zh}，瞎猜是 {guess}",
-        )
+        return unlearned(verdict)
+    ahead = signed(verdict, verdict.over_null)
     if verdict.outcome is Outcome.ALTERNATIVE:
-        ahead = spread(verdict, verdict.over_null)
-        return Text(f"+{ahead.en}", f"+{ahead.zh}")
+        return ahead
     if verdict.outcome is Outcome.NULL:
-        ahead = spread(verdict, verdict.margin)
-        return Text(f"the best other is {ahead.en} behind", f"最好的替代者落后 {ahead.zh}")
-    ahead = spread(verdict, verdict.over_null)
+        value, low, high = verdict.margin
+        ahead = signed(verdict, Estimate(-value, -high, -low))
+        return Text(f"best other: {ahead.en}", f"最好的替代者：{ahead.zh}")
     if verdict.outcome is Outcome.SAME:
         return Text(
-            f"no difference that matters ({enough(verdict).en}): best other {ahead.en}",
-            f"无实质差异（{enough(verdict).zh}）：最好的替代者 {ahead.zh}",
+            f"best other: {ahead.en}, too little to matter",
+            f"最好的替代者：{ahead.zh}，无实质差异",
         )
-    return Text(f"not decided: best other {ahead.en}", f"未能判定：最好的替代者 {ahead.zh}")
+    null = verdict.null_row()
+    if null is not None and null.candidate.name != verdict.winner:
+        return Text(f"not decided: {ahead.en}", f"未能判定：{ahead.zh}")
+    return Text(f"not decided; best other: {ahead.en}", f"未能判定；最好的替代者：{ahead.zh}")
+
+
+def unlearned(verdict: Verdict) -> Text:
+    """Why nothing is recommended, as a table shows it."""
+    best = quality_named(verdict, best_row(verdict))
+    if verdict.beats_guessing and verdict.control:
+        shuffled = control_named(verdict)
+        other = Text(f"with shuffled targets {shuffled.en}", f"打乱目标后是 {shuffled.zh}")
+    else:
+        guess = guessing(verdict)
+        other = Text(f"guessing gives {guess}", f"瞎猜是 {guess}")
+    what = Text("nothing learned", "什么也没学到")
+    if verdict.learned is None:
+        what = Text("too few rows or seeds to tell", "数据行或种子太少，无法断定")
+    return Text(
+        f"{what.en}: the best has {best.en}, {other.en}",
+        f"{what.zh}：最好的是 {best.zh}，{other.zh}",
+    )
 
 
 def standing(verdict: Verdict, row: CandidateRow) -> Text:

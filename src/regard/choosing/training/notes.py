@@ -28,8 +28,8 @@ def notes_on_time(order: ChooseOrder, settings: Settings) -> list[Text]:
     more = named("minutes", f"{max(2 * order.minutes, 5):.0f}")
     return [
         Text(
-            f"Trainings had {settings.steps} steps, as many as the time allowed{left.en}: another answer may "
-            f"come of longer ones ({more}).",
+            f"Trainings had {settings.steps} steps, as many as the time allowed{left.en}: longer trainings "
+            f"may give another answer ({more}).",
             f"训练只有 {settings.steps} 步，这是时间所允许的{left.zh}：更长的训练可能得出别的结论（{more}）。",
         )
     ]

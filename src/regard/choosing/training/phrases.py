@@ -21,7 +21,7 @@ METRICS = {
     "ndcg": Text("NDCG", "NDCG"),
     "mrr": Text("MRR", "MRR"),
 }
-DUST = 1e-9  # a half-width below this fraction of the mean is rounding and shown as 0
+DUST = 1e-9  # a half-width below this fraction of the mean, or a lead below it, is rounding: shown as 0
 
 
 def metric_of(verdict: Verdict) -> Text:
@@ -35,14 +35,25 @@ def spread(verdict: Verdict, found: Estimate) -> Text:
     factor, units = (100, Text(" points", " 个百分点")) if shares else (1, Text("", ""))
     value = factor * found.value
     if not math.isfinite(found.low):
-        count = len(verdict.seeds)
-        return Text(
-            f"{value:z.3g}{units.en} (no interval: {count} seed{plural(count)})",
-            f"{value:z.3g}{units.zh}（只有 {count} 个种子，没有区间）",
-        )
+        told, why = f"{value:z.3g}" if abs(value) > DUST else "0", no_interval(verdict)
+        unit = " point" if shares and told in ("1", "-1") else units.en
+        return Text(f"{told}{unit} ({why.en})", f"{told}{units.zh}（{why.zh}）")
     digits = 1 if shares else digits_of(verdict)
     between = f"[{fixed(factor * found.low, digits)}, {fixed(factor * found.high, digits)}]"
     return Text(*(f"{fixed(value, digits)}{unit} {between}" for unit in units))
+
+
+def no_interval(verdict: Verdict) -> Text:
+    """Why a difference has no interval."""
+    count = len(verdict.seeds)
+    return Text(f"no interval: {count} seed{plural(count)}", f"只有 {count} 个种子，没有区间")
+
+
+def signed(verdict: Verdict, found: Estimate) -> Text:
+    """A difference with its interval and its sign as text: `+2.0 points [1.1, 2.9]`."""
+    told = spread(verdict, found)
+    plus = "+" if float(told.en.split()[0]) > 0 else ""
+    return Text(f"{plus}{told.en}", f"{plus}{told.zh}")
 
 
 def fixed(value: float, digits: int) -> str:
@@ -64,13 +75,29 @@ def enough(verdict: Verdict) -> Text:
     return Text(f"{points} point{'' if points == '1' else 's'}", f"{points} 个百分点")
 
 
-def led(verdict: Verdict, found: Estimate) -> Text:
-    """A lead in words: ahead or behind, and by how much."""
-    if found.value >= 0:
-        by = spread(verdict, found)
-        return Text(f"ahead by {by.en}", f"领先 {by.zh}")
-    by = spread(verdict, Estimate(-found.value, -found.high, -found.low))
-    return Text(f"behind by {by.en}", f"落后 {by.zh}")
+def led(
+    verdict: Verdict, found: Estimate, other: Text | None = None, metric: Text | None = None
+) -> Text:
+    """A lead in words: `ahead of cosine by 2.0 points [1.1, 2.9] of accuracy`, or behind, or level."""
+    way = found if found.value >= 0 else Estimate(-found.value, -found.high, -found.low)
+    by = spread(verdict, way)
+    if float(by.en.split()[0]) == 0:
+        level = Text("level", "持平")
+        if other is not None:
+            level = Text(f"level with {other.en}", f"与{other.zh}持平")
+        within = by if math.isfinite(found.low) else no_interval(verdict)
+        what = "" if metric is None else f" in {metric.en}"
+        return Text(f"{level.en}{what} ({within.en})", f"{level.zh}（{within.zh}）")
+    much = by.en if metric is None else f"{by.en} of {metric.en}"
+    ahead = found.value > 0
+    if other is None:
+        words = Text("ahead", "领先") if ahead else Text("behind", "落后")
+    else:
+        words = Text(
+            f"ahead of {other.en}" if ahead else f"behind {other.en}",
+            f"比{other.zh}{'高' if ahead else '低'}",
+        )
+    return Text(f"{words.en} by {much}", f"{words.zh} {by.zh}")
 
 
 def cost_words(row: CandidateRow) -> Text:
@@ -79,7 +106,7 @@ def cost_words(row: CandidateRow) -> Text:
         return Text("an unknown time", "耗时未知")
     time, space, count = seconds(row.cost.seconds), show(row.cost.memory), row.cost.parameters
     return Text(
-        f"{time} and {space}, with {count:,} parameters",
+        f"{time} and {space} ({count:,} parameters)",
         f"耗时 {time}，内存峰值 {space}，参数 {count:,} 个",
     )
 

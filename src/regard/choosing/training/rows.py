@@ -64,6 +64,12 @@ class CandidateRow:
         """The mean quality over seeds, with an interval for new seeds and rows."""
         return level_of(self, list(self.quality)).estimate()
 
+    def keep(self, seeds: Sequence[int]) -> None:
+        """Forget what other seeds gave, so that all numbers of a comparison come from the same seeds."""
+        for by_seed in (self.quality, self.replicates, self.tested, self.extras):
+            for seed in by_seed.keys() - set(seeds):
+                del by_seed[seed]
+
     def outlying(self, matters: float) -> dict[int, float]:
         """The qualities of one or two seeds that lie far from all others."""
         return {seed: self.quality[seed] for seed in outlying(self, matters)}

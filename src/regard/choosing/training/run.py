@@ -326,12 +326,15 @@ class Contest:
         null = rows[self.order.candidates[0].name]
         if null not in complete:
             raise ChooseError(self.why_no_verdict(null, list(rows.values())))
-        # Only seeds that all finalists have finished count. A candidate with less than half of scaled
-        # dot's seeds is left out, so that it does not cost the others theirs.
+        # Only seeds that all finalists have finished count, in means as in leads: the mean over more seeds
+        # may be higher where the lead is not. A candidate with less than half of scaled dot's seeds is left
+        # out, so that it does not cost the others theirs.
         inside = [row for row in complete if 2 * len(row.quality) >= len(null.quality)]
         seeds = common_seeds(inside, settings.seeds)
         if not seeds:
             inside, seeds = [null], common_seeds([null], settings.seeds)
+        for row in complete:
+            row.keep(seeds if row in inside else ())
         for row in inside:
             row.status = "final"
         best = best_finalist(compared)

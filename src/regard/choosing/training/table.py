@@ -6,7 +6,7 @@ import textwrap
 from typing import NamedTuple
 
 from regard.choosing.training.marks import NO_ATTENTION, standing
-from regard.choosing.training.phrases import level, metric_of, spread
+from regard.choosing.training.phrases import level, metric_of, signed
 from regard.choosing.training.rows import CandidateRow
 from regard.choosing.training.verdict import Verdict
 from regard.choosing.training.words import opening
@@ -56,16 +56,16 @@ def table(verdict: Verdict, width: int) -> list[str]:
 def cells(verdict: Verdict, row: CandidateRow) -> Cells:
     """The cells of one candidate."""
     lead = verdict.over(row)
-    ahead = "" if lead is None else signed(verdict, lead)
+    ahead = "" if lead is None else bare(verdict, lead)
     time = "-" if row.cost is None else seconds(row.cost.seconds)
     told = standing(verdict, row).en
     return Cells(row.candidate.label.en, level(verdict, row), ahead, time, told)
 
 
-def signed(verdict: Verdict, lead: Estimate) -> str:
+def bare(verdict: Verdict, lead: Estimate) -> str:
     """A lead with its sign and interval, without its unit, which the quality column shows."""
-    said = spread(verdict, lead).en.replace(" points", "").partition(" (no interval")[0]
-    return f"+{said}" if float(said.split()[0]) > 0 else said
+    said = signed(verdict, lead).en.partition(" (no interval")[0]
+    return said.replace(" points", "").replace(" point", "")
 
 
 def lines(row: Cells, sizes: list[int], width: int) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from scipy import stats
 
@@ -20,7 +20,7 @@ from regard.choosing.training.intervals import (
     row_noise,
     spread_of,
 )
-from regard.choosing.training.judging import Needs, needs
+from regard.choosing.training.judging import Needs, needs, seeds_within
 from regard.choosing.training.paste import runnable
 from regard.choosing.training.rows import BaselineRow, CandidateRow, Outcome
 from regard.measuring.statistics import LEVEL, Estimate
@@ -28,15 +28,45 @@ from regard.measuring.statistics import LEVEL, Estimate
 SCHEMA = "regard.choose/trained/3"
 
 
+class AboveChance(NamedTuple):
+    """How far a finalist is above a quality that takes no learning: that of guessing, or of shuffled targets.
+
+    Attributes:
+        found: the distance with its noises.
+        noise: the distance that noise alone may give.
+        luck: the part of the noise that guesses have on these test rows, whatever the seeds.
+    """
+
+    found: Spread
+    noise: float
+    luck: float = 0.0
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether the distance is above 0 by more than noise."""
+        return self.found.value > self.noise
+
+    def is_likely(self, matters: float) -> bool:
+        """Whether the distance matters and exceeds its standard error: no proof, and no sign of a mistake."""
+        return self.found.value >= matters and self.found.value > self.noise / 2
+
+    @property
+    def seeds_to_show(self) -> int | None:
+        """The seeds that would show the distance if it stays; None if rows are lacking, or too many seeds."""
+        if self.is_shown or self.luck >= self.found.value:
+            return None
+        return seeds_within(self.found, self.found.value, 1)
+
+
 @dataclass
 class Verdict:
     """The answer of `regard.choose`.
 
     Attributes:
-        outcome: the kind of answer. `UNDECIDED` if nothing was learned.
+        outcome: the kind of answer. `UNDECIDED` if nothing is recommended.
         winner: the candidate to use: scaled dot, unless the lead of an alternative exceeds noise and is
-            at least `matters`. If nothing was decided it is the one to use for now; if nothing was
-            learned it is scaled dot, and `recommended` is False.
+            at least `matters`. If nothing was decided it is the one to use for now; if nothing is
+            recommended it is scaled dot.
         runner_up: the best of the others; None if there is none.
         margin: lead of the winner over the runner-up, with its 95% interval.
         over_null: lead over its null, the scaled dot with the same heads and width, of the winner, or of
@@ -72,8 +102,8 @@ class Verdict:
     asked_by: Asker = "python"
 
     def __post_init__(self) -> None:
-        """Take back the recommendation if nothing was learned: a lead among guesses is noise."""
-        if not self.learned:
+        """Take back the recommendation if nothing is shown to be learned: a lead among guesses is noise."""
+        if not self.recommended:
             self.outcome = Outcome.UNDECIDED
             null = self.null_row()
             self.winner = self.winner if null is None else null.candidate.name
@@ -101,6 +131,14 @@ class Verdict:
         own = [one for one in self.finalists if one.candidate.name == row.null and one is not row]
         return own[0] if own else first
 
+    @property
+    def best_alternative(self) -> CandidateRow | None:
+        """The alternative that `over_null` is of: the winner, or if that is scaled dot the runner-up."""
+        null = self.null_row()
+        kept = null is None or null.candidate.name == self.winner
+        name = self.runner_up if kept else self.winner
+        return None if name is None else self.row(name)
+
     def over(self, row: CandidateRow) -> Estimate | None:
         """The lead of a finalist over its null; None for any other candidate.
 
@@ -115,41 +153,57 @@ class Verdict:
         return None if null is None else lead(row, null, self.seeds)
 
     @property
-    def learned(self) -> bool:
+    def learned(self) -> bool | None:
         """Whether a finalist is better than guessing, and than one trained on shuffled targets.
 
-        What is unknown of the two does not count.
+        None if it seems so and rows or seeds are too few to be sure. What is unknown of the two does not
+        count.
         """
-        return not self.finalists or (self.beats_guessing and self.beats_control)
+        if not self.finalists or (self.beats_guessing and self.beats_control):
+            return True
+        references = (self.over_guessing, self.over_control)
+        likely = all(
+            not known or any(one.is_shown or one.is_likely(self.matters) for one in known)
+            for known in references
+        )
+        return None if likely else False
 
     @property
     def recommended(self) -> bool:
-        """Whether there is a candidate to use: nothing is recommended if nothing was learned."""
-        return self.learned
+        """Whether there is a candidate to use: only if one is shown to have learned."""
+        return self.learned is True
 
     @property
     def beats_guessing(self) -> bool:
-        """Whether a finalist is better than guessing; True if that is unknown.
+        """Whether a finalist is shown to be better than guessing; True if that is unknown."""
+        known = self.over_guessing
+        return not known or any(one.is_shown for one in known)
 
-        The finalist's interval must lie above guessing, without seeds in which it was stuck. Its mean must
-        also exceed guessing by more than the sampling error of guesses on the test rows.
-        """
+    @property
+    def over_guessing(self) -> list[AboveChance]:
+        """How far each finalist is above guessing, without seeds in which it was stuck; empty if unknown."""
         if self.chance is None:
-            return True
-        several = len(self.finalists)
-        luck = float(stats.norm.isf((1 - LEVEL) / 2 / several)) * self.chance.error
-        levels = [self.level(row) for row in self.finalists]
-        return any(
-            one.value > self.chance.value + luck
-            and (one.low > self.chance.value or not math.isfinite(one.low))
-            for one in levels
-        )
+            return []
+        luck = float(stats.norm.isf((1 - LEVEL) / 2 / len(self.finalists))) * self.chance.error
+        found = []
+        for row in self.finalists:
+            one = level_of(row, self.steady(row))
+            half = one.half(1) if one.count >= LEAST_SEEDS else 0.0
+            above = one._replace(value=one.value - self.chance.value)
+            found.append(AboveChance(above, max(half, luck), luck))
+        return found
 
     @property
     def beats_control(self) -> bool:
-        """Whether the best finalist is better than when trained on shuffled targets; True if unknown."""
+        """Whether the best finalist is shown to be better than with shuffled targets; True if unknown."""
+        known = self.over_control
+        return not known or known[0].is_shown
+
+    @property
+    def over_control(self) -> list[AboveChance]:
+        """How far the best finalist is above itself trained on shuffled targets; empty if unknown."""
         if not self.control:
-            return True
+            return []
         best = max(self.finalists, key=lambda row: row.mean().value)
         shuffled = math.fsum(self.control) / len(self.control)
         seeds = self.steady(best)
@@ -157,16 +211,13 @@ class Verdict:
         if len(self.control) != len(self.seeds):
             paired = dict.fromkeys(self.seeds, shuffled)
         gaps = [best.quality[seed] - paired[seed] for seed in seeds]
-        return self.exceeds(spread_of(gaps, row_noise(seeds, best)))
+        found = spread_of(gaps, row_noise(seeds, best))
+        return [AboveChance(found, noise_of(found))]
 
     def steady(self, row: CandidateRow) -> list[int]:
         """The seeds in which a finalist was not stuck."""
         middle, odd = row.mean().value, row.outlying(self.matters)
         return [seed for seed in self.seeds if odd.get(seed, middle) >= middle]
-
-    def level(self, row: CandidateRow) -> Estimate:
-        """The quality of a finalist over its steady seeds."""
-        return level_of(row, self.steady(row)).estimate()
 
     @property
     def best_baseline(self) -> BaselineRow | None:
@@ -183,23 +234,19 @@ class Verdict:
         best = self.best_baseline
         several = max(len(self.finalists), 1)
         return best is None or any(
-            self.exceeds(lead(row, best, self.seeds), several) for row in self.finalists
+            found.value > noise_of(found, several)
+            for found in (lead(row, best, self.seeds) for row in self.finalists)
         )
-
-    def exceeds(self, found: Spread, several: int = 1) -> bool:
-        """Whether a difference is above 0 by more than noise: of rows alone if there are few seeds."""
-        few = found.count < LEAST_SEEDS
-        return found.value > (found.half_of_rows(several) if few else found.half(several))
 
     @property
     def needs(self) -> Needs:
         """What would decide the comparison, if leads and noise stay as they are.
 
-        Nothing if it is decided, if nothing was learned, or if there are too few seeds to tell the noise.
+        Nothing if it is decided, if nothing is recommended, or if there are too few seeds to tell the noise.
         """
         leads = [found for row in self.finalists if (found := self.lead(row)) is not None]
         few = len(self.seeds) < LEAST_SEEDS
-        if self.outcome is not Outcome.UNDECIDED or few or not leads or not self.learned:
+        if self.outcome is not Outcome.UNDECIDED or few or not leads or not self.recommended:
             return Needs(None, None)
         return needs(leads, self.matters)
 
@@ -241,3 +288,9 @@ class Verdict:
         from regard.choosing.report import save_verdict
 
         return save_verdict(self, path)
+
+
+def noise_of(found: Spread, several: int = 1) -> float:
+    """The difference that noise alone may give: that of the rows alone if there are few seeds."""
+    few = found.count < LEAST_SEEDS
+    return found.half_of_rows(several) if few else found.half(several)

@@ -15,6 +15,7 @@ from regard.choosing.training.phrases import (
     led,
     metric_of,
     option,
+    parameters,
     plural,
     seeds_named,
     sizes_differ,
@@ -23,6 +24,12 @@ from regard.choosing.training.phrases import (
 from regard.choosing.training.rows import CandidateRow, Outcome
 from regard.choosing.training.verdict import Verdict
 from regard.text import Text
+
+# What to check where nothing was learned; a plain table has neither query nor key.
+CHECK = Text(
+    "Check that each target belongs to the inputs of its row.",
+    "请检查每个 target 是否与同一行的输入对应。",
+)
 
 
 def opening(verdict: Verdict) -> list[Text]:
@@ -36,15 +43,68 @@ def opening(verdict: Verdict) -> list[Text]:
 def recommendation(verdict: Verdict) -> list[Text]:
     """The recommendation: the score to use and its lead, its cost, and if undecided how to decide.
 
-    If nothing was learned, the first sentence says so and nothing is recommended. If no score beats a
-    model without attention, the first sentence says that.
+    If nothing is shown to be learned, the first sentence says so and nothing is recommended. If no score
+    beats a model without attention, the first sentence says that.
     """
-    if not verdict.recommended:
+    if verdict.learned is None:
+        return [too_few_to_tell(verdict), more_to_tell(verdict)]
+    if not verdict.learned:
         return [nothing_learned(verdict), after_nothing(verdict)]
     told = [first_sentence(verdict), second_sentence(verdict)]
     if undecided(verdict):
-        told.insert(1, meanwhile(verdict))
+        told.insert(1, for_now(verdict))
     return told if verdict.beats_baselines else [without_attention(verdict), *told]
+
+
+def too_few_to_tell(verdict: Verdict) -> Text:
+    """The sentence that the best candidate seems to have learned, and rows or seeds are too few to show it."""
+    quality, count = quality_named(verdict, best_row(verdict)), len(verdict.seeds)
+    if verdict.beats_guessing:
+        shuffled = control_named(verdict)
+        above = Text(
+            f"{shuffled.en} when the targets of the training rows are shuffled",
+            f"把训练行的目标打乱后的 {shuffled.zh}",
+        )
+    else:
+        guess = guessing(verdict)
+        above = Text(f"{guess} of guessing", f"瞎猜的 {guess}")
+    seeds = Text(f"{count} seed{plural(count)}", f"{count} 个种子")
+    rows = tested_rows(verdict)
+    if rows is not None:
+        seeds = Text(f"{rows:,} test rows and {seeds.en}", f"{rows:,} 个测试行、{seeds.zh}")
+    return Text(
+        f"No recommendation: the best score has {quality.en}, above the {above.en}, but {seeds.en} are too "
+        "few to be sure.",
+        f"无法推荐：最好的打分函数是 {quality.zh}，高于{above.zh}，但 {seeds.zh}太少，不足以确定。",
+    )
+
+
+def more_to_tell(verdict: Verdict) -> Text:
+    """The sentence on what would show that a score has learned."""
+    known = verdict.over_control if verdict.beats_guessing else verdict.over_guessing
+    counts = [count for one in known if (count := one.seeds_to_show) is not None]
+    if not counts:
+        return Text("Give more rows.", "请提供更多数据行。")
+    seeds = option(verdict, "seeds", min(counts))
+    return Text(
+        f"Give more rows, or more seeds ({seeds}).", f"请提供更多数据行，或增加种子（{seeds}）。"
+    )
+
+
+def tested_rows(verdict: Verdict) -> int | None:
+    """The number of test rows, or of groups of them; None if it is unknown."""
+    tested = best_row(verdict).tested
+    return min((one.units for one in tested.values()), default=None)
+
+
+def control_named(verdict: Verdict) -> Text:
+    """The mean quality on shuffled targets, with the lowest and highest of the seeds if they differ."""
+    assert verdict.control
+    mean = amount(verdict, sum(verdict.control) / len(verdict.control))
+    low, high = (amount(verdict, end) for end in (min(verdict.control), max(verdict.control)))
+    if low == high:
+        return Text(mean, mean)
+    return Text(f"{mean} ({low} to {high})", f"{mean}（{low} 到 {high}）")
 
 
 def nothing_learned(verdict: Verdict) -> Text:
@@ -52,19 +112,18 @@ def nothing_learned(verdict: Verdict) -> Text:
     best = best_row(verdict)
     quality = quality_named(verdict, best)
     if verdict.beats_guessing and verdict.control:
-        shuffled = amount(verdict, sum(verdict.control) / len(verdict.control))
+        shuffled = control_named(verdict)
         return Text(
-            f"No recommendation: no score learned anything: the best has {quality.en}, and {shuffled} when "
-            "the targets of the training rows are shuffled. Check that target belongs to query and key.",
-            f"无法推荐：没有任何打分函数学到东西：最好的是 {quality.zh}，把训练目标打乱后是 {shuffled}。"
-            "请检查 target 是否与 query 和 key 对应。",
+            f"No recommendation: no score learned anything: the best has {quality.en}, and {shuffled.en} when "
+            f"the targets of the training rows are shuffled. {CHECK.en}",
+            f"无法推荐：没有任何打分函数学到东西：最好的是 {quality.zh}，把训练目标打乱后是 {shuffled.zh}。"
+            f"{CHECK.zh}",
         )
     guess = guessing(verdict)
     return Text(
         f"No recommendation: no score learned more than guessing: the best has {quality.en}, guessing gives "
-        f"{guess}. Check that target belongs to query and key.",
-        f"无法推荐：没有任何打分函数比瞎猜学得更多：最好的是 {quality.zh}，瞎猜是 {guess}。"
-        "请检查 target 是否与 query 和 key 对应。",
+        f"{guess}. {CHECK.en}",
+        f"无法推荐：没有任何打分函数比瞎猜学得更多：最好的是 {quality.zh}，瞎猜是 {guess}。{CHECK.zh}",
     )
 
 
@@ -156,29 +215,26 @@ def null_named(verdict: Verdict, row: CandidateRow) -> Text:
     null = verdict.null_of(row)
     if null is None:
         return Text("scaled dot", "缩放点积")
-    label, sizes = null.candidate.label, sizes_differ(row, null)
-    if sizes is None:
+    label, own, other = null.candidate.label, parameters(row), parameters(null)
+    if sizes_differ(row, null) is None:
         return label
-    return Text(f"{label.en} ({sizes.en})", f"{label.zh}（{sizes.zh}）")
+    return Text(
+        f"{label.en} ({own:,} parameters against its {other:,})",
+        f"{label.zh}（参数 {own:,} 个，后者 {other:,} 个）",
+    )
 
 
 def best_alternative(verdict: Verdict) -> Text:
     """The best alternative and its lead over its null."""
-    null = verdict.null_row()
-    others = [row for row in verdict.finalists if row is not null]
-    row = max(others, key=lambda one: one.mean().value)
-    if verdict.winner != (null and null.candidate.name):
-        row = verdict.row(verdict.winner)
+    row = verdict.best_alternative
+    assert row is not None
     found = verdict.over(row)
     assert found is not None
-    ahead, label, metric = led(verdict, found), row.candidate.label, metric_of(verdict)
-    # "Scaled dot" goes without saying unless it is another one than the first.
-    over = Text("", "") if verdict.null_of(row) is null else null_named(verdict, row)
-    to = "of" if found.value >= 0 else "compared with"
+    label, metric = row.candidate.label, metric_of(verdict)
+    stands = led(verdict, found, null_named(verdict, row), metric)
     return Text(
-        f"the best alternative, {label.en}, is {ahead.en} of {metric.en}"
-        + (f" {to} {over.en}" if over.en else ""),
-        f"最好的替代者（{label.zh}）的{metric.zh}" + (f"比{over.zh}" if over.zh else "") + ahead.zh,
+        f"the best alternative, {label.en}, is {stands.en}",
+        f"最好的替代者（{label.zh}）的{metric.zh}{stands.zh}",
     )
 
 
@@ -213,12 +269,12 @@ def held_back(verdict: Verdict) -> Text | None:
     who = Text("", "") if odd is row else Text(f"{other.en} is ", other.zh)
     found = verdict.over(row)
     assert found is not None
-    mean = led(verdict, found)
+    mean = led(verdict, found, metric=metric_of(verdict))
     many = len(odd.outlying(verdict.matters))
     stuck = "one" if many == 1 else str(many)
     return Text(
         f"{label.en} is better than {other.en} in {better} of {count} seeds, {who.en}stuck in {stuck} "
-        f"({which.en}); on the mean it is {mean.en} of {metric_of(verdict).en}",
+        f"({which.en}); on the mean it is {mean.en}",
         f"{count} 个种子中有 {better} 个{label.zh}比{other.zh}好，{who.zh}在 {many} 个种子上卡住（{which.zh}）；"
         f"平均{metric_of(verdict).zh}{mean.zh}",
     )
@@ -233,59 +289,61 @@ def longer(verdict: Verdict) -> Text:
     return Text(f"longer trainings ({twice})", f"更长的训练（{twice}）")
 
 
-def meanwhile(verdict: Verdict) -> Text:
-    """The sentence on what to use while nothing is decided, and on how to decide."""
+def for_now(verdict: Verdict) -> Text:
+    """What to use while nothing is decided, and how to decide."""
     row, null = verdict.row(verdict.winner), verdict.null_row()
     label, how = row.candidate.label, how_to_decide(verdict)
     if null is None or row is null:
         return Text(
-            f"Use {label.en}, the null, meanwhile; {how.en}.", f"暂时使用基准{label.zh}；{how.zh}。"
+            f"Use {label.en} for now, since nothing is shown to be better. {how.en}.",
+            f"暂时使用{label.zh}：还没有候选被证实比它更好。{how.zh}。",
         )
     several = max(len(verdict.finalists) - 1, 1)
     ahead = spread(verdict, lead(row, null, verdict.seeds).estimate(several))
     other = null.candidate.label
     if verdict.null_of(row) is null:
         return Text(
-            f"Use {label.en} meanwhile: its lead over {other.en}, {ahead.en}, is likely and not sure; {how.en}.",
-            f"暂时使用{label.zh}：它比{other.zh}高 {ahead.zh}，很可能但不确定；{how.zh}。",
+            f"Use {label.en} for now: its lead over {other.en}, {ahead.en}, is likely but not sure. {how.en}.",
+            f"暂时使用{label.zh}：它比{other.zh}高 {ahead.zh}，很可能但不确定。{how.zh}。",
         )
     return Text(
-        f"Use {label.en} meanwhile: it is ahead of {other.en} by {ahead.en}, in which not only the score "
-        f"differs; {how.en}.",
-        f"暂时使用{label.zh}：它比{other.zh}高 {ahead.zh}，但两者不只打分函数不同；{how.zh}。",
+        f"Use {label.en} for now: it is ahead of {other.en} by {ahead.en}, but the two differ in more than "
+        f"the score. {how.en}.",
+        f"暂时使用{label.zh}：它比{other.zh}高 {ahead.zh}，但两者不只打分函数不同。{how.zh}。",
     )
 
 
 def how_to_decide(verdict: Verdict) -> Text:
-    """The seeds, test rows or trainings that may decide the comparison."""
+    """The seeds, test rows or trainings that may decide the comparison, as a sentence without its stop."""
     more, need, now = longer(verdict), verdict.needs, len(verdict.seeds)
     asked = len(verdict.facts.get("settings", {}).get("seeds", ()))
-    if now < min(asked, LEAST_SEEDS):
+    if now < asked:
         go_on = named("resume", True, verdict.asked_by)
         return Text(
-            f"only {now} of {asked} seeds came to their end, which does not tell the noise: {go_on} does the rest",
-            f"{asked} 个种子中只完成了 {now} 个，无法估计噪声：用 {go_on} 完成其余的",
+            f"Only {now} of {asked} seeds {'is' if now == 1 else 'are'} finished, too few to decide; "
+            f"{go_on} trains the rest",
+            f"{asked} 个种子中只完成了 {now} 个，不足以判定；用 {go_on} 完成其余的",
         )
     if now < LEAST_SEEDS:
         few = option(verdict, "seeds", FEW_SEEDS)
         return Text(
-            f"{now} seed{plural(now)} do{'es' if now == 1 else ''} not tell the noise: {few} does",
-            f"{now} 个种子无法估计噪声：请用 {few}",
+            f"With {now} seed{plural(now)} nobody can tell a lead from noise; give {few}",
+            f"只有 {now} 个种子，无法区分领先与噪声；请用 {few}",
         )
     if need.seeds is not None:
         seeds = option(verdict, "seeds", need.seeds)
         return Text(
-            f"if leads and noise stay as they are, {need.seeds} seeds decide it ({seeds}); "
+            f"If leads and noise stay as they are, {need.seeds} seeds decide it ({seeds}); "
             f"{more.en} may, too",
             f"若领先幅度和噪声不变，{need.seeds} 个种子即可判定（{seeds}）；{more.zh}也可能有用",
         )
     if need.rows is not None:
         return Text(
-            f"the test part is too small to decide it, whatever the seeds: about {need.rows:,} rows would do",
+            f"The test part is too small to decide it, whatever the seeds: about {need.rows:,} rows would do",
             f"测试部分太小，增加种子也无法判定：大约需要 {need.rows:,} 行",
         )
     return Text(
-        f"more than {MOST_SEEDS} seeds would be needed to decide it; {more.en} may do",
+        f"More than {MOST_SEEDS} seeds would be needed to decide it; {more.en} may do",
         f"要判定需要 {MOST_SEEDS} 个以上的种子；{more.zh}可能有用",
     )
 
@@ -296,25 +354,26 @@ def undecided(verdict: Verdict) -> bool:
 
 
 def second_sentence(verdict: Verdict) -> Text:
-    """The sentence on the winner's cost and the cheapest candidate that is as good."""
+    """The sentences on the winner's cost and the cheapest candidate that is as good."""
     winner, cheapest = verdict.row(verdict.winner), verdict.row(verdict.cheapest)
-    cost = cost_words(winner)
+    name, cost = winner.candidate.label, cost_words(winner)
+    step = Text(
+        f"A training step with {name.en} takes {cost.en}", f"训练一步（{name.zh}）{cost.zh}"
+    )
     if cheapest is winner or winner.cost is None or cheapest.cost is None:
         return Text(
-            f"Nothing cheaper is shown to be as good: a training step takes {cost.en}.",
-            f"没有确认同样好而更便宜的候选：训练一步{cost.zh}。",
+            f"Nothing cheaper is shown to be as good. {step.en}.",
+            f"没有确认同样好而更便宜的候选。{step.zh}。",
         )
     ratio = cheapest.cost.seconds / winner.cost.seconds
     if ratio > 0.95:
         return Text(
-            "Nothing cheaper by more than 5% is shown to be as good: a training step takes "
-            f"{cost.en}.",
-            f"没有确认同样好而便宜 5% 以上的候选：训练一步{cost.zh}。",
+            f"Nothing cheaper by more than 5% is shown to be as good. {step.en}.",
+            f"没有确认同样好而便宜 5% 以上的候选。{step.zh}。",
         )
     label = cheapest.candidate.label
     return Text(
-        f"A training step takes {cost.en}; the cheapest that is not behind by as much as matters is "
-        f"{label.en}, at {ratio:.2f} times that.",
-        f"训练一步{cost.zh}；落后幅度小于实质差异的候选中，最便宜的是{label.zh}，"
-        f"耗时是前者的 {ratio:.2f} 倍。",
+        f"{step.en}; the cheapest that is not behind by as much as matters is {label.en}, at {ratio:.2f} "
+        "times that.",
+        f"{step.zh}；落后幅度小于实质差异的候选中，最便宜的是{label.zh}，耗时是前者的 {ratio:.2f} 倍。",
     )

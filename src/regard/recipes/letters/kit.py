@@ -35,5 +35,4 @@ KIT = Kit(
     write=write,
     show=show,
     comparison=comparison,
-    predict_options=("beam", "n_best"),
 )

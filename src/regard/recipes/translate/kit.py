@@ -55,5 +55,4 @@ KIT = Kit(
     write=write,
     show=show,
     comparison=comparison,
-    predict_options=("beam", "n_best"),
 )
