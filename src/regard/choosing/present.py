@@ -81,13 +81,12 @@ def show_codes(answers: list[Answer], console: Console) -> None:
 
 def answer_table(answers: list[Answer], width: int) -> Table:
     """A table with one row for each task: property of the data, winner, margin, time of a step."""
-    table = Table(
-        box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, width=min(width, WIDEST_TABLE)
-    )
-    # Ratios share a fixed width alone; the lead has the longest words, and its interval should not break.
+    room = min(width, WIDEST_TABLE)
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, width=room)
+    # In 80 columns a third holds a lead with its interval in one piece, `+30.0 points [27.4, 32.6]`.
     table.add_column("your data", ratio=5)
-    table.add_column("use", ratio=4, min_width=14)
-    table.add_column("over scaled dot", ratio=6, min_width=28)
+    table.add_column("use", ratio=4)
+    table.add_column("over scaled dot", width=room // 3)
     table.add_column("a step", justify="right", no_wrap=True)
     for answer in answers:
         verdict = answer.verdict

@@ -100,8 +100,8 @@ SEARCH = ("beam", "n_best", "length_penalty")
 USAGES = {
     "translate": Usage(
         "[SENTENCE]...",
-        "Translate every SENTENCE: an argument in quotes, or a line of --file or of a pipe. A line of output is its "
-        "translation; with --best several, separated by tabs.",
+        "Translate every SENTENCE. A SENTENCE is an argument in quotes, or a line of --file or of a pipe. A line of "
+        "output is its translation; with --best several, separated by tabs.",
         "Draw which pieces of SENTENCE each piece of its translation attends to; without SENTENCE, of an example.",
         {
             "train": (
@@ -112,7 +112,7 @@ USAGES = {
             "predict": (
                 'predict "June 5, 2024" "5. Juni 2024"',
                 "predict --file in.txt --to out.txt --beam 5",
-                'predict "5. Juni 2024" --model mine.safetensors --best 3',
+                'predict "June 5, 2024" --best 3',
             ),
             "compare": (
                 "compare --jobs 2",
@@ -126,8 +126,8 @@ USAGES = {
     ),
     "letters": Usage(
         "[WORD]...",
-        "Say every WORD: an argument, or a line of --file or of a pipe. A line of output is the word, a tab and its "
-        "sounds; with --best several, separated by tabs.",
+        "Say every WORD. A WORD is an argument, or a line of --file or of a pipe. A line of output is the word, a tab "
+        "and its sounds; with --best several, separated by tabs.",
         "Draw which letters of WORD each of its sounds attends to; without WORD, of an example.",
         {
             "train": (
@@ -155,8 +155,8 @@ USAGES = {
         "Predict the classes of nodes. GRAPH is a set ({sets}) or a file .npz, "
         "and NODE a number or a name in it; without NODE, all nodes. In --file or a pipe each stands on a line, "
         "GRAPH first. A line of output is the node, a tab and its class.",
-        "Draw which neighbours NODE of GRAPH attends to; without them, the best connected node of a graph that the "
-        "model fits.",
+        "Draw which neighbours NODE of GRAPH attends to: GRAPH as in predict. Without NODE, the best connected one; "
+        "without GRAPH, a set that the model fits.",
         {
             "train": (
                 "train",
