@@ -224,6 +224,38 @@ def test_rows_of_judgements_hold_what_was_judged(tmp_path: Path) -> None:
     first_step(task)
 
 
+def test_queries_of_a_group_stay_in_one_part_and_columns_are_left_out(tmp_path: Path) -> None:
+    """A column of users was refused as words, with the advice to drop it, which the tables refused too."""
+    queries, documents, judged = tables(tmp_path)
+    table = dict(
+        zip(("query", "document", "relevance"), map(list, zip(*judged, strict=True)), strict=True)
+    )
+    user = [f"u{i // 4}" for i in range(ROWS)]
+    more = queries | {"user": user, "title": [f"title {i}" for i in range(ROWS)]}
+    task = judged_task(more, documents, table, False, group="user", drop="title")
+    assert task.dims == (2, 3)
+    groups = [set(part.tolist()) for part in task.data.groups]
+    assert sum(map(len, groups)) == len(set(user)) == len(set.union(*groups))
+    named = {round(a, 4): one for a, one in zip(queries["a"], user, strict=True)}
+    for part, ids in zip(task.data.parts, task.data.groups, strict=True):
+        pairs = {
+            (named[round(float(a), 4)], one)
+            for a, one in zip(part[0][:, 0], ids.tolist(), strict=True)
+        }
+        assert len(pairs) == len(set(ids.tolist()))
+    place = ["train"] * 40 + ["test"] * 20
+    told = judged_task(queries | {"part": place}, documents, table, False, split="part")
+    assert len(told.data.parts[2][0]) == 20
+    plain = judged_task(queries, documents, table, False)
+    assert plain.data.groups is None
+    with pytest.raises(ChooseError, match=r"nope.*no column"):
+        judged_task(more, documents, table, False, drop="nope")
+    with pytest.raises(ChooseError, match="no column is named"):
+        judged_task(queries, documents, table, False, group="nope")
+    with pytest.raises(ChooseError, match=r"query= names columns of a frame"):
+        regard.choose(queries=queries, documents=documents, judgements=table, query="a")
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [

@@ -84,6 +84,7 @@ DATA_OPTIONS = [
                  help="Heads to compare.  [default: 1 and 4 on your data, if time allows]"),
 ]  # fmt: skip
 COLUMNS = ("query", "key", "value", "target", "mask", "lengths", "group", "split", "drop")
+TABLE_COLUMNS = ("group", "split", "drop")  # those that name columns of --queries too
 
 
 def roles_of(path: Path, options: dict[str, Any]) -> DataRoles:
@@ -107,10 +108,11 @@ def own_data(options: dict[str, Any]) -> bool:
             f"--queries, --documents and --judgements go together; --{lacking} is missing"
         )
     if options.get("data") is None:
-        named = [name for name in COLUMNS if options.get(name) is not None]
+        own = TABLE_COLUMNS if given else ()
+        named = [name for name in COLUMNS if options.get(name) is not None and name not in own]
         if named:
             why = (
-                "the tables have columns of ids and numbers"
+                "of the tables only --group, --split and --drop name columns"
                 if given
                 else "give the file: --data mine.csv"
             )
@@ -165,4 +167,5 @@ def judged(options: dict[str, Any]) -> Task:
     from regard.choosing.tasks.roles import printable
 
     tables = [options[name] for name in FILES]
-    return judged_task(*tables, by_flag=True, name=printable(tables[2].name))
+    named: dict[str, Any] = {name: options.get(name) for name in TABLE_COLUMNS}
+    return judged_task(*tables, by_flag=True, name=printable(tables[2].name), **named)

@@ -15,6 +15,7 @@ from regard.choosing.training.errors import ChooseError
 from regard.choosing.training.verdict import Verdict
 
 TABLES = ("queries", "documents", "judgements")
+TABLE_ROLE_NAMES = ("group", "split", "drop")  # what may be said of queries and documents
 ROLE_NAMES = tuple(
     one.name for one in fields(DataRoles) if one.name not in ("where", "by_flag", "whole")
 )
@@ -70,7 +71,18 @@ def asked_task(arguments: dict[str, Any]) -> Task:
             raise ChooseError(
                 f"queries=, documents= and judgements= go together; {lacking[0]}= is missing"
             )
-        return judged_task(*(arguments[name] for name in TABLES), by_flag=False)
+        strange = [
+            name
+            for name in ROLE_NAMES
+            if arguments[name] is not None and name not in TABLE_ROLE_NAMES
+        ]
+        if strange:
+            raise ChooseError(
+                f"{strange[0]}= names columns of a frame; queries= and documents= are tables of ids and numbers, of "
+                f"which {', '.join(f'{name}=' for name in TABLE_ROLE_NAMES)} may name columns"
+            )
+        named = {name: arguments[name] for name in TABLE_ROLE_NAMES}
+        return judged_task(*(arguments[name] for name in TABLES), by_flag=False, **named)
     roles = DataRoles(**{name: arguments[name] for name in ROLE_NAMES})
     source = source_of(data, replace(roles, where="your data"))
     return task_of(source, kind, "your data")

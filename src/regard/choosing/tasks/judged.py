@@ -7,6 +7,7 @@ relevant. N queries, n documents for each, M documents in all.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,18 +17,20 @@ from torch import Tensor
 
 from regard.choosing.tasks.columns import Column, DataSource
 from regard.choosing.tasks.delimited import read_judgements
-from regard.choosing.tasks.files import check_rows
+from regard.choosing.tasks.files import check_rows, named_rows
 from regard.choosing.tasks.frames import whole_table
 from regard.choosing.tasks.header import BEGINNINGS
 from regard.choosing.tasks.inputs import check_present, feature_columns, stacked
 from regard.choosing.tasks.models import Match
-from regard.choosing.tasks.roles import DataRoles, listed, shown
+from regard.choosing.tasks.roles import Asked, DataRoles, columns_of, listed, shown
 from regard.choosing.tasks.sizes import check_size
 from regard.choosing.tasks.task import Task
 from regard.choosing.training.splits import split_rows
 from regard.text import Text
 
 KEYS = 16  # documents of a query
+NAMED = ("group", "split")  # what columns of the queries may say beside their numbers
+NOTHING: Mapping[str, Asked] = {}
 
 IDS = (
     "id",
@@ -62,14 +65,23 @@ RANKING = Text("your data, ranking documents for queries", "你的数据，为�
 
 
 class RowsById(NamedTuple):
-    """The rows of a table: their ids and their numbers (M, D)."""
+    """The rows of a table: their ids, their numbers (M, D), and columns of names that are no input."""
 
     ids: dict[str, int]
     numbers: Tensor
+    named: dict[str, np.ndarray]
 
 
 def judged_task(
-    queries: Any, documents: Any, judgements: Any, by_flag: bool, name: str = ""
+    queries: Any,
+    documents: Any,
+    judgements: Any,
+    by_flag: bool,
+    name: str = "",
+    *,
+    group: Asked = None,
+    split: Asked = None,
+    drop: Asked = None,
 ) -> Task:
     """The task of ranking documents for queries.
 
@@ -79,13 +91,23 @@ def judged_task(
         judgements: ids of a query and a document with a relevance; a table, or a path to TREC's qrels.
         by_flag: messages speak of flags.
         name: of the task.
+        group: a column of `queries`; queries of a group stay in one part.
+        split: a column of `queries` that says train, validation or test.
+        drop: columns of `queries` and `documents` to leave out.
 
     Raises:
         ChooseError: a table cannot be read, or ids do not fit together.
     """
     notes: list[Text] = []
-    asked = described("queries", queries, by_flag, notes)
-    known = described("documents", documents, by_flag, notes)
+    tables = {}
+    for what, given in (("queries", queries), ("documents", documents)):
+        roles = roles_of(what, given, by_flag)
+        tables[what] = DataSource(whole_table(given, roles), roles)
+    leave_out(drop, tables["queries"], tables["documents"])
+    asked = described(
+        "queries", tables["queries"], notes, dict(zip(NAMED, (group, split), strict=True))
+    )
+    known = described("documents", tables["documents"], notes)
     found = judgements_of(judgements, by_flag)
     roles = roles_of("judgements", judgements, by_flag)
     relevant = joined(found, asked, known, roles, notes)
@@ -101,8 +123,10 @@ def judged_task(
     told(notes, len(rows), keys)
     dims = (asked.numbers.shape[1], known.numbers.shape[1])
     wide = max(min(*dims, 64), 4)
+    said = {role: names[rows] for role, names in asked.named.items()}
+    parts = split_rows((*arrays, target), said.get("group"), said.get("split"))
     return Task(
-        name or "ranking", RANKING, Match, split_rows((*arrays, target)), dims,
+        name or "ranking", RANKING, Match, parts, dims,
         options={"metric": "ndcg", "width": wide, "hidden": (wide,)}, notes=tuple(notes),
     )  # fmt: skip
 
@@ -124,28 +148,57 @@ def roles_of(what: str, given: Any, by_flag: bool) -> DataRoles:
     return DataRoles(where=f"--{what} {where}" if by_flag else where, by_flag=by_flag, whole=True)
 
 
-def described(what: str, given: Any, by_flag: bool, notes: list[Text]) -> RowsById:
-    """The rows of a table: a column of ids, and numbers in all other columns.
+def leave_out(drop: Asked, *tables: DataSource) -> None:
+    """Remove columns from the tables.
+
+    Raises:
+        ChooseError: a column is in none of them.
+    """
+    if drop is None:
+        return
+    names = list(dict.fromkeys(name for table in tables for name in table.columns))
+    for name in columns_of("drop", drop, names, tables[0].roles):
+        for table in tables:
+            table.columns.pop(name, None)
+    for table in tables:
+        if not table.columns:
+            raise table.error(f"{table.roles.option('drop')} leaves no column")
+
+
+def described(
+    what: str, source: DataSource, notes: list[Text], named: Mapping[str, Asked] = NOTHING
+) -> RowsById:
+    """The rows of a table: a column of ids, and numbers in all other columns but those of `named`.
 
     Raises:
         ChooseError: ids are missing or not unique, or another column holds no numbers.
     """
-    roles = roles_of(what, given, by_flag)
-    columns = whole_table(given, roles)
-    name = next((x for x in columns if x.lower() in IDS), next(iter(columns)))
+    columns, roles = source.columns, source.roles
+    apart = {
+        role: columns_of(role, asked, list(columns), roles)[0]
+        for role, asked in named.items()
+        if asked is not None
+    }
+    free = [x for x in columns if x not in apart.values()]
+    if not free:
+        raise roles.error(f"has no column beside {listed(apart.values())}")
+    name = next((x for x in free if x.lower() in IDS), free[0])
     ids = words_of(columns[name], name, roles)
     if len(set(ids)) < len(ids):
         twice = next(x for x in ids if ids.count(x) > 1)
         raise roles.error(
             f"ids in {shown(name)} must be unique, but {shown(twice)!r} is there twice"
         )
-    rest = [x for x in columns if x != name]
+    rest = [x for x in free if x != name]
     if not rest:
         raise roles.error(f"has ids in {shown(name)}, but no numbers beside them")
-    source = DataSource(columns, roles)
     numbers = stacked(feature_columns(rest, source, notes), source)
     check_present(numbers, what, source, rest)
-    return RowsById({x: i for i, x in enumerate(ids)}, numbers)
+    return RowsById(
+        {x: i for i, x in enumerate(ids)},
+        numbers,
+        {role: named_rows(column, source) for role, column in apart.items()},
+    )
 
 
 def words_of(column: Column, name: str, roles: DataRoles) -> list[str]:

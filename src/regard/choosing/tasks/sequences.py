@@ -185,7 +185,8 @@ def sequence_answers(
     if tags and masks:
         if kind != "classification":
             raise source.error(
-                "numbers for each position need rows of one length; classes for each position may differ"
+                "numbers for each position need rows of one length: cut the rows to one, or give one number for each row; "
+                "classes for each position may differ in length"
             )
         lengths = column.lengths
         if lengths is not None and not np.array_equal(lengths, masks[0].sum(1).numpy()):
