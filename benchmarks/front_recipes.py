@@ -51,13 +51,12 @@ def recipes_table(
         return NONE
     rows = [HEAD[language], "|---|---|---|---|---|"]
     for found in known:
+        score = best(found, "score")
+        beside = (score, control_of(found, score), best(found, "baseline"))
         cells = [
             f"[{found.title.of(language)}]({folder}/{found.name}.md)",
             found.metric.title.of(language) + ("" if found.metric.greater else " ↓"),
-            *(
-                cell(found, best(found, kind), language)
-                for kind in ("score", "control", "baseline")
-            ),
+            *(cell(found, row, language) for row in beside),
         ]
         rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows)
@@ -68,11 +67,19 @@ def best(found: Compared, kind: str) -> ComparedRow | None:
     return next((row for row in found.rows if row.kind == kind), None)
 
 
+def control_of(found: Compared, score: ComparedRow | None) -> ComparedRow | None:
+    """The best network without attention that has the inputs of a score's: "GATv2 + descriptors", "mean + descriptors"."""
+    if score is None:
+        return None
+    inputs = score.name.partition(" + ")[2]
+    controls = [row for row in found.rows if row.kind == "control"]
+    return next((row for row in controls if row.name.partition(" + ")[2] == inputs), None)
+
+
 def cell(found: Compared, row: ComparedRow | None, language: Language) -> str:
     """The quality of a row with its interval, and its name; bold for a score."""
     if row is None:
         return "-"
     value, low, high = (found.metric.show(x) for x in row.value)
-    name = "" if row.kind == "control" else f"{row.title.of(language)} "
     value = f"**{value}**" if row.kind == "score" else value
-    return f"{name}{value} [{low}, {high}]"
+    return f"{row.title.of(language)} {value} [{low}, {high}]"

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from regard.claims.claim import ClaimVerdict, Fact, Judgement, Numbers, Run
-from regard.claims.tools.outcome import points, surely
+from regard.claims.tools.outcome import points, share, surely
 from regard.claims.tools.recipes import RecipeClaim, fitted
 from regard.figures.canvas import BLUE, GREY, ORANGE, Canvas
 from regard.measuring.statistics import Estimate, difference, mean
@@ -29,8 +29,6 @@ SIDES = {"short": Text("shorter half", "较短一半"), "long": Text("longer hal
 EXAMPLE = "Dienstag, 4. Juli 2028"  # the date whose alignment is drawn
 # A quick run learns one language from few rows, in small batches: fewer words need fewer steps.
 QUICK = {"epochs": 6, "encoder_width": 64, "batch_tokens": 128, "rate": 5e-3, "vocabulary": 100}
-# At the recipe's 6 epochs nearly all dates are right, with attention and without.
-FULL = {"epochs": 4}
 
 
 class Traced(NamedTuple):
@@ -63,40 +61,42 @@ class AlignedTranslation(RecipeClaim):
     criterion = Text(
         "Share of test inputs that are translated without any error. Holds if Bahdanau and Luong are each ahead of "
         "the same network without attention (whole 95% interval, paired by seed), by more on the longer half of "
-        "the inputs than on the shorter (whole 95% interval), and if, for digits of year and day that have one "
-        "right piece in the source, that piece has the largest weight for more than half (whole 95% interval over "
-        "seeds). Neither is ahead, or the right piece gets no more weight than uniform weights would give it: "
+        "the inputs than on the shorter (whole 95% interval; asked of those that are ahead), and if, in inputs that "
+        "are translated without error, the piece that a digit of year or day comes from has the largest weight for "
+        "more than half (whole 95% interval over seeds). Neither is ahead, or the right piece gets no more weight than uniform weights would give it: "
         "does not hold. Some parts are false: with conditions.",
         "以译得完全无误的测试输入所占比例衡量。成立的条件：Bahdanau 与 Luong 都领先于无注意力的同一网络（按种子配对，"
-        "整个 95% 区间），在较长一半输入上领先得比较短一半更多（整个 95% 区间）；并且对在源句中有唯一对应片段的年、日数字，"
-        "该片段在过半情形下权重最大（按种子，整个 95% 区间）。两者都不领先，或正确片段所得权重不高于均匀分配：不成立。"
+        "整个 95% 区间），在较长一半输入上领先得比较短一半更多（整个 95% 区间；只问领先者）；并且在译得无误的输入中，"
+        "年、日数字所来自的片段在过半情形下权重最大（按种子，整个 95% 区间）。两者都不领先，或正确片段所得权重不高于均匀分配：不成立。"
         "部分不成立：有条件。",
     )
     meaning = Text(
-        "A decoder that has to copy details needs attention; which of the two scores matters less. An alignment "
-        "is a picture of where the decoder reads, and encoder states know their neighbours, so the largest weight "
-        "may sit beside the piece. On sentences of Multi30k the comparison is in the pages of the recipe translate.",
-        "需要照抄细节的解码器离不开注意力；用两种分数中的哪一种则次要。对齐图显示解码器从哪里读取；编码器的状态也了解其邻居，"
-        "所以最大权重可能落在该片段旁边。Multi30k 句子上的比较见翻译配方的页面。",
+        "Where inputs are short, a decoder that reads one summary can learn to copy too, and attention is worth a "
+        "few points. Bahdanau's network attends before each step and Luong's after it: they differ in more than the "
+        "score, and should be compared on your data. An alignment is a picture of where the decoder reads; encoder "
+        "states know their neighbours, so the largest weight may sit beside the piece.",
+        "输入较短时，只读一个摘要的解码器也能学会照抄，注意力只值几个百分点。Bahdanau 的网络在每一步之前注意，Luong 的在之后："
+        "两者的差别不只是分数，应在你的数据上比较。对齐图显示解码器从哪里读取；编码器的状态也了解其邻居，"
+        "所以最大权重可能落在该片段旁边。",
     )
     caption = Text(
-        "Left: inputs translated without error, by length. Middle: how often the largest weight is on the right "
-        "piece of the source, for digits of the year and of the day; dashed: the bar. Whiskers: 95% intervals over "
-        "seeds. Right: the alignment that Bahdanau's network learned from the first seed; darker is more weight.",
-        "左：按长度划分，译得无误的输入比例。中：年与日的数字中，最大权重落在正确源片段上的比例；虚线为界限。"
-        "误差线：按种子的 95% 区间。右：第一个种子的 Bahdanau 网络学到的对齐；越深权重越大。",
+        "First: inputs translated without error, by length. Second: how often the largest weight is on the right "
+        "piece of the source, for digits of the year and of the day in those inputs; dashed: the bar. Whiskers: 95% "
+        "intervals over seeds. Then the alignments that both networks learned from the first seed; darker is more "
+        "weight.",
+        "第一图：按长度划分，译得无误的输入比例。第二图：这些输入中，年与日的数字的最大权重落在正确源片段上的比例；"
+        "虚线为界限。误差线：按种子的 95% 区间。其后：两种网络由第一个种子学到的对齐；越深权重越大。",
     )
     control = Text(
         "The same encoder, decoder, data (dates of Babel in 40 languages, generated; a quick run has German ones "
-        "only), epochs, learning rate and seeds. The control's decoder sees the encoder's last state at every step, "
+        "only), learning rate and seeds, and the recipe's 6 epochs for all. The control's decoder sees the encoder's last state at every step, "
         "and nothing else of the source. Greedy search for all.",
-        "编码器、解码器、数据（Babel 生成的 40 种语言的日期；快速运行只用德语）、轮数、学习率与种子均相同。"
+        "编码器、解码器、数据（Babel 生成的 40 种语言的日期；快速运行只用德语）、学习率与种子均相同，轮数都是配方的 6 轮。"
         "对照的解码器每一步只看到编码器的最后状态。全部用贪心搜索。",
     )
-    seconds = (50.0, 620.0)
+    seconds = (50.0, 970.0)
 
     quick: Mapping[str, Any] = field(default_factory=QUICK.copy)  # arguments of the translator
-    full: Mapping[str, Any] = field(default_factory=FULL.copy)
     rows: tuple[int | None, int | None] = (450, None)  # training rows, quick and full; None for all
     tested: int | None = None  # test rows; None for all
     seed_counts: tuple[int, int] = (2, 4)
@@ -112,7 +112,7 @@ class AlignedTranslation(RecipeClaim):
         jobs = [(name, seed) for name in (*NAMES, CONTROL) for seed in seeds]
         shares: dict[str, dict[str, list[float]]] = {}
         traces: dict[str, dict[str, list[Numbers]]] = {name: {} for name in NAMES}
-        lengths, picture = np.zeros(0), {}
+        lengths, pictures = np.zeros(0), dict[str, Numbers]()
         for number, (name, seed) in enumerate(jobs):
             model = self.translator(name, seed, run)
             fitted(model, data, run.within(number, len(jobs)).tell)
@@ -120,16 +120,15 @@ class AlignedTranslation(RecipeClaim):
                 [said == right for said, right in zip(model.predict(x), y, strict=True)]
             )
             lengths = np.array([len(row) for row in model.encoded(x)])
-            for side, share in by_length(good, lengths).items():
-                shares.setdefault(name, {}).setdefault(side, []).append(share)
+            for side, right in by_length(good, lengths).items():
+                shares.setdefault(name, {}).setdefault(side, []).append(right)
             if name in NAMES:
                 for part, own in trace(model, x, y, good, run.pick(*self.traced)).items():
                     traces[name].setdefault(part, []).append(summary(own))
-            if name == "bahdanau" and not picture:
-                picture = drawn_example(model)
+                pictures.setdefault(name, drawn_example(model))
         return {
             "train": len(data.train), "test": len(y), "middle": float(np.median(lengths)),
-            "longest": int(lengths.max()), "right": shares, "digits": traces, "picture": picture,
+            "longest": int(lengths.max()), "right": shares, "digits": traces, "pictures": pictures,
         }  # fmt: skip
 
     def translator(self, name: str, seed: int, run: Run) -> Any:
@@ -137,7 +136,7 @@ class AlignedTranslation(RecipeClaim):
         from regard.recipes.translate.sizes import arguments
         from regard.recipes.translate.translator import Translator
 
-        own = dict(run.pick(self.quick, self.full)) | {"beam": 1, "validate_every": 99}
+        own = dict(run.pick(self.quick, {})) | {"beam": 1, "validate_every": 99}
         return Translator(**arguments("dates", name) | own, seed=seed, device=str(run.device))
 
     def judge(self, numbers: Numbers) -> Judgement:
@@ -147,28 +146,32 @@ class AlignedTranslation(RecipeClaim):
         more = {name: more_when_long(right, name) for name in NAMES}
         hits = {name: over_parts(digits[name], "hit") for name in NAMES}
         above = {name: over_parts(digits[name], "mass", "uniform") for name in NAMES}
+        ahead = {name: surely(one, 0.0) for name, one in leads.items()}
         parts = {
-            "ahead": {name: surely(one, 0.0) for name, one in leads.items()},
-            "long": {name: surely(one, 0.0) for name, one in more.items()},
+            "ahead": ahead,
+            # Of a network that is behind everywhere, a smaller lag on long inputs is no lead.
+            "long": {
+                name: surely(one, 0.0) for name, one in more.items() if ahead[name] is not False
+            },
             "weight": {name: surely(one, 0.0) for name, one in above.items()},
             "points": {name: surely(one, MOST) for name, one in hits.items()},
         }
         facts = (
-            *(Fact(told(name, "right", "全对"), *mean(right[name]["all"]), unit="%") for name in NAMES),
-            Fact(Text("no attention: right", "无注意力：全对"), *mean(right[CONTROL]["all"]), unit="%"),
+            *(Fact(told(name, "right", "全对"), *share(mean(right[name]["all"])), unit="%") for name in NAMES),
+            Fact(Text("no attention: right", "无注意力：全对"), *share(mean(right[CONTROL]["all"])), unit="%"),
             *(points(told(name, "over no attention", "比无注意力高"), one) for name, one in leads.items()),
             *(points(told(name, "lead on long over lead on short", "长输入的领先比短输入多"), one)
               for name, one in more.items()),
             *(points(told(name, "weight on the right piece over uniform", "正确片段权重超出均匀"), one)
               for name, one in above.items()),
-            *(Fact(told(name, "largest weight on the right piece", "最大权重在正确片段"), *one, unit="%")
+            *(Fact(told(name, "largest weight on the right piece", "最大权重在正确片段"), *share(one), unit="%")
               for name, one in hits.items()),
         )  # fmt: skip
         return Judgement(*decide(parts), facts)
 
     def draw(self, numbers: Numbers, canvas: Canvas) -> None:
-        """Right translations by length, where digits look, and an alignment."""
-        left, middle, right = canvas.panels(3, wide=3.6, high=3.4)
+        """Right translations by length, where digits look, and an alignment of each network."""
+        left, middle, *aligned = canvas.panels(2 + len(NAMES), wide=3.4, high=3.4)
         shares = numbers["right"]
         grouped(canvas, left, {name: {s: shares[name][s] for s in SIDES} for name in shares}, SIDES)
         kinds = {"year": Text("year", "年"), "day": Text("day", "日")}
@@ -185,13 +188,16 @@ class AlignedTranslation(RecipeClaim):
         canvas.label(middle, Text("digits of", "数字属于"), Text("largest weight there, %", "最大权重在此（%）"),
                      Text("on the right piece", "指向正确片段"))  # fmt: skip
         canvas.legend(left, loc="lower left")
-        shown = numbers["picture"]
-        right.imshow(shown["weights"], cmap="Greys", vmin=0, vmax=1, aspect="auto")
-        right.set_xticks(range(len(shown["source"])), shown["source"], rotation=60, fontsize=7)
-        right.set_yticks(range(len(shown["target"])), shown["target"], fontsize=7)
-        right.grid(False)
-        canvas.label(right, Text("the date as written", "写出的日期"), Text("translation", "译文"),
-                     Text("alignment", "对齐"))  # fmt: skip
+        for axes, name in zip(aligned, NAMES, strict=True):
+            shown = numbers["pictures"][name]
+            axes.imshow(shown["weights"], cmap="Greys", vmin=0, vmax=1, aspect="auto")
+            axes.set_xticks(range(len(shown["source"])), shown["source"], rotation=60, fontsize=7)
+            axes.set_yticks(range(len(shown["target"])), shown["target"], fontsize=7)
+            axes.grid(False)
+            title = Text(f"alignment, {LABELS[name]}", f"对齐，{LABELS[name]}")
+            canvas.label(
+                axes, Text("the date as written", "写出的日期"), Text("translation", "译文"), title
+            )
 
 
 def by_length(good: np.ndarray, lengths: np.ndarray) -> dict[str, float]:
@@ -350,7 +356,7 @@ def grouped(
     wide = 0.8 / len(found)
     for number, (name, own) in enumerate(found.items()):
         at = [place + (number - (len(found) - 1) / 2) * wide for place in range(len(groups))]
-        known = [mean(own[group]) for group in groups]
+        known = [share(mean(own[group])) for group in groups]
         error = [[one.value - one.low for one in known], [one.high - one.value for one in known]]
         axes.bar(at, [one.value for one in known], wide * 0.92, yerr=error, capsize=2,
                  color=INKS[name], ecolor="#444444", label=canvas.say(LABELS[name]))  # fmt: skip

@@ -36,6 +36,11 @@ def points(label: Text, found: Estimate) -> Fact:
     return Fact(label, *found, unit="points")
 
 
+def share(found: Estimate) -> Estimate:
+    """A percentage with its interval cut to 0 to 100: the interval of a mean near a bound reaches beyond it."""
+    return Estimate(found.value, max(found.low, 0.0), min(found.high, 100.0))
+
+
 def percent(values: Sequence[float]) -> list[float]:
     """Fractions as percentages, for a figure."""
     return [100 * x for x in values]
