@@ -40,14 +40,14 @@ help: ## show this list
 	@echo
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' Makefile
 
-demo: .venv/.stamp ## which score for which data, then a real task: about three minutes, ends in a report and a picture
+demo: .venv/.stamp ## which score for which data, then a real task: about two minutes after installing, ends in a report and a picture
 	.venv/bin/regard choose
 	@mkdir -p regard-recipes
 	.venv/bin/regard recipe molecules train --out regard-recipes/molecules.safetensors
 	.venv/bin/regard recipe molecules show --model regard-recipes/molecules.safetensors \
 	    --to regard-recipes/aspirin.png "CC(=O)Oc1ccccc1C(=O)O"
 	@echo "Open regard-choose/choose.html (which score, and why) and regard-recipes/aspirin.png (what a model attends to)."
-	@echo "Next: . .venv/bin/activate, then: regard choose --data mine.npz, or: regard recipe"
+	@echo "Next: . .venv/bin/activate, then: regard choose --data YOURS.csv --target COLUMN, or: regard recipe"
 
 test: lint types unit wheel-test ## all that a change must pass: lint, format, types, tests, the wheel
 	@echo "make test: passed"

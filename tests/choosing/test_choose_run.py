@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import regard
 from regard.choosing.api import ChooseError
 from regard.choosing.tasks.models import Match
+from regard.choosing.training import run
 from regard.choosing.training.asking import asked_by
 from regard.choosing.training.notes import notes_on_time
 from regard.choosing.training.stages import Settings
@@ -342,3 +343,15 @@ def test_choose_is_an_ordinary_function_and_loads_no_claim() -> None:
         "assert not [name for name in sys.modules if name.startswith('regard.claims')]\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def test_a_resumed_run_keeps_its_finalists(
+    finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More search found other finalists, which lacked the seeds that were finished: 2 seeds became 1."""
+    monkeypatch.setattr(run.Contest, "search", lambda *_: pytest.fail("it searches again"))
+    monkeypatch.setattr(run, "finalists", lambda *_: pytest.fail("it picks finalists again"))
+    found = again(finished.copy(tmp_path), resume=True)
+    assert found.seeds == finished.verdict.seeds
+    names = [row.candidate.name for row in found.finalists]
+    assert names == [row.candidate.name for row in finished.verdict.finalists]

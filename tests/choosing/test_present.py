@@ -195,7 +195,7 @@ def test_json_holds_everything_and_no_nan(tmp_path: Path) -> None:
     report = made_up()
     report.rows[-1].error = math.nan
     files.save(report, tmp_path / "new" / "folder")
-    found = json.loads((tmp_path / "new" / "folder" / "choose.json").read_text(encoding="utf-8"))
+    found = json.loads((tmp_path / "new" / "folder" / "cost.json").read_text(encoding="utf-8"))
     assert found["schema"] == "regard.choose/1"
     assert found["baseline"] == "projected_scaled_dot"
     rows = {row["name"]: row for row in found["results"]}

@@ -55,9 +55,9 @@ def test_choose_prints_the_answer_and_saves_the_chart(regard_cli, tmp_path: Path
     unwrapped = " ".join(result.stdout.split())
     assert "needs query dim == key dim, got query dim 12 and key dim 8" in unwrapped
     saved = {path.name: path.stat().st_size for path in (tmp_path / "regard-choose").iterdir()}
-    assert set(saved) == {"choose.json", "choose.png", "choose.svg"}
+    assert set(saved) == {"cost.json", "cost.png", "cost.svg"}
     assert min(saved.values()) > 5000
-    assert "Saved in regard-choose: choose.json, choose.png, choose.svg" in result.stdout
+    assert "Saved in regard-choose: cost.json, cost.png, cost.svg" in result.stdout
 
 
 def test_json_is_all_that_stdout_holds(regard_cli) -> None:
@@ -66,7 +66,7 @@ def test_json_is_all_that_stdout_holds(regard_cli) -> None:
     )
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
-    assert json.loads(Path("here/choose.json").read_text(encoding="utf-8")) == found
+    assert json.loads(Path("here/cost.json").read_text(encoding="utf-8")) == found
     assert "Saved in here" in result.stderr
     assert set(found) == {
         "schema",

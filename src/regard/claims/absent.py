@@ -16,7 +16,10 @@ class Absent(NamedTuple):
     @property
     def reason(self) -> Text:
         """Why there is no experiment, as the end of a sentence."""
-        return Text(f"waits for a recipe {self.recipe}, which does not exist yet", f"需要尚未建立的配方 {self.recipe}")
+        return Text(
+            f"waits for a recipe {self.recipe}, which does not exist yet",
+            f"需要尚未建立的配方 {self.recipe}",
+        )
 
 
 # By the ids that they will have. A test keeps this list and the registry apart.

@@ -28,7 +28,7 @@ class Verb(NamedTuple):
 
 
 VERBS = (
-    Verb("choose", "Find the best score for your data, and its cost.", "choose --data my.npz"),
+    Verb("choose", "Find the best score for your data, and its cost.", "choose --data mine.npz"),
     Verb(
         "explain",
         "Show which engine would run a score, and why.",

@@ -45,7 +45,7 @@ HELP = f"""Which attention score should you use, and what will it cost?
 
 Without options it trains every kind of score on small tasks, one for each property of data that matters
 (look-up, non-linear match, unlike dims, heavy-tailed norms, one of many keys, two criteria, digits). It
-says which score wins where, by how much, and what it costs. This takes about two minutes on two cores.
+says which score wins where, by how much, and what it costs. This takes about a minute on two idle cores.
 
 {DATA_HELP}
 

@@ -15,19 +15,19 @@ def to_json(report: CostReport) -> str:
 
 
 def save(report: CostReport, folder: Path) -> list[Path]:
-    """Write `choose.json`, and the chart as `choose.png` and `choose.svg`.
+    """Write `cost.json`, and the chart as `cost.png` and `cost.svg`: `choose.json` is the answer for data.
 
     Raises:
         OSError: the folder cannot be made or written to, or the disk is full.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    written = [folder / "choose.json"]
+    written = [folder / "cost.json"]
     write_atomic(written[0], to_json(report).encode())
     if not any(row.timed() for row in report.rows):
         return written
     from regard.choosing.cost import chart
 
     for suffix, data in chart.draw(report).items():
-        written.append(folder / f"choose.{suffix}")
+        written.append(folder / f"cost.{suffix}")
         write_atomic(written[-1], data)
     return written

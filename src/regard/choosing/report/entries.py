@@ -115,10 +115,13 @@ def how(verdict: Verdict) -> Text:
     settings, facts = verdict.facts["settings"], verdict.facts
     seeds, steps = len(verdict.seeds), settings["steps"]
     rates = ", ".join(f"{rate:g}" for rate in settings["rates"])
+    beyond = sorted({row.rate for row in verdict.finalists if row.rate} - {*settings["rates"]})
+    added = ", ".join(f"{rate:g}" for rate in beyond)
+    wider = Text(f" and beyond them {added}", f"，以及更远的 {added}") if beyond else Text("", "")
     count, time = facts["trainings"], f"{facts['seconds']:.0f} s"
     return Text(
-        f"{seeds} seed{plural(seeds)}, {steps} steps, rates {rates}, {count} trainings, {time}",
-        f"{seeds} 个种子，{steps} 步，学习率 {rates}，{count} 次训练，{time}",
+        f"{seeds} seed{plural(seeds)}, {steps} steps, rates {rates}{wider.en}, {count} trainings, {time}",
+        f"{seeds} 个种子，{steps} 步，学习率 {rates}{wider.zh}，{count} 次训练，{time}",
     )
 
 

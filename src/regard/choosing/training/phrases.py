@@ -33,7 +33,7 @@ def spread(verdict: Verdict, found: Estimate) -> Text:
     """A difference with its interval as text, in points if the metric is a share."""
     shares = verdict.metric in SHARES
     factor, units = (100, Text(" points", " 个百分点")) if shares else (1, Text("", ""))
-    value = factor * found.value
+    value = round(factor * found.value, 10)  # 1.875 and 1.8749999999 are one number
     if not math.isfinite(found.low):
         told, why = f"{value:z.3g}" if abs(value) > DUST else "0", no_interval(verdict)
         unit = " point" if shares and told in ("1", "-1") else units.en

@@ -57,6 +57,7 @@ BASELINE_SHARE, BASELINE_SECONDS = 0.1, 60.0
 # Bounds on the steps of a training if the user gives none, and the factor by which evaluation slows a
 # training down.
 FEWEST, MOST, EVALUATION = 20, 2000, 1.25
+FINALISTS = "finalists"  # the attribute of the final's study that names them
 # How many times a training is started if its process dies.
 TRIES = 2
 
@@ -113,7 +114,8 @@ class Contest:
         final = open_study(self.storage, f"{self.name}/final")
         try:
             self.baselines(search, settings)
-            self.search(work, search)
+            if not known_finalists(final):
+                self.search(work, search)
             work = replace(work, name=final.study_name, final=True)
             self.final(work, search, final)
             self.control(work, final)
@@ -236,8 +238,11 @@ class Contest:
 
     def final(self, work: StageWork, search: Study, study: Study) -> None:
         """Train the best candidates of the search from every seed."""
-        best = best_rates(search.get_trials(deepcopy=False))
-        chosen = finalists(best, work.settings, work.candidates)
+        chosen = known_finalists(study)
+        if not chosen:
+            best = best_rates(search.get_trials(deepcopy=False))
+            chosen = finalists(best, work.settings, work.candidates)
+            study.set_user_attr(FINALISTS, chosen)
         cells = work.settings.final_cells(chosen)
         whole = len(cells) * work.settings.steps
         end = 1 - self.order.control / (len(chosen) + 1)
@@ -378,6 +383,16 @@ class Contest:
             f"{self.order.minutes:g} minutes were not enough to finish one training of scaled dot; "
             f"give more {named('minutes')}{fewer}; with the same settings {named('resume', True)} continues"
         )
+
+
+def known_finalists(final: Study) -> dict[str, float]:
+    """The finalists of an earlier run with their rates; empty if it finished no training of the final.
+
+    A resumed run keeps them. With finalists of its own, found by more search, it would lose the seeds that are
+    finished, since only seeds that all finalists have count.
+    """
+    begun = any(trial.state.name == "COMPLETE" for trial in final.get_trials(deepcopy=False))
+    return final.user_attrs.get(FINALISTS, {}) if begun else {}
 
 
 def search_part(settings: Settings) -> float:

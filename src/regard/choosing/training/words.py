@@ -120,6 +120,12 @@ def nothing_learned(verdict: Verdict) -> Text:
             f"{CHECK.zh}",
         )
     guess = guessing(verdict)
+    if verdict.chance is not None and best.mean().value > verdict.chance.value:
+        return Text(
+            f"No recommendation: the best score has {quality.en}, which is not shown to be above the {guess} of "
+            f"guessing.{baseline_named(verdict).en}",
+            f"无法推荐：最好的打分函数是 {quality.zh}，并未被证实高于瞎猜的 {guess}。{baseline_named(verdict).zh}",
+        )
     return Text(
         f"No recommendation: no score learned more than guessing: the best has {quality.en}, guessing gives "
         f"{guess}. {CHECK.en}",
@@ -127,9 +133,26 @@ def nothing_learned(verdict: Verdict) -> Text:
     )
 
 
+def baseline_named(verdict: Verdict) -> Text:
+    """The best model without attention and its quality, as a sentence after another; empty without one."""
+    baseline = verdict.best_baseline
+    if baseline is None:
+        return Text("", "")
+    reached, name = amount(verdict, baseline.mean().value), baseline.name
+    return Text(
+        f" A model without attention, {name.en}, has {reached}.",
+        f"不用注意力的{name.zh}是 {reached}。",
+    )
+
+
 def after_nothing(verdict: Verdict) -> Text:
     """The sentence on what to do if nothing was learned."""
     more = longer(verdict)
+    if verdict.chance is not None and best_row(verdict).mean().value > verdict.chance.value:
+        return Text(
+            f"Give more rows or seeds; {more.en} may help too.",
+            f"请提供更多数据行或种子；{more.zh}也可能有用。",
+        )
     return Text(
         f"Differences between guesses are noise: more seeds do not decide them; {more.en} may help.",
         f"瞎猜之间的差异只是噪声，增加种子无法判定；{more.zh}可能有用。",
