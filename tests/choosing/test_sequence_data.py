@@ -201,6 +201,14 @@ def test_judgements_as_a_table_and_as_trec_writes_them(tmp_path: Path) -> None:
         assert all(torch.equal(x, y) for x, y in zip(found[0], wanted[0], strict=True))
 
 
+def test_judgements_that_contradict_one_another_are_told_of(tmp_path: Path) -> None:
+    queries, documents, judged = tables(tmp_path)
+    query, document, relevance = judged[0]
+    q, d, r = map(list, zip(*judged, (query, document, relevance + 1), strict=True))
+    task = judged_task(queries, documents, {"query": q, "document": d, "relevance": r}, False)
+    assert any(note.en.startswith("1 of the judgements contradicts") for note in task.notes)
+
+
 def test_rows_of_judgements_hold_what_was_judged(tmp_path: Path) -> None:
     queries, documents, judged = tables(tmp_path)
     table = dict(
@@ -250,7 +258,7 @@ def test_queries_of_a_group_stay_in_one_part_and_columns_are_left_out(tmp_path: 
     assert plain.data.groups is None
     with pytest.raises(ChooseError, match=r"nope.*no column"):
         judged_task(more, documents, table, False, drop="nope")
-    with pytest.raises(ChooseError, match="no column is named"):
+    with pytest.raises(ChooseError, match="no column has that name"):
         judged_task(queries, documents, table, False, group="nope")
     with pytest.raises(ChooseError, match=r"query= names columns of a frame"):
         regard.choose(queries=queries, documents=documents, judgements=table, query="a")
@@ -265,6 +273,8 @@ def test_queries_of_a_group_stay_in_one_part_and_columns_are_left_out(tmp_path: 
         ({"judgements": {"query": ["q0"] * 3, "document": [1, 2, 3], "relevance": ["a", "b", "c"]}}, "relevance must be numbers"),
         ({"judgements": {"a": [1], "b": [2], "c": [3], "d": [4]}}, "which columns are query, document and relevance"),
         ({"queries": {"qid": [f"q{i}" for i in range(9)], "a": numbers()[:9]}}, "9 rows are too few"),
+        ({"judgements": {"query": ["q0"], "document": [1], "relevance": [0]}}, "no query has a document of relevance above 0"),
+        ({"judgements": {"query": [], "document": [], "relevance": []}}, "has no judgements"),
     ],
 )  # fmt: skip
 def test_bad_judgements_are_one_clear_error(change: dict, said: str, tmp_path: Path) -> None:

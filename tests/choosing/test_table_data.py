@@ -275,3 +275,42 @@ def test_layout_by_names_alone() -> None:
     assert flat.flat and flat.columns["key"] == ["x", "y"]
     assert layout(["x", "y", "lengths"], DataRoles(), table=False).one("lengths") == "lengths"
     assert Column(np.zeros(3, bool)).is_whole
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({5: '"open'}, "a quote that opens on line 7 is never closed"),
+        ({5: "foo"}, r"a holds 'foo' among numbers, in row 6 of the data, and 1 such entry in all"),
+    ],
+)
+def test_one_bad_cell_is_named(tmp_path: Path, change: dict[int, str], said: str) -> None:
+    """The rest of a file vanished in a quote, and one word made of a column "120 different words"."""
+    cells = [change.get(row, f"{row}.5") for row in range(ROWS)]
+    lines = ["b,t,a", *(f"{row},{row % 2},{cell}" for row, cell in enumerate(cells))]
+    (tmp_path / "a.csv").write_text("\n".join(lines), encoding="utf-8")
+    with pytest.raises(ChooseError, match=said):
+        read_task(tmp_path / "a.csv", roles=DataRoles(target="t"))
+
+
+def test_decimal_commas_and_other_encodings_have_advice_of_their_own(tmp_path: Path) -> None:
+    lines = ["b;t;a", *(f"{row};{row % 2};{row},25" for row in range(ROWS))]
+    (tmp_path / "a.csv").write_text("\n".join(lines), encoding="utf-8")
+    with pytest.raises(ChooseError, match="a has decimal commas, such as '0,25'"):
+        read_task(tmp_path / "a.csv", roles=DataRoles(target="t"))
+    (tmp_path / "b.csv").write_text("\n".join(lines), encoding="utf-16")
+    with pytest.raises(ChooseError, match='encoding="utf-16"'):
+        read_task(tmp_path / "b.csv", roles=DataRoles(target="t"))
+
+
+@pytest.mark.parametrize("role", ["lengths", "mask"])
+def test_a_plain_table_has_every_column_in_every_row(tmp_path: Path, role: str) -> None:
+    """`--lengths n` was ignored where every column is a key."""
+    csv(
+        tmp_path / "a.csv",
+        {"a": numbers(), "b": numbers(1), "n": [1, 2] * (ROWS // 2), "t": [0, 1] * (ROWS // 2)},
+    )
+    with pytest.raises(
+        ChooseError, match=f"{role}= says which keys of a row are real, but here every column"
+    ):
+        read_task(tmp_path / "a.csv", roles=DataRoles(target="t", **{role: "n"}))

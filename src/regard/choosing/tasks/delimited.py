@@ -49,21 +49,31 @@ def read_delimited(path: Path, roles: DataRoles) -> dict[str, Column]:
 
 def cells_of(path: Path) -> Iterator[tuple[int, list[str]]]:
     """The lines of a file with their numbers, each a list of cells; blank lines are left out."""
+    last = 0
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             first = file.readline()
             file.seek(0)
-            reader = csv.reader(file, delimiter=delimiter_of(first, path.suffix))
+            # Strict, or a quote that is never closed would take the rest of the file as one cell.
+            reader = csv.reader(file, delimiter=delimiter_of(first, path.suffix), strict=True)
             for row in reader:
+                last = reader.line_num
                 if any(cell.strip() for cell in row):
                     yield reader.line_num, row
     except UnicodeDecodeError as error:
+        wide = error.object[:2] in (b"\xff\xfe", b"\xfe\xff")  # how UTF-16 begins
         raise ChooseError(
             f"{shown(path)}: is no text in UTF-8 (byte {error.start}); save it as UTF-8, or: "
-            'pandas.read_csv("mine.csv", encoding="latin-1").to_csv("mine.csv", index=False)'
+            f'pandas.read_csv("mine.csv", encoding="{"utf-16" if wide else "latin-1"}").to_csv("mine.csv", index=False)'
         ) from None
     except csv.Error as error:
-        raise ChooseError(f"{shown(path)}: is not a valid {path.suffix} file: {error}") from None
+        if "end of data" in str(error):
+            raise ChooseError(
+                f"{shown(path)}: a quote that opens on line {last + 1} is never closed"
+            ) from None
+        raise ChooseError(
+            f"{shown(path)}: is not a valid {path.suffix} file: line {last + 1}: {error}"
+        ) from None
 
 
 def check_header(names: list[str], path: Path) -> None:

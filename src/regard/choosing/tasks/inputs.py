@@ -5,6 +5,7 @@ Missing numbers stay NaN here; whoever takes the tensor says what they mean.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -16,6 +17,7 @@ from regard.choosing.tasks.roles import key_blocks, listed, shown
 from regard.text import Text
 
 FEW = 12  # words of a column that become one column of 0 and 1 each
+DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
 EXACT = 2**24  # whole numbers up to this are exact in fp32
 
 
@@ -59,6 +61,9 @@ def check_numbers(column: Column, name: str, source: DataSource) -> None:
             f"out: {source.roles.option('drop', said)}"
         )
     if column.is_words:
+        said_so = almost_numbers(column.values.ravel().tolist(), said)
+        if said_so:
+            raise source.error(said_so)
         words = {word for word in column.values.ravel().tolist() if word is not None}
         example = shown(min(words)) if words else ""
         raise source.error(
@@ -67,6 +72,36 @@ def check_numbers(column: Column, name: str, source: DataSource) -> None:
             "by an embedding model; or leave it out: "
             f"{source.roles.option('drop', said)}"
         )
+
+
+def almost_numbers(words: Sequence[str | None], said: str) -> str:
+    """What is wrong with a column of words most of which are numbers; empty if they are not."""
+    present = [(row, word) for row, word in enumerate(words) if word is not None]
+    bad = [(row, word) for row, word in present if not is_number(word)]
+    if present and not bad:
+        return f"{said} holds numbers that are stored as words: frame[{said!r}] = frame[{said!r}].astype(float)"
+    commas = sum(DECIMAL_COMMA.fullmatch(word.strip()) is not None for _, word in bad)
+    if commas and 2 * commas > len(present):
+        return (
+            f"{said} has decimal commas, such as {shown(bad[0][1])!r}: write points, or "
+            'pandas.read_csv("mine.csv", sep=";", decimal=",").to_csv("mine.csv", index=False)'
+        )
+    if 2 * len(bad) >= len(present):
+        return ""
+    row, word = bad[0]
+    return (
+        f"{said} holds {shown(word)!r} among numbers, in row {row + 1} of the data, and "
+        f"{len(bad)} such {'entry' if len(bad) == 1 else 'entries'} in all: correct them, or leave the cells empty"
+    )
+
+
+def is_number(word: str) -> bool:
+    """Whether a word is a number as Python writes it."""
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return "_" not in word
 
 
 def as_floats(column: Column, name: str, source: DataSource) -> Tensor:

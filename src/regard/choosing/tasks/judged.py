@@ -110,8 +110,12 @@ def judged_task(
     known = described("documents", tables["documents"], notes)
     found = judgements_of(judgements, by_flag)
     roles = roles_of("judgements", judgements, by_flag)
+    if not found:
+        raise roles.error("has no judgements")
     relevant = joined(found, asked, known, roles, notes)
     rows = sorted(q for q, docs in relevant.items() if any(rel > 0 for rel in docs.values()))
+    if not rows:
+        raise roles.error("no query has a document of relevance above 0: nothing to learn")
     check_rows(len(rows), DataSource({}, roles))
     keys = min(KEYS, len(known.ids))
     size = len(rows) * keys * known.numbers.shape[1] * 4
@@ -294,18 +298,28 @@ def joined(
         ChooseError: no judgement is about a query and a document of the tables.
     """
     relevant: dict[int, dict[int, float]] = {}
-    lost = 0
+    lost = unlike = 0
     for query, document, relevance in found:
         if query in asked.ids and document in known.ids:
-            relevant.setdefault(asked.ids[query], {})[known.ids[document]] = relevance
+            own, which = relevant.setdefault(asked.ids[query], {}), known.ids[document]
+            unlike += own.get(which, relevance) != relevance
+            own[which] = relevance
         else:
             lost += 1
     if not relevant:
-        given = found[0] if found else ("", "", 0)
+        given = found[0]
         raise roles.error(
             f"no judgement is about a query and a document of the tables: it has query {shown(given[0])!r} and "
             f"document {shown(given[1])!r}, the tables {shown(next(iter(asked.ids)))!r} and "
             f"{shown(next(iter(known.ids)))!r}"
+        )
+    if unlike:
+        notes.append(
+            Text(
+                f"{unlike} of the judgements contradict{'s' if unlike == 1 else ''} an earlier one of the same query and "
+                "document; the last counts.",
+                f"{unlike} 条标注与同一查询和文档的先前标注矛盾；以最后一条为准。",
+            )
         )
     if lost:
         notes.append(

@@ -45,7 +45,7 @@ def listed(names: Iterable[str]) -> str:
 
 def natural(name: str) -> list[tuple[int, str]]:
     """A key that sorts x_2 before x_10."""
-    return [(int(x), "") if x.isdigit() else (-1, x) for x in re.split(r"(\d+)", name)]
+    return [(int(x), "") if x.isdecimal() else (-1, x) for x in re.split(r"(\d+)", name)]
 
 
 @dataclass(frozen=True)
@@ -245,10 +245,13 @@ def columns_of(role: str, asked: Asked, names: list[str], roles: DataRoles) -> l
         else:
             # A group is one column; a prefix of its name is a misspelling.
             begins = [name for name in names if name.startswith(item)]
-            if not begins or role in ("lengths", "group", "split", "drop"):
+            whole = role in ("lengths", "group", "split", "drop")
+            if not begins or whole:
+                what = (
+                    "no column has that name" if whole else "no column is named or begins like that"
+                )
                 raise roles.error(
-                    f"{roles.option(role, shown(item))}: no column is named or begins like that; it has "
-                    f"{listed(names)}"
+                    f"{roles.option(role, shown(item))}: {what}; it has {listed(names)}"
                 )
             found += sorted(begins, key=natural)
     return list(dict.fromkeys(found))

@@ -36,6 +36,12 @@ def sequence_inputs(
         raise one_column(names[0], source)
     if plan.flat or (column.values.ndim == 2 and column.values.dtype.kind == "f"
                      and column.lengths is None and not plan.columns.keys() & {"mask", "lengths"}):  # fmt: skip
+        if real := sorted(plan.columns.keys() & {"mask", "lengths"}):
+            raise source.error(
+                f"{source.roles.option(real[0])} says which keys of a row are real, but here every column is a key of "
+                "every row, and a missing number is hidden by itself: leave it out, or give keys as one column of "
+                f"lists, {source.roles.option('key', 'frames')}"
+            )
         return table_inputs(names, source, notes)
     if column.values.ndim == 2 and (column.is_words or column.is_whole):
         return token_inputs(column, plan, source, notes)

@@ -136,7 +136,7 @@ class AlignedTranslation(RecipeClaim):
         from regard.recipes.translate.sizes import arguments
         from regard.recipes.translate.translator import Translator
 
-        own = dict(run.pick(self.quick, {})) | {"beam": 1, "validate_every": 99}
+        own: dict[str, Any] = dict(run.pick(self.quick, {})) | {"beam": 1, "validate_every": 99}
         return Translator(**arguments("dates", name) | own, seed=seed, device=str(run.device))
 
     def judge(self, numbers: Numbers) -> Judgement:
