@@ -21,7 +21,7 @@ from regard.doctor.findings.finding import Severity
 from regard.doctor.report import lines, live, record_of, show, summary_text
 from regard.doctor.report.lines import bar, sparkline
 from regard.doctor.report.live import Live, arrow, is_terminal
-from regard.doctor.report.numbers import cells
+from regard.doctor.report.numbers import cells, shown
 from regard.doctor.watch import watch
 
 from .reporting import constant, examined, finding, renamed, values_record
@@ -261,3 +261,9 @@ def test_the_doctor_has_them(capsys: pytest.CaptureFixture[str], tmp_path) -> No
     data = json.loads(d.report(tmp_path / "out.json", probe=attacked).read_text())
     assert data["probe"] == attacked.as_dict()
     assert isinstance(d.live(), Live)
+
+
+@pytest.mark.parametrize(("value", "said"), [(208.5, "209"), (-208.5, "-209"), (100.49, "100")])
+def test_halves_round_as_the_page_rounds_them(value: float, said: str) -> None:
+    """The terminal said 208 where the page said 209."""
+    assert shown(value) == said

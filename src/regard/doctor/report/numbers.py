@@ -40,7 +40,8 @@ def shown(x: Number) -> str:
         mantissa, exponent = f"{x:.1e}".split("e")
         return f"{mantissa}e{int(exponent)}"
     if size >= 99.95 or x.is_integer():
-        return f"{x:.0f}"
+        # Halves away from zero, as JavaScript rounds in the page: Python's format takes the even neighbour.
+        return f"{math.copysign(math.floor(size + 0.5), x):.0f}"
     return f"{x:.1f}" if size >= 9.995 else f"{x:.2f}" if size >= 0.0995 else f"{x:.2g}"
 
 
