@@ -54,10 +54,10 @@ ABSENT = {
 def absent_sentence() -> Text:
     """One sentence that lists the statements without an experiment, each with its reason."""
     return Text(
-        "No experiment yet: "
-        + "; ".join(f"{name}, {one.topic.en} ({one.reason.en})" for name, one in ABSENT.items())
+        "No experiment yet, since each waits for a recipe that does not exist: "
+        + "; ".join(f"{name}, {one.topic.en} ({one.recipe})" for name, one in ABSENT.items())
         + ".",
-        "尚无实验："
-        + "；".join(f"{name}，{one.topic.zh}（{one.reason.zh}）" for name, one in ABSENT.items())
+        "尚无实验，因为各自所需的配方尚未建立："
+        + "；".join(f"{name}，{one.topic.zh}（{one.recipe}）" for name, one in ABSENT.items())
         + "。",
     )

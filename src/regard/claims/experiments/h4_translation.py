@@ -94,12 +94,12 @@ class AlignedTranslation(RecipeClaim):
         "编码器、解码器、数据（Babel 生成的 40 种语言的日期；快速运行只用德语）、学习率与种子均相同，轮数都是配方的 6 轮。"
         "对照的解码器每一步只看到编码器的最后状态。全部用贪心搜索。",
     )
-    seconds = (50.0, 1900.0)
+    seconds = (50.0, 970.0)
 
     quick: Mapping[str, Any] = field(default_factory=QUICK.copy)  # arguments of the translator
     rows: tuple[int | None, int | None] = (450, None)  # training rows, quick and full; None for all
     tested: int | None = None  # test rows; None for all
-    seed_counts: tuple[int, int] = (2, 8)
+    seed_counts: tuple[int, int] = (2, 4)
     traced: tuple[int, int] = (40, 200)  # right translations whose alignment is measured
 
     def measure(self, run: Run) -> Numbers:
