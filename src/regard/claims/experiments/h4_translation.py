@@ -183,11 +183,13 @@ class AlignedTranslation(RecipeClaim):
         canvas.bar_line(middle, MOST, "")
         for axes in (left, middle):
             axes.set_ylim(0, 104)
+        left.set_ylim(0, 150)  # room for the legend above the bars
+        left.set_yticks(range(0, 101, 20))
         canvas.label(left, Text("inputs, by length", "输入（按长度）"), Text("right, %", "全对（%）"),
                      Text("translated without error", "译得无误"))  # fmt: skip
         canvas.label(middle, Text("digits of", "数字属于"), Text("largest weight there, %", "最大权重在此（%）"),
                      Text("on the right piece", "指向正确片段"))  # fmt: skip
-        canvas.legend(left, loc="lower left")
+        canvas.legend(left, loc="upper left")
         for axes, name in zip(aligned, NAMES, strict=True):
             shown = numbers["pictures"][name]
             axes.imshow(shown["weights"], cmap="Greys", vmin=0, vmax=1, aspect="auto")
