@@ -10,6 +10,8 @@ import copy
 import json
 import os
 from abc import abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -219,6 +221,17 @@ def check_score(score: object) -> None:
     """Refuse a name that no score has, with the nearest one; other values pass."""
     try:
         check_name(score)
+    except ValueError as error:
+        raise RecipeError(str(error)) from None
+
+
+@contextmanager
+def building() -> Iterator[None]:
+    """Errors while a network is built, such as that of a score that does not fit its heads, as `RecipeError`."""
+    try:
+        yield
+    except RecipeError:
+        raise
     except ValueError as error:
         raise RecipeError(str(error)) from None
 

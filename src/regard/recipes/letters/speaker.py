@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from regard import Score
 from regard.arguments import check_finite, check_given_sizes, check_one_of, check_probability
 from regard.describe import describe
-from regard.recipes.estimator import Recipe, RecipeError
+from regard.recipes.estimator import Recipe, RecipeError, building
 from regard.recipes.letters.errors import error_statistics, phone_error_rate
 from regard.recipes.letters.networks import ATTENTIONS, letters_network
 from regard.recipes.letters.rows import (
@@ -318,7 +318,8 @@ class LettersToSounds(Recipe):
         )
         named = self.attention if self.attention not in ATTENTIONS else None
         score = self.chosen_score if named is None else named
-        return letters_network(self.kind(), score, len(self.letters_), sizes)
+        with building():
+            return letters_network(self.kind(), score, len(self.letters_), sizes)
 
     def check_arguments(self) -> None:
         """Raise an error that names an argument that does not fit."""

@@ -20,7 +20,7 @@ from regard.arguments import (
     check_probability,
     check_sizes,
 )
-from regard.recipes.estimator import Recipe, RecipeError
+from regard.recipes.estimator import Recipe, RecipeError, building
 from regard.recipes.training import TrainingPlan, TrainingProgress, train
 from regard.recipes.translate.batches import Corpus
 from regard.recipes.translate.bleu import METRIC, bleu_statistics, corpus_bleu, corpus_chrf
@@ -301,7 +301,8 @@ class Translator(Recipe):
             score_width=self.score_width or max(self.width // 2, 1),
             dropout=self.dropout,
         )
-        return network(self.architecture, sizes, self.chosen_score)
+        with building():
+            return network(self.architecture, sizes, self.chosen_score)
 
     def check_arguments(self) -> None:
         """Raise an error that names an argument that does not fit."""
