@@ -87,7 +87,8 @@ class Recipe(BaseEstimator):
             y: targets.
             validation: (x, y) by which training stops; None keeps a tenth of the rows apart.
             checkpoint: a file, written every few seconds. If it exists, training goes on from it to the
-                result that an uninterrupted training has; one of other arguments or data is refused.
+                result that an uninterrupted training has; one of other arguments or data is refused. So is one of
+                a `Score` object with other weights: build it after `torch.manual_seed`.
             progress: is told about steps and validations.
         """
 
@@ -192,7 +193,14 @@ class Recipe(BaseEstimator):
         """
         left_out = ("device", "checkpoint_every")  # they do not change what is computed
         given = {k: v for k, v in self.get_params(deep=False).items() if k not in left_out}
-        return {"arguments": repr(sorted(given.items())), "data": fingerprint_of(*rows)}
+        found = {"arguments": repr(sorted(given.items())), "data": fingerprint_of(*rows)}
+        # The repr of a module shows sizes, not the weights that training starts from.
+        modules = [
+            one.state_dict() for _, one in sorted(given.items()) if isinstance(one, nn.Module)
+        ]
+        if modules:
+            found["weights of the score"] = fingerprint_of(*modules)
+        return found
 
     def chosen_device(self) -> torch.device:
         """The device that was given, else the GPU if there is one, else the CPU."""
