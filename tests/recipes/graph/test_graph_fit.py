@@ -19,7 +19,7 @@ import regard
 from regard import Additive, Bilinear, GATv2, LowRank, ScaledDot
 from regard.recipes.estimator import RecipeError
 from regard.recipes.graph import NodeClassifier, Nodes
-from regard.recipes.graph.contenders import LOOK_UP
+from regard.recipes.graph.contenders import LOOK_UP, comparison
 from regard.recipes.graph.data import PLANETOID, load, look_up
 from regard.recipes.sources import find_folder
 from regard.scores.lookup import SIZED
@@ -202,6 +202,17 @@ def test_a_score_object_is_copied_for_each_layer_and_each_fit(club):
 def test_every_layer_for_comparisons_trains(club, layer):
     model = NodeClassifier(epochs=2, device="cpu", **layer).fit_dataset(club)
     assert np.isfinite(model.predict_proba(club.test.x)).all()
+
+
+def test_rows_of_a_comparison_name_all_their_arguments(club):
+    """A run is kept by them: were they only the dropout that is tried, a new default rate would mix with old runs."""
+    for row in comparison(club, full=True).contenders:
+        if row.name == "logistic regression":
+            continue
+        whole = {"seed", "device", *row.fixed}
+        assert whole == NodeClassifier().get_params().keys(), row.name
+    fixed = {row.name: row.fixed for row in comparison(club, full=True).contenders}
+    assert (fixed["gat"]["score"], fixed["gat"]["rate"]) == ("gat", 2e-2)
 
 
 def test_predicts_for_nodes_that_join_later(club, trained):

@@ -9,7 +9,7 @@ from typing import Any
 
 from regard.recipes.datasets import Dataset
 from regard.recipes.evaluating import fit_and_evaluate
-from regard.recipes.kit import Comparison, Contender, Evaluated
+from regard.recipes.kit import Comparison, Contender, Evaluated, fixed_arguments
 from regard.recipes.metrics import RMSE
 from regard.recipes.molecules.baselines import run_forest
 from regard.recipes.molecules.data import EMBEDDED, SETS, known_set, resplit
@@ -113,8 +113,10 @@ def comparison(data: Dataset, full: bool, device: str | None) -> Comparison:
     def row(
         name: str, title: Text, kind: Any, more: dict[str, Any], about: Text | None = None
     ) -> Contender:
-        run = partial(run_network, split, {**fixed, **more}, name == REFERENCE)
-        return Contender(name, title, kind, settings, run, about)
+        own = {**fixed, **more}
+        run = partial(run_network, split, own, name == REFERENCE)
+        given = fixed_arguments(MoleculePredictor(**own))
+        return Contender(name, title, kind, settings, run, about, given)
 
     rows = [
         row(name, title, "score", {"score": name})

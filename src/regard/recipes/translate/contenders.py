@@ -15,7 +15,7 @@ import numpy as np
 
 from regard.recipes.datasets import Dataset, Part
 from regard.recipes.evaluating import fit_and_evaluate
-from regard.recipes.kit import Comparison, Contender, Evaluated, Kind
+from regard.recipes.kit import Comparison, Contender, Evaluated, Kind, fixed_arguments
 from regard.recipes.translate.bleu import METRIC, bleu_statistics, corpus_bleu, corpus_chrf
 from regard.recipes.translate.bleu import signatures as bleu_signatures
 from regard.recipes.translate.picture import captioned
@@ -169,7 +169,8 @@ def contender(
     own = {key: fixed[key] for key in ("epochs", "width")}
     settings = tuple(own | {"consistency": one} for one in CONSISTENCY) if tuned else (own,)
     way = title if name in PICTURED else None
-    return Contender(name, title, kind, settings, partial(run, fixed, data, way), about)
+    given = fixed_arguments(Translator(**fixed))
+    return Contender(name, title, kind, settings, partial(run, fixed, data, way), about, given)
 
 
 def run(
