@@ -219,7 +219,7 @@ def recipe(ctx: click.Context, as_json: bool, language: Language) -> None:
 @click.option(
     "--score",
     metavar="NAME",
-    shell_complete=offering(lambda: names.SCORES),
+    shell_complete=offering(lambda: names.RECIPE_SCORES),
     help="Attention score.  [default: the recipe's]",
 )
 @click.option("--epochs", type=click.IntRange(1), metavar="N", help="At most so many epochs.")
