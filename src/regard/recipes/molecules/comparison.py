@@ -14,7 +14,7 @@ from regard.recipes.metrics import RMSE
 from regard.recipes.molecules.baselines import run_forest
 from regard.recipes.molecules.data import EMBEDDED, SETS, known_set, resplit
 from regard.recipes.molecules.drawing import DEFAULT, captioned
-from regard.recipes.molecules.features import descriptors, fingerprints
+from regard.recipes.molecules.features import descriptors, featurise, fingerprints
 from regard.recipes.molecules.net import MEAN
 from regard.recipes.molecules.predictor import MoleculePredictor
 from regard.recipes.molecules.ranking import ROC_AUC
@@ -78,8 +78,10 @@ def run_network(
     report: Report,
 ) -> Evaluated:
     """Train a predictor on the split of the seed, evaluate it and, if wanted, draw the bonds it attends to."""
-    model = MoleculePredictor(**{**fixed, **setting}, seed=seed)
-    found = fit_and_evaluate(model, split(seed), report)
+    model, data = MoleculePredictor(**{**fixed, **setting}, seed=seed), split(seed)
+    # What RDKit computes is kept, so that the first row to predict these molecules would pay for all of them.
+    featurise(data.test.x, model.descriptors)
+    found = fit_and_evaluate(model, data, report)
     if not pictured or seed != SEEDS[0]:
         return found
     return replace(found, extra=found.extra | {"picture": captioned(model, DEFAULT, ASPIRIN)})
@@ -150,9 +152,8 @@ def variants(row: Callable[..., Contender]) -> list[Contender]:
         "同一网络，键与读出的权重相等。",
     )
     beside = Text(
-        "RDKit's descriptors of the whole molecule go into the head. RDKit's time for them is part of predicting "
-        "here, and not of the forests'.",
-        "RDKit 的整分子描述符也送入输出层。其预测时间包含 RDKit 的计算，森林的则不包含。",
+        "RDKit's descriptors of the whole molecule go into the head. RDKit's time is in no row.",
+        "RDKit 的整分子描述符也送入输出层。任何一行的时间都不含 RDKit 的计算。",
     )
     both = Text("Equal weights and descriptors.", "权重相等，并使用描述符。")
     mean, extra = Text("mean over neighbours", "邻居平均"), Text("+ descriptors", "+ 描述符")
