@@ -49,7 +49,7 @@ class TrainingPlan:
         bf16: run the forward pass under autocast to bfloat16.
         average: decay of an exponential moving average of the weights, which then takes the place of the
             weights in validation and in the result; None for none.
-        patience: training stops when more epochs than this pass without a better validation; None for never.
+        patience: the most validations in a row without a better one: the next such ends training; None for never.
         validate_every: epochs between two validations; the last epoch is always validated.
         minutes: stop after this much training time; None for no limit. A run that was stopped by the clock is
             not reproducible to the bit.
@@ -141,6 +141,10 @@ class History:
     best_epoch: int = -1
     seconds: float = 0.0
     stopped: str = ""
+
+    def worse(self) -> int:
+        """The number of validations since the best one."""
+        return sum(epoch > self.best_epoch for epoch, _ in self.validations)
 
 
 class Trainer:
@@ -256,7 +260,7 @@ class Trainer:
         self.validate(progress)
         if late:
             history.stopped = "minutes"
-        elif plan.patience is not None and self.epoch - history.best_epoch > plan.patience:
+        elif plan.patience is not None and history.worse() > plan.patience:
             history.stopped = "patience"
 
     def validate(self, progress: TrainingProgress | None) -> None:

@@ -65,7 +65,7 @@ class NodeClassifier(Recipe):
             about twice the epochs.
         weight_decay: of an L2 penalty on all weights, as in the paper.
         epochs: at most.
-        patience: epochs without a better validation after which training stops.
+        patience: the most validations in a row without a better one: the next such ends training; None for never.
         batch_nodes: nodes in a mini-batch; None trains on the whole graph at once.
         neighbours: the most neighbours that a node of a training batch sees in each layer; None for all.
         edge_dim: width of `edge_attr`; None takes what the graph of `fit` has, 0 leaves edge features out.

@@ -77,7 +77,7 @@ class LettersToSounds(Recipe):
         warmup: steps.
         batch_symbols: the most letters or sounds of a batch, padding included.
         average: decay of the moving average of the weights, which are the result; None for none.
-        patience: epochs without a better validation after which training stops.
+        patience: the most validations in a row without a better one: the next such ends training; None for never.
         validate_every: epochs between two validations.
         minutes: stop after this much training time.
         checkpoint_every: epochs between two checkpoints.

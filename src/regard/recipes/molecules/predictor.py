@@ -83,7 +83,7 @@ class MoleculePredictor(Recipe):
         weight_decay: of AdamW.
         batch: molecules in a batch.
         average: decay of the moving average of the weights; None for none.
-        patience: epochs without a better validation after which training stops; None for never.
+        patience: the most validations in a row without a better one: the next such ends training; None for never.
         ensemble: networks trained side by side, whose mean is the prediction.
         seed: of weights, batches and dropout.
         device: None for the GPU if there is one.

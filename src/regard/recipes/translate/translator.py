@@ -81,7 +81,7 @@ class Translator(Recipe):
         average: decay of the moving average of the weights, which are the result; None for none.
         precision: "fp32", "tf32" or "bf16" of the training; None is fp32 on a CPU, else bf16 for a transformer and
             tf32 for the others.
-        patience: epochs without a better validation after which training stops.
+        patience: the most validations in a row without a better one: the next such ends training; None for never.
         validate_every: epochs between two validations.
         minutes: stop after this much training time.
         checkpoint_every: epochs between two checkpoints.
