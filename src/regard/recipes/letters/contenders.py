@@ -122,7 +122,7 @@ def comparison(data: Dataset, full: bool, device: str | None = None) -> Comparis
         name: str, title: Text, kind: Kind, more: dict[str, str], about: Text | None
     ) -> Contender:
         way = title if name in PICTURED else None
-        own = fixed | more
+        own: dict[str, Any] = fixed | more
         run = partial(run_speaker, data, own, way)
         given = fixed_arguments(LettersToSounds(**own))
         return Contender(name, title, kind, settings, run, about, given)
