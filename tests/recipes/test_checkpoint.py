@@ -21,7 +21,7 @@ import torch
 from regard import Additive
 from regard.recipes import checkpoint as checkpoints
 from regard.recipes import training
-from regard.recipes.checkpoint import ENTRY, CheckpointError, read_checkpoint
+from regard.recipes.checkpoint import TRAINING_ENTRY, CheckpointError, read_checkpoint
 
 from .fake_recipe import FakeRecipe, load
 from .killing import Killed, same_weights
@@ -214,11 +214,11 @@ def test_device_and_pace_do_not_make_another_training(kept: Path) -> None:
 def changed(path: Path, change: Any) -> None:
     """Write the checkpoint again with the facts that `change` returns, or those that it had if None."""
     with safetensors.safe_open(path, "pt") as file:
-        facts = json.loads(file.metadata()[ENTRY])
+        facts = json.loads(file.metadata()[TRAINING_ENTRY])
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no dict
     found = change(facts, tensors)
     facts = facts if found is None else found
-    safetensors.torch.save_file(tensors, path, {ENTRY: json.dumps(facts)})
+    safetensors.torch.save_file(tensors, path, {TRAINING_ENTRY: json.dumps(facts)})
 
 
 @pytest.mark.parametrize(

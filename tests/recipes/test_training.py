@@ -63,7 +63,7 @@ class Told:
         self.validations.append((epoch, quality, best))
 
 
-def run(job: Job, told: Any = None, **plan: Any) -> training.History:
+def run(job: Job, told: Any = None, **plan: Any) -> training.TrainingHistory:
     plan = {"epochs": 6, "rate": 0.1, "schedule": "constant"} | plan
     return train(job, TrainingPlan(**plan), seed=0, device=CPU, progress=told)
 

@@ -28,10 +28,10 @@ from regard.measuring.files import write_atomic
 from regard.recipes.datasets import Dataset, Part
 from regard.recipes.fingerprint import fingerprint_of
 from regard.recipes.metrics import Metric
-from regard.recipes.training import History, TrainingProgress
+from regard.recipes.training import TrainingHistory, TrainingProgress
 from regard.scores.lookup import check_name
 
-ENTRY = "regard-recipe"
+RECIPE_ENTRY = "regard-recipe"
 LARGEST_FILE = 2 * 2**30  # bytes of a saved model that `load` accepts
 
 
@@ -56,7 +56,7 @@ class Recipe(BaseEstimator):
     name: ClassVar[str]
     metric: Metric
     model_: nn.Module
-    history_: History
+    history_: TrainingHistory
     chosen_score: str | Score | None
     seed: int
     device: str | torch.device | None
@@ -137,7 +137,7 @@ class Recipe(BaseEstimator):
         facts = {"recipe": self.name, "arguments": self.arguments(), "learned": self.learned()}
         facts["release"] = regard.__version__
         weights = {k: v.detach().cpu().clone() for k, v in self.model_.state_dict().items()}
-        content = safetensors.torch.save(weights, {"format": "pt", ENTRY: json.dumps(facts)})
+        content = safetensors.torch.save(weights, {"format": "pt", RECIPE_ENTRY: json.dumps(facts)})
         write_atomic(Path(path), content)
 
     @classmethod
@@ -260,7 +260,7 @@ def read_saved(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
         )
     try:
         with safetensors.safe_open(path, "pt") as file:
-            facts = json.loads((file.metadata() or {})[ENTRY])
+            facts = json.loads((file.metadata() or {})[RECIPE_ENTRY])
             weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no dict
         if not isinstance(facts, dict):
             raise ValueError("its description is no object")

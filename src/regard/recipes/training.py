@@ -124,7 +124,7 @@ class TrainingProgress(Protocol):
 
 
 @dataclass
-class History:
+class TrainingHistory:
     """What a training did.
 
     Attributes:
@@ -180,7 +180,7 @@ class Trainer:
                 # A copied recurrent layer has its weights in pieces, which a GPU would join at every call.
                 if isinstance(part, nn.RNNBase):
                     part.flatten_parameters()
-        self.history, self.epoch, self.best_weights = History(), 0, {}
+        self.history, self.epoch, self.best_weights = TrainingHistory(), 0, {}
         self.recorded = None
         # Hooks of a doctor run with the kernels' launches, which a recording does not repeat.
         if plan.graphs and device.type == "cuda" and not AROUND:
@@ -191,7 +191,7 @@ class Trainer:
         """The model that is validated and kept: the averaged one if there is one."""
         return self.job.model if self.average is None else self.average.module
 
-    def run(self, checkpoint: Path | None, progress: TrainingProgress | None) -> History:
+    def run(self, checkpoint: Path | None, progress: TrainingProgress | None) -> TrainingHistory:
         """Train to the end, from the checkpoint if there is one, and leave the best weights in the model."""
         if checkpoint is not None:
             self.resume(checkpoint)
@@ -312,7 +312,7 @@ def train(
     checkpoint: str | os.PathLike[str] | None = None,
     progress: TrainingProgress | None = None,
     identity: Callable[[], Mapping[str, Any]] | None = None,
-) -> History:
+) -> TrainingHistory:
     """Train a job; its model ends with the weights that were best on validation data.
 
     Args:

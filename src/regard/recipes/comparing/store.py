@@ -26,7 +26,7 @@ from regard.measuring.files import set_aside, write_atomic
 from regard.measuring.machine import machine
 from regard.recipes.kit import Contender, Evaluated
 
-SCHEMA = "regard.recipes.run/2"
+RUN_SCHEMA = "regard.recipes.run/2"
 DIGITS = 6  # significant digits of statistics: metrics show at most three
 THREADS = 1  # of torch in every run: see `work.perform`
 LARGEST_RUN = 256 * 2**20  # bytes of a run file that is read
@@ -81,7 +81,7 @@ class RunRecord:
         found["setting"], found["fixed"] = dict(self.setting), dict(self.fixed)
         found["validation"] = finite(self.validation)
         found["statistics"] = columns(self.statistics)
-        return {"schema": SCHEMA, "key": self.key} | found
+        return {"schema": RUN_SCHEMA, "key": self.key} | found
 
     @classmethod
     def of_json(cls, found: Mapping[str, Any]) -> Self:
@@ -90,8 +90,8 @@ class RunRecord:
         Raises:
             KeyError, TypeError, ValueError: the content is not that of a run file.
         """
-        if found["schema"] != SCHEMA:
-            raise ValueError(f"schema {found['schema']!r}, expected {SCHEMA!r}")
+        if found["schema"] != RUN_SCHEMA:
+            raise ValueError(f"schema {found['schema']!r}, expected {RUN_SCHEMA!r}")
         own = {
             one.name: found[one.name] for one in dataclasses.fields(cls) if one.name != "machine"
         }

@@ -28,7 +28,7 @@ from regard.recipes.comparing.work import Assignment, WorkSource, perform, setti
 if TYPE_CHECKING:
     from regard.recipes.comparing.runner import CompareRunner
 
-PATIENCE = 0.5  # seconds between two looks at the clock
+POLL = 0.5  # seconds between two looks at the clock
 PAUSE = 0.2  # seconds between two reports of a run's progress
 
 
@@ -54,9 +54,7 @@ def run_parallel(runner: CompareRunner, source: WorkSource, todo: Sequence[Assig
             assign(one, waiting, runner)
         while any(one.assignment is not None for one in processes):
             runner.check_time(len(waiting) + sum(one.assignment is not None for one in processes))
-            for pipe in wait(
-                [one.pipe for one in processes if one.assignment is not None], PATIENCE
-            ):
+            for pipe in wait([one.pipe for one in processes if one.assignment is not None], POLL):
                 busy = next(one for one in processes if one.pipe is pipe)
                 if receive(busy, runner):
                     if not busy.process.is_alive():

@@ -13,7 +13,7 @@ from torch_geometric.data import Data
 
 from regard import Score
 from regard.recipes.estimator import Recipe, RecipeError, building
-from regard.recipes.graph.features import Features
+from regard.recipes.graph.features import NodeFeatures
 from regard.recipes.graph.job import GraphJob
 from regard.recipes.graph.loading import GraphSource, NodeBatch
 from regard.recipes.graph.net import LAYERS, Layer, NetShape, NodeNet
@@ -295,7 +295,7 @@ class NodeClassifier(Recipe):
                 f"the graph has {x.shape[1]} features for each node, but the model was trained with {shape.in_dim}"
             )
         check_finite("x", x)
-        features = Features.of(x, device)
+        features = NodeFeatures.of(x, device)
         if shape.edge_dim is None:
             return GraphSource(graph, features)
         feature = edge_features(graph)

@@ -12,7 +12,7 @@ from regard.recipes.evaluating import fit_and_evaluate
 from regard.recipes.kit import Comparison, Contender, Evaluated, fixed_arguments
 from regard.recipes.metrics import RMSE
 from regard.recipes.molecules.baselines import run_forest
-from regard.recipes.molecules.data import EMBEDDED, SETS, known_set, resplit
+from regard.recipes.molecules.data import EMBEDDED, MOLECULE_SETS, known_set, resplit
 from regard.recipes.molecules.drawing import DEFAULT, captioned
 from regard.recipes.molecules.features import descriptors, featurise, fingerprints
 from regard.recipes.molecules.net import MEAN
@@ -141,7 +141,7 @@ def comparison(data: Dataset, full: bool, device: str | None) -> Comparison:
         REFERENCE,
         SEEDS if full else SEEDS[:2],
         notes(data.name),
-        same_test_rows=SETS[data.name].split != "random",
+        same_test_rows=MOLECULE_SETS[data.name].split != "random",
     )
 
 
@@ -179,7 +179,7 @@ def variants(row: Callable[..., Contender]) -> list[Contender]:
 
 def notes(name: str) -> tuple[Text, ...]:
     """What a reader must know about splits and settings."""
-    random = SETS[name].split == "random"
+    random = MOLECULE_SETS[name].split == "random"
     return (
         Text(
             "Split 80/10/10 at random by molecule, anew for each seed: seeds differ in their test rows too."
