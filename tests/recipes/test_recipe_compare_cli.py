@@ -86,7 +86,7 @@ def test_interrupted_comparison_says_how_to_go_on(run, monkeypatch: pytest.Monke
     assert result.exit_code == 130
     told = "Interrupted: finished runs are kept in regard-recipes; the same command continues.\n"
     assert result.stderr.endswith(told)
-    result = run("fake compare --minutes 0.01")
+    result = run("fake compare --minutes 5")
     assert result.exit_code == 0, "it takes less"
     assert result.stderr.splitlines()[-1].startswith("[8/8] ")
     assert len(result.stderr.splitlines()) == 7
