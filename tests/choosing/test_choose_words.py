@@ -119,9 +119,9 @@ class TestLead:
         ("estimate", "english", "chinese"),
         [
             ((0.074, -0.013, 0.161), "ahead of scaled dot by 7.4 points [-1.3, 16.1] of accuracy",
-             "比缩放点积高 7.4 个百分点 [-1.3, 16.1]"),
+             "比缩放点积领先 7.4 个百分点 [-1.3, 16.1]"),
             ((-0.02, -0.03, -0.01), "behind scaled dot by 2.0 points [1.0, 3.0] of accuracy",
-             "比缩放点积低 2.0 个百分点 [1.0, 3.0]"),
+             "比缩放点积落后 2.0 个百分点 [1.0, 3.0]"),
             ((1e-5, -0.02, 0.02), "level with scaled dot in accuracy (0.0 points [-2.0, 2.0])",
              "与缩放点积持平（0.0 个百分点 [-2.0, 2.0]）"),
         ],

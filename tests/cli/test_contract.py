@@ -348,8 +348,10 @@ def test_names_that_completion_offers_are_the_real_ones() -> None:
     from regard.claims.registry import all_claims
     from regard.claims.running.store import REPORT
     from regard.doctor.patients import EXAMPLES
+    from regard.scores.lookup import SIZED
     from regard.text import LANGUAGES
 
+    assert list(names.RECIPE_SCORES) == list(SIZED)
     unlike = candidates(parse_shape("d_q=4,d_k=3,len=2"))
     assert list(names.SCORES) == [c.key for c in unlike if not c.textbook]
     assert list(names.TASKS) == list(MADE)

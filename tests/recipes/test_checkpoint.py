@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import errno
 import json
 import os
@@ -15,10 +16,12 @@ from typing import Any
 import numpy as np
 import pytest
 import safetensors.torch
+import torch
 
+from regard import Additive
 from regard.recipes import checkpoint as checkpoints
 from regard.recipes import training
-from regard.recipes.checkpoint import ENTRY, CheckpointError, read_checkpoint
+from regard.recipes.checkpoint import TRAINING_ENTRY, CheckpointError, read_checkpoint
 
 from .fake_recipe import FakeRecipe, load
 from .killing import Killed, same_weights
@@ -191,6 +194,19 @@ def test_data_that_changed_are_noticed(kept: Path) -> None:
     FakeRecipe(epochs=6).fit(*same_rows, validation=held, checkpoint=kept)
 
 
+def test_another_object_of_the_same_repr_is_another_training(tmp_path: Path) -> None:
+    """Training starts from the weights of the object, which its repr does not show."""
+    path, data = tmp_path / "x.checkpoint", load("points")
+    torch.manual_seed(0)
+    first, second = Additive(4), Additive(4)
+    assert repr(first) == repr(second)
+    with pytest.raises(Killed):
+        FakeRecipe(first, 6).fit_dataset(data, checkpoint=path, progress=KillAtEpoch(2))
+    with pytest.raises(CheckpointError, match="differs in weights of the score"):
+        FakeRecipe(second, 6).fit_dataset(data, checkpoint=path)
+    FakeRecipe(copy.deepcopy(first), 6).fit_dataset(data, checkpoint=path)
+
+
 def test_device_and_pace_do_not_make_another_training(kept: Path) -> None:
     FakeRecipe(epochs=6, device="cpu").fit_dataset(load("points"), checkpoint=kept)
 
@@ -198,11 +214,11 @@ def test_device_and_pace_do_not_make_another_training(kept: Path) -> None:
 def changed(path: Path, change: Any) -> None:
     """Write the checkpoint again with the facts that `change` returns, or those that it had if None."""
     with safetensors.safe_open(path, "pt") as file:
-        facts = json.loads(file.metadata()[ENTRY])
+        facts = json.loads(file.metadata()[TRAINING_ENTRY])
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no dict
     found = change(facts, tensors)
     facts = facts if found is None else found
-    safetensors.torch.save_file(tensors, path, {ENTRY: json.dumps(facts)})
+    safetensors.torch.save_file(tensors, path, {TRAINING_ENTRY: json.dumps(facts)})
 
 
 @pytest.mark.parametrize(

@@ -126,13 +126,13 @@ def outcome(
 def test_a_shown_lead_is_recommended() -> None:
     found = outcome(additive=Estimate(1.2, 0.4, 2.0), cosine=Estimate(2.0, -0.1, 4.0))
     assert winner(found).name == to_use(found) == "additive"
-    assert sentences(found)[0].en == "Use additive: ahead by 1.2 [0.4, 2.0] of dot (quality)."
-    assert "使用additive" in sentences(found)[0].zh
+    assert sentences(found)[0].en == "Use additive: it is ahead of dot by 1.2 [0.4, 2.0] (quality)."
+    assert sentences(found)[0].zh == "使用additive：比dot领先 1.2 [0.4, 2.0]（质量）。"
 
 
 def test_smaller_is_better() -> None:
     found = outcome(greater=False, additive=Estimate(-1.2, -2.0, -0.4))
-    assert "Use additive: ahead by 1.2 [0.4, 2.0]" in sentences(found)[0].en
+    assert "Use additive: it is ahead of dot by 1.2 [0.4, 2.0]" in sentences(found)[0].en
 
 
 def test_nothing_shown_is_not_decided() -> None:
@@ -164,7 +164,7 @@ def test_reference_ahead_of_all() -> None:
         (Estimate(-1.0, -4.0, 2.0), "No score is shown to beat none"),
         (
             Estimate(3.0, 2.0, 4.0),
-            "is ahead by 3.0 [2.0, 4.0] of none, which has no attention.",
+            "is ahead of none, which has no attention, by 3.0 [2.0, 4.0].",
         ),
     ],
 )
@@ -190,7 +190,7 @@ def test_baseline_is_called_one() -> None:
         for one in found.rows
     ]
     told = sentences(dataclasses.replace(found, rows=tuple(rows)))[1]
-    assert told.en.endswith("of none, the best baseline.")
+    assert told.en.endswith("ahead of none, the best baseline, by 3.0 [2.0, 4.0].")
 
 
 def test_lead_that_rounds_to_nothing_is_level() -> None:

@@ -11,12 +11,13 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from regard.figures.canvas import LOOKS
+from regard.measuring.statistics import Estimate
 from regard.recipes.comparing import Compared, compare
 from regard.recipes.comparing.page import main, write_page
 from regard.recipes.comparing.report import compose, write_report
 from regard.recipes.comparing.report.charts import looks
 from regard.recipes.comparing.results import Picture
-from regard.recipes.comparing.table import filled, show_compared
+from regard.recipes.comparing.table import filled, level, short_level, show_compared
 from regard.recipes.comparing.work import facts_of
 from regard.text import LANGUAGES, Text
 
@@ -48,8 +49,22 @@ def test_table_fits_80_columns(found: Compared, language: str) -> None:
     show_compared(found, language, console)
     lines = console.export_text().splitlines()
     assert max(map(len, lines)) <= 80
-    assert any("additive" in line and "±" in line for line in lines)
+    assert any(
+        "additive" in line and short_level(found, found.row("additive")) in line for line in lines
+    )
     assert not any("predict" in line or "预测" in line for line in lines)
+
+
+def test_interval_that_a_bound_cuts_off_shows_both_sides(found: Compared, tmp_path: Path) -> None:
+    """98.0 ±4.2 % of [93.8, 100.0] told of 102.2 %."""
+    row = dataclasses.replace(found.row("additive"), value=Estimate(98.0, 93.8, 100.0))
+    assert short_level(found, row) == "98.0 +2.0 −4.2"
+    assert level(found, row) == "98.0 [93.8, 100.0]"
+    even = dataclasses.replace(row, value=Estimate(50.0, 49.0, 51.0))
+    assert short_level(found, even) == "50.0 ±1.0"
+    rows = tuple(row if one.name == row.name else one for one in found.rows)
+    page = write_page(dataclasses.replace(found, rows=rows), tmp_path).read_text()
+    assert "| 98.0 [93.8, 100.0] |" in page and "±" not in page
 
 
 def test_wide_table_has_the_time_of_predicting(found: Compared) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from regard.recipes.comparing import compare
 from regard.recipes.comparing.__main__ import main
@@ -118,7 +120,7 @@ def test_damaged_files_are_set_aside_and_other_data_run_again(tmp_path: Path) ->
     log: list[Any] = []
     row = made_up("dot", {0: (1.0, 50)}, log)
     compare(of(row), tmp_path, dataset={"fingerprint": "a"})
-    path = RunStore(tmp_path, "made-up", "a").path("dot", {"k": 0}, 4)
+    path = RunStore(tmp_path, "made-up", "a").path(row, {"k": 0}, 4)
     path.write_text(path.read_text()[:50])
     compare(of(row), tmp_path, dataset={"fingerprint": "a"})
     assert len(log) == 4
@@ -131,28 +133,82 @@ def test_damaged_files_are_set_aside_and_other_data_run_again(tmp_path: Path) ->
     "content", [b"[]", b"{}", b"\xff", b'{"schema": "regard.recipes.run/1"}', b"3"]
 )
 def test_any_damage_counts_as_no_run(tmp_path: Path, content: bytes) -> None:
-    store = RunStore(tmp_path, "x")
+    store, row = RunStore(tmp_path, "x"), made_up("dot", {}, [])
     store.folder.mkdir()
-    store.path("dot", {}, 0).write_bytes(content)
-    assert store.read("dot", {}, 0) is None
-    assert not store.path("dot", {}, 0).exists()
+    store.path(row, {}, 0).write_bytes(content)
+    assert store.read(row, {}, 0) is None
+    assert not store.path(row, {}, 0).exists()
+
+
+def test_other_fixed_arguments_or_another_device_are_other_runs(tmp_path: Path) -> None:
+    """A setting names what is tried alone: a default that changes must not mix old runs with new ones."""
+    log: list[Any] = []
+    row = made_up("dot", {0: (1.0, 50)}, log)
+    cpu = {"device": torch.device("cpu")}
+    for fixed in ({"width": 8}, {"width": 16}, {"width": 8}):
+        compare(of(dataclasses.replace(row, fixed=fixed)), tmp_path, seeds=1, **cpu)
+    assert len(log) == 2
+    compare(
+        of(dataclasses.replace(row, fixed={"width": 8})),
+        tmp_path,
+        seeds=1,
+        device=torch.device("cuda"),
+    )
+    assert len(log) == 3
+
+
+@pytest.mark.parametrize("before", [1, 2])
+def test_runs_in_this_process_have_the_threads_of_those_in_others(
+    tmp_path: Path, before: int
+) -> None:
+    """Beside other programs, 2 threads wait for one another: a run of 10 s took minutes, and by the wall."""
+    seen: list[int] = []
+
+    def run(setting: Any, seed: int, report: Any) -> Evaluated:
+        seen.append(torch.get_num_threads())
+        return Evaluated(1.0, np.ones((10, 1)), 7, 1.0, 0.1)
+
+    old = torch.get_num_threads()
+    torch.set_num_threads(before)
+    try:
+        found = compare(of(Contender("dot", Text("dot", "点积"), "score", (), run)), tmp_path)
+        assert torch.get_num_threads() == before
+    finally:
+        torch.set_num_threads(old)
+    assert set(seen) == {1}
+    assert found.machine["threads"] == 1
+
+
+def test_machines_that_differ_are_all_told(tmp_path: Path) -> None:
+    log: list[Any] = []
+    row = made_up("dot", {0: (1.0, 50)}, log)
+    compare(of(row), tmp_path)
+    path = next((tmp_path / "runs").glob("*seed4.json"))
+    other = json.loads(path.read_text())
+    other["machine"] |= {"name": "Abacus", "threads": 8, "load": 99.0}
+    path.write_text(json.dumps(other))
+    machine = compare(of(row), tmp_path).machine
+    assert len(log) == 3
+    assert machine["threads"] == "1, 8"
+    assert "Abacus" in machine["name"]
+    assert machine["load"] != "99.0"
 
 
 def test_statistics_survive_the_file(tmp_path: Path) -> None:
     given = np.array([[1, 0.123456789, np.nan], [0, -3e-7, 2**20]])
-    store = RunStore(tmp_path, "x")
+    store, row = RunStore(tmp_path, "x"), made_up("dot", {}, [])
     store.write(
-        "dot",
+        row,
         {"a": 1},
         0,
         Evaluated(float("nan"), given, 1, 1, 1, {"n": np.float32(2), "x": np.nan}),
     )
-    found = store.read("dot", {"a": 1}, 0)
+    found = store.read(row, {"a": 1}, 0)
     assert found is not None
     np.testing.assert_allclose(found.statistics, given, rtol=1e-5)
     assert np.isnan(found.validation)
     assert found.extra == {"n": 2.0, "x": None}
-    assert store.read("dot", {"a": 2}, 0) is None
+    assert store.read(row, {"a": 2}, 0) is None
 
 
 def test_failed_contender_is_named_and_the_others_go_on(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from sklearn.model_selection import GridSearchCV
 
 from regard import Additive
 from regard.recipes import estimator
-from regard.recipes.estimator import ENTRY, RecipeError, own_score
+from regard.recipes.estimator import RECIPE_ENTRY, RecipeError, own_score
 from regard.recipes.fingerprint import fingerprint_of
 
 from .fake_recipe import FakeRecipe, load
@@ -110,9 +110,9 @@ def test_score_object_cannot_be_saved_and_the_error_says_what_can(tmp_path: Path
 def rewritten(path: Path, **facts: Any) -> None:
     """Write the file again with other facts in its header."""
     with safetensors.safe_open(path, "pt") as file:
-        found = json.loads(file.metadata()[ENTRY]) | facts
+        found = json.loads(file.metadata()[RECIPE_ENTRY]) | facts
         weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no dict
-    safetensors.torch.save_file(weights, path, {ENTRY: json.dumps(found)})
+    safetensors.torch.save_file(weights, path, {RECIPE_ENTRY: json.dumps(found)})
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,12 @@ def test_files_that_are_no_model_are_refused(
     saved.write_bytes(whole[:-8])
     with pytest.raises(RecipeError, match="is not a model"):
         FakeRecipe.load(saved)
-    for metadata in (None, {ENTRY: "[]"}, {ENTRY: "{"}, {ENTRY: "[" * 100_000}):
+    for metadata in (
+        None,
+        {RECIPE_ENTRY: "[]"},
+        {RECIPE_ENTRY: "{"},
+        {RECIPE_ENTRY: "[" * 100_000},
+    ):
         safetensors.torch.save_file({"a": torch.zeros(1)}, saved, metadata)
         with pytest.raises(RecipeError, match="is not a model"):
             FakeRecipe.load(saved)

@@ -63,7 +63,7 @@ class Told:
         self.validations.append((epoch, quality, best))
 
 
-def run(job: Job, told: Any = None, **plan: Any) -> training.History:
+def run(job: Job, told: Any = None, **plan: Any) -> training.TrainingHistory:
     plan = {"epochs": 6, "rate": 0.1, "schedule": "constant"} | plan
     return train(job, TrainingPlan(**plan), seed=0, device=CPU, progress=told)
 
@@ -148,11 +148,12 @@ def test_validation_every_few_epochs_and_always_the_last() -> None:
     assert history.losses[-1] < history.losses[0]
 
 
-def test_patience_shorter_than_the_pause_between_validations() -> None:
-    """It ended trainings before their first validation, without weights."""
-    history = run(LineJob([1.0, 0.5]), epochs=100, validate_every=5, patience=2)
-    assert history.validations == [(5, 1.0), (10, 0.5)]
-    assert history.stopped == "patience"
+def test_patience_counts_validations_and_not_the_epochs_between_them() -> None:
+    """It ended trainings before their first validation, without weights, and later after one that was no better."""
+    qualities = [1.0, 0.5, 0.7, 2.0, 0.5, 0.5, 0.5, 9.0]
+    history = run(LineJob([*qualities]), epochs=100, validate_every=5, patience=2)
+    assert [quality for _, quality in history.validations] == qualities[:7]
+    assert history.stopped == "patience" and history.best_epoch == 20
 
 
 def test_nan_as_the_first_validation_gives_way_to_a_number() -> None:

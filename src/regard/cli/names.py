@@ -13,6 +13,18 @@ SCORES = (
     "additive",
     "gatv2",
 )
+# What a module, and so a recipe, takes by name.
+RECIPE_SCORES = (
+    "dot",
+    "scaled_dot",
+    "cosine",
+    "gaussian",
+    "bilinear",
+    "low_rank",
+    "additive",
+    "gat",
+    "gatv2",
+)
 TASKS = (
     "look-up",
     "non-linear match",

@@ -33,6 +33,7 @@ from regard.cli.recipe_files import (
 )
 from regard.cli.recipe_help import LIST, SEARCH, USAGES, help_of
 from regard.recipes import catalog
+from regard.text import Text
 from regard_command import load_library
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., Any])
 VERBS = ("train", "predict", "compare", "show")
 FOLDER = Path("regard-recipes")
+TRAIN_ONE = Text("Train one: ", "训练一个：")
 
 
 class Recipes(click.Group):
@@ -209,7 +211,7 @@ def recipe(ctx: click.Context, as_json: bool, language: Language) -> None:
     wide = max(map(len, catalog.NAMES))
     for row in catalog.RECIPES:
         click.echo(f"{row.name:<{wide}}  {row.about.of(language)}")
-    click.echo("\nTrain one: regard recipe letters train")
+    click.echo(f"\n{TRAIN_ONE.of(language)}regard recipe letters train")
 
 
 @click.command(short_help="Train a model and save it.")
@@ -219,7 +221,7 @@ def recipe(ctx: click.Context, as_json: bool, language: Language) -> None:
 @click.option(
     "--score",
     metavar="NAME",
-    shell_complete=offering(lambda: names.SCORES),
+    shell_complete=offering(lambda: names.RECIPE_SCORES),
     help="Attention score.  [default: the recipe's]",
 )
 @click.option("--epochs", type=click.IntRange(1), metavar="N", help="At most so many epochs.")

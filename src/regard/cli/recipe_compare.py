@@ -54,9 +54,6 @@ def run_comparison(
 
 def carried_out(kit: Kit, full: bool, options: dict[str, Any]) -> Compared:
     """Run what is left of the comparison, with progress; Ctrl-C and the time limit say how to go on."""
-    import torch
-
-    from regard.measuring.machine import calm_threads
     from regard.measuring.progress import progress
     from regard.recipes.comparing import compare
     from regard.recipes.comparing.results import ResultError
@@ -64,8 +61,6 @@ def carried_out(kit: Kit, full: bool, options: dict[str, Any]) -> Compared:
     from regard.recipes.comparing.work import WorkSource, all_labels, facts_of, seeds_of
 
     where = pick_device(options["device"])
-    if where.type == "cpu":
-        torch.set_num_threads(calm_threads())
     out: Path = options["out"]
     check_folder(out)
     check_source(kit, options["set_"] or kit.sets[0], options)

@@ -2,7 +2,7 @@
 
 Every page is one file that opens from disk and fetches nothing. The doctor makes its page with the standard
 library alone, so this file imports nothing else. `template.py` is for pages made with jinja2, `drawing.py`
-for drawings by matplotlib inside a page.
+for drawings by matplotlib inside a page. `markdown.py` is for pages of docs/.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from regard.measuring.files import write_atomic
 if TYPE_CHECKING:
     from regard.recipes.training import Trainer
 
-ENTRY = "regard-training"
+TRAINING_ENTRY = "regard-training"
 # What a part of the training is called in the file; names of tensors go on after the point.
 MODEL, BEST, AVERAGE, OPTIMIZER, RANDOM = "model.", "best.", "average.", "optimizer.", "random."
 
@@ -82,7 +82,7 @@ class Checkpoint:
 
     def put_into(self, trainer: Trainer) -> None:
         """Set weights, optimiser, schedule, random numbers and history of a training that owns this state."""
-        from regard.recipes.training import History
+        from regard.recipes.training import TrainingHistory
 
         trainer.job.model.load_state_dict(self.part(MODEL))
         trainer.best_weights = {k: v.to(trainer.device) for k, v in self.part(BEST).items()}
@@ -103,7 +103,7 @@ class Checkpoint:
         trainer.epoch = int(self.facts["epoch"])
         history = dict(self.facts["history"])
         history["validations"] = [tuple(one) for one in history["validations"]]
-        trainer.history = History(**history)
+        trainer.history = TrainingHistory(**history)
 
     def restore_schedule(self, trainer: Trainer) -> None:
         """Set the learning rates to those of the step that was reached."""
@@ -138,7 +138,7 @@ def write_checkpoint(path: Path, found: Checkpoint) -> None:
     """Write the file atomically: a full disk or a kill leaves the one before it."""
     import safetensors.torch
 
-    facts = {"format": "pt", ENTRY: json.dumps(found.facts)}
+    facts = {"format": "pt", TRAINING_ENTRY: json.dumps(found.facts)}
     write_atomic(path, safetensors.torch.save(found.tensors, facts))
 
 
@@ -154,7 +154,7 @@ def read_checkpoint(path: Path) -> Checkpoint | None:
 
     try:
         with safetensors.safe_open(path, "pt") as file:
-            facts = json.loads((file.metadata() or {})[ENTRY])
+            facts = json.loads((file.metadata() or {})[TRAINING_ENTRY])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no dict
         if not (isinstance(facts, dict) and isinstance(facts.get("owner"), dict)):
             raise ValueError("it does not say whose it is")

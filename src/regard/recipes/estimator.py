@@ -10,6 +10,8 @@ import copy
 import json
 import os
 from abc import abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -26,10 +28,10 @@ from regard.measuring.files import write_atomic
 from regard.recipes.datasets import Dataset, Part
 from regard.recipes.fingerprint import fingerprint_of
 from regard.recipes.metrics import Metric
-from regard.recipes.training import History, TrainingProgress
+from regard.recipes.training import TrainingHistory, TrainingProgress
 from regard.scores.lookup import check_name
 
-ENTRY = "regard-recipe"
+RECIPE_ENTRY = "regard-recipe"
 LARGEST_FILE = 2 * 2**30  # bytes of a saved model that `load` accepts
 
 
@@ -54,7 +56,7 @@ class Recipe(BaseEstimator):
     name: ClassVar[str]
     metric: Metric
     model_: nn.Module
-    history_: History
+    history_: TrainingHistory
     chosen_score: str | Score | None
     seed: int
     device: str | torch.device | None
@@ -85,7 +87,8 @@ class Recipe(BaseEstimator):
             y: targets.
             validation: (x, y) by which training stops; None keeps a tenth of the rows apart.
             checkpoint: a file, written every few seconds. If it exists, training goes on from it to the
-                result that an uninterrupted training has; one of other arguments or data is refused.
+                result that an uninterrupted training has; one of other arguments or data is refused. So is one of
+                a `Score` object with other weights: build it after `torch.manual_seed`.
             progress: is told about steps and validations.
         """
 
@@ -134,7 +137,7 @@ class Recipe(BaseEstimator):
         facts = {"recipe": self.name, "arguments": self.arguments(), "learned": self.learned()}
         facts["release"] = regard.__version__
         weights = {k: v.detach().cpu().clone() for k, v in self.model_.state_dict().items()}
-        content = safetensors.torch.save(weights, {"format": "pt", ENTRY: json.dumps(facts)})
+        content = safetensors.torch.save(weights, {"format": "pt", RECIPE_ENTRY: json.dumps(facts)})
         write_atomic(Path(path), content)
 
     @classmethod
@@ -190,7 +193,14 @@ class Recipe(BaseEstimator):
         """
         left_out = ("device", "checkpoint_every")  # they do not change what is computed
         given = {k: v for k, v in self.get_params(deep=False).items() if k not in left_out}
-        return {"arguments": repr(sorted(given.items())), "data": fingerprint_of(*rows)}
+        found = {"arguments": repr(sorted(given.items())), "data": fingerprint_of(*rows)}
+        # The repr of a module shows sizes, not the weights that training starts from.
+        modules = [
+            one.state_dict() for _, one in sorted(given.items()) if isinstance(one, nn.Module)
+        ]
+        if modules:
+            found["weights of the score"] = fingerprint_of(*modules)
+        return found
 
     def chosen_device(self) -> torch.device:
         """The device that was given, else the GPU if there is one, else the CPU."""
@@ -223,6 +233,17 @@ def check_score(score: object) -> None:
         raise RecipeError(str(error)) from None
 
 
+@contextmanager
+def building() -> Iterator[None]:
+    """Errors while a network is built, such as that of a score that does not fit its heads, as `RecipeError`."""
+    try:
+        yield
+    except RecipeError:
+        raise
+    except ValueError as error:
+        raise RecipeError(str(error)) from None
+
+
 def read_saved(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     """The facts and weights in a file that `Recipe.save` wrote.
 
@@ -239,7 +260,7 @@ def read_saved(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
         )
     try:
         with safetensors.safe_open(path, "pt") as file:
-            facts = json.loads((file.metadata() or {})[ENTRY])
+            facts = json.loads((file.metadata() or {})[RECIPE_ENTRY])
             weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no dict
         if not isinstance(facts, dict):
             raise ValueError("its description is no object")

@@ -59,6 +59,8 @@ class Contender:
             contenders get equally many, unless they have nothing to tune.
         run: trains one setting from one seed and evaluates it. `report` is told the share that is done, 0 to 1.
         about: what a reader should know: what differs from the other rows.
+        fixed: the arguments beside the setting, defaults included, as `fixed_arguments` finds them: a run with other
+            ones is another run.
     """
 
     name: str
@@ -67,6 +69,12 @@ class Contender:
     settings: tuple[Mapping[str, Any], ...]
     run: Callable[[Mapping[str, Any], int, Callable[[float], None]], Evaluated]
     about: Text | None = None
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+
+
+def fixed_arguments(model: Recipe) -> dict[str, Any]:
+    """All arguments of a row's estimator, defaults included, without the seed and the device."""
+    return {k: v for k, v in model.arguments().items() if k != "seed"}
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from regard.measuring.files import write_atomic
 
 VARIABLE = "REGARD_DATA"
 LARGEST = 256 * 2**20  # bytes of one decompressed file: a stranger's archive may unpack to anything
-PATIENCE = 60  # seconds without an answer after which a download is given up
+TIMEOUT = 60  # seconds without an answer after which a download is given up
 
 
 class DataError(ValueError):
@@ -244,7 +244,7 @@ def fetched(address: str) -> bytes:
     if not allowed(address):
         raise DataError(f"{address}: only https addresses are downloaded")
     try:
-        with urllib.request.build_opener(SafeRedirects).open(address, timeout=PATIENCE) as answer:
+        with urllib.request.build_opener(SafeRedirects).open(address, timeout=TIMEOUT) as answer:
             found, promised = answer.read(LARGEST + 1), answer.headers["Content-Length"]
     except (OSError, http.client.HTTPException) as error:  # URLError is an OSError
         raise DataError(unreachable(address, getattr(error, "reason", error))) from None

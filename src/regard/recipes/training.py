@@ -49,7 +49,7 @@ class TrainingPlan:
         bf16: run the forward pass under autocast to bfloat16.
         average: decay of an exponential moving average of the weights, which then takes the place of the
             weights in validation and in the result; None for none.
-        patience: training stops when more epochs than this pass without a better validation; None for never.
+        patience: the most validations in a row without a better one: the next such ends training; None for never.
         validate_every: epochs between two validations; the last epoch is always validated.
         minutes: stop after this much training time; None for no limit. A run that was stopped by the clock is
             not reproducible to the bit.
@@ -124,7 +124,7 @@ class TrainingProgress(Protocol):
 
 
 @dataclass
-class History:
+class TrainingHistory:
     """What a training did.
 
     Attributes:
@@ -141,6 +141,10 @@ class History:
     best_epoch: int = -1
     seconds: float = 0.0
     stopped: str = ""
+
+    def worse(self) -> int:
+        """The number of validations since the best one."""
+        return sum(epoch > self.best_epoch for epoch, _ in self.validations)
 
 
 class Trainer:
@@ -176,7 +180,7 @@ class Trainer:
                 # A copied recurrent layer has its weights in pieces, which a GPU would join at every call.
                 if isinstance(part, nn.RNNBase):
                     part.flatten_parameters()
-        self.history, self.epoch, self.best_weights = History(), 0, {}
+        self.history, self.epoch, self.best_weights = TrainingHistory(), 0, {}
         self.recorded = None
         # Hooks of a doctor run with the kernels' launches, which a recording does not repeat.
         if plan.graphs and device.type == "cuda" and not AROUND:
@@ -187,7 +191,7 @@ class Trainer:
         """The model that is validated and kept: the averaged one if there is one."""
         return self.job.model if self.average is None else self.average.module
 
-    def run(self, checkpoint: Path | None, progress: TrainingProgress | None) -> History:
+    def run(self, checkpoint: Path | None, progress: TrainingProgress | None) -> TrainingHistory:
         """Train to the end, from the checkpoint if there is one, and leave the best weights in the model."""
         if checkpoint is not None:
             self.resume(checkpoint)
@@ -256,7 +260,7 @@ class Trainer:
         self.validate(progress)
         if late:
             history.stopped = "minutes"
-        elif plan.patience is not None and self.epoch - history.best_epoch > plan.patience:
+        elif plan.patience is not None and history.worse() > plan.patience:
             history.stopped = "patience"
 
     def validate(self, progress: TrainingProgress | None) -> None:
@@ -308,7 +312,7 @@ def train(
     checkpoint: str | os.PathLike[str] | None = None,
     progress: TrainingProgress | None = None,
     identity: Callable[[], Mapping[str, Any]] | None = None,
-) -> History:
+) -> TrainingHistory:
     """Train a job; its model ends with the weights that were best on validation data.
 
     Args:

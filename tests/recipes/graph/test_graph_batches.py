@@ -13,7 +13,7 @@ from torch_geometric.sampler import NodeSamplerInput
 from torch_geometric.utils import k_hop_subgraph
 
 from regard.recipes.graph import NodeClassifier, Nodes
-from regard.recipes.graph.features import SPARSE_UP_TO, Features, quiet
+from regard.recipes.graph.features import SPARSE_UP_TO, NodeFeatures, quiet
 from regard.recipes.graph.loading import GraphSource, PlainSampler
 
 CPU = torch.device("cpu")
@@ -140,7 +140,7 @@ def test_mini_batches_predict_as_the_whole_graph(index, edge_dim):
 
 
 def test_batches_of_an_epoch_have_every_node_once_in_an_order_of_their_own():
-    source = GraphSource(graph(), Features.of(graph().x, CPU))
+    source = GraphSource(graph(), NodeFeatures.of(graph().x, CPU))
     rows = {
         seed: torch.cat([one.rows for one in source.batches(torch.arange(40), 7, [2, 2], seed)])
         for seed in (1, 2)
@@ -188,7 +188,7 @@ def test_sparse_features_are_what_dense_ones_are():
     with quiet():
         rows = dense.to_sparse_csr()
     for given in (dense, dense.to_sparse_coo(), rows):
-        found = Features.of(given, CPU)
+        found = NodeFeatures.of(given, CPU)
         assert found.starts is not None and found.values.ndim == 1
         torch.testing.assert_close(found.dropped(0.6, False).to_dense(), dense)
         order = torch.tensor([7, 3, 3, 29, 0])
@@ -196,12 +196,12 @@ def test_sparse_features_are_what_dense_ones_are():
         assert found.take(torch.arange(0)).shape == (0, 40)
     full = torch.randn(5, 4)
     for given in (full, full.to_sparse_coo()):
-        assert torch.equal(Features.of(given, CPU).take(torch.tensor([2])).values, full[2:3])
+        assert torch.equal(NodeFeatures.of(given, CPU).take(torch.tensor([2])).values, full[2:3])
 
 
 def test_dropout_of_sparse_features_drops_and_scales_entries():
     dense = (torch.rand(400, 400) < 0.05).float()
-    dropped = Features.of(dense, CPU).dropped(0.6, True).to_dense()
+    dropped = NodeFeatures.of(dense, CPU).dropped(0.6, True).to_dense()
     kept = dropped[dense > 0]
     assert set(kept.unique().tolist()) == {0.0, 2.5}
     assert float((kept > 0).float().mean()) == pytest.approx(0.4, abs=0.03)
@@ -216,7 +216,7 @@ def test_a_network_on_sparse_features_is_the_network_on_dense_ones(name):
     model = NodeClassifier(dropout=0.0, device="cpu", **LAYERS.get(name, {"layer": name}))
     model.restore({"features": 40, "edge_features": 0, "classes": [0, 1]})
     found = []
-    for x in (Features.of(dense, CPU), Features((30, 40), dense)):
+    for x in (NodeFeatures.of(dense, CPU), NodeFeatures((30, 40), dense)):
         model.model_.zero_grad()
         logits = model.model_(GraphSource(whole, x).whole(torch.arange(30)))
         logits.square().sum().backward()
@@ -225,7 +225,7 @@ def test_a_network_on_sparse_features_is_the_network_on_dense_ones(name):
 
 
 def test_the_gradient_is_of_the_entries_that_dropout_left():
-    x, layer = Features.of(sparse_rows(), CPU), torch.nn.Linear(40, 3)
+    x, layer = NodeFeatures.of(sparse_rows(), CPU), torch.nn.Linear(40, 3)
     torch.manual_seed(1)
     rows = x.dropped(0.5, True)
     with x.multiplied(rows):

@@ -15,10 +15,11 @@ pytest.importorskip("torch_geometric")
 
 from torch_geometric.data import Data
 
-from regard import Additive, ScaledDot
+import regard
+from regard import Additive, Bilinear, GATv2, LowRank, ScaledDot
 from regard.recipes.estimator import RecipeError
 from regard.recipes.graph import NodeClassifier, Nodes
-from regard.recipes.graph.contenders import LOOK_UP
+from regard.recipes.graph.contenders import LOOK_UP, comparison
 from regard.recipes.graph.data import PLANETOID, load, look_up
 from regard.recipes.sources import find_folder
 from regard.scores.lookup import SIZED
@@ -156,10 +157,32 @@ def test_works_as_an_estimator_of_scikit_learn(club):
     assert set(best) == {"dropout", "score"}
 
 
-@pytest.mark.parametrize("score", [*SIZED, None, ScaledDot()], ids=str)
+@pytest.mark.parametrize(
+    "score",
+    [
+        *SIZED,
+        None,
+        ScaledDot(),
+        Additive(4, 8),
+        Bilinear(8, 8, 8),
+        LowRank(8, 8, 2, 8),
+        GATv2(8, 8),
+    ],
+    ids=str,
+)
 def test_every_score_trains(club, score):
     model = NodeClassifier(score, epochs=2, device="cpu").fit_dataset(club)
     assert np.isfinite(model.predict_proba(club.test.x)).all()
+
+
+@pytest.mark.parametrize("score", [Additive(4), Bilinear(8, 8), LowRank(8, 8, 2)], ids=str)
+def test_an_object_for_other_heads_is_one_error_whose_advice_works(club, score):
+    """The message once named 8 heads for the first layer, then 1 for the last one."""
+    model = NodeClassifier(score, epochs=1, device="cpu")
+    with pytest.raises(RecipeError, match="; build ") as found:
+        model.fit_dataset(club)
+    written = str(found.value).rpartition("; build ")[2]
+    model.set_params(score=eval(written, dict(vars(regard)))).fit_dataset(club)  # noqa: S307 - our own text
 
 
 def test_a_score_object_is_copied_for_each_layer_and_each_fit(club):
@@ -179,6 +202,17 @@ def test_a_score_object_is_copied_for_each_layer_and_each_fit(club):
 def test_every_layer_for_comparisons_trains(club, layer):
     model = NodeClassifier(epochs=2, device="cpu", **layer).fit_dataset(club)
     assert np.isfinite(model.predict_proba(club.test.x)).all()
+
+
+def test_rows_of_a_comparison_name_all_their_arguments(club):
+    """A run is kept by them: were they only the dropout that is tried, a new default rate would mix with old runs."""
+    for row in comparison(club, full=True).contenders:
+        if row.name == "logistic regression":
+            continue
+        whole = {"seed", "device", *row.fixed}
+        assert whole == NodeClassifier().get_params().keys(), row.name
+    fixed = {row.name: row.fixed for row in comparison(club, full=True).contenders}
+    assert (fixed["gat"]["score"], fixed["gat"]["rate"]) == ("gat", 2e-2)
 
 
 def test_predicts_for_nodes_that_join_later(club, trained):

@@ -10,6 +10,8 @@ from sklearn.metrics import roc_auc_score
 
 pytest.importorskip("rdkit")
 
+from regard.measuring.statistics import Estimate
+from regard.recipes.comparing.intervals import sample
 from regard.recipes.estimator import RecipeError
 from regard.recipes.molecules import KIT, MoleculePredictor, draw
 from regard.recipes.molecules.drawing import ATOM_LEGEND, as_svg, bond_name, ranked, shades
@@ -194,7 +196,7 @@ def test_a_selection_is_the_molecules_themselves():
     assert batch.target.tolist() == [3, 1, 4]
 
 
-def test_roc_auc_is_that_of_scikit_learn_and_defined_for_one_class():
+def test_roc_auc_is_that_of_scikit_learn_and_nan_for_one_class():
     draw_from = np.random.default_rng(0)
     for _ in range(20):
         label = draw_from.integers(0, 2, 30)
@@ -202,8 +204,22 @@ def test_roc_auc_is_that_of_scikit_learn_and_defined_for_one_class():
         label[:2] = 0, 1
         expected = roc_auc_score(label, score)
         assert ROC_AUC.value(np.stack([label, score], 1)) == pytest.approx(expected)
-    assert ROC_AUC.value(np.array([[1.0, 0.3], [1.0, 0.9]])) == 0.5
-    assert ROC_AUC.value(np.array([[0.0, 0.3]])) == 0.5
+    assert np.isnan(ROC_AUC.value(np.array([[1.0, 0.3], [1.0, 0.9]])))
+    assert np.isnan(ROC_AUC.value(np.array([[0.0, 0.3]])))
+
+
+def test_resamples_of_one_class_do_not_widen_an_interval():
+    """One positive row in four is in no resample in a third of draws; these once counted as an area of 0.5."""
+    rows = np.array([[1.0, 0.9], [0.0, 0.1], [0.0, 0.2], [0.0, 0.3]])
+    found = sample({"perfect": [rows]}, ROC_AUC, draws=200)["perfect"]
+    assert (found.draws == 1).all()
+    assert found.interval(bounds=ROC_AUC.bounds) == Estimate(1.0, 1.0, 1.0)
+
+
+def test_validation_rows_of_one_class_are_level():
+    model = MoleculePredictor("classification", epochs=2, patience=1, device="cpu")
+    model.fit(["C", "CC", "CCC", "CCO"], [0, 1, 0, 1], validation=(["CCN", "CN"], [1, 1]))
+    assert [quality for _, quality in model.history_.validations] == [0.5, 0.5]
 
 
 def test_read_and_write_of_the_kit():

@@ -97,6 +97,14 @@ def test_slower_scores_get_fewer_epochs_at_equal_time(data, monkeypatch):
         dict(one) for one in found["additive"].settings
     ]
     assert f"{half} epochs" in found[late[0]].about.en
+    said = [
+        one.notes[0]
+        for one in (KIT.comparison(public(data), True, None), KIT.comparison(data, True, None))
+    ]
+    assert ["equal time" in one.en for one in said] == [True, False], (
+        "no row is at equal time there"
+    )
+    assert ["同等时间" in one.zh for one in said] == [True, False]
     assert not [
         one.name for one in KIT.comparison(data, True, None).contenders if "time" in one.name
     ]

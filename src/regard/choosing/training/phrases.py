@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from regard.choosing.training.asking import named
 from regard.choosing.training.rows import BaselineRow, CandidateRow
 from regard.choosing.training.verdict import Verdict
+from regard.measuring import words
 from regard.measuring.memory import show
 from regard.measuring.statistics import Estimate
 from regard.measuring.words import number, seconds
@@ -81,23 +82,11 @@ def led(
     """A lead in words: `ahead of cosine by 2.0 points [1.1, 2.9] of accuracy`, or behind, or level."""
     way = found if found.value >= 0 else Estimate(-found.value, -found.high, -found.low)
     by = spread(verdict, way)
-    if float(by.en.split()[0]) == 0:
-        level = Text("level", "持平")
-        if other is not None:
-            level = Text(f"level with {other.en}", f"与{other.zh}持平")
-        within = by if math.isfinite(found.low) else no_interval(verdict)
-        what = "" if metric is None else f" in {metric.en}"
-        return Text(f"{level.en}{what} ({within.en})", f"{level.zh}（{within.zh}）")
-    much = by.en if metric is None else f"{by.en} of {metric.en}"
-    ahead = found.value > 0
-    if other is None:
-        words = Text("ahead", "领先") if ahead else Text("behind", "落后")
-    else:
-        words = Text(
-            f"ahead of {other.en}" if ahead else f"behind {other.en}",
-            f"比{other.zh}{'高' if ahead else '低'}",
-        )
-    return Text(f"{words.en} by {much}", f"{words.zh} {by.zh}")
+    within = by if math.isfinite(found.low) else no_interval(verdict)
+    what, which = ("", "") if metric is None else (f" of {metric.en}", f" in {metric.en}")
+    sign = 0 if float(by.en.split()[0]) == 0 else found.value
+    level = Text(f"{which} ({within.en})", f"（{within.zh}）")
+    return words.led(sign, Text(f"{by.en}{what}", by.zh), level, other)
 
 
 def cost_words(row: CandidateRow) -> Text:

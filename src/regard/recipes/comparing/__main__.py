@@ -13,6 +13,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import torch
+
 from regard.measuring.progress import progress
 from regard.recipes.comparing.report import write_report
 from regard.recipes.comparing.results import ResultError
@@ -80,6 +82,7 @@ def run(options: argparse.Namespace) -> int:
             minutes=options.limit_minutes,
             dataset=facts,
             full=source.full,
+            device=None if options.device is None else torch.device(options.device),
         )
     found.save(options.out / f"{comparison.name}.json")
     write_report(found, options.out / f"{comparison.name}.html")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 from regard.figures.canvas import drawn
 from regard.measuring.files import write_atomic
 from regard.measuring.words import seconds
+from regard.page.markdown import marked, table, with_fonts
 from regard.recipes.comparing.report import extra_names, number_text
 from regard.recipes.comparing.report.charts import CHARTS
 from regard.recipes.comparing.report.words import CAPTIONS, WORDS
@@ -19,8 +19,6 @@ from regard.recipes.comparing.sentences import how, sentences
 from regard.recipes.comparing.table import KINDS, change, level, parameters
 
 USAGE = "usage: python -m regard.recipes.comparing.page RESULTS_FOLDER docs/recipes"
-# Figures are laid out in DejaVu Sans; Verdana, which has the same widths, replaces it where it is missing.
-FONTS = b"text, tspan { font-family: 'DejaVu Sans', Verdana, sans-serif !important }"
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -46,7 +44,7 @@ def write_page(found: Compared, folder: Path) -> Path:
     for name, chart in CHARTS.items():
         svg = drawn(lambda canvas, draw=chart: draw(found, canvas), "en", ["svg"])["svg"]
         path = folder / f"{found.name}-{name}.svg"
-        write_atomic(path, svg.replace(b"</style>", FONTS + b"</style>", 1))
+        write_atomic(path, with_fonts(svg))
     path = folder / f"{found.name}.md"
     write_atomic(path, ("\n\n".join(parts(found)) + "\n").encode())
     return path
@@ -112,20 +110,6 @@ def facts(found: Compared) -> Iterator[str]:
 def setting(given: Mapping[str, Any]) -> str:
     """A setting as code."""
     return ", ".join(f"`{k}={v}`" for k, v in given.items()) or "-"
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def marked(text: str) -> str:
-    """The text with Markdown's special characters escaped, except inside code in backticks."""
-    pieces = re.split(r"(`[^`]+`)", " ".join(text.split()))
-    return "".join(
-        one if one.startswith("`") else re.sub(r"([\\*_<|$`])", r"\\\1", one) for one in pieces
-    )
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from regard.recipes.kit import Comparison, Contender, Kind
 from regard.recipes.metrics import Metric
 from regard.text import Text
 
-SCHEMA = "regard.recipes.compared/1"
+COMPARED_SCHEMA = "regard.recipes.compared/1"
 PICTURE = "picture"  # the entry of `Evaluated.extra` that holds a drawing
 
 
@@ -129,7 +129,7 @@ class Compared:
 
     def as_json(self) -> dict[str, Any]:
         """The content of the summary file."""
-        return {"schema": SCHEMA} | plain(dataclasses.asdict(self, dict_factory=named))
+        return {"schema": COMPARED_SCHEMA} | plain(dataclasses.asdict(self, dict_factory=named))
 
     def save(self, path: Path) -> None:
         """Write the summary file, atomically."""
@@ -153,8 +153,8 @@ class Compared:
     @classmethod
     def of_json(cls, found: Mapping[str, Any]) -> Self:
         """The outcome in the content of a summary file."""
-        if found["schema"] != SCHEMA:
-            raise ValueError(f"schema {found['schema']!r}, expected {SCHEMA!r}")
+        if found["schema"] != COMPARED_SCHEMA:
+            raise ValueError(f"schema {found['schema']!r}, expected {COMPARED_SCHEMA!r}")
         own = {one.name: found[one.name] for one in dataclasses.fields(cls)}
         own["title"], own["notes"] = text(own["title"]), tuple(map(text, own["notes"]))
         metric = own["metric"]

@@ -140,8 +140,9 @@ class CompareRunner:
 
     def kept(self, one: Assignment) -> bool:
         """Whether the run is in the store; it is then read."""
-        setting = settings_of(self.contenders[one.contender])[one.number]
-        found = self.store.read(one.contender, setting, one.seed)
+        contender = self.contenders[one.contender]
+        setting = settings_of(contender)[one.number]
+        found = self.store.read(contender, setting, one.seed)
         if found is None:
             return False
         self.records[one.contender, one.number, one.seed] = found
@@ -246,7 +247,8 @@ def compare(
         minutes: time limit.
         dataset: facts about the data by `work.facts_of`, its fingerprint among them.
         full: whether this is the full comparison, for the record.
-        device: for the record of the machine where run files name none; None for the GPU if there is one.
+        device: that the comparison trains on; None for the GPU if there is one. A run on another kind of device is
+            another run.
 
     Raises:
         RecipeError: names or seeds that do not fit the comparison.
@@ -254,7 +256,8 @@ def compare(
         OutOfTime: the limit was reached; what finished is kept.
     """
     facts = dict(dataset or {})
-    store = RunStore(Path(folder), comparison.name, str(facts.get("fingerprint", "")))
+    where = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    store = RunStore(Path(folder), comparison.name, str(facts.get("fingerprint", "")), where.type)
     runner = CompareRunner(
         comparison,
         store,
@@ -271,18 +274,20 @@ def compare(
         comparison,
         found,
         failed=runner.failed(found),
-        machine=machine_of(found, device),
+        machine=machine_of(found, where),
         dataset=facts,
         full=full,
     )
 
 
-def machine_of(
-    found: Mapping[str, Sequence[RunRecord]], device: torch.device | None
-) -> dict[str, Any]:
-    """The machine of the runs: that of the first one, and all names if several machines took part."""
+def machine_of(found: Mapping[str, Sequence[RunRecord]], device: torch.device) -> dict[str, Any]:
+    """The machine of the runs: that of the first one, and all values where runs differ, such as names or releases."""
     known = [one.machine for own in found.values() for one in own if one.machine]
     if not known:
-        return machine(device or torch.device("cuda" if torch.cuda.is_available() else "cpu"))
-    names = sorted({str(one["name"]) for one in known})
-    return {**known[0], "name": ", ".join(names)}
+        return machine(device)
+    told = dict(known[0])
+    for name in told.keys() - {"load"}:
+        values = dict.fromkeys(one.get(name) for one in known)
+        if len(values) > 1:
+            told[name] = ", ".join(sorted(map(str, values)))
+    return told

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from regard.measuring import words
 from regard.measuring.statistics import Estimate
 from regard.recipes.comparing.results import Compared, ComparedRow
 from regard.text import Text
@@ -69,10 +70,10 @@ def about_scores(found: Compared) -> Text:
     loses = attention_loses(found)
     use = Text("Of the scores use", "打分函数中使用") if loses else Text("Use", "使用")
     if (best := winner(found)) is not None:
-        lead = led(found, lead_of(found, best))
+        lead = led(found, lead_of(found, best), reference)
         return Text(
-            f"{use.en} {best.title.en}: {lead.en} of {reference.en} ({found.metric.title.en}).",
-            f"{use.zh}{best.title.zh}：比{reference.zh}{lead.zh}（{found.metric.title.zh}）。",
+            f"{use.en} {best.title.en}: it is {lead.en} ({found.metric.title.en}).",
+            f"{use.zh}{best.title.zh}：{lead.zh}（{found.metric.title.zh}）。",
         )
     if not rows:
         return Text(
@@ -113,37 +114,33 @@ def about_others(found: Compared) -> Text | None:
         return None
     score, other, lead = found.against
     best, rival = found.row(score).title, found.row(other).title
-    words, role = led(found, lead), ROLES[found.row(other).kind]
+    told, role = led(found, lead), ROLES[found.row(other).kind]
     if attention_loses(found):
         return Text(
-            f"Use {rival.en}, {role.en}: no score beats it here. The best one, {best.en}, is {words.en}.",
-            f"使用{rival.zh}（{role.zh}）：在此没有打分函数胜过它。最好的{best.zh}{words.zh}。",
+            f"Use {rival.en}, {role.en}: no score beats it here. The best one, {best.en}, is {told.en}.",
+            f"使用{rival.zh}（{role.zh}）：在此没有打分函数胜过它。最好的{best.zh}{told.zh}。",
         )
     if lead.above(0) and len(found.seeds) >= LEAST_SEEDS:
+        told = led(found, lead, Text(f"{rival.en}, {role.en},", f"{rival.zh}（{role.zh}）"))
         return Text(
-            f"The best score, {best.en}, is {words.en} of {rival.en}, {role.en}.",
-            f"最好的打分函数{best.zh}比{rival.zh}（{role.zh}）{words.zh}。",
+            f"The best score, {best.en}, is {told.en}.", f"最好的打分函数{best.zh}{told.zh}。"
         )
     return Text(
-        f"No score is shown to beat {rival.en}: the best one, {best.en}, is {words.en}.",
-        f"没有打分函数被证实胜过{rival.zh}：最好的{best.zh}{words.zh}。",
+        f"No score is shown to beat {rival.en}: the best one, {best.en}, is {told.en}.",
+        f"没有打分函数被证实胜过{rival.zh}：最好的{best.zh}{told.zh}。",
     )
 
 
-def led(found: Compared, lead: Estimate | None) -> Text:
-    """A lead in words: ahead, behind or level, and by how much."""
+def led(found: Compared, lead: Estimate | None, other: Text | None = None) -> Text:
+    """A lead in words: ahead of another row, behind it or level, and by how much."""
     if lead is None or not math.isfinite(lead.value):
         return Text("not comparable", "无法比较")
-    behind = lead.value < 0
-    if behind:
-        lead = Estimate(-lead.value, -lead.high, -lead.low)
-    value, low, high = (found.metric.show(x) for x in lead)
-    if float(value) == 0:  # as it is shown
-        return Text(f"level within [{low}, {high}]", f"持平，区间 [{low}, {high}]")
-    return Text(
-        f"{'behind' if behind else 'ahead'} by {value} [{low}, {high}]",
-        f"{'落后' if behind else '领先'} {value} [{low}, {high}]",
-    )
+    way = Estimate(-lead.value, -lead.high, -lead.low) if lead.value < 0 else lead
+    value, low, high = (found.metric.show(x) for x in way)
+    by = f"{value} [{low}, {high}]"
+    sign = 0 if float(value) == 0 else lead.value  # as it is shown
+    level = Text(f" within [{low}, {high}]", f"，区间 [{low}, {high}]")
+    return words.led(sign, Text(by, by), level, other)
 
 
 def how(found: Compared) -> Text:

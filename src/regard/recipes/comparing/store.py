@@ -1,8 +1,8 @@
 """Run files: one JSON file for each finished contender, setting and seed, written atomically.
 
 Every way to run a comparison writes this format: the command, the parallel driver and the recipes' own scripts. A
-run belongs to a comparison by its key, made of the names, the setting and the fingerprint of the data; a file with
-another key is left alone and not used.
+run belongs to a comparison by its key, made of the names, the setting, the row's other arguments, the fingerprint of
+the data, the kind of device and the number of threads; a file with another key is left alone and not used.
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ import numpy as np
 import torch
 
 import regard
+from regard.measuring.clock import CPU
 from regard.measuring.files import set_aside, write_atomic
 from regard.measuring.machine import machine
-from regard.recipes.kit import Evaluated
+from regard.recipes.kit import Contender, Evaluated
 
-SCHEMA = "regard.recipes.run/1"
+RUN_SCHEMA = "regard.recipes.run/2"
 DIGITS = 6  # significant digits of statistics: metrics show at most three
+THREADS = 1  # of torch in every run: see `work.perform`
 LARGEST_RUN = 256 * 2**20  # bytes of a run file that is read
 
 
@@ -45,6 +47,9 @@ class RunRecord:
         fingerprint: of the data; empty if it is unknown.
         release: the version of regard that ran it.
         machine: the machine that ran it, by `measuring.machine`; empty if it is unknown.
+        fixed: the row's other arguments.
+        device: kind of device that the comparison trains on: "cpu", "cuda".
+        threads: of torch.
     """
 
     comparison: str
@@ -60,19 +65,23 @@ class RunRecord:
     fingerprint: str = ""
     release: str = regard.__version__
     machine: Mapping[str, Any] = field(default_factory=dict)
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    device: str = CPU.type
+    threads: int = THREADS
 
     @property
     def key(self) -> str:
-        """What tells this run from runs of another setting or of other data."""
-        return run_key(self.comparison, self.contender, self.setting, self.fingerprint)
+        """What tells this run from runs of other arguments, of other data or on another kind of device."""
+        facts = (self.comparison, self.contender, dict(self.setting), dict(self.fixed))
+        return run_key(*facts, self.fingerprint, self.device, self.threads)
 
     def as_json(self) -> dict[str, Any]:
         """The content of the file."""
         found = {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
-        found["setting"] = dict(self.setting)
+        found["setting"], found["fixed"] = dict(self.setting), dict(self.fixed)
         found["validation"] = finite(self.validation)
         found["statistics"] = columns(self.statistics)
-        return {"schema": SCHEMA, "key": self.key} | found
+        return {"schema": RUN_SCHEMA, "key": self.key} | found
 
     @classmethod
     def of_json(cls, found: Mapping[str, Any]) -> Self:
@@ -81,15 +90,16 @@ class RunRecord:
         Raises:
             KeyError, TypeError, ValueError: the content is not that of a run file.
         """
-        if found["schema"] != SCHEMA:
-            raise ValueError(f"schema {found['schema']!r}, expected {SCHEMA!r}")
+        if found["schema"] != RUN_SCHEMA:
+            raise ValueError(f"schema {found['schema']!r}, expected {RUN_SCHEMA!r}")
         own = {
             one.name: found[one.name] for one in dataclasses.fields(cls) if one.name != "machine"
         }
         own["machine"] = dict(found.get("machine", {}))
         own["validation"] = math.nan if own["validation"] is None else float(own["validation"])
         own["statistics"] = matrix(own["statistics"])
-        for name, kind in (("setting", dict), ("extra", dict), ("contender", str), ("seed", int)):
+        kinds = {"setting": dict, "fixed": dict, "extra": dict, "contender": str, "seed": int}
+        for name, kind in kinds.items():
             if not isinstance(own[name], kind):
                 raise TypeError(f"{name} is {own[name]!r}")
         own["parameters"] = int(own["parameters"])
@@ -129,11 +139,9 @@ def matrix(found: Mapping[str, Any]) -> np.ndarray:
     return np.ascontiguousarray(values.T)
 
 
-def run_key(comparison: str, contender: str, setting: Mapping[str, Any], fingerprint: str) -> str:
-    """A hash of the names, the setting and the data."""
-    text = json.dumps(
-        [comparison, contender, dict(setting), fingerprint], sort_keys=True, default=str
-    )
+def run_key(*facts: Any) -> str:
+    """A hash of what a run follows from, beside its seed."""
+    text = json.dumps(facts, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -149,18 +157,22 @@ class RunStore:
         folder: of the comparison's results.
         comparison: name of the comparison.
         fingerprint: of the data, by `fingerprint.py`.
+        device: kind of device that runs train on.
     """
 
-    def __init__(self, folder: Path, comparison: str, fingerprint: str = "") -> None:
+    def __init__(
+        self, folder: Path, comparison: str, fingerprint: str = "", device: str = CPU.type
+    ) -> None:
         self.folder = folder / "runs"
-        self.comparison, self.fingerprint = comparison, fingerprint
+        self.comparison, self.fingerprint, self.device = comparison, fingerprint, device
 
-    def path(self, contender: str, setting: Mapping[str, Any], seed: int) -> Path:
+    def path(self, contender: Contender, setting: Mapping[str, Any], seed: int) -> Path:
         """The file of a run."""
-        key = run_key(self.comparison, contender, setting, self.fingerprint)
-        return self.folder / f"{slug(self.comparison)}.{slug(contender)}.{key}.seed{seed}.json"
+        facts = (self.comparison, contender.name, dict(setting), dict(contender.fixed))
+        key = run_key(*facts, self.fingerprint, self.device, THREADS)
+        return self.folder / f"{slug(self.comparison)}.{slug(contender.name)}.{key}.seed{seed}.json"
 
-    def read(self, contender: str, setting: Mapping[str, Any], seed: int) -> RunRecord | None:
+    def read(self, contender: Contender, setting: Mapping[str, Any], seed: int) -> RunRecord | None:
         """The finished run; None if there is none. A damaged file is renamed, not overwritten."""
         path = self.path(contender, setting, seed)
         if not path.is_file():
@@ -169,7 +181,7 @@ class RunStore:
             if path.stat().st_size > LARGEST_RUN:
                 raise ValueError("too large")
             found = RunRecord.of_json(json.loads(path.read_bytes()))
-            if found.seed != seed or found.contender != contender:
+            if found.seed != seed or found.contender != contender.name:
                 raise ValueError("of another run")
         except (KeyError, TypeError, ValueError):  # a JSONDecodeError is a ValueError
             set_aside(path, "damaged")
@@ -178,13 +190,13 @@ class RunStore:
         return found if found.key == path.name.split(".")[-3] else None
 
     def write(
-        self, contender: str, setting: Mapping[str, Any], seed: int, found: Evaluated
+        self, contender: Contender, setting: Mapping[str, Any], seed: int, found: Evaluated
     ) -> RunRecord:
         """Write the file of a finished run, and return what it holds: rounded as a later reader sees it."""
         self.folder.mkdir(parents=True, exist_ok=True)
         record = RunRecord(
             self.comparison,
-            contender,
+            contender.name,
             setting,
             seed,
             float(found.validation),
@@ -195,6 +207,8 @@ class RunStore:
             plain(found.extra),
             self.fingerprint,
             machine=machine(torch.device("cuda" if torch.cuda.is_initialized() else "cpu")),
+            fixed=contender.fixed,
+            device=self.device,
         )
         content = json.dumps(record.as_json(), allow_nan=False, ensure_ascii=False, default=str)
         write_atomic(self.path(contender, setting, seed), content.encode())

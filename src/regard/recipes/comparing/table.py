@@ -74,15 +74,23 @@ def grid(found: Compared, language: Language, width: int) -> Table:
         if row.kind != "score":
             title.append(f" ({KINDS[row.kind].of(language)})", "dim")
         times = [seconds(row.train_seconds), seconds(row.predict_seconds)]
-        numbers = level(found, row), change(found, row), *times[: 1 + wide], parameters(row)
+        value = level(found, row) if wide else short_level(found, row)
+        numbers = value, change(found, row), *times[: 1 + wide], parameters(row)
         table.add_row(title, *numbers)
     return table
 
 
 def level(found: Compared, row: ComparedRow) -> str:
-    """The mean quality and the longer side of its interval, which bounds may cut off on the other side."""
-    side = max(row.value.high - row.value.value, row.value.value - row.value.low)
-    return f"{found.metric.show(row.value.value)} ±{found.metric.show(side)}"
+    """The mean quality with its interval, whose sides differ where a bound of the metric cuts one off."""
+    value, low, high = map(found.metric.show, row.value)
+    return f"{value} [{low}, {high}]"
+
+
+def short_level(found: Compared, row: ComparedRow) -> str:
+    """The mean quality and the sides of its interval, shorter than `level`: `98.0 +2.0 −4.2`, or `50.0 ±1.0`."""
+    show, (value, low, high) = found.metric.show, row.value
+    up, down = show(high - value), show(value - low)
+    return f"{show(value)} ±{up}" if up == down else f"{show(value)} +{up} −{down}"
 
 
 def change(found: Compared, row: ComparedRow) -> str:

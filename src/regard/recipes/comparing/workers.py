@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from regard.measuring.failures import first_line
-from regard.recipes.comparing.store import RunStore
+from regard.recipes.comparing.store import THREADS, RunStore
 from regard.recipes.comparing.work import Assignment, WorkSource, perform, settings_of
 
 if TYPE_CHECKING:
     from regard.recipes.comparing.runner import CompareRunner
 
-PATIENCE = 0.5  # seconds between two looks at the clock
+POLL = 0.5  # seconds between two looks at the clock
 PAUSE = 0.2  # seconds between two reports of a run's progress
 
 
@@ -54,9 +54,7 @@ def run_parallel(runner: CompareRunner, source: WorkSource, todo: Sequence[Assig
             assign(one, waiting, runner)
         while any(one.assignment is not None for one in processes):
             runner.check_time(len(waiting) + sum(one.assignment is not None for one in processes))
-            for pipe in wait(
-                [one.pipe for one in processes if one.assignment is not None], PATIENCE
-            ):
+            for pipe in wait([one.pipe for one in processes if one.assignment is not None], POLL):
                 busy = next(one for one in processes if one.pipe is pipe)
                 if receive(busy, runner):
                     if not busy.process.is_alive():
@@ -78,7 +76,7 @@ def new_process(store: RunStore, source: WorkSource) -> RunProcess:
     """A new process. Spawned, not forked: a forked one could not use the GPU."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    names = (str(store.folder.parent), store.comparison, store.fingerprint)
+    names = (str(store.folder.parent), store.comparison, store.fingerprint, store.device)
     process = context.Process(target=serve, args=(theirs, source, names), daemon=True)
     process.start()
     theirs.close()
@@ -115,7 +113,7 @@ def receive(one: RunProcess, runner: CompareRunner) -> bool:
         raise OSError(*said)
     contender = runner.contenders[one.assignment.contender]
     setting = settings_of(contender)[one.assignment.number]
-    record = runner.store.read(contender.name, setting, one.assignment.seed)
+    record = runner.store.read(contender, setting, one.assignment.seed)
     if record is None:
         runner.fail(one.assignment, "its file is missing: the process has other data or settings")
     else:
@@ -123,12 +121,12 @@ def receive(one: RunProcess, runner: CompareRunner) -> bool:
     return True
 
 
-def serve(pipe: Connection, source: WorkSource, names: tuple[str, str, str]) -> None:
+def serve(pipe: Connection, source: WorkSource, names: tuple[str, str, str, str]) -> None:
     """What a process does: load the comparison, then make run after run until the pipe ends."""
     # Ctrl-C reaches the parent, which ends its processes.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=end_with_parent, daemon=True).start()
-    torch.set_num_threads(1)  # as many processes as cores: more threads would wait for one another
+    torch.set_num_threads(THREADS)  # for the data too: as many processes as cores
     store, known = RunStore(Path(names[0]), *names[1:]), None
     while True:
         try:

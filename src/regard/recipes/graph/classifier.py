@@ -12,8 +12,8 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from regard import Score
-from regard.recipes.estimator import Recipe, RecipeError
-from regard.recipes.graph.features import Features
+from regard.recipes.estimator import Recipe, RecipeError, building
+from regard.recipes.graph.features import NodeFeatures
 from regard.recipes.graph.job import GraphJob
 from regard.recipes.graph.loading import GraphSource, NodeBatch
 from regard.recipes.graph.net import LAYERS, Layer, NetShape, NodeNet
@@ -54,7 +54,8 @@ class NodeClassifier(Recipe):
             `regard.nn.GraphAttention`; "mean" for equal weights, the control.
         width: of each head.
         heads: of all layers but the last.
-        out_heads: of the last layer, which are averaged.
+        out_heads: of the last layer, which are averaged. None is 1 for a name, and `heads` for a `Score` object, which
+            is built for a number of heads.
         layers: a node sees others up to so many edges away.
         dropout: of features, of what is between layers, and of attention weights.
         residual: add a projection of the node itself in each layer.
@@ -64,7 +65,7 @@ class NodeClassifier(Recipe):
             about twice the epochs.
         weight_decay: of an L2 penalty on all weights, as in the paper.
         epochs: at most.
-        patience: epochs without a better validation after which training stops.
+        patience: the most validations in a row without a better one: the next such ends training; None for never.
         batch_nodes: nodes in a mini-batch; None trains on the whole graph at once.
         neighbours: the most neighbours that a node of a training batch sees in each layer; None for all.
         edge_dim: width of `edge_attr`; None takes what the graph of `fit` has, 0 leaves edge features out.
@@ -86,7 +87,7 @@ class NodeClassifier(Recipe):
         *,
         width: int = 8,
         heads: int = 8,
-        out_heads: int = 1,
+        out_heads: int | None = None,
         layers: int = 2,
         dropout: float = 0.6,
         residual: bool = False,
@@ -226,13 +227,18 @@ class NodeClassifier(Recipe):
         """Set classes and widths, and build the model."""
         self.check_arguments()
         self.classes_ = np.asarray(learned["classes"])
+        out_heads = self.out_heads
+        if out_heads is None:
+            out_heads = self.heads if isinstance(self.chosen_score, Score) else 1
         self.shape_ = NetShape(
             learned["features"], len(self.classes_), learned["edge_features"] or None, self.chosen_score,
-            self.layer, self.width, self.heads, self.out_heads, self.layers, self.dropout,
+            self.layer, self.width, self.heads, out_heads, self.layers, self.dropout,
             self.residual, self.self_loops, self.readout,
         )  # fmt: skip
         torch.manual_seed(self.seed)
-        self.model_ = NodeNet(self.shape_).to(self.chosen_device())
+        with building():
+            self.model_ = NodeNet(self.shape_)
+        self.model_.to(self.chosen_device())
 
     def check_arguments(self) -> None:
         """Refuse arguments out of range; the layers check their own."""
@@ -244,8 +250,8 @@ class NodeClassifier(Recipe):
             raise RecipeError(
                 f"rate must be above 0 and weight_decay 0 or more, got {self.rate} and {self.weight_decay}"
             )
-        counts = ("width", "heads", "out_heads", "layers", "epochs")
-        for name in (*counts, "batch_nodes", "neighbours", "patience"):
+        counts = ("width", "heads", "layers", "epochs")
+        for name in (*counts, "out_heads", "batch_nodes", "neighbours", "patience"):
             value = getattr(self, name)
             may_lack = value is None and name not in counts
             if not may_lack and (not isinstance(value, int) or value < 1):
@@ -289,7 +295,7 @@ class NodeClassifier(Recipe):
                 f"the graph has {x.shape[1]} features for each node, but the model was trained with {shape.in_dim}"
             )
         check_finite("x", x)
-        features = Features.of(x, device)
+        features = NodeFeatures.of(x, device)
         if shape.edge_dim is None:
             return GraphSource(graph, features)
         feature = edge_features(graph)

@@ -11,7 +11,7 @@ from regard.recipes.datasets import Dataset
 from regard.recipes.equal import MEAN
 from regard.recipes.evaluating import fit_and_evaluate
 from regard.recipes.graph.classifier import NodeClassifier
-from regard.recipes.kit import Comparison, Contender, Evaluated, Kind
+from regard.recipes.kit import Comparison, Contender, Evaluated, Kind, fixed_arguments
 from regard.recipes.metrics import ACCURACY
 from regard.text import Text
 
@@ -92,8 +92,10 @@ def comparison(data: Dataset, full: bool = True, device: str | None = None) -> C
     def network(
         name: str, title: Text, kind: Kind, about: Text | None = None, **own: Any
     ) -> Contender:
-        run = partial(run_network, data, {**arguments(data.name), **own}, device)
-        return Contender(name, title, kind, settings, run, about)
+        given = {**arguments(data.name), **own}
+        run = partial(run_network, data, given, device)
+        fixed = fixed_arguments(NodeClassifier(**given))
+        return Contender(name, title, kind, settings, run, about, fixed)
 
     rows = [network(name, title, "score", score=name) for name, title in SCORES.items()]
     if not look_up:

@@ -21,7 +21,7 @@ from regard.text import Text
 
 EMBEDDED = ("karate", "miserables", "dictionary")
 PUBLIC = ("cora", "citeseer")
-SETS = (*EMBEDDED, *PUBLIC)
+GRAPH_SETS = (*EMBEDDED, *PUBLIC)
 ARRAYS = (
     "x_data", "x_indices", "x_indptr", "x_shape", "edge_index", "y", "train_idx", "val_idx", "test_idx",
 )  # fmt: skip
@@ -55,7 +55,7 @@ def load(
     """The set of that name.
 
     Args:
-        name: one of `SETS`.
+        name: one of `GRAPH_SETS`.
         data: the folder of public sets; None for `REGARD_DATA`.
         download: asks for a download, which these sets do not have: the error says how they are made.
         limit: keeps that many training nodes; all stay in the graph.
@@ -68,7 +68,7 @@ def load(
     elif name in MAKERS:
         found = MAKERS[name]()
     else:
-        raise DataError(f"there is no set {name!r} of graphs; the sets are {', '.join(SETS)}")
+        raise DataError(f"there is no set {name!r} of graphs; the sets are {', '.join(GRAPH_SETS)}")
     return found if limit is None else limited(found, limit)
 
 

@@ -1,4 +1,4 @@
-"""`Features`: the features of nodes, sparse where that is cheaper.
+"""`NodeFeatures`: the features of nodes, sparse where that is cheaper.
 
 On the CPU, dropout and projection of Cora's dense features take 58 ms a step on one core; of the same features in
 compressed rows they take 3 ms, more than ten times less than all the rest of the model.
@@ -25,7 +25,7 @@ DENSE_UP_TO = 2**28
 
 
 @dataclass(frozen=True)
-class Features:
+class NodeFeatures:
     """Rows of features: `values` (nodes, width), or the entries that are not 0 in compressed rows.
 
     Attributes:
@@ -41,7 +41,7 @@ class Features:
     columns: Tensor | None = None
 
     @staticmethod
-    def of(x: Tensor, device: torch.device) -> Features:
+    def of(x: Tensor, device: torch.device) -> NodeFeatures:
         """The features of a graph on a device, in the form that is faster there."""
         nodes, width = x.shape
         full = nodes * width
@@ -49,23 +49,23 @@ class Features:
         small = device.type != "cpu" and full <= DENSE_UP_TO
         if small or count > SPARSE_UP_TO * full:
             dense = x if x.layout == torch.strided else x.to_dense()
-            return Features((nodes, width), dense.to(device, torch.float32))
+            return NodeFeatures((nodes, width), dense.to(device, torch.float32))
         with quiet():
             rows = x.float().to_sparse_csr()
         parts = [one.to(device) for one in (rows.values(), rows.crow_indices(), rows.col_indices())]
-        return Features((nodes, width), *parts)
+        return NodeFeatures((nodes, width), *parts)
 
-    def take(self, index: Tensor) -> Features:
+    def take(self, index: Tensor) -> NodeFeatures:
         """The features of some nodes, in their order."""
         shape = (len(index), self.shape[1])
         if self.starts is None or self.columns is None:
-            return Features(shape, self.values[index])
+            return NodeFeatures(shape, self.values[index])
         begin, count = self.starts[index], self.starts.diff()[index]
         starts = F.pad(count.cumsum(0), (1, 0))
         # Places of the values: for each row its begin, then one further each.
         place = torch.arange(int(starts[-1]), device=index.device)
         place = place + (begin - starts[:-1]).repeat_interleave(count)
-        return Features(shape, self.values[place], starts, self.columns[place])
+        return NodeFeatures(shape, self.values[place], starts, self.columns[place])
 
     def dropped(self, probability: float, training: bool) -> Tensor:
         """The features as a tensor that a linear layer takes, after dropout.
@@ -103,7 +103,7 @@ class SparseLinear(torch.autograd.Function):
     """`rows @ weight.T` with the gradient of the weight alone.
 
     Torch's own gradient sorts all entries in every step: 2.6 ms for the training part of Cora and 64 outputs, where
-    the product takes .2 ms. Here the entries are sorted once, in `Features.turned`.
+    the product takes .2 ms. Here the entries are sorted once, in `NodeFeatures.turned`.
     """
 
     @staticmethod

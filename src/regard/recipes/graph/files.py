@@ -12,11 +12,11 @@ import torch
 from torch_geometric.data import Data
 
 from regard.recipes.estimator import RecipeError
-from regard.recipes.graph.data import SETS, load
+from regard.recipes.graph.data import GRAPH_SETS, load
 from regard.recipes.graph.nodes import Nodes
 
 EXPECTED = (
-    f"first a graph, one of {', '.join(SETS)} or a file .npz with x (nodes, features), edge_index (2, edges) and "
+    f"first a graph, one of {', '.join(GRAPH_SETS)} or a file .npz with x (nodes, features), edge_index (2, edges) and "
     "perhaps edge_attr (edges, features) and names (nodes,), then nodes by number or name (none for all)"
 )
 LARGEST_GRAPH = 4 * 2**30  # bytes of a file's arrays: a stranger's archive may unpack to anything
@@ -34,7 +34,7 @@ def read(lines: list[str]) -> Nodes:
     wanted = [line.strip() for line in lines if line.strip()]
     if not wanted:
         raise RecipeError(f"nothing was given; expected {EXPECTED}")
-    graph = load(wanted[0]).test.x.graph if wanted[0] in SETS else read_graph(Path(wanted[0]))
+    graph = load(wanted[0]).test.x.graph if wanted[0] in GRAPH_SETS else read_graph(Path(wanted[0]))
     whole = Nodes(graph)
     places = {str(n): n for n in range(len(whole))}
     places |= {name: n for n, name in enumerate(graph.names)} if "names" in graph else {}

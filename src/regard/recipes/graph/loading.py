@@ -17,7 +17,7 @@ from torch_geometric.loader import NeighborLoader, NodeLoader
 from torch_geometric.sampler import BaseSampler, NodeSamplerInput, SamplerOutput
 from torch_geometric.utils import index_sort
 
-from regard.recipes.graph.features import Features
+from regard.recipes.graph.features import NodeFeatures
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class NodeBatch:
             farthest. None for a whole graph.
     """
 
-    x: Features
+    x: NodeFeatures
     edges: Tensor
     feature: Tensor | None
     wanted: Tensor
@@ -119,7 +119,7 @@ class GraphSource:
         feature: the features of its edges; None if there are none.
     """
 
-    def __init__(self, graph: Data, x: Features, feature: Tensor | None = None) -> None:
+    def __init__(self, graph: Data, x: NodeFeatures, feature: Tensor | None = None) -> None:
         assert graph.edge_index is not None  # `Nodes` has checked the graph
         self.edges, self.x, self.feature = graph.edge_index.cpu(), x, feature
         self.device, self.nodes = x.values.device, x.shape[0]

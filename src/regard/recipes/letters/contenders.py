@@ -12,7 +12,7 @@ from typing import Any
 
 from regard.recipes.datasets import Dataset
 from regard.recipes.evaluating import fit_and_evaluate
-from regard.recipes.kit import Comparison, Contender, Evaluated, Kind
+from regard.recipes.kit import Comparison, Contender, Evaluated, Kind, fixed_arguments
 from regard.recipes.letters.errors import phone_error_rate
 from regard.recipes.letters.picture import captioned
 from regard.recipes.letters.sizes import arguments, quick_arguments
@@ -122,8 +122,10 @@ def comparison(data: Dataset, full: bool, device: str | None = None) -> Comparis
         name: str, title: Text, kind: Kind, more: dict[str, str], about: Text | None
     ) -> Contender:
         way = title if name in PICTURED else None
-        run = partial(run_speaker, data, fixed | more, way)
-        return Contender(name, title, kind, settings, run, about)
+        own: dict[str, Any] = fixed | more
+        run = partial(run_speaker, data, own, way)
+        given = fixed_arguments(LettersToSounds(**own))
+        return Contender(name, title, kind, settings, run, about, given)
 
     return Comparison(
         name=f"letters-{data.name}",

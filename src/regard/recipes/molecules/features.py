@@ -171,6 +171,14 @@ def descriptors(smiles: Sequence[str]) -> np.ndarray:
         return np.stack([descriptors_of(one) for one in smiles])
 
 
+def featurise(smiles: Sequence[str], beside: bool) -> None:
+    """Let RDKit compute the graphs of molecules, and descriptors too if they go in `beside`; both are remembered."""
+    for one in check_smiles(smiles):
+        featurised(one)
+    if beside:
+        descriptors(smiles)
+
+
 @lru_cache(REMEMBERED)
 def fingerprint_of(smiles: str) -> np.ndarray:
     """The counted Morgan fingerprint of radius 2 of a molecule."""

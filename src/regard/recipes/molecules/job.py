@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -59,5 +60,7 @@ class MoleculeJob(Job):
         """ROC-AUC of the mean prediction, or its RMSE in the unit of the targets with the sign turned."""
         out = torch.cat([averaged(model(one), self.classify) for one in self.held]).cpu().numpy()
         if self.unit is None:
-            return ROC_AUC.value(np.stack([self.wanted, out], 1))
+            area = ROC_AUC.value(np.stack([self.wanted, out], 1))
+            # Rows of one class say nothing. NaN would leave the last weights, as if training had diverged.
+            return 0.5 if math.isnan(area) else area
         return -self.unit * float(np.sqrt(np.mean((out - self.wanted) ** 2)))

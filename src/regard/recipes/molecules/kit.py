@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from regard.recipes.estimator import Recipe, RecipeError
 from regard.recipes.kit import Kit
 from regard.recipes.molecules.comparison import arguments, comparison
-from regard.recipes.molecules.data import SETS, load
+from regard.recipes.molecules.data import MOLECULE_SETS, load
 from regard.recipes.molecules.drawing import DEFAULT, figure
 from regard.recipes.molecules.features import parsed
 from regard.recipes.molecules.predictor import MoleculePredictor
@@ -53,7 +53,7 @@ def show(model: Recipe, x: Any, language: Language) -> Figure:
 KIT = Kit(
     name="molecules",
     estimator=MoleculePredictor,
-    sets=tuple(SETS),
+    sets=tuple(MOLECULE_SETS),
     arguments=arguments,
     load=load,
     read=read,

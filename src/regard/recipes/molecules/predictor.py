@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 import os
-from functools import partial
 from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 import torch
 
 from regard import Score
-from regard.recipes.estimator import Recipe, RecipeError
+from regard.recipes.estimator import Recipe, RecipeError, building
 from regard.recipes.metrics import RMSE, Metric
 from regard.recipes.molecules.features import (
     canonical,
@@ -84,7 +83,7 @@ class MoleculePredictor(Recipe):
         weight_decay: of AdamW.
         batch: molecules in a batch.
         average: decay of the moving average of the weights; None for none.
-        patience: epochs without a better validation after which training stops; None for never.
+        patience: the most validations in a row without a better one: the next such ends training; None for never.
         ensemble: networks trained side by side, whose mean is the prediction.
         seed: of weights, batches and dropout.
         device: None for the GPU if there is one.
@@ -290,8 +289,9 @@ class MoleculePredictor(Recipe):
         extra = 0 if self.extra_ is None else len(self.extra_[0])
         sizes = NetSizes(self.width, self.heads, self.layers, self.dropout, self.pooling, extra)
         torch.manual_seed(self.seed)
-        make = partial(MoleculeNet, self.chosen_score, sizes)
-        return Ensemble([make() for _ in range(self.ensemble)]).to(self.chosen_device())
+        with building():
+            members = [MoleculeNet(self.chosen_score, sizes) for _ in range(self.ensemble)]
+        return Ensemble(members).to(self.chosen_device())
 
     def plan(self, steps: int) -> TrainingPlan:
         """How it is trained, with so many steps in an epoch."""

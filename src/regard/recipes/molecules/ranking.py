@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from scipy.stats import rankdata
 
@@ -14,13 +16,13 @@ def area_under_roc(statistics: np.ndarray) -> float:
 
     Statistics are (label, score); ties count half. It is the rank statistic of Mann and Whitney, which is what
     scikit-learn's `roc_auc_score` integrates and about ten times as fast: intervals compute it on thousands of
-    resamples. Rows of one class have no pair, and the value is 0.5, that of a score without information.
+    resamples. Rows of one class have no pair, and the value is NaN.
     """
     positive = statistics[:, 0] > 0.5
     count = int(positive.sum())
     others = len(positive) - count
     if count == 0 or others == 0:
-        return 0.5
+        return math.nan
     ranks = rankdata(statistics[:, 1])
     return float((ranks[positive].sum() - count * (count + 1) / 2) / (count * others))
 

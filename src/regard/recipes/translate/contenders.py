@@ -1,7 +1,7 @@
 """What `compare` trains on a set: five scores in a transformer, two recurrent networks, and one without attention.
 
-All have the same epochs, batches and pieces. On Multi30k each score that is slower than the reference also has a row
-at equal time: as many epochs as fit into the time of the reference, by `timing.json`.
+All have the same epochs, batches and pieces. Where `timing.json` is beside this file, each score that is slower than
+the reference also has a row at equal time on Multi30k: as many epochs as fit into the time of the reference.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 from regard.recipes.datasets import Dataset, Part
 from regard.recipes.evaluating import fit_and_evaluate
-from regard.recipes.kit import Comparison, Contender, Evaluated, Kind
+from regard.recipes.kit import Comparison, Contender, Evaluated, Kind, fixed_arguments
 from regard.recipes.translate.bleu import METRIC, bleu_statistics, corpus_bleu, corpus_chrf
 from regard.recipes.translate.bleu import signatures as bleu_signatures
 from regard.recipes.translate.picture import captioned
@@ -125,18 +125,20 @@ def comparison(data: Dataset, full: bool, device: str | None = None) -> Comparis
         contenders=tuple(rows),
         reference=REFERENCE,
         seeds=SEEDS if full else SEEDS[:1],
-        notes=(*notes(fixed("transformer")["beam"]), signature_note()),
+        notes=(*notes(fixed("transformer")["beam"], bool(late)), signature_note()),
     )
 
 
-def notes(beam: int) -> tuple[Text, ...]:
-    """What a reader must know about the numbers."""
+def notes(beam: int, equal_time: bool) -> tuple[Text, ...]:
+    """What a reader must know about the numbers; `equal_time`: whether there are rows at equal time."""
+    but = (
+        Text(", except those at equal time", "除“同等时间”各行外，") if equal_time else Text("", "")
+    )
     return (
         Text(
             f"BLEU is sacreBLEU's with beam {beam} and length penalty 1. All rows are trained for as many epochs on the "
-            "same batches, with the same dropout for all scores, except those at equal time. Nothing was tuned for a "
-            "single row.",
-            f"BLEU 为 sacreBLEU，束宽 {beam}，长度惩罚 1。除“同等时间”各行外，训练轮数与批次相同，各打分函数的随机失活也相同；"
+            f"same batches, with the same dropout for all scores{but.en}. Nothing was tuned for a single row.",
+            f"BLEU 为 sacreBLEU，束宽 {beam}，长度惩罚 1。{but.zh}训练轮数与批次相同，各打分函数的随机失活也相同；"
             "没有为任何一行单独调参。",
         ),
         Text(
@@ -169,7 +171,8 @@ def contender(
     own = {key: fixed[key] for key in ("epochs", "width")}
     settings = tuple(own | {"consistency": one} for one in CONSISTENCY) if tuned else (own,)
     way = title if name in PICTURED else None
-    return Contender(name, title, kind, settings, partial(run, fixed, data, way), about)
+    given = fixed_arguments(Translator(**fixed))
+    return Contender(name, title, kind, settings, partial(run, fixed, data, way), about, given)
 
 
 def run(

@@ -12,7 +12,7 @@ from regard.recipes.translate.contenders import comparison
 from regard.recipes.translate.dates import dates
 from regard.recipes.translate.multi30k import multi30k
 from regard.recipes.translate.picture import show
-from regard.recipes.translate.sizes import EMBEDDED, SETS, arguments
+from regard.recipes.translate.sizes import EMBEDDED, TRANSLATE_SETS, arguments
 from regard.recipes.translate.translator import Translator
 
 
@@ -28,8 +28,8 @@ def load(
         RecipeError: there is no set of that name.
         DataError: the set is missing or damaged.
     """
-    if name not in SETS:
-        raise RecipeError(f"there is no set {name!r}; the sets are {', '.join(SETS)}")
+    if name not in TRANSLATE_SETS:
+        raise RecipeError(f"there is no set {name!r}; the sets are {', '.join(TRANSLATE_SETS)}")
     if name == EMBEDDED:
         return dates(limit)
     return multi30k(name, data, download, limit)
@@ -48,7 +48,7 @@ def write(x: Sequence[str], found: Sequence[str | list[str]]) -> list[str]:
 KIT = Kit(
     name="translate",
     estimator=Translator,
-    sets=SETS,
+    sets=TRANSLATE_SETS,
     arguments=arguments,
     load=load,
     read=read,

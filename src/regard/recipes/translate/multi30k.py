@@ -43,7 +43,7 @@ LANGUAGES = {
     "en": Text("English", "英语"),
     "fr": Text("French", "法语"),
 }
-SETS = {
+MULTI30K_SETS = {
     "multi30k-de-en": ("de", "en"),
     "multi30k-en-de": ("en", "de"),
     "multi30k-en-fr": ("en", "fr"),
@@ -67,7 +67,7 @@ def multi30k(
     Raises:
         DataError: it is missing or damaged.
     """
-    source, target = SETS[name]
+    source, target = MULTI30K_SETS[name]
     wanted = [f"{part}.{language}.gz" for part in PARTS for language in (source, target)]
     folder = obtained(MULTI30K, data, download_it, wanted)
 

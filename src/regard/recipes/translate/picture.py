@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from regard import plot
-from regard.figures.canvas import composed
-from regard.recipes.estimator import Recipe, RecipeError
+from regard.recipes.translate.alignment import Alignments
 from regard.recipes.translate.decoding import piece_log_prob
-from regard.recipes.translate.subwords import EOS, SPACE, SPECIAL
+from regard.recipes.translate.subwords import END, EOS, SPACE, SPECIAL
 from regard.recipes.translate.translator import Translator
-from regard.text import Language, Text
+from regard.text import Text
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from torch import Tensor
 
-END = "■"
 LEGEND = Text(
     f"Down: translation. Across: sentence. {END}: the end. Darker: more attention.",
     f"竖：译文；横：原文；{END}：句末；越深注意越多。",
@@ -28,39 +24,6 @@ EXAMPLES = (
     "Zwei Kinder spielen mit einem Ball im Park.",
     "Two children are playing with a ball in the park.",
 )
-VALUES = 12  # up to so many pieces the weights are written into the squares
-
-
-def show(model: Recipe, x: Sequence[str] | str | None, language: Language = "en") -> Figure:
-    """The alignment of a sentence with its translation; of an example if none is given."""
-    if not isinstance(model, Translator):
-        raise RecipeError(f"expected Translator, got {type(model).__name__}")
-    sentence = (x if isinstance(x, str) else x[0]) if x else example(model)
-    return figure(model, sentence, f"{sentence}\n{LEGEND.of(language)}")
-
-
-def figure(model: Translator, sentence: str, title: str | None = None) -> Figure:
-    """The alignment of a sentence with its translation."""
-    source, target, weights = model.attend(sentence)
-    return plot.alignment(
-        weights, bare(source), bare(target), title=title, values=len(source) <= VALUES
-    )
-
-
-def captioned(model: Translator, way: Text) -> dict[str, str]:
-    """The picture of the example for a report: SVG, and in both languages what it shows.
-
-    Args:
-        model: a trained model.
-        way: how it attends.
-    """
-    sentence = example(model)
-    drawing = composed(lambda: figure(model, sentence), ["svg"])["svg"].decode()
-    return {
-        "en": f"{sentence}: {way.en}. {LEGEND.en}",
-        "zh": f"{sentence}：{way.zh}。{LEGEND.zh}",
-        "svg": drawing,
-    }
 
 
 def example(model: Translator) -> str:
@@ -80,3 +43,13 @@ def bare(pieces: list[str]) -> list[str]:
         END if piece == SPECIAL[EOS] else piece.replace(SPACE, " ").strip() or " "
         for piece in pieces
     ]
+
+
+def attended(model: Translator, sentence: str) -> tuple[list[str], list[str], Tensor]:
+    """Labels of the source, labels of the translation, and the weights (translation, source)."""
+    source, target, weights = model.attend(sentence)
+    return bare(source), bare(target), weights
+
+
+ALIGNMENTS = Alignments(Translator, LEGEND, example, attended)
+show, captioned = ALIGNMENTS.show, ALIGNMENTS.captioned

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from regard.recipes.translate.multi30k import SETS as MULTI30K_SETS
+from regard.recipes.translate.multi30k import MULTI30K_SETS
 
 EMBEDDED = "dates"
-SETS = (EMBEDDED, *MULTI30K_SETS)
+TRANSLATE_SETS = (EMBEDDED, *MULTI30K_SETS)
 # Multi30k is small: a third of all units dropped, and a narrow transformer, generalise better than larger ones.
-CAPTIONS = {
+CAPTION_COMMON = {
     "vocabulary": 8000,
     "label_smoothing": 0.1,
     "word_dropout": 0.1,
@@ -20,7 +20,7 @@ CAPTIONS = {
     "beam": 5,
     "length_penalty": 1.0,
 }
-CAPTION_TRANSFORMER = CAPTIONS | {
+CAPTION_TRANSFORMER = CAPTION_COMMON | {
     "architecture": "transformer",
     "width": 256,
     "layers": 4,
@@ -29,7 +29,7 @@ CAPTION_TRANSFORMER = CAPTIONS | {
     "rate": 1.5e-3,
     "warmup": 400,
 }
-CAPTION_RECURRENT = CAPTIONS | {
+CAPTION_RECURRENT = CAPTION_COMMON | {
     "width": 512,
     "layers": 2,
     "dropout": 0.4,

@@ -17,7 +17,7 @@ from regard.recipes.kit import Comparison, Contender
 from regard.recipes.translate import kit
 from regard.recipes.translate.bleu import METRIC
 from regard.recipes.translate.contenders import contender, signature_note
-from regard.recipes.translate.multi30k import SETS as MULTI30K_SETS
+from regard.recipes.translate.multi30k import MULTI30K_SETS
 from regard.recipes.translate.sizes import EMBEDDED, arguments, quick_arguments
 from regard.text import Text
 

@@ -12,6 +12,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 
 PAD, BOS, EOS, UNK = range(4)
 SPECIAL = ("<pad>", "<bos>", "<eos>", "<unk>")
+END = "■"  # the end mark in pictures: no letter, no sound and no piece
 SPACE = "▁"  # how the package writes the space before a word
 
 

@@ -1,7 +1,7 @@
 """Epochs at equal time, from the seconds of an epoch of each score.
 
-`measure_timing.py` writes them to `timing.json` beside this file. The committed one was measured on the machine that
-it names.
+`measure_timing.py` writes them to `timing.json` beside this file, with the machine that it measured. Without that file
+no row is at equal time.
 """
 
 from __future__ import annotations

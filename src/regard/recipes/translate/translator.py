@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import warnings
 from collections.abc import Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar, Self, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -14,21 +15,18 @@ from torch import Tensor, nn
 
 from regard import Score
 from regard.arguments import (
-    check_finite,
     check_given_sizes,
     check_one_of,
-    check_probability,
     check_sizes,
 )
-from regard.recipes.estimator import Recipe, RecipeError
+from regard.recipes.estimator import RecipeError, building
 from regard.recipes.training import TrainingPlan, TrainingProgress, train
 from regard.recipes.translate.batches import Corpus
 from regard.recipes.translate.bleu import METRIC, bleu_statistics, corpus_bleu, corpus_chrf
-from regard.recipes.translate.decoding import Search, aligned, best_texts, chosen_search, searched
-from regard.recipes.translate.job import Regularization, TranslationJob
+from regard.recipes.translate.decoding import aligned
+from regard.recipes.translate.job import TranslationJob
 from regard.recipes.translate.networks import (
     RecurrentTranslator,
-    Sizes,
     TransformerTranslator,
     network,
 )
@@ -38,6 +36,7 @@ from regard.recipes.translate.rows import (
     checked_texts,
     held_out,
 )
+from regard.recipes.translate.searched import SearchedRecipe
 from regard.recipes.translate.subwords import EOS, Subwords
 
 if TYPE_CHECKING:
@@ -47,7 +46,7 @@ ARCHITECTURES = ("bahdanau", "luong", "transformer", "none")
 PRECISIONS = ("fp32", "tf32", "bf16")
 
 
-class Translator(Recipe):
+class Translator(SearchedRecipe):
     """A recipe that translates sentences: a recurrent network with attention, or a transformer.
 
     ```python
@@ -81,7 +80,7 @@ class Translator(Recipe):
         average: decay of the moving average of the weights, which are the result; None for none.
         precision: "fp32", "tf32" or "bf16" of the training; None is fp32 on a CPU, else bf16 for a transformer and
             tf32 for the others.
-        patience: epochs without a better validation after which training stops.
+        patience: the most validations in a row without a better one: the next such ends training; None for never.
         validate_every: epochs between two validations.
         minutes: stop after this much training time.
         checkpoint_every: epochs between two checkpoints.
@@ -188,7 +187,6 @@ class Translator(Recipe):
             device=device,
             full=graphs,
         )
-        rules = Regularization(self.label_smoothing, self.word_dropout, self.consistency)
         sources, references = [one[0] for one in held], [one[1] for one in held]
         rows = self.encoded(sources, cut=True)
 
@@ -196,7 +194,7 @@ class Translator(Recipe):
             found = self.subwords_.decode(self.greedy(model, rows))
             return corpus_bleu(bleu_statistics(found, references, self.lowercase))
 
-        job = TranslationJob(self.model_, corpus, rules, quality)
+        job = TranslationJob(self.model_, corpus, self.rules(), quality)
         with multiplying(self.chosen_precision()):
             self.history_ = train(
                 job, self.plan(), seed=self.seed, device=device, checkpoint=checkpoint, progress=progress,
@@ -207,44 +205,16 @@ class Translator(Recipe):
 
     def plan(self) -> TrainingPlan:
         """How the network is trained."""
-        return TrainingPlan(
-            epochs=self.epochs,
-            rate=self.rate,
-            warmup=self.warmup,
-            bf16=self.chosen_precision() == "bf16",
-            average=self.average,
-            patience=self.patience,
-            validate_every=self.validate_every,
-            minutes=self.minutes,
-            checkpoint_every=self.checkpoint_every,
-            graphs=self.graphs,
-        )
+        precise = self.chosen_precision() == "bf16"
+        return dataclasses.replace(super().plan(), bf16=precise, graphs=self.graphs)
 
-    @overload
-    def predict(
-        self, x: Sequence[str], beam: int | None = ..., n_best: None = ...
-    ) -> list[str]: ...
-    @overload
-    def predict(
-        self, x: Sequence[str], beam: int | None = ..., *, n_best: int
-    ) -> list[list[str]]: ...
-    def predict(
-        self, x: Sequence[str], beam: int | None = None, n_best: int | None = None
-    ) -> list[str] | list[list[str]]:
-        """Translate sentences.
+    def checked(self, x: Sequence[str]) -> list[str]:
+        """The sentences; anything but a list of texts is refused."""
+        return checked_texts(x, "x")
 
-        Args:
-            x: sentences.
-            beam: prefixes kept at each step; 1 is greedy; None is the argument of the constructor.
-            n_best: a number gives for each sentence the list of so many best translations, best first; None gives
-                the best one as text.
-        """
-        self.check_fitted()
-        sentences = checked_texts(x, "x")
-        search = chosen_search(self.beam if beam is None else beam, n_best, self.length_penalty)
-        rows = self.encoded(sentences, cut=True)
-        texts = best_texts(self.model_, rows, search, self.max_length, self.subwords_.decode)
-        return texts if n_best is not None else [one[0] for one in texts]
+    def decoded(self, rows: Sequence[Sequence[int]]) -> list[str]:
+        """The sentence of each row of numbers."""
+        return self.subwords_.decode(rows)
 
     def statistics(self, x: Sequence[str], y: Sequence[str]) -> np.ndarray:
         """The statistics of BLEU (N, 10) of translations by beam search."""
@@ -291,32 +261,18 @@ class Translator(Recipe):
     def network_for(self, vocabulary: int) -> RecurrentTranslator | TransformerTranslator:
         """A network with fresh weights for so many subwords."""
         recurrent = self.architecture != "transformer"
-        sizes = Sizes(
-            vocabulary=vocabulary,
-            width=self.width,
-            layers=self.layers,
-            heads=self.heads or (1 if recurrent else 4),
-            embedding=self.embedding or self.width,
-            encoder_width=self.encoder_width or 2 * self.width,
-            score_width=self.score_width or max(self.width // 2, 1),
-            dropout=self.dropout,
-        )
-        return network(self.architecture, sizes, self.chosen_score)
+        sizes = self.sizes(vocabulary, self.heads or (1 if recurrent else 4))
+        with building():
+            return network(self.architecture, sizes, self.chosen_score)
 
     def check_arguments(self) -> None:
         """Raise an error that names an argument that does not fit."""
         check_one_of("architecture", self.architecture, ARCHITECTURES)
         if self.precision is not None:
             check_one_of("precision", self.precision, PRECISIONS)
-        check_probability(dropout=self.dropout, word_dropout=self.word_dropout)
-        check_probability(label_smoothing=self.label_smoothing)
-        check_given_sizes(width=self.width, layers=self.layers, beam=self.beam)
-        check_given_sizes(
-            vocabulary=self.vocabulary, max_length=self.max_length, epochs=self.epochs
-        )
-        check_given_sizes(batch_tokens=self.batch_tokens, validate_every=self.validate_every)
+        super().check_arguments()
+        check_given_sizes(vocabulary=self.vocabulary, batch_tokens=self.batch_tokens)
         check_sizes(heads=self.heads)
-        check_finite(length_penalty=self.length_penalty)
         if self.encoder_width is not None and (
             self.architecture == "transformer" or self.encoder_width % 2
         ):
@@ -341,17 +297,9 @@ class Translator(Recipe):
             return "fp32"
         return "bf16" if self.architecture == "transformer" else "tf32"
 
-    def search(self) -> Search:
-        """How `predict` searches."""
-        return Search(self.beam, self.length_penalty)
-
-    def greedy(self, model: nn.Module, rows: Sequence[Sequence[int]]) -> list[list[int]]:
-        """Greedy translations of encoded sentences."""
-        return [best[0] for best in searched(model, rows, Search(1, 0.0), self.max_length)]
-
-    def encoded(self, sentences: Sequence[str], cut: bool = False) -> list[list[int]]:
+    def encoded(self, texts: Sequence[str], cut: bool = False) -> list[list[int]]:
         """The pieces of sentences with end marks; `cut` keeps at most `max_length`, with a warning."""
-        rows = [[*row, EOS] for row in self.subwords_.encode(sentences)]
+        rows = [[*row, EOS] for row in self.subwords_.encode(texts)]
         long = [number for number, row in enumerate(rows) if len(row) > self.max_length]
         if not cut or not long:
             return rows

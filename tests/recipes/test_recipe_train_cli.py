@@ -1,90 +1,27 @@
-"""`regard recipe NAME train|predict|compare|show` over a recipe of milliseconds, and over a real one."""
+"""`regard recipe NAME train|predict|show` over a recipe of milliseconds, and over a real one."""
 
 from __future__ import annotations
 
-import dataclasses
-import errno
-import inspect
 import io
-import json
 import os
-import re
-import shlex
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from click.testing import CliRunner, Result
 from rich.console import Console
 from rich.progress import Progress
 
 from regard import cli
-from regard.cli import recipe_help, recipe_progress
-from regard.cli.app import group
-from regard.cli.recipe import VERBS, OneRecipe
+from regard.cli import recipe_progress
 from regard.cli.recipe_progress import TrainingBar, TrainingLines
 from regard.recipes import catalog, training
-from regard.recipes.comparing import Compared
-from regard.recipes.comparing.sentences import sentences, to_use
-from regard.recipes.estimator import read_saved
-from regard.text import Text
 
-from . import fake_recipe
 from .fake_recipe import FakeRecipe, PointsJob
-
-FAKE = catalog.Listed("fake", Text("Points.", "点。"), Text("a", "b"), ("points",), ("public",), ())
-USAGE = recipe_help.Usage(
-    "[POINT]...", "Classify.", "Draw.", {verb: (verb,) for verb in VERBS}, ("beam",)
-)
-
-
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Runs `regard recipe ...`, or `choose ...`, in a folder of its own; the catalogue has the fake recipe."""
-    known = catalog.kit
-    monkeypatch.setattr(catalog, "RECIPES", (*catalog.RECIPES, FAKE))
-    monkeypatch.setattr(catalog, "NAMES", (*catalog.NAMES, "fake"))
-    monkeypatch.setattr(
-        catalog, "kit", lambda name: fake_recipe.KIT if name == "fake" else known(name)
-    )
-    monkeypatch.setitem(recipe_help.USAGES, "fake", USAGE)
-    monkeypatch.setattr("torch.set_num_threads", lambda count: None)  # other tests keep theirs
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("REGARD_DATA", raising=False)
-
-    def invoke(line: str, **more: Any) -> Result:
-        env = {"COLUMNS": "80"} | more.pop("env", {})
-        line = line if line.startswith("choose") else f"recipe {line}"
-        return CliRunner(env=env).invoke(group, line.split(), prog_name="regard", **more)
-
-    return invoke
-
-
-def weights(path: str = "fake.safetensors") -> dict[str, torch.Tensor]:
-    return read_saved(Path(path))[1]
-
-
-def stop_at(monkeypatch: pytest.MonkeyPatch, epoch: int, error: type[BaseException]) -> None:
-    """Raise an error in the validation of that epoch."""
-    known, count = PointsJob.validate, 0
-
-    def validate(job: PointsJob, model: torch.nn.Module) -> float:
-        nonlocal count
-        count += 1
-        if count == epoch:
-            raise error
-        return known(job, model)
-
-    monkeypatch.setattr(PointsJob, "validate", validate)
-
-
-def full(file: int) -> None:
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+from .recipe_commands import full, stop_at, weights
 
 
 def test_train_predict_and_show(run) -> None:
@@ -247,88 +184,6 @@ def test_doctor_says_what_it_watched(run) -> None:
     assert not training.AROUND
 
 
-def test_comparison_prints_a_table_and_saves_page_and_summary(run) -> None:
-    result = run("fake compare --full --out out")
-    assert result.exit_code == 0, result.output
-    assert "no attention" in result.stdout
-    assert "±" in result.stdout
-    assert max(map(len, result.stdout.splitlines())) <= 80
-    assert result.stdout.endswith(
-        "Saved in out: fake-points.json\nOpen the page in a browser: out/fake-points.html\n"
-    )
-    # Three contenders, two settings of two of them, three seeds.
-    assert result.stderr.splitlines()[-1].startswith("[11/11] ")
-    assert "left)" in result.stderr
-    again = run("fake compare --full --out out --lang zh")
-    assert again.exit_code == 0
-    assert "参与者" in again.stdout
-    assert again.stderr == "", "finished runs are kept, silently"
-    assert len(run("fake compare --full --out out --again").stderr.splitlines()) == 11
-
-
-def test_comparison_as_json_is_one_document(run) -> None:
-    result = run("fake compare --seeds 1 --only additive --json")
-    assert result.exit_code == 0, result.output
-    found = Compared.of_json(json.loads(result.stdout, parse_constant=pytest.fail))
-    assert {row.name for row in found.rows} == {"scaled_dot", "additive"}, "the reference, too"
-    assert found.seeds == (0,)
-    assert found == Compared.load(Path("regard-recipes/fake-points.json"))
-    assert "Saved in regard-recipes" in result.stderr
-
-
-def test_no_escape_codes_without_a_terminal(run) -> None:
-    env = {"FORCE_COLOR": "1", "TERM": "xterm", "NO_COLOR": "1"}
-    for line in ("", "fake train --epochs 1", "fake compare --seeds 1 --only additive"):
-        assert "\x1b" not in run(line, env=env).output
-
-
-def test_failed_contender_is_an_exit_status(run, monkeypatch: pytest.MonkeyPatch) -> None:
-    known = fake_recipe.comparison
-
-    def broken(*given: Any) -> Any:
-        found = known(*given)
-        object.__setattr__(found.contenders[1], "run", lambda *_: 1 / 0)
-        return found
-
-    monkeypatch.setattr(fake_recipe, "KIT", dataclasses.replace(fake_recipe.KIT, comparison=broken))
-    result = run("fake compare --seeds 1")
-    assert result.exit_code == 1
-    assert "Without a result: additive." in result.stdout
-    assert "setting 2 of 2: ZeroDivisionError" in result.stdout
-    assert Path("regard-recipes/fake-points.html").is_file()
-
-
-def test_failed_reference_is_one_line(run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(PointsJob, "loss", lambda *_: 1 / 0)
-    result = run("fake compare --seeds 1")
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr.splitlines()[-1] == (
-        "Error: there is no result of the reference 'scaled_dot': setting 2 of 2: ZeroDivisionError: division by zero"
-    )
-
-
-def test_interrupted_comparison_says_how_to_go_on(run, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patched:
-        stop_at(patched, 5, KeyboardInterrupt)
-        result = run("fake compare")
-    assert result.exit_code == 130
-    told = "Interrupted: finished runs are kept in regard-recipes; the same command continues.\n"
-    assert result.stderr.endswith(told)
-    result = run("fake compare --minutes 0.01")
-    assert result.exit_code == 0, "it takes less"
-    assert result.stderr.splitlines()[-1].startswith("[8/8] ")
-    assert len(result.stderr.splitlines()) == 7
-
-
-def test_time_limit_of_a_comparison(run, monkeypatch: pytest.MonkeyPatch) -> None:
-    known = PointsJob.validate
-    monkeypatch.setattr(PointsJob, "validate", lambda *given: time.sleep(0.3) or known(*given))
-    result = run("fake compare --minutes 0.01")
-    assert result.exit_code == 130
-    assert "Stopped at the time limit with" in result.stderr
-    assert "the same command continues" in result.stderr
-
-
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
 @pytest.mark.parametrize("line", ["fake train", "fake compare --seeds 1", "fake compare --json"])
 def test_full_stdout_costs_no_file(run, monkeypatch: pytest.MonkeyPatch, line: str) -> None:
@@ -356,144 +211,6 @@ def test_reader_that_leaves_changes_nothing(
             cli.main(["recipe", *line.split()])
         assert stopped.value.code == 0
         assert "Error" not in sys.stderr.getvalue()
-
-
-def test_list_and_help_of_a_recipe(run) -> None:
-    assert "fake       Points." in run("").stdout
-    assert "点。" in run("--lang zh").stdout
-    (*_, row) = json.loads(run("--json").stdout)
-    assert row == {
-        "name": "fake", "about": "Points.", "default": "a", "own": ["points"], "public": ["public"], "missing": [],
-    }  # fmt: skip
-    result = run("fake")
-    assert result.exit_code == 0
-    assert "regard recipe fake train" in result.stdout
-
-
-@pytest.mark.parametrize("verb", VERBS)
-def test_help_of_a_recipe_is_its_own(run, verb: str) -> None:
-    """Every recipe had the examples of the others and their options, and none said what its inputs are."""
-    inputs = {"translate": "SENTENCE", "letters": "WORD", "graph": "GRAPH", "molecules": "SMILES"}
-    for row in catalog.RECIPES[:-1]:
-        result = run(f"{row.name} {verb} --help")
-        assert result.exit_code == 0, result.output
-        assert max(map(len, result.stdout.splitlines())) <= 80
-        named = re.findall(r"regard recipe (\w+) (\w+)", result.stdout)
-        assert set(named) == {(row.name, verb)} and len(named) >= 3
-        if verb in ("predict", "show"):
-            assert result.stdout.count(inputs[row.name]) >= 3
-        else:
-            assert f"[default: {row.own[0]}]" in " ".join(result.stdout.split())
-        searches = verb == "predict" and row.name in ("translate", "letters")
-        assert ("--beam" in result.stdout, "--best" in result.stdout) == (searches, searches)
-
-
-def test_options_of_a_search_are_those_of_the_estimators() -> None:
-    assert list(recipe_help.USAGES) == list(catalog.NAMES)
-    for row in catalog.RECIPES:
-        if catalog.missing(row):
-            pytest.skip(f"{row.name} needs {catalog.missing(row)}")
-        kind = catalog.kit(row.name).estimator
-        known = {*inspect.signature(kind).parameters, *inspect.signature(kind.predict).parameters}
-        assert {*recipe_help.USAGES[row.name].search} == known & {*recipe_help.SEARCH}
-
-
-def test_examples_in_help_name_options_and_sets_that_exist() -> None:
-    for row in catalog.RECIPES:
-        for verb, lines in recipe_help.USAGES[row.name].examples.items():
-            known = {opt for one in OneRecipe(row.name).commands[verb].params for opt in one.opts}
-            for line in lines:
-                given, *words = shlex.split(line)
-                assert given == verb
-                assert {one for one in words if one.startswith("--")} <= known, line
-                if "--set" in words:
-                    assert words[words.index("--set") + 1] in catalog.sets(row)
-
-
-def test_missing_package_is_named_with_its_command(run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catalog, "RECIPES", (FAKE._replace(packages=("nonexistent",)),))
-    result = run("fake train")
-    assert result.exit_code == 2
-    assert result.stderr == (
-        "Error: the recipe fake needs nonexistent: pip install 'regard[recipes]'\n"
-    )
-    assert json.loads(run("--json").stdout)[0]["missing"] == ["nonexistent"]
-
-
-def test_catalogue_knows_the_sets_of_each_recipe() -> None:
-    for row in catalog.RECIPES:
-        if catalog.missing(row):
-            pytest.skip(f"{row.name} needs {catalog.missing(row)}")
-        kit = catalog.kit(row.name)
-        assert (kit.name, kit.sets) == (row.name, catalog.sets(row))
-
-
-def test_catalogue_names_the_packages_of_each_recipe() -> None:
-    """A package that is missing and not listed would end in a traceback: each recipe loads with its own alone."""
-    every = {name for row in catalog.RECIPES for name in row.packages}
-    code = (
-        "import sys; from regard.recipes import catalog\n"
-        "name, *blocked = sys.argv[1:]\n"
-        "sys.modules.update(dict.fromkeys(blocked))\n"
-        "catalog.kit(name)"
-    )
-    for row in catalog.RECIPES:
-        if catalog.missing(row):
-            pytest.skip(f"{row.name} needs {catalog.missing(row)}")
-        blocked = sorted(every - set(row.packages))
-        done = subprocess.run(
-            [sys.executable, "-c", code, row.name, *blocked],
-            capture_output=True, text=True, check=False, timeout=120,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-
-
-def test_recipe_as_the_task_of_choose(run) -> None:
-    result = run("choose --recipe fake --jobs 1")
-    assert result.exit_code == 0, result.output
-    assert "2 seeds decide nothing" in " ".join(result.stdout.split())
-    assert "This was the quick comparison" in result.stdout
-    assert Path("regard-choose/fake-points.html").is_file()
-    result = run("choose --recipe fake --full --seeds 3 --jobs 1 --json")
-    assert result.exit_code == 0, result.output
-    found = json.loads(result.stdout, parse_constant=pytest.fail)
-    compared = Compared.of_json(found["compared"])
-    assert found["use"] == to_use(compared)
-    assert [one["en"] for one in found["advice"]] == [one.en for one in sentences(compared)]
-    assert compared.seeds == (0, 1, 2)
-    assert (compared.full, len(compared.rows)) == (True, 3)
-
-
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ("--recipe nope", "--recipe nope: the recipes are translate, letters, graph"),
-        ("--recipe fake --tasks digits", "--tasks has no effect with --recipe; leave it out"),
-        ("--recipe fake --shape d_q=4,len=3", "--shape has no effect with --recipe"),
-        ("--recipe fake --resume", "--resume has no effect with --recipe"),
-        ("--recipe fake --heads 4", "--heads has no effect with --recipe"),
-        ("--recipe fake --target y", "--target has no effect with --recipe"),
-        ("--recipe fake --seed 1", "--seed has no effect with --recipe"),
-        ("--recipe fake --report x.html", "--report has no effect with --recipe"),
-        ("--recipe fake --set nope", "its sets are points, public"),
-        ("--recipe fake --set public --jobs 1", "public is missing: get https://example.org/x"),
-        ("--recipe fake --data .", "the set points needs none"),
-        ("--set cora", "--set belongs to a recipe: give --recipe NAME too"),
-        ("--full", "--full belongs to a recipe"),
-    ],
-)
-def test_options_of_choose_that_do_not_go_with_a_recipe(run, line: str, said: str) -> None:
-    result = run(f"choose {line}")
-    assert (result.exit_code, result.stdout) == (2, ""), result.output
-    assert said in result.stderr
-    assert result.stderr.count("\n") == 1
-
-
-def test_choose_by_a_recipe_is_interrupted_as_it_is(run, monkeypatch: pytest.MonkeyPatch) -> None:
-    stop_at(monkeypatch, 5, KeyboardInterrupt)
-    result = run("choose --recipe fake --jobs 1")
-    assert result.exit_code == 130
-    assert "the same command continues" in result.stderr
 
 
 def test_bar_shows_loss_and_time_left() -> None:
