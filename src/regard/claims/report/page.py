@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from regard.claims.absent import ABSENT, absent_sentence
@@ -17,10 +16,9 @@ from regard.claims.report.words import GROUPS, HOW, MEANINGS, VERDICTS, WORDS, k
 from regard.claims.running.store import Result, ResultStoreError, load_results
 from regard.figures.canvas import drawn
 from regard.measuring.files import write_atomic
+from regard.page.markdown import marked, table, with_fonts
 
 USAGE = "usage: python -m regard.claims.report.page RESULTS_FOLDER docs/claims.md"
-# Figures are laid out in DejaVu Sans; Verdana, which has the same widths, replaces it where it is missing.
-FONTS = b"text, tspan { font-family: 'DejaVu Sans', Verdana, sans-serif !important }"
 
 
 def main(arguments: list[str]) -> None:
@@ -51,7 +49,7 @@ def write_figures(claims: Mapping[str, Claim], results: Mapping[str, Result], fo
             continue
         numbers = results[name].numbers
         svg = drawn(lambda canvas, c=claim, n=numbers: c.draw(n, canvas), "en", ["svg"])["svg"]
-        write_atomic(path, svg.replace(b"</style>", FONTS + b"</style>", 1))
+        write_atomic(path, with_fonts(svg))
 
 
 def page(claims: Mapping[str, Claim], results: Mapping[str, Result], figures: str) -> str:
@@ -121,20 +119,6 @@ def closing(results: Mapping[str, Result]) -> Iterator[str]:
         ids = ", ".join(environment.ids) if len(found) > 1 else WORDS["every_claim"].en
         yield f"{WORDS['for'].en}: {ids}."
         yield table(("", ""), [[marked(part) for part in pair] for pair in environment.rows])
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def marked(text: str) -> str:
-    """The text with Markdown's special characters escaped, except inside code in backticks."""
-    parts = re.split(r"(`[^`]+`)", " ".join(text.split()))
-    return "".join(
-        part if part.startswith("`") else re.sub(r"([\\*_<|$`])", r"\\\1", part) for part in parts
-    )
 
 
 if __name__ == "__main__":
