@@ -46,8 +46,8 @@ class Recipe(BaseEstimator):
     scaled dot), `seed` and `device`; `fit`, `predict` and `statistics`; and for saving `learned`, `restore`.
 
     Attributes:
-        metric: the quality that `score` returns and comparisons rank by; a property where it follows from the
-            arguments.
+        metric: the quality that `score` and `quality` return and comparisons rank by; a property where it follows
+            from the arguments.
         model_: the trained network.
         history_: what the training did.
         chosen_score: the argument `score`; `score` itself is the method.
@@ -109,7 +109,14 @@ class Recipe(BaseEstimator):
         """Set what `learned` returned, and build `model_` with fresh weights."""
 
     def score(self, x: Any, y: Any) -> float:
-        """The quality of the predictions for these rows, by `metric`."""
+        """The quality of the predictions for these rows, where greater is better, as sklearn's searches need it.
+
+        An error, such as RMSE or the word error rate, is negative; `quality` gives it as tables show it.
+        """
+        return self.metric.gain(self.quality(x, y))
+
+    def quality(self, x: Any, y: Any) -> float:
+        """The quality of the predictions for these rows, by `metric`: an error is positive."""
         return self.metric.value(self.statistics(x, y))
 
     def fit_dataset(self, data: Dataset, **options: Any) -> Self:
@@ -118,8 +125,8 @@ class Recipe(BaseEstimator):
         return self.fit(data.train.x, data.train.y, validation=held, **options)
 
     def score_part(self, part: Part) -> float:
-        """`score` on one part of a set."""
-        return self.score(part.x, part.y)
+        """`quality` on one part of a set, as results and comparisons give it: an error is positive."""
+        return self.quality(part.x, part.y)
 
     def criterion(self, quality: float) -> tuple[str, str]:
         """The name and the value, as results are told, of a quality in `history_`, where greater is better."""
