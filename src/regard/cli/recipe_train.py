@@ -13,6 +13,7 @@ from regard.cli.common import INTERRUPTED, Mistake, pick_device
 from regard.cli.recipe_files import arguments_of, check_source
 from regard.cli.recipe_progress import training_progress, watched_training
 from regard.recipes.checkpoint import read_checkpoint
+from regard.recipes.training import DivergedError
 
 if TYPE_CHECKING:
     import torch
@@ -50,10 +51,10 @@ def run_training(
         kept = f"; the same command goes on from {checkpoint}" if checkpoint.exists() else ""
         click.echo(f"Interrupted{kept}.", err=True)
         raise SystemExit(INTERRUPTED) from None
-    diverged = model.history_.stopped == "diverged"
-    if diverged and model.history_.best_epoch < 0:  # no weights worth keeping
+    except DivergedError:  # no weights worth keeping
         checkpoint.unlink(missing_ok=True)
-        raise click.ClickException(f"{DIVERGED}; nothing was saved")
+        raise click.ClickException(f"{DIVERGED}; nothing was saved") from None
+    diverged = model.history_.stopped == "diverged"
     save(model, path, checkpoint)
     tell_quality(model, data)
     click.echo(f"Saved: {path}")
@@ -126,12 +127,12 @@ def tell_quality(model: Recipe, data: Dataset) -> None:
 
 
 def save(model: Recipe, path: Path, checkpoint: Path) -> None:
-    """Save the model and remove the checkpoint; a failed write keeps the checkpoint."""
+    """Save the model and remove the checkpoint; a failed write keeps the checkpoint, if one could be written."""
     try:
         model.save(path)
     except OSError as error:
+        kept = f"; the training is kept in {checkpoint}" if checkpoint.exists() else ""
         raise click.ClickException(
-            f"--out {path}: the model was not saved: {error.strerror or error}; the training is kept "
-            f"in {checkpoint}"
+            f"--out {path}: the model was not saved: {error.strerror or error}{kept}"
         ) from None
     checkpoint.unlink(missing_ok=True)
