@@ -169,11 +169,24 @@ def test_full_disk_keeps_the_training(run, monkeypatch: pytest.MonkeyPatch) -> N
     assert [path.name for path in Path().iterdir()] == ["fake.safetensors"]
 
 
-def test_full_disk_during_training_is_one_line(run, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.filterwarnings("default")
+def test_full_disk_during_training_warns_and_the_model_may_fit_later(
+    run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr("regard.recipes.checkpoint.write_atomic", lambda *_: full(0))
+        result = run("fake train")
+    assert result.exit_code == 0, result.stderr
+    assert "Warning: checkpoint='fake.safetensors.checkpoint' could not be written" in result.stderr
+    assert [path.name for path in Path().iterdir()] == ["fake.safetensors"]
+
+
+@pytest.mark.filterwarnings("default")
+def test_full_disk_to_the_end_promises_no_checkpoint(run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.fsync", full)
     result = run("fake train")
     assert result.exit_code == 1
-    assert result.stderr.splitlines()[-1] == "Error: No space left on device"
+    assert result.stderr.endswith("the model was not saved: No space left on device\n")
     assert not list(Path().iterdir())
 
 
