@@ -131,7 +131,7 @@ def test_features_that_are_no_numbers_are_refused(model, kind, value):
     graph[name].view(-1)[5] = value
     if kind == "sparse":
         graph.x = graph.x.to_sparse_coo()
-    message = f"graph.{name} holds NaN or infinity in 1 places"
+    message = f"graph.{name} holds NaN, infinity or numbers beyond float32 in 1 places"
     with pytest.raises(RecipeError, match=message):
         fitted(graph)
     if kind != "edge":
@@ -331,3 +331,22 @@ def test_the_picture_of_a_default_node_and_of_one_alone(model):
         KIT.show(model, Nodes(ring(), []), "en")
     lonely = Data(ring().x, torch.empty(2, 0, dtype=torch.long))
     assert "1.00 to itself" in KIT.show(model, Nodes(lonely, [3]), "en").axes[0].get_title("left")
+
+
+@pytest.mark.parametrize(
+    "x", [torch.full((12, WIDTH), 1e39, dtype=torch.float64), (1e39 * torch.eye(12, WIDTH).double()).to_sparse()]
+)
+def test_features_beyond_float32_are_refused(model, x):
+    """They became infinite, and the classes arbitrary, without a word."""
+    graph = ring()
+    graph.x = x
+    for act in (model.predict, lambda graph: fitted(graph)):
+        with pytest.raises(RecipeError, match=r"graph\.x holds NaN, infinity or numbers beyond float32"):
+            act(graph)
+
+
+def test_answers_that_are_not_finite_are_an_error(model):
+    graph = ring()
+    graph.x = torch.full((12, WIDTH), 3e38)
+    with pytest.raises(RecipeError, match="no finite answer: the features of the graph are too large"):
+        model.predict_proba(graph)

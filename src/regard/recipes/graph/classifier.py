@@ -277,6 +277,10 @@ class NodeClassifier(Recipe):
         with torch.no_grad():
             for batch in self.parts(self.source(x.graph), x.index):
                 found[batch.rows] = self.model_(batch).float().cpu()
+        if not found.isfinite().all():
+            raise RecipeError(
+                "the model gives no finite answer: the features of the graph are too large, or its training diverged"
+            )
         return found
 
     def parts(self, source: GraphSource, index: Tensor) -> Iterator[NodeBatch]:

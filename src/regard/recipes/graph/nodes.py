@@ -127,12 +127,14 @@ def checked_labels(x: Nodes, y: Any, name: str = "y") -> np.ndarray:
 
 
 def check_finite(name: str, feature: Tensor) -> None:
-    """Refuse NaN and infinity in the features of nodes or edges, dense or sparse."""
+    """Refuse what is not finite in float32, in which networks read the features of nodes or edges, dense or sparse."""
     dense = feature.layout == torch.strided
     values = feature if dense else feature.to_sparse_coo().coalesce().values()
-    bad = int((~values.isfinite()).sum())
+    bad = int((~values.float().isfinite()).sum())
     if bad:
-        raise RecipeError(f"graph.{name} holds NaN or infinity in {bad} places: put numbers there")
+        raise RecipeError(
+            f"graph.{name} holds NaN, infinity or numbers beyond float32 in {bad} places: put numbers there, or rescale it"
+        )
 
 
 def edge_features(graph: Data) -> Tensor | None:
