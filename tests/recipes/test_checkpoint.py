@@ -125,7 +125,9 @@ def test_full_disk_keeps_the_last_checkpoint_whole(
 
     with monkeypatch.context() as patched:
         patched.setattr("os.fsync", full)
-        with pytest.warns(UserWarning, match=r"could not be written \(No space left.*goes on") as said:
+        with pytest.warns(
+            UserWarning, match=r"could not be written \(No space left.*goes on"
+        ) as said:
             trained = FakeRecipe(epochs=6).fit_dataset(data, checkpoint=path)
     assert len(said) == 1, "said once, not at every epoch"
     assert same_weights(trained, FakeRecipe(epochs=6).fit_dataset(data)), "the model is whole"

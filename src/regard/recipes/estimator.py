@@ -117,7 +117,30 @@ class Recipe(BaseEstimator):
 
     def quality(self, x: Any, y: Any) -> float:
         """The quality of the predictions for these rows, by `metric`: an error is positive."""
-        return self.metric.value(self.statistics(x, y))
+        found = self.statistics(x, y)
+        if not len(found):
+            raise RecipeError("x is empty: give at least one row")
+        return self.metric.value(found)
+
+    def __sklearn_tags__(self) -> Any:
+        """What sklearn asks: for a classifier it splits rows by class, and `is_classifier` is true."""
+        from sklearn.utils import (
+            ClassifierTags,
+            RegressorTags,
+        )  # since sklearn 1.6, which asks for tags
+
+        found = super().__sklearn_tags__()
+        found.estimator_type = self.estimator_kind()
+        found.target_tags.required = True
+        if found.estimator_type == "classifier":
+            found.classifier_tags = ClassifierTags()
+        elif found.estimator_type == "regressor":
+            found.regressor_tags = RegressorTags()
+        return found
+
+    def estimator_kind(self) -> str | None:
+        """What sklearn calls such an estimator: "classifier", "regressor", or None for neither."""
+        return None
 
     def fit_dataset(self, data: Dataset, **options: Any) -> Self:
         """`fit` on the training part of a set, with its validation part."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from matplotlib.text import Text as MplText
+from sklearn.base import is_classifier, is_regressor
 from sklearn.exceptions import NotFittedError
 from sklearn.metrics import roc_auc_score
 
@@ -60,6 +61,8 @@ def test_empty_input(model):
     for x, y in (([], []), ("CCO", [1.0])):
         with pytest.raises(RecipeError, match="x"):
             small().fit(x, y)
+    with pytest.raises(RecipeError, match="x is empty"):
+        model.score([], [])
     with pytest.raises(RecipeError, match="the input is empty"):
         KIT.read(["", " "])
 
@@ -106,6 +109,33 @@ def test_targets_are_checked():
         small(task="classification").fit(X, [0, 1] * 4).score(["C"], [2])
     with pytest.raises(RecipeError, match="two different molecules"):
         small().fit(["CCO", "OCC"], [1.0, 2.0])
+
+
+@pytest.mark.parametrize(
+    ("y", "text"),
+    [
+        ([1e308, -1e308], r"y spans -1e\+308 to 1e\+308.*rescale y"),
+        ([1e-320, 3e-320], "rescale y"),
+        ([1e200, 0.0], "rescale y"),
+        ([10**400, 1], "finite number in each row, got 1000"),
+        ([[1.0], [1.0, 2.0]], "y must be"),
+        (["a", 1], "words or all numbers, got 'a' in row 0 and 1 in row 1"),
+    ],
+)
+def test_targets_that_cannot_be_standardised_are_refused(y, text):
+    """Predictions were infinite, or had nothing to do with them."""
+    with pytest.raises(RecipeError, match=text):
+        small().fit(["C", "CC"], y, validation=(["C", "CC"], [1.0, 2.0]))
+
+
+def test_targets_that_can_be_standardised_are_learned():
+    for y in (np.full(8, 3.0), np.arange(8) * 1e-100, np.arange(8) * 1e100):
+        assert np.isfinite(small().fit(X, y).predict(X)).all()
+
+
+def test_sklearn_knows_what_it_is():
+    assert is_regressor(small()) and not is_classifier(small())
+    assert is_classifier(small(task="classification"))
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,8 @@ def test_an_empty_sentence_is_translated_to_an_empty_one(model):
     assert model.predict(["", " \t", "ein Hund"])[:2] == ["", ""]
     assert model.predict([""], n_best=2) == [["", ""]]
     assert model.predict([]) == []
+    with pytest.raises(RecipeError, match="x is empty"):
+        model.score([], [])
     with pytest.raises(RecipeError, match="empty"):
         model.attend(" ")
 

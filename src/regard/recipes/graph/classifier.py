@@ -208,12 +208,22 @@ class NodeClassifier(Recipe):
 
     def statistics(self, x: Nodes, y: Any) -> np.ndarray:
         """Right (1) or wrong (0) for each node."""
+        self.check_fitted()
         labels = checked_labels(checked_nodes(x), y)
+        if len(labels) and (labels.dtype.kind == "U") != (self.classes_.dtype.kind == "U"):
+            raise RecipeError(
+                f"y has labels such as {labels[:1].tolist()}, but the classes of the model are such as "
+                f"{self.classes_[:1].tolist()}: give words for words, and numbers for numbers"
+            )
         return (self.predict(x) == labels).astype(float)[:, None]
 
     def criterion(self, quality: float) -> tuple[str, str]:
         """Accuracy less cross-entropy, by which training stops; see `GraphJob.validate`."""
         return "accuracy less cross-entropy", f"{quality:.3f}"
+
+    def estimator_kind(self) -> str:
+        """A classifier."""
+        return "classifier"
 
     def learned(self) -> dict[str, Any]:
         """The classes, and the widths of the features."""

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from regard.describe import describe
+from regard.recipes.columns import one_kind
 from regard.recipes.estimator import RecipeError
 
 UNLABELLED = -1  # the label that sets of graphs give to nodes whose class is not known
@@ -108,9 +109,7 @@ def checked_nodes(x: Any) -> Nodes:
 
 def checked_labels(x: Nodes, y: Any, name: str = "y") -> np.ndarray:
     """The labels as an array with one for each node, none of them unknown."""
-    labels = y.cpu().numpy() if isinstance(y, Tensor) else np.asarray(y)
-    if labels.dtype == object:  # words in a column of a data frame
-        labels = np.asarray(labels.tolist())
+    labels = one_kind(y, name)
     if labels.shape != (len(x),):
         raise RecipeError(
             f"{name} must be one label for each of {len(x)} nodes, got shape {labels.shape}"
