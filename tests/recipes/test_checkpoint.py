@@ -164,6 +164,13 @@ def test_missing_folder_of_a_checkpoint_is_an_error_before_training(tmp_path: Pa
         FakeRecipe().fit_dataset(load("points"), checkpoint=tmp_path / "none" / "x", progress=told)
 
 
+def test_folder_in_the_place_of_a_checkpoint_is_one_error(tmp_path: Path) -> None:
+    with pytest.raises(
+        CheckpointError, match=r"checkpoint=.* exists and is not a file; give another"
+    ):
+        FakeRecipe().fit_dataset(load("points"), checkpoint=tmp_path)
+
+
 @pytest.fixture
 def kept(tmp_path: Path) -> Path:
     """The checkpoint of a training that was killed."""
