@@ -27,6 +27,7 @@ from regard.cli.common import (
 from regard.cli.recipe_files import (
     load_model,
     read_lines,
+    readable,
     writable,
     writable_picture,
     write_out,
@@ -244,7 +245,7 @@ def train(kit: Kit, set_: str | None, out: Path | None, watched: bool, **options
 
 
 @click.command(short_help="Predict with a trained model.")
-@click.argument("text", nargs=-1)
+@click.argument("text", nargs=-1, callback=readable)
 @model_option
 @click.option(
     "--file",
@@ -298,7 +299,7 @@ def predict(kit: Kit, text: tuple[str, ...], model: Path | None, source: Path | 
 
 
 @click.command(short_help="Draw what a model attends to.")
-@click.argument("text", nargs=-1)
+@click.argument("text", nargs=-1, callback=readable)
 @model_option
 @click.option(
     "--to",

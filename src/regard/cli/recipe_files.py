@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import inspect
+import os
 import sys
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from regard.cli.common import Mistake
 from regard.recipes import catalog
+from regard.text import encodable
 
 if TYPE_CHECKING:
     from regard.recipes.estimator import Recipe
@@ -35,7 +38,18 @@ def writable(path: Path, option: str = "--out") -> Path:
         raise Mistake(f"{option} {path}: this exists and is not a file")
     if not path.parent.is_dir():
         raise Mistake(f"{option} {path}: there is no folder {path.parent}")
-    return path
+    try:  # links are followed, as they are when the file is written
+        with TemporaryFile(dir=os.path.dirname(os.path.realpath(path))):  # noqa: PTH120
+            return path
+    except OSError as error:
+        raise Mistake(f"{option} {path}: {error.strerror or error}") from None
+
+
+def readable(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
+    """The arguments, if all are texts: the shell passes on any bytes."""
+    if not all(map(encodable, value)):
+        raise Mistake("an input is no text in UTF-8")
+    return value
 
 
 def load_model(kit: Kit, path: Path | None, device: str) -> Recipe:
@@ -70,9 +84,11 @@ def read_lines(source: Path | None) -> list[str]:
             text = source.read_text(encoding="utf-8")
         else:
             text = "" if sys.stdin is None or sys.stdin.isatty() else sys.stdin.read()
-    except UnicodeDecodeError:
+        text.encode()  # where the locale is C, bytes of stdin that are no UTF-8 pass until here
+    except UnicodeError:
         named = "stdin" if source is None else f"--file {source}"
         raise Mistake(f"{named} is no text in UTF-8") from None
+    text = text.removeprefix("\ufeff")  # the mark with which some editors begin a file
     return text.removesuffix("\n").split("\n") if text else []
 
 
@@ -93,6 +109,4 @@ def writable_picture(path: Path) -> Path:
     """The path, if it names a picture that can be written."""
     if path.suffix not in PICTURES:
         raise Mistake(f"--to {path}: pictures are .svg or .png")
-    if not path.parent.is_dir():
-        raise Mistake(f"--to {path}: there is no folder {path.parent}")
-    return path
+    return writable(path, "--to")

@@ -1,4 +1,4 @@
-"""`one_kind`: a column of targets as an array whose entries are all numbers or all words."""
+"""Checks of columns: targets that are all numbers or all words."""
 
 from __future__ import annotations
 

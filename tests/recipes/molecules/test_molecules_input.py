@@ -42,7 +42,9 @@ def model():
     return small().fit(X, np.arange(8.0))
 
 
-@pytest.mark.parametrize("bad", ["C1CC", "notasmiles", "", "  ", None, 3.0, float("nan"), ["C"]])
+@pytest.mark.parametrize(
+    "bad", ["C1CC", "notasmiles", "C\udcff", "", "  ", None, 3.0, float("nan"), ["C"]]
+)
 def test_a_smiles_that_does_not_parse_is_named_with_its_row(model, bad):
     with pytest.raises(RecipeError, match="row 1"):
         model.predict(["C", bad])

@@ -58,6 +58,11 @@ def test_an_empty_sentence_is_translated_to_an_empty_one(model):
         model.attend(" ")
 
 
+def test_halves_of_characters_are_refused(model):
+    with pytest.raises(RecipeError, match=r"x\[1\] is no text in Unicode"):
+        model.predict(["a", "a\udcff"])
+
+
 @pytest.mark.parametrize("name", SPECIAL)
 def test_names_of_special_pieces_in_a_sentence_are_text(model, name):
     """Whoever wrote "<eos>" in a sentence ended it there."""

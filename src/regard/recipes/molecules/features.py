@@ -15,6 +15,7 @@ from rdkit.Chem import Descriptors, rdFingerprintGenerator
 from rdkit.Chem.Scaffolds import MurckoScaffold
 
 from regard.recipes.estimator import RecipeError
+from regard.text import encodable
 
 # A molecule is featurised once in a process: fits, validations and baselines of a comparison share it.
 REMEMBERED = 32_768
@@ -54,7 +55,7 @@ def parsed(smiles: Any, place: str = "") -> Chem.Mol:
         RecipeError: it is no text, is empty or does not parse; the message begins with its place, if one is given.
     """
     where = f"{place}: " if place else ""
-    if not isinstance(smiles, str) or not smiles.strip():
+    if not isinstance(smiles, str) or not smiles.strip() or not encodable(smiles):
         raise RecipeError(f"{where}expected a SMILES such as 'CCO', got {smiles!r}")
     with rdBase.BlockLogs():  # what RDKit prints about it goes into the message below
         found = Chem.MolFromSmiles(smiles.strip())

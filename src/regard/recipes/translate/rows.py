@@ -9,6 +9,7 @@ import numpy as np
 
 from regard.describe import describe
 from regard.recipes.estimator import RecipeError
+from regard.text import encodable
 
 Pair = tuple[str, str]
 Row = TypeVar("Row")
@@ -43,6 +44,8 @@ def checked_texts(x: Any, name: str, what: str = "sentences") -> list[str]:
     for number, one in enumerate(found):
         if not isinstance(one, str):
             raise RecipeError(f"{name}[{number}] must be a text, got {describe(one)}")
+        if not encodable(one):
+            raise RecipeError(f"{name}[{number}] is no text in Unicode: {one!r} has surrogates")
     return [str(one) for one in found]
 
 
