@@ -1,7 +1,8 @@
-"""Checks of columns: targets that are all numbers or all words."""
+"""Checks of columns: targets that are all numbers or all words, and tables in the place of one column."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from numbers import Number
 from typing import Any
 
@@ -47,3 +48,8 @@ def check_kind(rows: np.ndarray, name: str) -> None:
             f"{name} must be all words or all numbers, got {word!r} in row {word_row} and {number!r} in row "
             f"{number_row}"
         )
+
+
+def is_table(x: object) -> bool:
+    """Whether x has several columns: a list of it would be that of their names, as of a data frame or a dict."""
+    return isinstance(x, Mapping) or len(getattr(x, "shape", (0,))) != 1

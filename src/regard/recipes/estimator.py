@@ -23,8 +23,12 @@ from torch import nn
 
 import regard
 from regard import Score
+from regard.arguments import checked_device
+from regard.describe import describe
 from regard.measuring.failures import first_line
 from regard.measuring.files import write_atomic
+from regard.recipes.arguments import check_training
+from regard.recipes.bounded import bounded
 from regard.recipes.datasets import Dataset, Part
 from regard.recipes.fingerprint import fingerprint_of
 from regard.recipes.metrics import Metric
@@ -186,7 +190,8 @@ class Recipe(BaseEstimator):
             )
         try:
             found = cls(**facts["arguments"] | {"device": None if device is None else str(device)})
-            found.restore(facts["learned"])
+            with bounded(weights):
+                found.restore(facts["learned"])
             found.model_.load_state_dict(weights)
         except RecipeError:
             raise
@@ -235,8 +240,19 @@ class Recipe(BaseEstimator):
     def chosen_device(self) -> torch.device:
         """The device that was given, else the GPU if there is one, else the CPU."""
         if self.device is not None:
-            return torch.device(self.device)
+            with building():
+                return checked_device(self.device)
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+    def check_training(self) -> None:
+        """Refuse arguments that no training can have, by name; a recipe checks the others.
+
+        Raises:
+            RecipeError: names the argument and what would work.
+        """
+        with building():
+            check_training(self.get_params(deep=False))
+        self.chosen_device()
 
     def check_fitted(self) -> None:
         """Raise sklearn's NotFittedError if `fit` was not called."""
@@ -265,13 +281,26 @@ def check_score(score: object) -> None:
 
 @contextmanager
 def building() -> Iterator[None]:
-    """Errors while a network is built, such as that of a score that does not fit its heads, as `RecipeError`."""
+    """Errors of arguments, such as that of a score that does not fit its heads, as `RecipeError`."""
     try:
         yield
     except RecipeError:
         raise
     except ValueError as error:
         raise RecipeError(str(error)) from None
+
+
+def checked_validation(validation: Any) -> tuple[Any, Any]:
+    """The validation rows (x, y) that `fit` was given.
+
+    Raises:
+        RecipeError: it is no pair.
+    """
+    if not isinstance(validation, tuple | list) or len(validation) != 2:
+        raise RecipeError(
+            f"validation must be a pair (x, y) of inputs and targets, got {describe(validation)}"
+        )
+    return validation[0], validation[1]
 
 
 def read_saved(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:

@@ -12,7 +12,8 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from regard import Score
-from regard.recipes.estimator import Recipe, RecipeError, building
+from regard.arguments import check_given_sizes, check_sizes, check_whole
+from regard.recipes.estimator import Recipe, RecipeError, building, checked_validation
 from regard.recipes.graph.features import NodeFeatures
 from regard.recipes.graph.job import GraphJob
 from regard.recipes.graph.loading import GraphSource, NodeBatch
@@ -136,8 +137,9 @@ class NodeClassifier(Recipe):
         labels = checked_labels(x, y)
         if validation is None:
             x, labels, validation = self.held_apart(x, labels)
-        held = checked_nodes(validation[0])
-        held_labels = checked_labels(held, validation[1], "the y of validation")
+        held_x, held_y = checked_validation(validation)
+        held = checked_nodes(held_x)
+        held_labels = checked_labels(held, held_y, "the y of validation")
         if not len(x) or not len(held):
             name = "validation" if len(x) else "x"
             raise RecipeError(f"{name} has no nodes: give nodes whose labels are known")
@@ -252,20 +254,16 @@ class NodeClassifier(Recipe):
 
     def check_arguments(self) -> None:
         """Refuse arguments out of range; the layers check their own."""
+        self.check_training()
         if self.layer not in LAYERS:
             raise RecipeError(f"layer must be one of {', '.join(LAYERS)}, got {self.layer!r}")
-        if not 0 <= self.dropout < 1:
-            raise RecipeError(f"dropout must be from 0 to below 1, got {self.dropout}")
-        if not (self.rate > 0 and self.weight_decay >= 0):
-            raise RecipeError(
-                f"rate must be above 0 and weight_decay 0 or more, got {self.rate} and {self.weight_decay}"
+        with building():
+            check_given_sizes(width=self.width, heads=self.heads, layers=self.layers)
+            check_sizes(
+                out_heads=self.out_heads, batch_nodes=self.batch_nodes, neighbours=self.neighbours
             )
-        counts = ("width", "heads", "layers", "epochs")
-        for name in (*counts, "out_heads", "batch_nodes", "neighbours", "patience"):
-            value = getattr(self, name)
-            may_lack = value is None and name not in counts
-            if not may_lack and (not isinstance(value, int) or value < 1):
-                raise RecipeError(f"{name} must be a whole number of 1 or more, got {value!r}")
+            if self.edge_dim is not None:
+                check_whole(edge_dim=self.edge_dim)
         if self.neighbours is not None and self.batch_nodes is None:
             raise RecipeError("neighbours= limits what a mini-batch sees: give batch_nodes= too")
         if self.layer == "gcn" and self.batch_nodes is not None:

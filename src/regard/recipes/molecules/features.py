@@ -14,6 +14,8 @@ from rdkit import Chem, rdBase
 from rdkit.Chem import Descriptors, rdFingerprintGenerator
 from rdkit.Chem.Scaffolds import MurckoScaffold
 
+from regard.describe import describe
+from regard.recipes.columns import is_table
 from regard.recipes.estimator import RecipeError
 from regard.text import encodable
 
@@ -72,6 +74,8 @@ def check_smiles(x: Any, name: str = "x") -> list[str]:
     """
     if isinstance(x, str) or not hasattr(x, "__len__"):
         raise RecipeError(f"{name} must be a list of SMILES such as ['CCO', 'C'], got {x!r}")
+    if is_table(x):
+        raise RecipeError(f"{name} must be a list of SMILES, got {describe(x)}; give one column")
     found = list(x)
     if not found:
         raise RecipeError(f"{name} is empty: give at least one SMILES")

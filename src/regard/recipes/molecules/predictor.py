@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from regard import Score
-from regard.recipes.estimator import Recipe, RecipeError, building
+from regard.recipes.estimator import Recipe, RecipeError, building, checked_validation
 from regard.recipes.metrics import RMSE, Metric
 from regard.recipes.molecules.features import (
     canonical,
@@ -149,7 +149,8 @@ class MoleculePredictor(Recipe):
         if validation is None:
             x, y, held_x, held_y = held_apart(x, self.checked(x, y), self.seed)
         else:
-            held_x, held_y = check_smiles(validation[0], "validation"), validation[1]
+            held_x, held_y = checked_validation(validation)
+            held_x = check_smiles(held_x, "validation")
         y, held_y = self.checked(x, y), self.checked(held_x, held_y)
         self.learn_scales(x, y)
         self.model_ = self.fresh_model()
@@ -312,12 +313,13 @@ class MoleculePredictor(Recipe):
 
     def check_arguments(self) -> None:
         """Refuse arguments that cannot work, by name."""
+        self.check_training()
         for name, choices in (("task", TASKS), ("pooling", POOLINGS)):
             if getattr(self, name) not in choices:
                 raise RecipeError(
                     f"{name} must be one of {', '.join(choices)}, got {getattr(self, name)!r}"
                 )
-        for name in ("width", "heads", "layers", "epochs", "batch", "ensemble"):
+        for name in ("width", "heads", "layers", "batch", "ensemble"):
             value = getattr(self, name)
             if type(value) is not int or value < 1:
                 raise RecipeError(f"{name} must be an integer of 1 or more, got {value!r}")

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from regard.describe import describe
+from regard.recipes.columns import is_table
 from regard.recipes.estimator import RecipeError
 from regard.text import encodable
 
@@ -28,6 +29,8 @@ def as_list(x: Any, name: str, what: str) -> list[Any]:
     """
     if isinstance(x, str):
         raise RecipeError(f"{name} must be a list of {what}, got one text; give [{name}]")
+    if is_table(x):
+        raise RecipeError(f"{name} must be a list of {what}, got {describe(x)}; give one column")
     try:
         return list(x)
     except TypeError:
