@@ -128,12 +128,10 @@ class Recipe(BaseEstimator):
 
     def __sklearn_tags__(self) -> Any:
         """What sklearn asks: for a classifier it splits rows by class, and `is_classifier` is true."""
-        from sklearn.utils import (
-            ClassifierTags,
-            RegressorTags,
-        )  # since sklearn 1.6, which asks for tags
+        # Since sklearn 1.6, which is the first to ask for tags; the type checker knows an older one.
+        from sklearn.utils import ClassifierTags, RegressorTags  # type: ignore[missing-module-attribute]
 
-        found = super().__sklearn_tags__()
+        found = super().__sklearn_tags__()  # type: ignore[missing-attribute]
         found.estimator_type = self.estimator_kind()
         found.target_tags.required = True
         if found.estimator_type == "classifier":
