@@ -40,6 +40,7 @@ def test_folder_that_cannot_be_written_is_found_before_the_training(
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
     monkeypatch.setattr("regard.cli.recipe_files.TemporaryFile", refused)
+    Path("fake.safetensors").touch()
     for line, option in (
         ("fake train --out a.safetensors", "--out a.safetensors"),
         ("fake show --to a.svg", "--to a.svg"),
@@ -56,3 +57,29 @@ def test_folder_in_the_place_of_the_checkpoint_is_one_line(run) -> None:
     assert result.exit_code == 2
     assert "checkpoint='fake.safetensors.checkpoint' exists and is not a file" in result.stderr
     assert "Going on" not in result.stderr
+
+
+def test_model_of_the_demo_is_found(run) -> None:
+    """`make demo` and comparisons write into this folder."""
+    assert run("fake train").exit_code == 0
+    told = run("fake predict 1,2").stdout
+    Path("regard-recipes").mkdir()
+    Path("fake.safetensors").rename("regard-recipes/fake.safetensors")
+    result = run("fake predict 1,2")
+    assert (result.exit_code, result.stdout) == (0, told)
+    assert result.stderr == "Model: regard-recipes/fake.safetensors\n"
+    assert run("fake show --model fake.safetensors").exit_code == 2, "one that is named is meant"
+
+
+@pytest.mark.parametrize("verb", ["predict", "show"])
+def test_missing_model_is_said_before_torch_is_loaded(tmp_path: Path, verb: str) -> None:
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        f"sys.argv[1:] = ['recipe', 'letters', '{verb}', 'a']\n"
+        "from regard_command import main; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    said = "there is no model letters.safetensors: `regard recipe letters train` makes one"
+    assert (done.returncode, done.stderr) == (2, f"Error: {said}\n")

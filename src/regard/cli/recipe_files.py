@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from regard.recipes.estimator import Recipe
     from regard.recipes.kit import Kit
 
+FOLDER = Path("regard-recipes")
 PICTURES = (".svg", ".png")
 
 
@@ -52,20 +53,33 @@ def readable(ctx: click.Context, param: click.Parameter, value: tuple[str, ...])
     return value
 
 
-def load_model(kit: Kit, path: Path | None, device: str) -> Recipe:
-    """A trained model; without a file the error says how to make one."""
+def find_model(name: str, path: Path | None) -> Path:
+    """The file of a trained model: here or where `make demo` and comparisons write. Imports no torch.
+
+    Args:
+        name: of the recipe.
+        path: the file that was given; None for the one that `train` writes.
+    """
+    wanted = path or Path(f"{name}.safetensors")
+    if wanted.exists():
+        return wanted
+    if path is None and (FOLDER / wanted).exists():
+        click.echo(f"Model: {FOLDER / wanted}", err=True)
+        return FOLDER / wanted
+    raise Mistake(f"there is no model {wanted}: `regard recipe {name} train` makes one")
+
+
+def load_model(kit: Kit, path: Path, device: str) -> Recipe:
+    """A trained model."""
     import torch
 
     from regard.cli.common import pick_device
     from regard.measuring.machine import calm_threads
 
-    place = path or kit.default_path()
-    if not place.exists():
-        raise Mistake(f"there is no model {place}: `regard recipe {kit.name} train` makes one")
     where = pick_device(device)
     if where.type == "cpu":
         torch.set_num_threads(calm_threads())
-    return kit.estimator.load(place, device=where)
+    return kit.estimator.load(path, device=where)
 
 
 def arguments_of(kit: Kit) -> list[str]:

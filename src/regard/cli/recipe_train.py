@@ -13,6 +13,7 @@ from regard.cli.common import INTERRUPTED, Mistake, pick_device
 from regard.cli.recipe_files import arguments_of, check_source
 from regard.cli.recipe_progress import training_progress, watched_training
 from regard.recipes.checkpoint import read_checkpoint
+from regard.recipes.estimator import check_score
 from regard.recipes.training import DivergedError
 
 if TYPE_CHECKING:
@@ -34,8 +35,11 @@ def run_training(
     """Train, or go on, and save; exits with 1 if the training diverged or the doctor found a failure."""
     name = set_ or kit.sets[0]
     check_source(kit, name, options)
-    data = kit.dataset(name, options["data"], options["download"], options["limit"])
+    if set_ is not None:
+        kit.check_set(set_)
     model = make_estimator(kit, name, options)
+    check_score(model.chosen_score)  # before data are loaded
+    data = kit.dataset(name, options["data"], options["download"], options["limit"])
     checkpoint = path.with_name(path.name + ".checkpoint")
     set_threads(model.chosen_device(), checkpoint)
     if checkpoint.exists():
