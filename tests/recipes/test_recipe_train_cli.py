@@ -245,14 +245,18 @@ def test_progress_names_the_measure_of_the_result() -> None:
     pytest.importorskip("torch_geometric", reason=f"needs {catalog.INSTALL}")
     pytest.importorskip("rdkit", reason=f"needs {catalog.INSTALL}")
     from regard.recipes.graph import NodeClassifier
+    from regard.recipes.graph import load as load_graph
     from regard.recipes.letters import LettersToSounds
     from regard.recipes.molecules import MoleculePredictor
 
     assert LettersToSounds().criterion(6.7) == ("word error rate, %", "93.3")
     assert MoleculePredictor().criterion(-0.5679) == ("RMSE", "0.568")
     assert MoleculePredictor("classification").criterion(0.71) == ("ROC-AUC", "0.710")
-    told = NodeClassifier().criterion(-0.2171)
-    assert told == ("accuracy less cross-entropy", "-0.217")
+    graph = NodeClassifier(epochs=3, device="cpu").fit_dataset(load_graph("karate"))
+    for _, quality in graph.history_.validations:
+        name, value = graph.criterion(quality)
+        assert name == "accuracy, %" and 0 <= float(value) <= 100
+    assert graph.criterion(0.123) == ("accuracy, %", "-"), "before the training was resumed"
 
 
 def test_lines_in_a_pipe_are_few(
@@ -270,6 +274,9 @@ def test_lines_in_a_pipe_are_few(
     told = capsys.readouterr().err.splitlines()
     assert told[0] == ("epoch 1: accuracy, %: 0.5 (best 1.0) on validation rows, at most 49 s left")
     assert len(told) == 10
+    assert [recipe_progress.time_left("at most", x) for x in (0.0, 0.9, 5.2)] == [
+        "less than 1 s", "less than 1 s", "at most 5 s",
+    ]  # fmt: skip
 
 
 def test_real_recipe_on_the_data_of_its_package(run) -> None:

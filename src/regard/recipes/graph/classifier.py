@@ -77,6 +77,7 @@ class NodeClassifier(Recipe):
 
     Attributes:
         classes_: the labels, sorted.
+        accuracies_: the accuracy, 0 to 1, of each validation of `fit`, by the quality in `history_`.
     """
 
     name = "graph"
@@ -160,6 +161,7 @@ class NodeClassifier(Recipe):
                 "classes": self.classes_.tolist(),
             }
         )
+        self.accuracies_: dict[float, float] = {}
         job = GraphJob(self, (x, labels), (held, held_labels))
         plan = TrainingPlan(
             epochs=self.epochs, rate=self.rate, schedule="constant", betas=(0.9, 0.999),
@@ -220,8 +222,9 @@ class NodeClassifier(Recipe):
         return (self.predict(x) == labels).astype(float)[:, None]
 
     def criterion(self, quality: float) -> tuple[str, str]:
-        """Accuracy less cross-entropy, by which training stops; see `GraphJob.validate`."""
-        return "accuracy less cross-entropy", f"{quality:.3f}"
+        """The accuracy of the validation that had this quality; a dash for one before the training was resumed."""
+        accuracy = self.accuracies_.get(quality)
+        return self.metric.title.en, "-" if accuracy is None else self.metric.show(100 * accuracy)
 
     def estimator_kind(self) -> str:
         """A classifier."""
