@@ -260,5 +260,5 @@ def test_read_and_write_of_the_kit():
         KIT.read(["CCO", "", "C1CC broken"])
     with pytest.raises(RecipeError, match=r"^'C1CC' is not"):
         KIT.read(["C1CC"])
-    assert KIT.write(["CCO", "C"], np.array([1.25, -3])) == ["CCO\t1.25", "C\t-3"]
+    assert KIT.write(["CCO", "C"], np.array([1.23456, -3])) == ["CCO\t1.235", "C\t-3"]
     assert KIT.write(["C"], np.array(["yes"])) == ["C\tyes"]
