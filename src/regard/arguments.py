@@ -44,6 +44,48 @@ def check_positive(*, optional: bool = False, **numbers: float | None) -> None:
             raise ValueError(f"{name} must be {wanted}, got {describe(number)}")
 
 
+def check_not_negative(**numbers: float) -> None:
+    """Refuse the first number that is negative or not finite."""
+    for name, number in numbers.items():
+        if not (is_number(number) and 0 <= number < math.inf):
+            raise ValueError(f"{name} must be a number of 0 or more, got {describe(number)}")
+
+
+def check_whole(**numbers: int) -> None:
+    """Refuse the first value that is not an integer of 0 or more, and below 2**32 as seeds are."""
+    for name, number in numbers.items():
+        # True is an int to Python, but never meant as a number.
+        if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < 2**32:
+            raise ValueError(
+                f"{name} must be an integer from 0 to below 2**32, got {describe(number)}"
+            )
+
+
+def checked_device(device: object) -> torch.device:
+    """The device that is named.
+
+    Raises:
+        ValueError: torch knows none of that name, or sees none here.
+    """
+    try:
+        found = torch.device(device) if isinstance(device, str | torch.device) else None
+    except (RuntimeError, ValueError):
+        found = None
+    if found is None or found.type == "meta":
+        raise ValueError(f"device must be 'cpu' or 'cuda[:N]', got {describe(device)}")
+    if found.type == "cuda":
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        here = (found.index or 0) < count
+        seen = f"{count} GPUs, cuda:0 to cuda:{count - 1}" if count else "no GPU"
+    else:
+        backend = torch if found.type == "cpu" else getattr(torch, found.type, None)
+        here = backend is torch or (hasattr(backend, "is_available") and backend.is_available())
+        seen = f"no {found.type}"
+    if not here:
+        raise ValueError(f"device={str(device)!r}: torch sees {seen} here")
+    return found
+
+
 def check_finite(**numbers: float) -> None:
     """Refuse the first value that is not a finite number."""
     for name, number in numbers.items():

@@ -17,3 +17,12 @@ class Text(NamedTuple):
     def of(self, language: Language) -> str:
         """The text in the given language."""
         return self.zh if language == "zh" else self.en
+
+
+def encodable(text: str) -> bool:
+    """Whether a text is one in Unicode: bytes that are no UTF-8 reach Python as halves of characters."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

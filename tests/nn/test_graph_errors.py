@@ -98,7 +98,7 @@ def test_edge_features():
         ({"heads": 0}, ValueError, "heads"),
         ({"edge_dim": 0}, ValueError, "edge_dim"),
         ({"dropout": 1.5}, ValueError, "dropout must be a probability"),
-        ({"score": "gatv3"}, ValueError, "unknown score 'gatv3': did you mean 'gatv2'"),
+        ({"score": "gatv3"}, ValueError, "unknown score 'gatv3'; did you mean 'gatv2'"),
         ({"score": regard.GATv2}, TypeError, "the class GATv2 itself"),
         ({"score": 3}, TypeError, "score must be a Score object, a name or None, got 3"),
         (

@@ -92,7 +92,7 @@ def test_a_misspelt_score_is_told_before_anything_changes(replaced: bool) -> Non
         replace_attention(encoder, "cosine")
     before = copy.deepcopy(encoder)
     state = torch.get_rng_state()
-    with pytest.raises(ValueError, match="unknown score 'aditive': did you mean 'additive'"):
+    with pytest.raises(ValueError, match="unknown score 'aditive'; did you mean 'additive'"):
         replace_attention(encoder, "aditive")
     with pytest.raises(ValueError, match="did you mean 'additive'"):
         replace_attention(nn.Identity(), "aditive")

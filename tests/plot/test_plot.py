@@ -257,3 +257,17 @@ def test_the_page_shows_what_its_code_draws():
     assert drawn == re.findall(r"\]\(plot/(\w+\.png)\)", page)
     assert sorted(drawn) == sorted(path.name for path in (docs / "plot").iterdir())
     assert {name.removesuffix(".png") for name in drawn} == set(plot.__all__)
+
+
+def test_note_stands_below_the_title_in_plain_type_and_small_weights_look_small() -> None:
+    weights = torch.full((2, 10), 0.1)
+    figure = plot.alignment(weights, title="a word", note="Down: sounds.", scale_to=0.5)
+    figure.draw_without_rendering()
+    title, note = figure._suptitle, next(x for x in figure.texts if x.get_text() == "Down: sounds.")
+    assert title.get_text().strip() == "a word"
+    assert (note.get_fontsize(), note.get_fontweight()) == (9, "normal")
+    assert note.get_window_extent().y0 > figure.axes[0].get_window_extent().y1
+    image = next(axes.images[0] for axes in figure.axes if axes.images)
+    assert image.get_clim() == (0, 0.5)
+    bar = figure.axes[-1]
+    assert [x.get_text() for x in bar.get_yticklabels()] == ["0.00", "0.25", "0.50"]

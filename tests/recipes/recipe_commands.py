@@ -19,7 +19,13 @@ from .fake_recipe import PointsJob
 
 FAKE = catalog.Listed("fake", Text("Points.", "点。"), Text("a", "b"), ("points",), ("public",), ())
 USAGE = recipe_help.Usage(
-    "[POINT]...", "Classify.", "Draw.", {verb: (verb,) for verb in VERBS}, ("beam",)
+    "[POINT]...",
+    "Classify.",
+    "Draw.",
+    {verb: (verb,) for verb in VERBS},
+    ("additive",),
+    "dot",
+    ("beam",),
 )
 
 

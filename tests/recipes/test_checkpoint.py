@@ -125,8 +125,12 @@ def test_full_disk_keeps_the_last_checkpoint_whole(
 
     with monkeypatch.context() as patched:
         patched.setattr("os.fsync", full)
-        with pytest.raises(OSError, match="No space left"):
-            FakeRecipe(epochs=6).fit_dataset(data, checkpoint=path)
+        with pytest.warns(
+            UserWarning, match=r"could not be written \(No space left.*goes on"
+        ) as said:
+            trained = FakeRecipe(epochs=6).fit_dataset(data, checkpoint=path)
+    assert len(said) == 1, "said once, not at every epoch"
+    assert same_weights(trained, FakeRecipe(epochs=6).fit_dataset(data)), "the model is whole"
     assert path.read_bytes() == before
     assert [one.name for one in tmp_path.iterdir()] == [path.name], "no half file is left"
     resumed = FakeRecipe(epochs=6).fit_dataset(data, checkpoint=path)
@@ -144,13 +148,27 @@ def test_files_over_a_limit_fail_as_a_full_disk_does(tmp_path: Path) -> None:
     ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) // 2, old[1]))
     try:
-        with pytest.raises(OSError, match="too large"):
+        with pytest.warns(UserWarning, match="too large"):
             FakeRecipe(epochs=6).fit_dataset(data, checkpoint=path)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, old)
         signal.signal(signal.SIGXFSZ, ignored)
     assert path.read_bytes() == before
     assert [one.name for one in tmp_path.iterdir()] == [path.name]
+
+
+def test_missing_folder_of_a_checkpoint_is_an_error_before_training(tmp_path: Path) -> None:
+    """It was one after the first epochs, and they were lost."""
+    told = KillAtEpoch(1)
+    with pytest.raises(CheckpointError, match=r"checkpoint='.*none/x': there is no folder .*none"):
+        FakeRecipe().fit_dataset(load("points"), checkpoint=tmp_path / "none" / "x", progress=told)
+
+
+def test_folder_in_the_place_of_a_checkpoint_is_one_error(tmp_path: Path) -> None:
+    with pytest.raises(
+        CheckpointError, match=r"checkpoint=.* exists and is not a file; give another"
+    ):
+        FakeRecipe().fit_dataset(load("points"), checkpoint=tmp_path)
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from regard.measuring.statistics import Estimate
 from regard.recipes.comparing.intervals import sample
 from regard.recipes.comparing.results import Compared, ComparedRow, MetricWords
 from regard.recipes.comparing.sentences import sentences, to_use, winner
+from regard.recipes.comparing.table import change, titled
 from regard.recipes.metrics import ACCURACY, RMSE, Metric
 from regard.text import Text
 
@@ -193,11 +194,35 @@ def test_baseline_is_called_one() -> None:
     assert told.en.endswith("ahead of none, the best baseline, by 3.0 [2.0, 4.0].")
 
 
-def test_lead_that_rounds_to_nothing_is_level() -> None:
-    found = outcome(additive=Estimate(0.04, -0.4, 0.5))
-    assert "additive, is level within [−0.4, 0.5] (quality)" in sentences(found)[0].en
-    found = outcome(additive=Estimate(-0.04, -0.5, 0.4))
-    assert "additive, is level within [−0.4, 0.5] (quality)" in sentences(found)[0].en
+def test_lead_that_rounds_to_nothing_is_not_called_level() -> None:
+    """It was "level within [-78.6, 69.6]", which reads as if the two were equal."""
+    for lead in (Estimate(0.04, -0.4, 0.5), Estimate(-0.04, -0.5, 0.4)):
+        told = sentences(outcome(additive=lead))[0].en
+        assert "additive, is neither ahead nor behind: 0.0 [−0.4, 0.5] (quality)" in told
+        assert "too few" not in told
+
+
+def test_wide_interval_says_that_test_rows_are_too_few() -> None:
+    told = sentences(outcome(additive=Estimate(0.04, -78.6, 69.6)))[0]
+    assert "neither ahead nor behind: 0.0 [−78.6, 69.6]" in told.en
+    assert told.en.endswith("test rows are too few to tell.") and told.zh.endswith("不足以判断。")
+
+
+def test_difference_without_width_has_no_interval() -> None:
+    for value, said in ((0.0, "0.0"), (1.2, "+1.2"), (-1.2, "−1.2")):
+        found = outcome(additive=Estimate(value, value, value))
+        assert change(found, found.row("additive")).en == f"{said} (the same on every seed)"
+    told = sentences(outcome(additive=Estimate(0.0, 0.0, 0.0)))[0].en
+    assert "is neither ahead nor behind: 0.0, the same on every seed (quality)" in told
+
+
+def test_kind_of_a_row_goes_into_the_brackets_of_its_title() -> None:
+    row = dataclasses.replace(
+        outcome(none=Estimate(1.0, 0.0, 2.0)).row("none"),
+        title=Text("no edges (MLP)", "无边（MLP）"),
+    )
+    assert "".join(titled(row, "en")) == "no edges (MLP; no attention)"
+    assert "".join(titled(row, "zh")) == "无边（MLP；无注意力）"
 
 
 def test_intervals_end_at_the_bounds_of_the_metric() -> None:

@@ -21,6 +21,7 @@ from regard import Additive
 from regard.recipes import estimator
 from regard.recipes.estimator import RECIPE_ENTRY, RecipeError, own_score
 from regard.recipes.fingerprint import fingerprint_of
+from regard.recipes.metrics import WORD_ERRORS
 
 from .fake_recipe import FakeRecipe, load
 
@@ -29,6 +30,12 @@ class OtherRecipe(FakeRecipe):
     """Another recipe with the same network."""
 
     name = "other"
+
+
+class JudgedByErrors(FakeRecipe):
+    """A recipe whose metric is an error, as the word error rate and RMSE are."""
+
+    metric = WORD_ERRORS
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +80,17 @@ def test_grid_search_chooses_the_rate_that_learns() -> None:
     search = GridSearchCV(FakeRecipe(epochs=4), {"rate": [1e-6, 0.05]}, cv=2, error_score="raise")
     assert search.fit(data.train.x, data.train.y).best_params_ == {"rate": 0.05}
     assert search.score(data.test.x, data.test.y) > 80
+
+
+def test_grid_search_by_an_error_chooses_the_least() -> None:
+    """`score` was the error itself, of which sklearn took the greatest: the worst model won."""
+    data = load("points")
+    search = GridSearchCV(JudgedByErrors(epochs=4), {"rate": [1e-6, 0.05]}, cv=2)
+    assert search.fit(data.train.x, data.train.y).best_params_ == {"rate": 0.05}
+    model, test = search.best_estimator_, data.test
+    wrong = 100 * np.mean(model.predict(test.x) != test.y)
+    assert model.quality(test.x, test.y) == model.score_part(test) == pytest.approx(wrong)
+    assert model.score(test.x, test.y) == pytest.approx(-wrong)
 
 
 def test_score_is_the_metric_of_the_predictions(trained: FakeRecipe) -> None:

@@ -9,9 +9,11 @@ import shlex
 import subprocess
 import sys
 
+import click
 import pytest
 
 from regard.cli import recipe_help
+from regard.cli.names import RECIPE_SCORES
 from regard.cli.recipe import VERBS, OneRecipe
 from regard.recipes import catalog
 
@@ -58,6 +60,25 @@ def test_options_of_a_search_are_those_of_the_estimators() -> None:
         kind = catalog.kit(row.name).estimator
         known = {*inspect.signature(kind).parameters, *inspect.signature(kind.predict).parameters}
         assert {*recipe_help.USAGES[row.name].search} == known & {*recipe_help.SEARCH}
+
+
+@pytest.mark.parametrize("row", catalog.RECIPES, ids=catalog.NAMES)
+def test_help_names_contenders_scores_and_files(row: catalog.Listed) -> None:
+    if catalog.missing(row):
+        pytest.skip(f"{row.name} needs {catalog.missing(row)}")
+    kit, usage = catalog.kit(row.name), recipe_help.USAGES[row.name]
+    full = kit.comparison(kit.load(kit.sets[0], limit=100), True, None)
+    assert usage.contenders == tuple(one.name for one in full.contenders)
+    helped = {
+        (verb, one.name): one.help
+        for verb, command in OneRecipe(row.name).commands.items()
+        for one in command.params
+        if isinstance(one, click.Option)
+    }
+    assert all("NAME." not in (text or "") for text in helped.values())
+    assert all(name in helped["compare", "only"] for name in usage.contenders)
+    assert all(name in helped["train", "score"] for name in RECIPE_SCORES)
+    assert helped["train", "score"].endswith(f"[default: {usage.score}]")
 
 
 def test_examples_in_help_name_options_and_sets_that_exist() -> None:

@@ -61,10 +61,10 @@ MISTAKES = {
     "fake predict --model text 1,2": "text is not a model saved by a recipe",
     "fake predict 1,2 --best 2": "No such option '--best'. See regard recipe fake predict --help",
     "graph predict karate --length-penalty 1": "No such option '--length-penalty'. See regard recipe graph predict",
-    "fake predict 1,2 --file text": "not both",
-    "fake predict --file latin": "--file latin is no text in UTF-8",
-    "fake show --to x.pdf": "pictures are .svg or .png",
-    "fake show --to nowhere/x.svg": "there is no folder nowhere",
+    "fake predict 1,2 --file text --model text": "not both",
+    "fake predict --file latin --model text": "--file latin is no text in UTF-8",
+    "fake show --to x.pdf --model text": "pictures are .svg or .png",
+    "fake show --to nowhere/x.svg --model text": "there is no folder nowhere",
     "fake compare --quick --full": "exclude each other",
     "fake compare --only nope": "there is no contender 'nope'",
     "fake compare --out text": "is a file",
@@ -169,11 +169,24 @@ def test_full_disk_keeps_the_training(run, monkeypatch: pytest.MonkeyPatch) -> N
     assert [path.name for path in Path().iterdir()] == ["fake.safetensors"]
 
 
-def test_full_disk_during_training_is_one_line(run, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.filterwarnings("default")
+def test_full_disk_during_training_warns_and_the_model_may_fit_later(
+    run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr("regard.recipes.checkpoint.write_atomic", lambda *_: full(0))
+        result = run("fake train")
+    assert result.exit_code == 0, result.stderr
+    assert "Warning: checkpoint='fake.safetensors.checkpoint' could not be written" in result.stderr
+    assert [path.name for path in Path().iterdir()] == ["fake.safetensors"]
+
+
+@pytest.mark.filterwarnings("default")
+def test_full_disk_to_the_end_promises_no_checkpoint(run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.fsync", full)
     result = run("fake train")
     assert result.exit_code == 1
-    assert result.stderr.splitlines()[-1] == "Error: No space left on device"
+    assert result.stderr.endswith("the model was not saved: No space left on device\n")
     assert not list(Path().iterdir())
 
 
@@ -232,14 +245,18 @@ def test_progress_names_the_measure_of_the_result() -> None:
     pytest.importorskip("torch_geometric", reason=f"needs {catalog.INSTALL}")
     pytest.importorskip("rdkit", reason=f"needs {catalog.INSTALL}")
     from regard.recipes.graph import NodeClassifier
+    from regard.recipes.graph import load as load_graph
     from regard.recipes.letters import LettersToSounds
     from regard.recipes.molecules import MoleculePredictor
 
     assert LettersToSounds().criterion(6.7) == ("word error rate, %", "93.3")
     assert MoleculePredictor().criterion(-0.5679) == ("RMSE", "0.568")
     assert MoleculePredictor("classification").criterion(0.71) == ("ROC-AUC", "0.710")
-    told = NodeClassifier().criterion(-0.2171)
-    assert told == ("accuracy less cross-entropy", "-0.217")
+    graph = NodeClassifier(epochs=3, device="cpu").fit_dataset(load_graph("karate"))
+    for _, quality in graph.history_.validations:
+        name, value = graph.criterion(quality)
+        assert name == "accuracy, %" and 0 <= float(value) <= 100
+    assert graph.criterion(0.123) == ("accuracy, %", "-"), "before the training was resumed"
 
 
 def test_lines_in_a_pipe_are_few(
@@ -257,6 +274,9 @@ def test_lines_in_a_pipe_are_few(
     told = capsys.readouterr().err.splitlines()
     assert told[0] == ("epoch 1: accuracy, %: 0.5 (best 1.0) on validation rows, at most 49 s left")
     assert len(told) == 10
+    assert [recipe_progress.time_left("at most", x) for x in (0.0, 0.9, 5.2)] == [
+        "less than 1 s", "less than 1 s", "at most 5 s",
+    ]  # fmt: skip
 
 
 def test_real_recipe_on_the_data_of_its_package(run) -> None:

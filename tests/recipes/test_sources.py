@@ -259,6 +259,17 @@ def test_what_is_missing_is_said_with_address_and_checksum(tmp_path: Path) -> No
         read_file(known, tmp_path / "the_set", "rows.tsv.gz")
 
 
+def test_variable_that_names_no_folder_is_mentioned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = PublicSet("the_set", (RemoteFile("a.txt", "https://example.org/a", SHA256),), "none")
+    for given in (tmp_path / "none", Path(__file__)):
+        monkeypatch.setenv(VARIABLE, str(given))
+        folder = obtained(known, None, False)
+        with pytest.raises(DataError, match=f"which is no folder now: REGARD_DATA={given}"):
+            read_file(known, folder, "a.txt")
+
+
 def test_of_several_files_the_missing_one_is_named(tmp_path: Path) -> None:
     second = RemoteFile("second.tsv", "https://example.org/second.tsv", "2" * 64)
     known = PublicSet("the_set", (*public("https://example.org/rows.tsv").files, second), "none")

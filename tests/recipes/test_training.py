@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.recipes import training
-from regard.recipes.training import Job, Trainer, TrainingPlan, decayed_groups, train
+from regard.recipes.training import DivergedError, Job, Trainer, TrainingPlan, decayed_groups, train
 
 CPU = torch.device("cpu")
 
@@ -174,6 +174,22 @@ def test_diverged_training_stops_and_keeps_the_best_weights() -> None:
     assert history.stopped == "diverged"
     assert len(history.losses) == 3
     assert math.isfinite(job.model.weight.item())
+
+
+@pytest.mark.parametrize("qualities", [[math.nan] * 3, [-math.inf] * 3])
+def test_training_without_a_usable_validation_is_an_error(qualities: list[float]) -> None:
+    """It ended like any other, and `predict` gave class 0 or NaN for every row."""
+    with pytest.raises(DivergedError, match=r"diverged before a validation .*smaller rate="):
+        run(LineJob(qualities), epochs=3)
+
+
+def test_training_that_diverges_at_once_is_an_error() -> None:
+    job = LineJob()
+    job.factor = math.inf
+    trainer = Trainer(job, TrainingPlan(3, 0.1, "constant"), 0, CPU)
+    with pytest.raises(DivergedError):
+        trainer.run(None, None)
+    assert trainer.history.stopped == "diverged"
 
 
 def test_time_limit_validates_before_it_stops() -> None:

@@ -25,13 +25,16 @@ from regard.cli.common import (
     seed_option,
 )
 from regard.cli.recipe_files import (
+    FOLDER,
+    find_model,
     load_model,
     read_lines,
+    readable,
     writable,
     writable_picture,
     write_out,
 )
-from regard.cli.recipe_help import LIST, SEARCH, USAGES, help_of
+from regard.cli.recipe_help import LIST, SEARCH, USAGES, help_of, option_help
 from regard.recipes import catalog
 from regard.text import Text
 from regard_command import load_library
@@ -42,7 +45,6 @@ if TYPE_CHECKING:
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 VERBS = ("train", "predict", "compare", "show")
-FOLDER = Path("regard-recipes")
 TRAIN_ONE = Text("Train one: ", "训练一个：")
 
 
@@ -116,9 +118,12 @@ def careful(command: Command) -> Command:
     @click.pass_context
     def run(ctx: click.Context, **options: Any) -> Any:
         assert ctx.parent is not None and ctx.parent.info_name is not None
+        name = ctx.parent.info_name
+        check_packages(name)
+        if "model" in options:  # before torch is loaded, which takes seconds
+            options["model"] = find_model(name, options["model"])
         with mistakes():
-            kit = load_kit(ctx.parent.info_name)
-            return command(kit, **options)
+            return command(load_kit(name), **options)
 
     return run  # type: ignore[return-value] # click gives the arguments
 
@@ -153,11 +158,16 @@ def tell_warning(
 
 def load_kit(name: str) -> Kit:
     """The recipe's kit, if its packages are installed."""
+    check_packages(name)
+    load_library()
+    return catalog.kit(name)
+
+
+def check_packages(name: str) -> None:
+    """Refuse a recipe whose packages are not installed."""
     absent = catalog.missing(catalog.listed(name))
     if absent:
         raise Mistake(f"the recipe {name} needs {', '.join(absent)}: {catalog.INSTALL}")
-    load_library()
-    return catalog.kit(name)
 
 
 def sets(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
@@ -222,7 +232,7 @@ def recipe(ctx: click.Context, as_json: bool, language: Language) -> None:
     "--score",
     metavar="NAME",
     shell_complete=offering(lambda: names.RECIPE_SCORES),
-    help="Attention score.  [default: the recipe's]",
+    help="Attention score.",
 )
 @click.option("--epochs", type=click.IntRange(1), metavar="N", help="At most so many epochs.")
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="Only so many training rows.")
@@ -244,14 +254,14 @@ def train(kit: Kit, set_: str | None, out: Path | None, watched: bool, **options
 
 
 @click.command(short_help="Predict with a trained model.")
-@click.argument("text", nargs=-1)
+@click.argument("text", nargs=-1, callback=readable)
 @model_option
 @click.option(
     "--file",
     "source",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     metavar="IN",
-    help="Read inputs from this file, one a line.",
+    help="Read inputs from this file, one per line.",
 )
 @click.option(
     "--to",
@@ -270,7 +280,7 @@ def train(kit: Kit, set_: str | None, out: Path | None, watched: bool, **options
 @click.option("--length-penalty", type=Amount(0, 10), metavar="X", help="Of the beam search.")
 @device_option
 @careful
-def predict(kit: Kit, text: tuple[str, ...], model: Path | None, source: Path | None, to: Path | None,
+def predict(kit: Kit, text: tuple[str, ...], model: Path, source: Path | None, to: Path | None,
             device: str, **options: Any) -> None:  # fmt: skip
     """Predict; the help text is `help_of`."""
     from regard.cli.recipe_progress import predicted
@@ -298,7 +308,7 @@ def predict(kit: Kit, text: tuple[str, ...], model: Path | None, source: Path | 
 
 
 @click.command(short_help="Draw what a model attends to.")
-@click.argument("text", nargs=-1)
+@click.argument("text", nargs=-1, callback=readable)
 @model_option
 @click.option(
     "--to",
@@ -309,7 +319,7 @@ def predict(kit: Kit, text: tuple[str, ...], model: Path | None, source: Path | 
 @language_option
 @device_option
 @careful
-def show(kit: Kit, text: tuple[str, ...], model: Path | None, to: Path | None, language: Language,
+def show(kit: Kit, text: tuple[str, ...], model: Path, to: Path | None, language: Language,
          device: str) -> None:  # fmt: skip
     """Draw; the help text is `help_of`."""
     from regard.figures.canvas import composed
@@ -378,6 +388,7 @@ def command_of(verb: str, row: catalog.Listed) -> click.Command:
     for one in found.params:
         if one.name == "text":
             one.metavar = usage.inputs
-        if isinstance(one, click.Option) and one.name == "set_":
-            one.help = f"{', '.join(catalog.sets(row))}.  [default: {row.own[0]}]"
+        if isinstance(one, click.Option):
+            one.help = option_help(row, one.name or "", one.help or "")
+            one.hidden = one.name == "download" and not usage.downloads
     return found

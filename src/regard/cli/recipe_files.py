@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import inspect
+import os
 import sys
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from regard.cli.common import Mistake
 from regard.recipes import catalog
+from regard.text import encodable
 
 if TYPE_CHECKING:
     from regard.recipes.estimator import Recipe
     from regard.recipes.kit import Kit
 
+FOLDER = Path("regard-recipes")
 PICTURES = (".svg", ".png")
 
 
@@ -35,23 +39,47 @@ def writable(path: Path, option: str = "--out") -> Path:
         raise Mistake(f"{option} {path}: this exists and is not a file")
     if not path.parent.is_dir():
         raise Mistake(f"{option} {path}: there is no folder {path.parent}")
-    return path
+    try:  # links are followed, as they are when the file is written
+        with TemporaryFile(dir=os.path.dirname(os.path.realpath(path))):  # noqa: PTH120
+            return path
+    except OSError as error:
+        raise Mistake(f"{option} {path}: {error.strerror or error}") from None
 
 
-def load_model(kit: Kit, path: Path | None, device: str) -> Recipe:
-    """A trained model; without a file the error says how to make one."""
+def readable(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
+    """The arguments, if all are texts: the shell passes on any bytes."""
+    if not all(map(encodable, value)):
+        raise Mistake("an input is no text in UTF-8")
+    return value
+
+
+def find_model(name: str, path: Path | None) -> Path:
+    """The file of a trained model: here or where `make demo` and comparisons write. Imports no torch.
+
+    Args:
+        name: of the recipe.
+        path: the file that was given; None for the one that `train` writes.
+    """
+    wanted = path or Path(f"{name}.safetensors")
+    if wanted.exists():
+        return wanted
+    if path is None and (FOLDER / wanted).exists():
+        click.echo(f"Model: {FOLDER / wanted}", err=True)
+        return FOLDER / wanted
+    raise Mistake(f"there is no model {wanted}: `regard recipe {name} train` makes one")
+
+
+def load_model(kit: Kit, path: Path, device: str) -> Recipe:
+    """A trained model."""
     import torch
 
     from regard.cli.common import pick_device
     from regard.measuring.machine import calm_threads
 
-    place = path or kit.default_path()
-    if not place.exists():
-        raise Mistake(f"there is no model {place}: `regard recipe {kit.name} train` makes one")
     where = pick_device(device)
     if where.type == "cpu":
         torch.set_num_threads(calm_threads())
-    return kit.estimator.load(place, device=where)
+    return kit.estimator.load(path, device=where)
 
 
 def arguments_of(kit: Kit) -> list[str]:
@@ -70,9 +98,11 @@ def read_lines(source: Path | None) -> list[str]:
             text = source.read_text(encoding="utf-8")
         else:
             text = "" if sys.stdin is None or sys.stdin.isatty() else sys.stdin.read()
-    except UnicodeDecodeError:
+        text.encode()  # where the locale is C, bytes of stdin that are no UTF-8 pass until here
+    except UnicodeError:
         named = "stdin" if source is None else f"--file {source}"
         raise Mistake(f"{named} is no text in UTF-8") from None
+    text = text.removeprefix("\ufeff")  # the mark with which some editors begin a file
     return text.removesuffix("\n").split("\n") if text else []
 
 
@@ -93,6 +123,4 @@ def writable_picture(path: Path) -> Path:
     """The path, if it names a picture that can be written."""
     if path.suffix not in PICTURES:
         raise Mistake(f"--to {path}: pictures are .svg or .png")
-    if not path.parent.is_dir():
-        raise Mistake(f"--to {path}: there is no folder {path.parent}")
-    return path
+    return writable(path, "--to")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from regard.cli.names import RECIPE_SCORES
 from regard.recipes import catalog
 
 LIST = """List the recipes: real tasks, each a small model that takes any attention score.
@@ -86,14 +87,20 @@ class Usage(NamedTuple):
         inputs: of `predict` and `show`, as the line of usage names them.
         predict, show: what these commands do with them.
         examples: of each command, what follows `regard recipe NAME`.
+        contenders: what a full comparison compares, by the names that `--only` takes.
+        score: the default of `--score`.
         search: the arguments of a search that `predict` offers.
+        downloads: whether its public sets can be downloaded.
     """
 
     inputs: str
     predict: str
     show: str
     examples: dict[str, tuple[str, ...]]
+    contenders: tuple[str, ...]
+    score: str
     search: tuple[str, ...] = ()
+    downloads: bool = True
 
 
 SEARCH = ("beam", "n_best", "length_penalty")
@@ -122,6 +129,10 @@ USAGES = {
             ),
             "show": ("show", 'show "June 5, 2024" --to dates.svg'),
         },
+        (
+            "bahdanau", "luong", "no attention", "scaled dot", "cosine", "additive", "bilinear", "dot",
+        ),
+        "additive for dates, scaled_dot for others",
         SEARCH,
     ),
     "letters": Usage(
@@ -148,6 +159,11 @@ USAGES = {
             ),
             "show": ("show", "show attention --to attention.svg"),
         },
+        (
+            "additive", "scaled_dot", "dot", "cosine", "bilinear", "luong", "location", "monotonic",
+            "no attention",
+        ),
+        "additive",
         SEARCH,
     ),
     "graph": Usage(
@@ -176,6 +192,13 @@ USAGES = {
             ),
             "show": ("show", "show karate 33 --to karate.svg"),
         },
+        (
+            "scaled_dot", "gatv2", "gat", "additive", "cosine", "scaled_dot residual", "PyG GATConv",
+            "PyG GATv2Conv", "PyG TransformerConv", "PyG GCNConv", "equal weights", "no edges",
+            "logistic regression",
+        ),
+        "gatv2",
+        downloads=False,
     ),
     "molecules": Usage(
         "[SMILES]...",
@@ -201,6 +224,11 @@ USAGES = {
             ),
             "show": ("show", 'show "CC(=O)Nc1ccc(O)cc1" --to molecule.svg'),
         },
+        (
+            "gatv2", "gat", "scaled_dot", "additive", "cosine", "mean over neighbours",
+            "gatv2 + descriptors", "mean + descriptors", "forest descriptors", "forest fingerprints",
+        ),
+        "gatv2",
     ),
 }  # fmt: skip
 
@@ -219,3 +247,16 @@ def help_of(row: catalog.Listed, verb: str | None = None) -> str:
         predict=usage.predict.format(sets=sets),
         show=usage.show,
     )
+
+
+def option_help(row: catalog.Listed, option: str, told: str) -> str:
+    """The help of an option with the names and defaults of a recipe in it."""
+    usage = USAGES[row.name]
+    special = {
+        "set_": f"{', '.join(catalog.sets(row))}.  [default: {row.own[0]}]",
+        "score": f"Attention score: {', '.join(RECIPE_SCORES)}.  [default: {usage.score}]",
+        "only": f"Only these contenders: {', '.join(usage.contenders)}.",
+    }
+    for ending in (".safetensors", ".svg"):  # of defaults
+        told = told.replace(f"NAME{ending}", f"{row.name}{ending}")
+    return special.get(option, told)

@@ -75,13 +75,18 @@ class TrainingLines:
             return
         self.last = time.monotonic()
         pace = (time.monotonic() - self.began) / max(self.done - self.resumed, 1)
-        left = duration(pace * max(self.steps - self.done, 0))
+        left = time_left("at most", pace * max(self.steps - self.done, 0))
         name, value = self.criterion(quality)
         print(
-            f"epoch {epoch}: {name}: {value} (best {self.criterion(best)[1]}) on validation rows, at most {left} left",
+            f"epoch {epoch}: {name}: {value} (best {self.criterion(best)[1]}) on validation rows, {left} left",
             file=sys.stderr,
             flush=True,
         )
+
+
+def time_left(how: str, seconds: float) -> str:
+    """A time that is left: "at most 5 s", or "less than 1 s"."""
+    return "less than 1 s" if seconds < 1 else f"{how} {duration(seconds)}"
 
 
 def predicted(kit: Kit, model: Recipe, inputs: Any, options: dict[str, Any]) -> Any:
@@ -106,8 +111,8 @@ def counting(total: int) -> Iterator[Callable[[int], None]]:
             nonlocal last
             if time.monotonic() - last > LINE_PAUSE:
                 last = time.monotonic()
-                left = duration((last - began) / done * (total - done))
-                print(f"{done:,} of {total:,}, about {left} left", file=sys.stderr, flush=True)
+                left = time_left("about", (last - began) / done * (total - done))
+                print(f"{done:,} of {total:,}, {left} left", file=sys.stderr, flush=True)
 
         yield line
         return

@@ -13,6 +13,8 @@ from regard.cli.common import INTERRUPTED, Mistake, pick_device
 from regard.cli.recipe_files import arguments_of, check_source
 from regard.cli.recipe_progress import training_progress, watched_training
 from regard.recipes.checkpoint import read_checkpoint
+from regard.recipes.estimator import check_score
+from regard.recipes.training import DivergedError
 
 if TYPE_CHECKING:
     import torch
@@ -33,8 +35,11 @@ def run_training(
     """Train, or go on, and save; exits with 1 if the training diverged or the doctor found a failure."""
     name = set_ or kit.sets[0]
     check_source(kit, name, options)
-    data = kit.dataset(name, options["data"], options["download"], options["limit"])
+    if set_ is not None:
+        kit.check_set(set_)
     model = make_estimator(kit, name, options)
+    check_score(model.chosen_score)  # before data are loaded
+    data = kit.dataset(name, options["data"], options["download"], options["limit"])
     checkpoint = path.with_name(path.name + ".checkpoint")
     set_threads(model.chosen_device(), checkpoint)
     if checkpoint.exists():
@@ -50,10 +55,10 @@ def run_training(
         kept = f"; the same command goes on from {checkpoint}" if checkpoint.exists() else ""
         click.echo(f"Interrupted{kept}.", err=True)
         raise SystemExit(INTERRUPTED) from None
-    diverged = model.history_.stopped == "diverged"
-    if diverged and model.history_.best_epoch < 0:  # no weights worth keeping
+    except DivergedError:  # no weights worth keeping
         checkpoint.unlink(missing_ok=True)
-        raise click.ClickException(f"{DIVERGED}; nothing was saved")
+        raise click.ClickException(f"{DIVERGED}; nothing was saved") from None
+    diverged = model.history_.stopped == "diverged"
     save(model, path, checkpoint)
     tell_quality(model, data)
     click.echo(f"Saved: {path}")
@@ -126,12 +131,12 @@ def tell_quality(model: Recipe, data: Dataset) -> None:
 
 
 def save(model: Recipe, path: Path, checkpoint: Path) -> None:
-    """Save the model and remove the checkpoint; a failed write keeps the checkpoint."""
+    """Save the model and remove the checkpoint; a failed write keeps the checkpoint, if one could be written."""
     try:
         model.save(path)
     except OSError as error:
+        kept = f"; the training is kept in {checkpoint}" if checkpoint.exists() else ""
         raise click.ClickException(
-            f"--out {path}: the model was not saved: {error.strerror or error}; the training is kept "
-            f"in {checkpoint}"
+            f"--out {path}: the model was not saved: {error.strerror or error}{kept}"
         ) from None
     checkpoint.unlink(missing_ok=True)

@@ -176,7 +176,10 @@ def scale(
     """Add a colour bar from 0 to `largest` beside panels that are `high` inches high."""
     shrink = 0.6 if high > 2 else 1
     bar = figure.colorbar(image, ax=axes, fraction=0.05, shrink=shrink, aspect=18, pad=0.02)
-    bar.set_ticks([0, largest / 2, largest], labels=[f"{x:.2g}" for x in (0, largest / 2, largest)])
+    digits = ".2f" if largest >= 0.1 else ".2g"
+    bar.set_ticks(
+        [0, largest / 2, largest], labels=[f"{x:{digits}}" for x in (0, largest / 2, largest)]
+    )
     bar.ax.tick_params(length=0, labelsize=SMALL)
     bar.set_label(name, fontsize=SMALL)
     bar.outline.set_visible(False)
@@ -192,14 +195,23 @@ def bars_beside(axes: Axes, lengths: Tensor, inches: float, name: str) -> None:
     axes.set_title(name, fontsize=SMALL, loc="left")
 
 
-def head_line(figure: Figure, title: str | None) -> None:
-    """Write the title above the whole figure, in as many lines as its width needs."""
+def head_line(figure: Figure, title: str | None, note: str | None = None) -> None:
+    """Write the title above the whole figure, in as many lines as its width needs, and below it a note."""
     if title:
         wide, high = figure.get_size_inches()
         lines = folded(drawable(str(title)), max(int(wide / BOLD), 8))
-        figure.set_figheight(high + TITLE_LINE * (len(lines) - 1))
-        text = "\n".join(lines)
+        told = folded(drawable(note), max(int(wide / BOLD * 1.25), 8)) if note else []
+        figure.set_figheight(high + TITLE_LINE * (len(lines) + len(told) - 1))
+        # The layout keeps room for the title alone: with empty lines in it, for the note too.
+        text = "\n".join(lines + [" "] * len(told))
         figure.suptitle(text, x=0.01, ha="left", fontsize=11, fontweight="bold", parse_math=False)
+        if told:
+            from matplotlib.transforms import ScaledTranslation
+
+            down = ScaledTranslation(0, -TITLE_LINE * len(lines), figure.dpi_scale_trans)
+            head_top = figure.transFigure + ScaledTranslation(0, -0.04, figure.dpi_scale_trans)
+            figure.text(0.01, 1, "\n".join(told), transform=head_top + down, va="top", ha="left",
+                        fontsize=9, linespacing=1.45, parse_math=False)  # fmt: skip
 
 
 def folded(text: str, room: int) -> list[str]:

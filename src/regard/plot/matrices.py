@@ -38,6 +38,8 @@ def alignment(
     *,
     values: bool = False,
     title: str | None = None,
+    note: str | None = None,
+    scale_to: float = 0.0,
 ) -> Figure:
     """The soft alignment of Bahdanau et al. (2015): how much each target token attends to each source token.
 
@@ -47,6 +49,8 @@ def alignment(
         target: the tokens that attend (queries), down.
         values: write the weight into each square if there is room. A single row always has them.
         title: a line above.
+        note: what the title leaves open, below it in plain type.
+        scale_to: the end of the colour scale at least, so that weights that are all small look so.
 
     With several heads, the mean entropy of the rows is written under each. All panels share one colour
     scale. The middle of long tokens is left out, and of too many tokens only every few are labelled.
@@ -55,7 +59,7 @@ def alignment(
     heads, rows, across = found.shape
     left = tokens_of(target, rows, "target", across)
     top = tokens_of(source, across, "source", rows)
-    largest = looks.largest_of(found)
+    largest = max(looks.largest_of(found), scale_to)
     one_row = heads == rows == 1
     inches = looks.cell(rows, across, values or one_row, WIDEST - 2 if heads == 1 else 4.5)
     written = (values or one_row) and inches >= looks.READABLE
@@ -91,7 +95,7 @@ def alignment(
         if not (one_row and written):  # a single row is too low for a colour bar beside it
             image, tall = grid[0, 0].images[0], high * rows * inches
             looks.scale(figure, image, list(grid.flat), largest, "weight", tall)
-        looks.head_line(figure, title)
+        looks.head_line(figure, title, note)
     return figure
 
 

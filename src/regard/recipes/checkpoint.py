@@ -150,6 +150,8 @@ def read_checkpoint(path: Path) -> Checkpoint | None:
     """
     if not path.exists():
         return None
+    if not path.is_file():
+        raise CheckpointError(f"checkpoint={str(path)!r} exists and is not a file; give another")
     import safetensors
 
     try:

@@ -23,8 +23,12 @@ from torch import nn
 
 import regard
 from regard import Score
+from regard.arguments import checked_device
+from regard.describe import describe
 from regard.measuring.failures import first_line
 from regard.measuring.files import write_atomic
+from regard.recipes.arguments import check_training
+from regard.recipes.bounded import bounded
 from regard.recipes.datasets import Dataset, Part
 from regard.recipes.fingerprint import fingerprint_of
 from regard.recipes.metrics import Metric
@@ -46,8 +50,8 @@ class Recipe(BaseEstimator):
     scaled dot), `seed` and `device`; `fit`, `predict` and `statistics`; and for saving `learned`, `restore`.
 
     Attributes:
-        metric: the quality that `score` returns and comparisons rank by; a property where it follows from the
-            arguments.
+        metric: the quality that `score` and `quality` return and comparisons rank by; a property where it follows
+            from the arguments.
         model_: the trained network.
         history_: what the training did.
         chosen_score: the argument `score`; `score` itself is the method.
@@ -109,8 +113,36 @@ class Recipe(BaseEstimator):
         """Set what `learned` returned, and build `model_` with fresh weights."""
 
     def score(self, x: Any, y: Any) -> float:
-        """The quality of the predictions for these rows, by `metric`."""
-        return self.metric.value(self.statistics(x, y))
+        """The quality of the predictions for these rows, where greater is better, as sklearn's searches need it.
+
+        An error, such as RMSE or the word error rate, is negative; `quality` gives it as tables show it.
+        """
+        return self.metric.gain(self.quality(x, y))
+
+    def quality(self, x: Any, y: Any) -> float:
+        """The quality of the predictions for these rows, by `metric`: an error is positive."""
+        found = self.statistics(x, y)
+        if not len(found):
+            raise RecipeError("x is empty: give at least one row")
+        return self.metric.value(found)
+
+    def __sklearn_tags__(self) -> Any:
+        """What sklearn asks: for a classifier it splits rows by class, and `is_classifier` is true."""
+        # Since sklearn 1.6, which is the first to ask for tags; the type checker knows an older one.
+        from sklearn.utils import ClassifierTags, RegressorTags  # type: ignore[missing-module-attribute]
+
+        found = super().__sklearn_tags__()  # type: ignore[missing-attribute]
+        found.estimator_type = self.estimator_kind()
+        found.target_tags.required = True
+        if found.estimator_type == "classifier":
+            found.classifier_tags = ClassifierTags()
+        elif found.estimator_type == "regressor":
+            found.regressor_tags = RegressorTags()
+        return found
+
+    def estimator_kind(self) -> str | None:
+        """What sklearn calls such an estimator: "classifier", "regressor", or None for neither."""
+        return None
 
     def fit_dataset(self, data: Dataset, **options: Any) -> Self:
         """`fit` on the training part of a set, with its validation part."""
@@ -118,8 +150,8 @@ class Recipe(BaseEstimator):
         return self.fit(data.train.x, data.train.y, validation=held, **options)
 
     def score_part(self, part: Part) -> float:
-        """`score` on one part of a set."""
-        return self.score(part.x, part.y)
+        """`quality` on one part of a set, as results and comparisons give it: an error is positive."""
+        return self.quality(part.x, part.y)
 
     def criterion(self, quality: float) -> tuple[str, str]:
         """The name and the value, as results are told, of a quality in `history_`, where greater is better."""
@@ -156,7 +188,8 @@ class Recipe(BaseEstimator):
             )
         try:
             found = cls(**facts["arguments"] | {"device": None if device is None else str(device)})
-            found.restore(facts["learned"])
+            with bounded(weights):
+                found.restore(facts["learned"])
             found.model_.load_state_dict(weights)
         except RecipeError:
             raise
@@ -205,8 +238,19 @@ class Recipe(BaseEstimator):
     def chosen_device(self) -> torch.device:
         """The device that was given, else the GPU if there is one, else the CPU."""
         if self.device is not None:
-            return torch.device(self.device)
+            with building():
+                return checked_device(self.device)
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+    def check_training(self) -> None:
+        """Refuse arguments that no training can have, by name; a recipe checks the others.
+
+        Raises:
+            RecipeError: names the argument and what would work.
+        """
+        with building():
+            check_training(self.get_params(deep=False))
+        self.chosen_device()
 
     def check_fitted(self) -> None:
         """Raise sklearn's NotFittedError if `fit` was not called."""
@@ -235,13 +279,26 @@ def check_score(score: object) -> None:
 
 @contextmanager
 def building() -> Iterator[None]:
-    """Errors while a network is built, such as that of a score that does not fit its heads, as `RecipeError`."""
+    """Errors of arguments, such as that of a score that does not fit its heads, as `RecipeError`."""
     try:
         yield
     except RecipeError:
         raise
     except ValueError as error:
         raise RecipeError(str(error)) from None
+
+
+def checked_validation(validation: Any) -> tuple[Any, Any]:
+    """The validation rows (x, y) that `fit` was given.
+
+    Raises:
+        RecipeError: it is no pair.
+    """
+    if not isinstance(validation, tuple | list) or len(validation) != 2:
+        raise RecipeError(
+            f"validation must be a pair (x, y) of inputs and targets, got {describe(validation)}"
+        )
+    return validation[0], validation[1]
 
 
 def read_saved(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:

@@ -142,11 +142,20 @@ class Kit:
         Raises:
             RecipeError: there is no such set.
         """
-        if name is not None and name not in self.sets:
+        if name is not None:
+            self.check_set(name)
+        return self.load(name or self.sets[0], data=data, download=download, limit=limit)
+
+    def check_set(self, name: str) -> None:
+        """Refuse a name that no set has.
+
+        Raises:
+            RecipeError: names the sets.
+        """
+        if name not in self.sets:
             raise RecipeError(
                 f"--set {name}: the recipe {self.name} has no such set; its sets are {', '.join(self.sets)}"
             )
-        return self.load(name or self.sets[0], data=data, download=download, limit=limit)
 
     def default_path(self) -> Path:
         """Where `train` saves a model unless told otherwise."""

@@ -136,6 +136,9 @@ def how_to_get(public: PublicSet, name: str | None = None) -> str:
         name: the file whose address and checksum are given; None for the first one.
     """
     named = f"name the folder that holds {public.folder}/ by --data DIR or {VARIABLE}"
+    given = os.environ.get(VARIABLE)
+    if given and not Path(given).expanduser().is_dir():
+        named += f", which is no folder now: {VARIABLE}={given}"
     if public.build:
         return f"This set is not downloaded: {public.build}; then {named}."
     shown = public.files[0] if name is None else public.file(name)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 import time
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
@@ -22,7 +23,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from regard.measuring.clock import worked
 from regard.measuring.graphs import Recorder
-from regard.recipes.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from regard.recipes.checkpoint import Checkpoint, CheckpointError, read_checkpoint, write_checkpoint
 from regard.recipes.recorded import RecordedGradients
 
 Schedule = Literal["cosine", "inverse_sqrt", "constant"]
@@ -31,6 +32,10 @@ AROUND: list[Callable[[nn.Module], AbstractContextManager[Any]]] = []
 # Seconds between two checkpoints at least: a write waits for the disk, which would be most of the time of a
 # training whose epochs take milliseconds.
 CHECKPOINT_PAUSE = 5.0
+
+
+class DivergedError(ValueError):
+    """A training that left no usable weights: its loss, or each of its validations, was NaN or infinite."""
 
 
 @dataclass(frozen=True)
@@ -159,7 +164,7 @@ class Trainer:
         identity: Mapping[str, Any] | None = None,
     ) -> None:
         self.job, self.plan, self.device, self.seed = job, plan, device, seed
-        self.identity, self.written = identity or {}, time.monotonic()
+        self.identity, self.written, self.warned = identity or {}, time.monotonic(), False
         self.steps = plan.epochs * job.steps_per_epoch()
         # One kernel a step in place of several for each parameter: on a CPU 0.35 ms, not 2.3 ms, for 63 of them.
         fused = device.type in ("cpu", "cuda")
@@ -205,12 +210,29 @@ class Trainer:
                 self.epoch += 1
                 self.after_epoch(progress)
                 if checkpoint is not None and self.checkpoint_due():
-                    write_checkpoint(checkpoint, self.state())
-                    self.written = time.monotonic()
+                    self.keep(checkpoint)
         self.history.stopped = self.history.stopped or "epochs"
-        if self.best_weights:
-            self.job.model.load_state_dict(self.best_weights)
+        if not math.isfinite(self.history.best):  # -inf: there was no validation
+            self.history.stopped = "diverged"
+            raise DivergedError(
+                "the training diverged before a validation gave a number: try a smaller rate= or another seed="
+            )
+        self.job.model.load_state_dict(self.best_weights)
         return self.history
+
+    def keep(self, checkpoint: Path) -> None:
+        """Write the checkpoint. Where that fails, as on a full disk, the one before it stays, and training goes on."""
+        try:
+            write_checkpoint(checkpoint, self.state())
+        except OSError as error:
+            if not self.warned:
+                warnings.warn(
+                    f"checkpoint={str(checkpoint)!r} could not be written ({error.strerror or error}): training goes "
+                    "on without a new one",
+                    stacklevel=2,
+                )
+            self.warned = True
+        self.written = time.monotonic()
 
     def checkpoint_due(self) -> bool:
         """Whether the state is to be written after this epoch; at the end it always is."""
@@ -325,8 +347,14 @@ def train(
         progress: is told about steps and validations.
         identity: what the result follows from beside plan, seed and shapes, by `Recipe.identity`: a checkpoint
             of another identity is refused. Called only if there is a checkpoint.
+
+    Raises:
+        DivergedError: no validation gave a number, so that there are no weights worth keeping.
+        CheckpointError: the checkpoint is damaged or of another training, or its folder is missing.
     """
     torch.manual_seed(seed)  # dropout: the same from here on, however the model was made
     path = None if checkpoint is None else Path(checkpoint)
+    if path is not None and not path.parent.is_dir():
+        raise CheckpointError(f"checkpoint={str(path)!r}: there is no folder {path.parent}")
     own = None if path is None or identity is None else identity()
     return Trainer(job, plan, seed, device, own).run(path, progress)

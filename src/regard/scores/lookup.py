@@ -48,8 +48,8 @@ def check_name(score: object) -> None:
     """Refuse a string that names no score, with the nearest name; other values pass."""
     if isinstance(score, str) and score not in SIZED:
         near = difflib.get_close_matches(score, SIZED, n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise ValueError(f"unknown score {score!r}: {hint}Names: {', '.join(SIZED)}")
+        hint = f"did you mean {near[0]!r}? The" if near else "the"
+        raise ValueError(f"unknown score {score!r}; {hint} names are {', '.join(SIZED)}")
 
 
 def named_score(score: Score | str | None) -> Score:
@@ -71,7 +71,7 @@ def named_score(score: Score | str | None) -> Score:
             f"it, score={HOW_TO_BUILD[score]}"
         )
     near = difflib.get_close_matches(score, [*NAMED, *HOW_TO_BUILD], n=1)
-    hint = f"did you mean {near[0]!r}? " if near else ""
+    hint = f"did you mean {near[0]!r}? The" if near else "the"
     raise ValueError(
-        f"unknown score {score!r}: {hint}Names of scores without parameters: {', '.join(NAMED)}"
+        f"unknown score {score!r}; {hint} names of scores without parameters are {', '.join(NAMED)}"
     )

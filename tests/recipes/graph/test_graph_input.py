@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from sklearn.base import is_classifier
 from sklearn.exceptions import NotFittedError
 
 pytest.importorskip("torch_geometric")
@@ -131,7 +132,7 @@ def test_features_that_are_no_numbers_are_refused(model, kind, value):
     graph[name].view(-1)[5] = value
     if kind == "sparse":
         graph.x = graph.x.to_sparse_coo()
-    message = f"graph.{name} holds NaN or infinity in 1 places"
+    message = f"graph.{name} holds NaN, infinity or numbers beyond float32 in 1 places"
     with pytest.raises(RecipeError, match=message):
         fitted(graph)
     if kind != "edge":
@@ -204,10 +205,10 @@ def test_features_of_another_width_are_refused(model):
     ("arguments", "message"),
     [
         ({"layer": "gin"}, "layer must be one of regard, pyg, gcn, mlp, got 'gin'"),
-        ({"dropout": 1.0}, "dropout must be from 0"),
-        ({"rate": 0.0}, "rate must be above 0"),
-        ({"weight_decay": -1.0}, "weight_decay 0 or more"),
-        ({"heads": 0}, "heads must be a whole number of 1 or more, got 0"),
+        ({"dropout": 1.0}, "dropout must be a probability from 0"),
+        ({"rate": 0.0}, "rate must be a positive number"),
+        ({"weight_decay": -1.0}, "weight_decay must be a number of 0 or more"),
+        ({"heads": 0}, "heads must be an integer of 1 or more, got 0"),
         ({"epochs": None}, "epochs must be"),
         ({"patience": 0}, "patience must be"),
         ({"neighbours": 3}, "give batch_nodes= too"),
@@ -331,3 +332,60 @@ def test_the_picture_of_a_default_node_and_of_one_alone(model):
         KIT.show(model, Nodes(ring(), []), "en")
     lonely = Data(ring().x, torch.empty(2, 0, dtype=torch.long))
     assert "1.00 to itself" in KIT.show(model, Nodes(lonely, [3]), "en").axes[0].get_title("left")
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        torch.full((12, WIDTH), 1e39, dtype=torch.float64),
+        (1e39 * torch.eye(12, WIDTH).double()).to_sparse(),
+    ],
+)
+def test_features_beyond_float32_are_refused(model, x):
+    """They became infinite, and the classes arbitrary, without a word."""
+    graph = ring()
+    graph.x = x
+    for act in (model.predict, lambda graph: fitted(graph)):
+        with pytest.raises(
+            RecipeError, match=r"graph\.x holds NaN, infinity or numbers beyond float32"
+        ):
+            act(graph)
+
+
+def test_answers_that_are_not_finite_are_an_error(model):
+    graph = ring()
+    graph.x = torch.full((12, WIDTH), 3e38)
+    with pytest.raises(
+        RecipeError, match="no finite answer: the features of the graph are too large"
+    ):
+        model.predict_proba(graph)
+
+
+def test_labels_of_another_kind_are_an_error_and_not_all_wrong():
+    """Numbers are never equal to words, so that the quality was 0."""
+    words = np.array(["odd", "even"])[np.arange(12) % 2]
+    model = fitted(y=words)
+    assert is_classifier(model)
+    with pytest.raises(RecipeError, match=r"such as \[0\], but .* such as \['even'\]"):
+        model.score(ring(), np.arange(12) % 2)
+    mixed = ["odd", 1] * 6
+    with pytest.raises(
+        RecipeError, match="words or all numbers, got 'odd' in row 0 and 1 in row 1"
+    ):
+        model.score(ring(), mixed)
+    with pytest.raises(RecipeError, match="x is empty"):
+        model.score(Nodes(ring(), []), [])
+
+
+def test_a_word_that_stands_for_several_nodes_is_refused(tmp_path):
+    """The last node of that name was taken, and a name before a number."""
+    graph, path = ring(), tmp_path / "graph.npz"
+    names = np.array([str(n) for n in range(11, -1, -1)])
+    arrays = {"x": graph.x.numpy(), "edge_index": graph.edge_index.numpy()}
+    np.savez(path, **arrays, names=names)
+    with pytest.raises(RecipeError, match=r"'3' is the number or the name of several nodes, 3, 8"):
+        KIT.read([str(path), "3"])
+    np.savez(path, **arrays, names=np.array(["twin", "twin", *"abcdefghij"]))
+    with pytest.raises(RecipeError, match=r"'twin' is the number .* 0, 1: give their numbers"):
+        KIT.read([str(path), "twin"])
+    assert KIT.read([str(path), "1", "c"]).index.tolist() == [1, 4]

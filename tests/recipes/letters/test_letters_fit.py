@@ -78,7 +78,7 @@ def test_learns_words_it_has_not_seen(attention, words, request):
     trivial = error_statistics([tuple(table[one] for one in word) for word in x], checked_sounds(y))
     own = attention == "softmax"
     model = request.getfixturevalue("trained") if own else trained_as(attention, words)
-    assert model.score(x, y) < model.metric.value(trivial) - 8
+    assert model.quality(x, y) < model.metric.value(trivial) - 8
     assert model.phone_errors(x, y) < 0.8 * phone_error_rate(trivial)
     assert model.left_out_ == 0
     assert 10 < model.history_.best < 100  # words right, in percent
@@ -168,8 +168,8 @@ def test_training_takes_the_first_way_to_say_a_word_and_scoring_any(trained):
     both = LettersToSounds(epochs=1, **SMALL).fit(FEW, [[one, "Z"] for one in SAID])
     assert "Z" not in both.sounds_.known
     said = trained.predict(FEW)
-    assert trained.score(FEW, [["Q Q", one] for one in said]) == 0
-    assert trained.score(FEW, [["Q Q", "Z"]] * len(FEW)) == 100
+    assert trained.quality(FEW, [["Q Q", one] for one in said]) == 0
+    assert trained.quality(FEW, [["Q Q", "Z"]] * len(FEW)) == 100
 
 
 def test_kit_arguments_build_for_every_set():

@@ -43,6 +43,8 @@ def test_an_empty_word_has_no_sounds(model):
     assert model.predict(["", "  ", "cat"])[:2] == ["", ""]
     assert model.predict([""], n_best=2) == [["", ""]]
     assert model.predict([]) == []
+    with pytest.raises(RecipeError, match="x is empty"):
+        model.score([], [])
     with pytest.raises(RecipeError, match="empty"):
         model.attend(" ")
 

@@ -39,7 +39,7 @@ def test_learns_well_above_the_mean(data, trained):
     y = np.concatenate([data.validation.y, data.test.y])
     x = data.validation.x + data.test.x
     trivial = np.sqrt(np.mean((y - data.train.y.mean()) ** 2))
-    assert trained.score(x, y) < 0.85 * trivial
+    assert trained.quality(x, y) < 0.85 * trivial
     assert trained.history_.losses[-1] < trained.history_.losses[0]
 
 

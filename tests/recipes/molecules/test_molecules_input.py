@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from matplotlib.text import Text as MplText
+from sklearn.base import is_classifier, is_regressor
 from sklearn.exceptions import NotFittedError
 from sklearn.metrics import roc_auc_score
 
@@ -41,7 +42,9 @@ def model():
     return small().fit(X, np.arange(8.0))
 
 
-@pytest.mark.parametrize("bad", ["C1CC", "notasmiles", "", "  ", None, 3.0, float("nan"), ["C"]])
+@pytest.mark.parametrize(
+    "bad", ["C1CC", "notasmiles", "C\udcff", "", "  ", None, 3.0, float("nan"), ["C"]]
+)
 def test_a_smiles_that_does_not_parse_is_named_with_its_row(model, bad):
     with pytest.raises(RecipeError, match="row 1"):
         model.predict(["C", bad])
@@ -60,6 +63,8 @@ def test_empty_input(model):
     for x, y in (([], []), ("CCO", [1.0])):
         with pytest.raises(RecipeError, match="x"):
             small().fit(x, y)
+    with pytest.raises(RecipeError, match="x is empty"):
+        model.score([], [])
     with pytest.raises(RecipeError, match="the input is empty"):
         KIT.read(["", " "])
 
@@ -106,6 +111,33 @@ def test_targets_are_checked():
         small(task="classification").fit(X, [0, 1] * 4).score(["C"], [2])
     with pytest.raises(RecipeError, match="two different molecules"):
         small().fit(["CCO", "OCC"], [1.0, 2.0])
+
+
+@pytest.mark.parametrize(
+    ("y", "text"),
+    [
+        ([1e308, -1e308], r"y spans -1e\+308 to 1e\+308.*rescale y"),
+        ([1e-320, 3e-320], "rescale y"),
+        ([1e200, 0.0], "rescale y"),
+        ([10**400, 1], "finite number in each row, got 1000"),
+        ([[1.0], [1.0, 2.0]], "y must be"),
+        (["a", 1], "words or all numbers, got 'a' in row 0 and 1 in row 1"),
+    ],
+)
+def test_targets_that_cannot_be_standardised_are_refused(y, text):
+    """Predictions were infinite, or had nothing to do with them."""
+    with pytest.raises(RecipeError, match=text):
+        small().fit(["C", "CC"], y, validation=(["C", "CC"], [1.0, 2.0]))
+
+
+def test_targets_that_can_be_standardised_are_learned():
+    for y in (np.full(8, 3.0), np.arange(8) * 1e-100, np.arange(8) * 1e100):
+        assert np.isfinite(small().fit(X, y).predict(X)).all()
+
+
+def test_sklearn_knows_what_it_is():
+    assert is_regressor(small()) and not is_classifier(small())
+    assert is_classifier(small(task="classification"))
 
 
 @pytest.mark.parametrize(
@@ -228,5 +260,5 @@ def test_read_and_write_of_the_kit():
         KIT.read(["CCO", "", "C1CC broken"])
     with pytest.raises(RecipeError, match=r"^'C1CC' is not"):
         KIT.read(["C1CC"])
-    assert KIT.write(["CCO", "C"], np.array([1.25, -3])) == ["CCO\t1.25", "C\t-3"]
+    assert KIT.write(["CCO", "C"], np.array([1.23456, -3])) == ["CCO\t1.235", "C\t-3"]
     assert KIT.write(["C"], np.array(["yes"])) == ["C\tyes"]

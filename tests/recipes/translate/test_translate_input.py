@@ -24,7 +24,7 @@ from regard.recipes.translate.dates import LOCALES, dates
 from regard.recipes.translate.kit import load
 from regard.recipes.translate.multi30k import MULTI30K
 from regard.recipes.translate.picture import EXAMPLES, bare, example, show
-from regard.recipes.translate.subwords import SPECIAL, Subwords
+from regard.recipes.translate.subwords import BOS, EOS, PAD, SPECIAL, Subwords
 from regard.text import LANGUAGES
 
 X = ["Ein Hund!", "eine Katze", "", "zwei Hunde", "ein Haus"]
@@ -52,8 +52,24 @@ def test_an_empty_sentence_is_translated_to_an_empty_one(model):
     assert model.predict(["", " \t", "ein Hund"])[:2] == ["", ""]
     assert model.predict([""], n_best=2) == [["", ""]]
     assert model.predict([]) == []
+    with pytest.raises(RecipeError, match="x is empty"):
+        model.score([], [])
     with pytest.raises(RecipeError, match="empty"):
         model.attend(" ")
+
+
+def test_halves_of_characters_are_refused(model):
+    with pytest.raises(RecipeError, match=r"x\[1\] is no text in Unicode"):
+        model.predict(["a", "a\udcff"])
+
+
+@pytest.mark.parametrize("name", SPECIAL)
+def test_names_of_special_pieces_in_a_sentence_are_text(model, name):
+    """Whoever wrote "<eos>" in a sentence ended it there."""
+    for own in (model.subwords_, Subwords.from_json(model.subwords_.to_json())):
+        found = own.encode([f"ein {name} Hund"])[0]
+        assert not {PAD, BOS, EOS} & {*found}
+        assert found != own.encode(["ein  Hund"])[0]
 
 
 def test_unknown_characters_are_read_and_never_written(model):

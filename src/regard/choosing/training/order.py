@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from regard.arguments import checked_device
 from regard.choosing.training.candidates import TrialCandidate, candidates
 from regard.choosing.training.data import Data, as_split
 from regard.choosing.training.show import ProgressCallback
@@ -71,7 +72,7 @@ def ordered_by(given: dict[str, Any]) -> ChooseOrder:
         data=data,
         candidates=asked,
         rates=sorted(given["rates"]),
-        device=torch.device(given["device"]),
+        device=checked_device(given["device"]),
         watched=given["vitals"],
         standardize=prepared(build, data) if standardize == "auto" else standardize,
         baselines=isinstance(data, SplitRows) if baselines is None else baselines,

@@ -65,7 +65,7 @@ def parts(found: Compared) -> Iterator[str]:
     head = ["contender", "kind", found.metric.title.en, f"difference to {reference}", "training", "predicting",
             "parameters", "chosen setting"]  # fmt: skip
     rows = [
-        [marked(row.title.en), KINDS[row.kind].en, level(found, row), change(found, row),
+        [marked(row.title.en), KINDS[row.kind].en, level(found, row), change(found, row).en,
          seconds(row.train_seconds), seconds(row.predict_seconds), parameters(row),
          setting(row.setting)]
         for row in found.rows

@@ -9,8 +9,13 @@ from regard.measuring.statistics import Estimate
 from regard.recipes.comparing.results import Compared, ComparedRow
 from regard.text import Text
 
+WIDE_SHARE = (
+    0.1  # of the reference's quality: an interval that goes further to each side says little
+)
 LEAST_SEEDS = 3  # fewer seeds say too little about the noise of seeds to recommend by
 
+# In the place of an interval without width, which reads as an exact one.
+SAME = Text("the same on every seed", "各种子相同")
 ROLES = {
     "control": Text("which has no attention", "它没有注意力"),
     "baseline": Text("the best baseline", "最好的基线"),
@@ -93,12 +98,26 @@ def about_scores(found: Compared) -> Text:
             f" {count} seed{'s' * (count > 1)} decide{'s' * (count == 1)} nothing; --seeds {LEAST_SEEDS} or more may.",
             f"{count} 个种子不足以判定；请用 --seeds {LEAST_SEEDS} 或更多。",
         )
+    elif too_few_rows(found, rows[0]):
+        count = min(found.test_rows)
+        why = Text(
+            f" The {count:,} test rows are too few to tell.",
+            f"测试数据仅 {count:,} 条，不足以判断。",
+        )
     return Text(
         f"Not decided: no score is shown to be ahead of {reference.en}. The best other score, "
         f"{rows[0].title.en}, is {lead.en} ({found.metric.title.en}). {use.en} {reference.en} for now.{why.en}",
         f"未能判定：没有打分函数被证实优于{reference.zh}。其余中最好的{rows[0].title.zh}"
         f"{lead.zh}（{found.metric.title.zh}）。暂用{reference.zh}。{why.zh}",
     )
+
+
+def too_few_rows(found: Compared, row: ComparedRow) -> bool:
+    """Whether the difference of a row to the reference is so uncertain that equality is no finding."""
+    if row.difference is None:
+        return False
+    _, low, high = row.difference
+    return (high - low) / 2 > WIDE_SHARE * abs(found.row(found.reference).value.value)
 
 
 def attention_loses(found: Compared) -> bool:
@@ -137,10 +156,14 @@ def led(found: Compared, lead: Estimate | None, other: Text | None = None) -> Te
         return Text("not comparable", "无法比较")
     way = Estimate(-lead.value, -lead.high, -lead.low) if lead.value < 0 else lead
     value, low, high = (found.metric.show(x) for x in way)
-    by = f"{value} [{low}, {high}]"
-    sign = 0 if float(value) == 0 else lead.value  # as it is shown
-    level = Text(f" within [{low}, {high}]", f"，区间 [{low}, {high}]")
-    return words.led(sign, Text(by, by), level, other)
+    width = Text(f" [{low}, {high}]", f" [{low}, {high}]")
+    if way.low == way.high:
+        width = Text(f", {SAME.en}", f"，{SAME.zh}")
+    by = Text(f"{value}{width.en}", f"{value}{width.zh}")
+    if float(value):
+        return words.led(lead.value, by, Text("", ""), other)
+    # Not "level": nothing shows that they are equal.
+    return Text(f"neither ahead nor behind: {by.en}", f"不相上下：{by.zh}")
 
 
 def how(found: Compared) -> Text:

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text as Line
 
 from regard.measuring.words import seconds
-from regard.recipes.comparing.sentences import how, sentences
+from regard.recipes.comparing.sentences import SAME, how, sentences
 from regard.text import Language, Text
 
 if TYPE_CHECKING:
@@ -70,12 +70,11 @@ def grid(found: Compared, language: Language, width: int) -> Table:
     for title in (train, predict, size) if wide else (train, size):
         table.add_column(title, justify="right", overflow="fold")
     for row in found.rows:
-        title = Line(row.title.of(language), "bold" if row.name == found.reference else "")
-        if row.kind != "score":
-            title.append(f" ({KINDS[row.kind].of(language)})", "dim")
+        name, kind = titled(row, language)
+        title = Line(name, "bold" if row.name == found.reference else "").append(kind, "dim")
         times = [seconds(row.train_seconds), seconds(row.predict_seconds)]
         value = level(found, row) if wide else short_level(found, row)
-        numbers = value, change(found, row), *times[: 1 + wide], parameters(row)
+        numbers = value, change(found, row).of(language), *times[: 1 + wide], parameters(row)
         table.add_row(title, *numbers)
     return table
 
@@ -93,12 +92,26 @@ def short_level(found: Compared, row: ComparedRow) -> str:
     return f"{show(value)} ±{up}" if up == down else f"{show(value)} +{up} −{down}"
 
 
-def change(found: Compared, row: ComparedRow) -> str:
-    """The difference to the reference with its interval."""
+def change(found: Compared, row: ComparedRow) -> Text:
+    """The difference to the reference with its interval; without one where it has no width."""
     if row.difference is None:
-        return "-"
+        return Text("-", "-")
     value, low, high = (found.metric.show(x, sign=True) for x in row.difference)
-    return f"{value} [{low}, {high}]"
+    if row.difference.low == row.difference.high:
+        value = value if float(value.replace("−", "-")) else found.metric.show(0.0)
+        return Text(f"{value} ({SAME.en})", f"{value}（{SAME.zh}）")
+    return Text(f"{value} [{low}, {high}]", f"{value} [{low}, {high}]")
+
+
+def titled(row: ComparedRow, language: Language) -> tuple[str, str]:
+    """The title of a row, and what follows it in a fainter hand: its kind, if it is no score."""
+    title, kind = row.title.of(language), KINDS[row.kind].of(language)
+    if row.kind == "score":
+        return title, ""
+    for end, mark in ((")", "; "), ("）", "；")):
+        if title.endswith(end):  # one pair of brackets for both
+            return title.removesuffix(end), f"{mark}{kind}{end}"
+    return title, f" ({kind})"
 
 
 def parameters(row: ComparedRow) -> str:

@@ -12,7 +12,8 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from regard import Score
-from regard.recipes.estimator import Recipe, RecipeError, building
+from regard.arguments import check_given_sizes, check_sizes, check_whole
+from regard.recipes.estimator import Recipe, RecipeError, building, checked_validation
 from regard.recipes.graph.features import NodeFeatures
 from regard.recipes.graph.job import GraphJob
 from regard.recipes.graph.loading import GraphSource, NodeBatch
@@ -76,6 +77,7 @@ class NodeClassifier(Recipe):
 
     Attributes:
         classes_: the labels, sorted.
+        accuracies_: the accuracy, 0 to 1, of each validation of `fit`, by the quality in `history_`.
     """
 
     name = "graph"
@@ -136,8 +138,9 @@ class NodeClassifier(Recipe):
         labels = checked_labels(x, y)
         if validation is None:
             x, labels, validation = self.held_apart(x, labels)
-        held = checked_nodes(validation[0])
-        held_labels = checked_labels(held, validation[1], "the y of validation")
+        held_x, held_y = checked_validation(validation)
+        held = checked_nodes(held_x)
+        held_labels = checked_labels(held, held_y, "the y of validation")
         if not len(x) or not len(held):
             name = "validation" if len(x) else "x"
             raise RecipeError(f"{name} has no nodes: give nodes whose labels are known")
@@ -158,6 +161,7 @@ class NodeClassifier(Recipe):
                 "classes": self.classes_.tolist(),
             }
         )
+        self.accuracies_: dict[float, float] = {}
         job = GraphJob(self, (x, labels), (held, held_labels))
         plan = TrainingPlan(
             epochs=self.epochs, rate=self.rate, schedule="constant", betas=(0.9, 0.999),
@@ -208,12 +212,23 @@ class NodeClassifier(Recipe):
 
     def statistics(self, x: Nodes, y: Any) -> np.ndarray:
         """Right (1) or wrong (0) for each node."""
+        self.check_fitted()
         labels = checked_labels(checked_nodes(x), y)
+        if len(labels) and (labels.dtype.kind == "U") != (self.classes_.dtype.kind == "U"):
+            raise RecipeError(
+                f"y has labels such as {labels[:1].tolist()}, but the classes of the model are such as "
+                f"{self.classes_[:1].tolist()}: give words for words, and numbers for numbers"
+            )
         return (self.predict(x) == labels).astype(float)[:, None]
 
     def criterion(self, quality: float) -> tuple[str, str]:
-        """Accuracy less cross-entropy, by which training stops; see `GraphJob.validate`."""
-        return "accuracy less cross-entropy", f"{quality:.3f}"
+        """The accuracy of the validation that had this quality; a dash for one before the training was resumed."""
+        accuracy = self.accuracies_.get(quality)
+        return self.metric.title.en, "-" if accuracy is None else self.metric.show(100 * accuracy)
+
+    def estimator_kind(self) -> str:
+        """A classifier."""
+        return "classifier"
 
     def learned(self) -> dict[str, Any]:
         """The classes, and the widths of the features."""
@@ -242,20 +257,16 @@ class NodeClassifier(Recipe):
 
     def check_arguments(self) -> None:
         """Refuse arguments out of range; the layers check their own."""
+        self.check_training()
         if self.layer not in LAYERS:
             raise RecipeError(f"layer must be one of {', '.join(LAYERS)}, got {self.layer!r}")
-        if not 0 <= self.dropout < 1:
-            raise RecipeError(f"dropout must be from 0 to below 1, got {self.dropout}")
-        if not (self.rate > 0 and self.weight_decay >= 0):
-            raise RecipeError(
-                f"rate must be above 0 and weight_decay 0 or more, got {self.rate} and {self.weight_decay}"
+        with building():
+            check_given_sizes(width=self.width, heads=self.heads, layers=self.layers)
+            check_sizes(
+                out_heads=self.out_heads, batch_nodes=self.batch_nodes, neighbours=self.neighbours
             )
-        counts = ("width", "heads", "layers", "epochs")
-        for name in (*counts, "out_heads", "batch_nodes", "neighbours", "patience"):
-            value = getattr(self, name)
-            may_lack = value is None and name not in counts
-            if not may_lack and (not isinstance(value, int) or value < 1):
-                raise RecipeError(f"{name} must be a whole number of 1 or more, got {value!r}")
+            if self.edge_dim is not None:
+                check_whole(edge_dim=self.edge_dim)
         if self.neighbours is not None and self.batch_nodes is None:
             raise RecipeError("neighbours= limits what a mini-batch sees: give batch_nodes= too")
         if self.layer == "gcn" and self.batch_nodes is not None:
@@ -277,6 +288,10 @@ class NodeClassifier(Recipe):
         with torch.no_grad():
             for batch in self.parts(self.source(x.graph), x.index):
                 found[batch.rows] = self.model_(batch).float().cpu()
+        if not found.isfinite().all():
+            raise RecipeError(
+                "the model gives no finite answer: the features of the graph are too large, or its training diverged"
+            )
         return found
 
     def parts(self, source: GraphSource, index: Tensor) -> Iterator[NodeBatch]:

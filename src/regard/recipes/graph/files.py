@@ -36,14 +36,21 @@ def read(lines: list[str]) -> Nodes:
         raise RecipeError(f"nothing was given; expected {EXPECTED}")
     graph = load(wanted[0]).test.x.graph if wanted[0] in GRAPH_SETS else read_graph(Path(wanted[0]))
     whole = Nodes(graph)
-    places = {str(n): n for n in range(len(whole))}
-    places |= {name: n for n, name in enumerate(graph.names)} if "names" in graph else {}
+    places: dict[str, set[int]] = {str(n): {n} for n in range(len(whole))}
+    for n, name in enumerate(graph.names if "names" in graph else ()):
+        places.setdefault(name, set()).add(n)
     for word in wanted[1:]:
         if word not in places:
             raise RecipeError(
                 f"{wanted[0]} has no node {word!r}; expected a number from 0 to {len(whole) - 1} or a name"
             )
-    return whole.take([places[word] for word in wanted[1:]]) if wanted[1:] else whole
+        if len(places[word]) > 1:
+            several = ", ".join(map(str, sorted(places[word])))
+            raise RecipeError(
+                f"{wanted[0]}: {word!r} is the number or the name of several nodes, {several}: give their numbers, "
+                "and names that are no numbers"
+            )
+    return whole.take([min(places[word]) for word in wanted[1:]]) if wanted[1:] else whole
 
 
 def read_graph(path: Path) -> Data:

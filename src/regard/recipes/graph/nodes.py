@@ -11,6 +11,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from regard.describe import describe
+from regard.recipes.columns import one_kind
 from regard.recipes.estimator import RecipeError
 
 UNLABELLED = -1  # the label that sets of graphs give to nodes whose class is not known
@@ -108,9 +109,7 @@ def checked_nodes(x: Any) -> Nodes:
 
 def checked_labels(x: Nodes, y: Any, name: str = "y") -> np.ndarray:
     """The labels as an array with one for each node, none of them unknown."""
-    labels = y.cpu().numpy() if isinstance(y, Tensor) else np.asarray(y)
-    if labels.dtype == object:  # words in a column of a data frame
-        labels = np.asarray(labels.tolist())
+    labels = one_kind(y, name)
     if labels.shape != (len(x),):
         raise RecipeError(
             f"{name} must be one label for each of {len(x)} nodes, got shape {labels.shape}"
@@ -127,12 +126,14 @@ def checked_labels(x: Nodes, y: Any, name: str = "y") -> np.ndarray:
 
 
 def check_finite(name: str, feature: Tensor) -> None:
-    """Refuse NaN and infinity in the features of nodes or edges, dense or sparse."""
+    """Refuse what is not finite in float32, in which networks read the features of nodes or edges, dense or sparse."""
     dense = feature.layout == torch.strided
     values = feature if dense else feature.to_sparse_coo().coalesce().values()
-    bad = int((~values.isfinite()).sum())
+    bad = int((~values.float().isfinite()).sum())
     if bad:
-        raise RecipeError(f"graph.{name} holds NaN or infinity in {bad} places: put numbers there")
+        raise RecipeError(
+            f"graph.{name} holds NaN, infinity or numbers beyond float32 in {bad} places: put numbers there, or rescale it"
+        )
 
 
 def edge_features(graph: Data) -> Tensor | None:

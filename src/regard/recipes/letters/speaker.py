@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from regard import Score
 from regard.arguments import check_given_sizes, check_one_of
 from regard.describe import describe
-from regard.recipes.estimator import RecipeError, building
+from regard.recipes.estimator import RecipeError, building, checked_validation
 from regard.recipes.letters.errors import error_statistics, phone_error_rate
 from regard.recipes.letters.networks import ATTENTIONS, letters_network
 from regard.recipes.letters.rows import (
@@ -165,7 +165,7 @@ class LettersToSounds(SearchedRecipe):
         if validation is None:
             rows, held = held_out(rows, self.seed)
         else:
-            held = trainable(checked_pairs(*validation, self.form))
+            held = trainable(checked_pairs(*checked_validation(validation), self.form))
         self.letters_ = Symbols.learn(one.letters for one in rows)
         self.sounds_ = Symbols.learn(one.ways[0] for one in rows)
         device = self.chosen_device()

@@ -14,7 +14,10 @@ from rdkit import Chem, rdBase
 from rdkit.Chem import Descriptors, rdFingerprintGenerator
 from rdkit.Chem.Scaffolds import MurckoScaffold
 
+from regard.describe import describe
+from regard.recipes.columns import is_table
 from regard.recipes.estimator import RecipeError
+from regard.text import encodable
 
 # A molecule is featurised once in a process: fits, validations and baselines of a comparison share it.
 REMEMBERED = 32_768
@@ -54,7 +57,7 @@ def parsed(smiles: Any, place: str = "") -> Chem.Mol:
         RecipeError: it is no text, is empty or does not parse; the message begins with its place, if one is given.
     """
     where = f"{place}: " if place else ""
-    if not isinstance(smiles, str) or not smiles.strip():
+    if not isinstance(smiles, str) or not smiles.strip() or not encodable(smiles):
         raise RecipeError(f"{where}expected a SMILES such as 'CCO', got {smiles!r}")
     with rdBase.BlockLogs():  # what RDKit prints about it goes into the message below
         found = Chem.MolFromSmiles(smiles.strip())
@@ -71,6 +74,8 @@ def check_smiles(x: Any, name: str = "x") -> list[str]:
     """
     if isinstance(x, str) or not hasattr(x, "__len__"):
         raise RecipeError(f"{name} must be a list of SMILES such as ['CCO', 'C'], got {x!r}")
+    if is_table(x):
+        raise RecipeError(f"{name} must be a list of SMILES, got {describe(x)}; give one column")
     found = list(x)
     if not found:
         raise RecipeError(f"{name} is empty: give at least one SMILES")

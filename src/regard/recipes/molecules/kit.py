@@ -39,8 +39,8 @@ def write(x: list[str], predicted: Any) -> list[str]:
 
 
 def shown(value: Any) -> str:
-    """A number with six digits, or a class as it is."""
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    """A number with the four digits that a prediction may have, or a class as it is."""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def show(model: Recipe, x: Any, language: Language) -> Figure:

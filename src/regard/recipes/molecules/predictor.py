@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from typing import Any, Literal, NamedTuple, Self
 
@@ -10,7 +9,7 @@ import numpy as np
 import torch
 
 from regard import Score
-from regard.recipes.estimator import Recipe, RecipeError, building
+from regard.recipes.estimator import Recipe, RecipeError, building, checked_validation
 from regard.recipes.metrics import RMSE, Metric
 from regard.recipes.molecules.features import (
     canonical,
@@ -31,6 +30,7 @@ from regard.recipes.molecules.net import (
 from regard.recipes.molecules.packing import Packed
 from regard.recipes.molecules.ranking import ROC_AUC
 from regard.recipes.molecules.splits import grouped_split
+from regard.recipes.molecules.targets import check_targets, scale_of
 from regard.recipes.training import TrainingPlan, TrainingProgress, train
 
 TASKS = ("regression", "classification")
@@ -149,7 +149,8 @@ class MoleculePredictor(Recipe):
         if validation is None:
             x, y, held_x, held_y = held_apart(x, self.checked(x, y), self.seed)
         else:
-            held_x, held_y = check_smiles(validation[0], "validation"), validation[1]
+            held_x, held_y = checked_validation(validation)
+            held_x = check_smiles(held_x, "validation")
         y, held_y = self.checked(x, y), self.checked(held_x, held_y)
         self.learn_scales(x, y)
         self.model_ = self.fresh_model()
@@ -227,6 +228,10 @@ class MoleculePredictor(Recipe):
             by_layer,
         )
 
+    def estimator_kind(self) -> str:
+        """By the task."""
+        return "classifier" if self.classifies else "regressor"
+
     def learned(self) -> dict[str, Any]:
         """Scales of targets and descriptors, and the classes."""
         return {
@@ -257,7 +262,7 @@ class MoleculePredictor(Recipe):
                     f"{self.classes_[:5]}"
                 )
         else:
-            self.scale_ = [float(y.mean()), float(y.std()) or 1.0]
+            self.scale_ = scale_of(y)
         if self.descriptors:
             found = descriptors(x).astype(np.float64)
             spread = found.std(0)
@@ -308,12 +313,13 @@ class MoleculePredictor(Recipe):
 
     def check_arguments(self) -> None:
         """Refuse arguments that cannot work, by name."""
+        self.check_training()
         for name, choices in (("task", TASKS), ("pooling", POOLINGS)):
             if getattr(self, name) not in choices:
                 raise RecipeError(
                     f"{name} must be one of {', '.join(choices)}, got {getattr(self, name)!r}"
                 )
-        for name in ("width", "heads", "layers", "epochs", "batch", "ensemble"):
+        for name in ("width", "heads", "layers", "batch", "ensemble"):
             value = getattr(self, name)
             if type(value) is not int or value < 1:
                 raise RecipeError(f"{name} must be an integer of 1 or more, got {value!r}")
@@ -321,33 +327,6 @@ class MoleculePredictor(Recipe):
             raise RecipeError(
                 f"width must be a multiple of heads, got width={self.width}, heads={self.heads}"
             )
-
-
-def check_targets(x: list[str], y: Any, classify: bool) -> np.ndarray:
-    """The targets as an array with one for each molecule: numbers, or classes of any kind.
-
-    Raises:
-        RecipeError: they are missing, too few or too many, no numbers, or not finite; the message names the row.
-    """
-    if y is None:
-        raise RecipeError("y is missing: give one value or class for each SMILES")
-    found = np.asarray(y)
-    if found.shape != (len(x),):
-        raise RecipeError(f"y must have one entry for each of {len(x)} SMILES, got {found.shape}")
-    for row, value in enumerate(found.tolist()):
-        if not usable(value, classify):
-            wanted = "a class" if classify else "a finite number"
-            raise RecipeError(
-                f"y must be {wanted} in each row, got {value!r} in row {row} ({x[row]!r})"
-            )
-    return found if classify else found.astype(np.float64)
-
-
-def usable(value: Any, classify: bool) -> bool:
-    """Whether a target can be learned: a finite number, or for classes also text."""
-    if isinstance(value, str):
-        return classify
-    return isinstance(value, int | float) and math.isfinite(value)
 
 
 def held_apart(

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from torch import Tensor
 
+DARKEST = (
+    0.5  # the least weight at the dark end of the colours: equal small weights are not drawn dark
+)
 VALUES = 12  # up to so many inputs the weights are written into the squares
 
 
@@ -42,12 +45,22 @@ class Alignments:
         if not isinstance(model, self.recipe):
             raise RecipeError(f"expected {self.recipe.__name__}, got {type(model).__name__}")
         text = (x if isinstance(x, str) else x[0]) if x else self.example(model)
-        return self.figure(model, text, f"{text}\n{self.legend.of(language)}")
+        return self.figure(model, text, text, self.legend.of(language))
 
-    def figure(self, model: Recipe, text: str, title: str | None = None) -> Figure:
+    def figure(
+        self, model: Recipe, text: str, title: str | None = None, note: str | None = None
+    ) -> Figure:
         """The alignment of an input with its output."""
         inputs, outputs, weights = self.attended(model, text)
-        return plot.alignment(weights, inputs, outputs, title=title, values=len(inputs) <= VALUES)
+        return plot.alignment(
+            weights,
+            inputs,
+            outputs,
+            title=title,
+            note=note,
+            values=len(inputs) <= VALUES,
+            scale_to=DARKEST,
+        )
 
     def captioned(self, model: Recipe, way: Text) -> dict[str, str]:
         """The picture of the example for a report: SVG, and in both languages what it shows.

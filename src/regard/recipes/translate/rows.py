@@ -8,7 +8,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from regard.describe import describe
+from regard.recipes.columns import is_table
 from regard.recipes.estimator import RecipeError
+from regard.text import encodable
 
 Pair = tuple[str, str]
 Row = TypeVar("Row")
@@ -27,6 +29,8 @@ def as_list(x: Any, name: str, what: str) -> list[Any]:
     """
     if isinstance(x, str):
         raise RecipeError(f"{name} must be a list of {what}, got one text; give [{name}]")
+    if is_table(x):
+        raise RecipeError(f"{name} must be a list of {what}, got {describe(x)}; give one column")
     try:
         return list(x)
     except TypeError:
@@ -43,6 +47,8 @@ def checked_texts(x: Any, name: str, what: str = "sentences") -> list[str]:
     for number, one in enumerate(found):
         if not isinstance(one, str):
             raise RecipeError(f"{name}[{number}] must be a text, got {describe(one)}")
+        if not encodable(one):
+            raise RecipeError(f"{name}[{number}] is no text in Unicode: {one!r} has surrogates")
     return [str(one) for one in found]
 
 

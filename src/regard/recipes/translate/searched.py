@@ -8,7 +8,7 @@ from typing import overload
 
 from torch import nn
 
-from regard.arguments import check_finite, check_given_sizes, check_probability
+from regard.arguments import check_finite, check_given_sizes
 from regard.recipes.estimator import Recipe
 from regard.recipes.training import TrainingPlan
 from regard.recipes.translate.decoding import Search, best_texts, chosen_search, searched
@@ -129,9 +129,7 @@ class SearchedRecipe(Recipe):
 
     def check_arguments(self) -> None:
         """Raise an error that names an argument that does not fit."""
-        check_probability(dropout=self.dropout, word_dropout=self.word_dropout)
-        check_probability(label_smoothing=self.label_smoothing)
+        self.check_training()
         check_given_sizes(width=self.width, layers=self.layers, beam=self.beam)
-        check_given_sizes(max_length=self.max_length, epochs=self.epochs)
-        check_given_sizes(validate_every=self.validate_every)
+        check_given_sizes(max_length=self.max_length)
         check_finite(length_penalty=self.length_penalty)

@@ -25,6 +25,8 @@ class Subwords:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
+        # Text is text, "<eos>" too: it would end a sentence. The package does not keep this in its JSON.
+        self.tokenizer.encode_special_tokens = True
 
     @classmethod
     def learn(cls, sentences: Iterable[str], vocabulary: int, lowercase: bool) -> Subwords:

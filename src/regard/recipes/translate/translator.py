@@ -19,7 +19,7 @@ from regard.arguments import (
     check_one_of,
     check_sizes,
 )
-from regard.recipes.estimator import RecipeError, building
+from regard.recipes.estimator import RecipeError, building, checked_validation
 from regard.recipes.training import TrainingPlan, TrainingProgress, train
 from regard.recipes.translate.batches import Corpus
 from regard.recipes.translate.bleu import METRIC, bleu_statistics, corpus_bleu, corpus_chrf
@@ -169,7 +169,7 @@ class Translator(SearchedRecipe):
         if validation is None:
             pairs, held = held_out(pairs, self.seed)
         else:
-            held, _ = checked_pairs(*validation)
+            held, _ = checked_pairs(*checked_validation(validation))
         sides = [one[0] for one in pairs], [one[1] for one in pairs]
         self.subwords_ = Subwords.learn(
             (text for side in sides for text in side), self.vocabulary, self.lowercase

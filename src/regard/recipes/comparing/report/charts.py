@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from regard.figures.canvas import BLUE, GREEN, GREY, LOOKS, ORANGE, PURPLE, RED, SKY, Canvas
 from regard.figures.render import tick
 from regard.measuring.words import seconds
+from regard.recipes.comparing.sentences import SAME
 from regard.text import Text
 
 if TYPE_CHECKING:
@@ -106,6 +107,9 @@ def forest_chart(found: Compared, canvas: Canvas) -> None:
         ink, mark = marks[row.name]
         axes.plot([row.difference.low, row.difference.high], [y, y], color=ink, lw=1.8, alpha=0.7)
         axes.plot(row.difference.value, y, marker=mark, color=ink, ms=6.5)
+    for y, row in enumerate(reversed(rows)):
+        if row.difference is not None and row.difference.low == row.difference.high:
+            note(axes, row.difference.value, y, safe(canvas.say(SAME)))
     axes.set_yticks(range(len(rows)), [safe(canvas.say(row.title)) for row in reversed(rows)])
     axes.set_ylim(-0.6, len(rows) - 0.4)
     axes.grid(False, axis="y")
@@ -113,6 +117,15 @@ def forest_chart(found: Compared, canvas: Canvas) -> None:
     side = canvas.say(BETTER[0] if found.metric.greater else BETTER[1])
     label = canvas.say(TO_REFERENCE).format(reference, canvas.say(found.metric.title))
     axes.set_xlabel(safe(f"{label}\n{side}"))
+
+
+def note(axes: Axes, x: float, y: float, told: str) -> None:
+    """Words beside a mark, on the side where there is room."""
+    left = x > sum(axes.get_xlim()) / 2
+    axes.annotate(
+        told, (x, y), (-8 if left else 8, 0), textcoords="offset points", fontsize=8,
+        ha="right" if left else "left", va="center",
+    )  # fmt: skip
 
 
 CHARTS = {"forest": forest_chart, "cost": cost_chart}
