@@ -1,0 +1,144 @@
+"""The CPU's side of the operators over edges: divides nodes into ranges, and calls numba's kernels.
+
+Ranges of nodes follow from the graph and the sizes alone, and what a range adds to a gradient that all share
+is added up in their order. The bits of a result therefore do not depend on the number of threads.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from types import ModuleType
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from regard.engines.edges.graph import Side
+from regard.engines.edges.operators import sides
+from regard.engines.native import run
+
+KINDS = {"tanh": 0, "leaky_relu": 1, "inner": 2}
+# Ranges: many enough that a thread that is interrupted does not keep the others waiting, and each with work
+# for longer than it takes to call a kernel (20 microseconds).
+MOST_RANGES = 64
+LEAST_WORK = 2**15
+
+
+@functools.cache
+def kernels() -> ModuleType:
+    """The module with the kernels, which imports numba."""
+    from regard.engines.edges import cpu_kernels
+
+    return cpu_kernels
+
+
+def ranges(side: Side, width: int) -> list[tuple[int, int]]:
+    """Ranges of nodes with about as many edges and nodes each; `width` numbers are read for an edge."""
+    starts = side.starts.numpy()
+    load = starts + np.arange(len(starts))
+    count = min(max(int(load[-1]) * width // LEAST_WORK, 1), MOST_RANGES)
+    ends = np.searchsorted(load, np.linspace(0, load[-1], count + 1)[1:-1]).tolist()
+    bounds = [0, *ends, len(starts) - 1]
+    return [(low, high) for low, high in zip(bounds[:-1], bounds[1:], strict=True) if low < high]
+
+
+def each(parts: Sequence[tuple[int, int]], work: Callable[[int, int, int], None]) -> None:
+    """Call `work(number, low, high)` for every range, on several threads."""
+    run(lambda number: work(number, *parts[number]), len(parts))
+
+
+def array(x: Tensor) -> np.ndarray:
+    """The numbers of a tensor in fp32, in order."""
+    return x.detach().to(torch.float32).contiguous().numpy()
+
+
+def forms(
+    query: Tensor, key: Tensor, v: Tensor | None, value: Tensor | None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Queries, keys, v and values as kernels take them; v is not read where there is none."""
+    b = array(key)
+    w = np.empty((1, 1), np.float32) if v is None else array(v)
+    return array(query), b, w, b if value is None else array(value)
+
+
+def edges_forward(
+    query: Tensor,
+    key: Tensor,
+    v: Tensor | None,
+    value: Tensor | None,
+    graph: Sequence[Tensor],
+    kind: str,
+    number: float,
+) -> tuple[Tensor, Tensor]:
+    """Output and LSE; see `operators`."""
+    into, _ = sides(graph)
+    a, b, w, x = forms(query, key, v, value)
+    output, lse = (
+        np.empty((*a.shape[:2], x.shape[2]), np.float32),
+        np.empty(a.shape[:2], np.float32),
+    )
+    score = (KINDS[kind], np.float32(number))
+    given = (into.starts.numpy(), into.other.numpy(), a, b, w, x, output, lse)
+    forward = kernels().forward
+
+    each(
+        ranges(into, a[0:1].size + x[0:1].size),
+        lambda _, low, high: forward(*score, low, high, *given),
+    )
+    return torch.from_numpy(output), torch.from_numpy(lse)
+
+
+def edges_backward(
+    query: Tensor,
+    key: Tensor,
+    v: Tensor | None,
+    value: Tensor | None,
+    graph: Sequence[Tensor],
+    kind: str,
+    number: float,
+    output: Tensor,
+    lse: Tensor,
+    grad: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The gradients of query, key, v and value; see `operators`."""
+    into, out = sides(graph)
+    a, b, w, x = forms(query, key, v, value)
+    dy, score = array(grad), (KINDS[kind], np.float32(number))
+    width = a[0:1].size + x[0:1].size
+    share = np.empty((into.other.shape[0], a.shape[1]), np.float32)
+    slope = np.empty_like(share)
+
+    da, targets = np.empty_like(a), ranges(into, width)
+    dv = np.zeros((len(targets), *w.shape), np.float32)
+    given = (into.starts.numpy(), into.other.numpy(), a, b, w, x, output.numpy(), lse.numpy(), dy)
+    of_targets = kernels().backward_targets
+    each(
+        targets,
+        lambda n, low, high: of_targets(*score, low, high, *given, share, slope, da, dv[n]),
+    )
+
+    db = np.empty_like(b)
+    dx = db if value is None else np.empty_like(x)
+    given = (*(t.numpy() for t in out[:3]), a, b, w, dy, share, slope, db, dx, value is None)
+    of_sources = kernels().backward_sources
+    each(ranges(out, width), lambda _, low, high: of_sources(*score, low, high, *given))
+
+    none = torch.empty(0)
+    return (
+        torch.from_numpy(da),
+        torch.from_numpy(db),
+        none if v is None else torch.from_numpy(dv.sum(0)),
+        none if value is None else torch.from_numpy(dx),
+    )
+
+
+def stable_order(key: Tensor, most: int) -> tuple[Tensor, Tensor]:
+    """The keys, from 0 to `most`, in order, and where each of them was; equal keys keep their order.
+
+    It counts, where `torch.sort` compares: 1M edges among 100k nodes take a sixth of the time.
+    """
+    given = key.numpy()
+    ordered, order = np.empty_like(given), np.empty_like(given)
+    kernels().sort_stably(given, most + 1, order, ordered)
+    return torch.from_numpy(ordered), torch.from_numpy(order)

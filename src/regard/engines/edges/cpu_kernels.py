@@ -1,0 +1,257 @@
+"""numba's kernels over edges: each call works on a range of nodes, alone, and releases the GIL.
+
+Several threads call them with ranges that do not depend on the number of threads, so that the bits of the
+result do not either. `parallel=True` is never used: its OpenMP layer ends forked children, and its own work
+queue does not allow two threads of the caller.
+
+Everything is fp32. A block of edges of one node at a time goes through: logits, largest logit, exponentials,
+sum. The sources of a block stay in the innermost cache between the logits and the sum.
+
+Shape legend: E edges, S sources, T targets, H heads, W width of queries and keys, C width of values.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from regard.engines.native import kernel
+
+TANH, LEAKY_RELU, INNER = 0, 1, 2
+# Edges in a block: 32 rows of 8 heads of 16 are 16 KiB.
+BLOCK = 32
+
+
+@kernel(fastmath=frozenset({"contract"}), inline=True)
+def exp(x):
+    """`e^x` in fp32 to 2 units in the last place, in operations that a loop over it runs 8 at a time.
+
+    0 below -87, where fp32 ends, and inf above 88; NaN stays NaN. Compiled without reassociation, which would
+    take the rounding to a whole power of 2 apart.
+    """
+    y = min(max(x, np.float32(-87.3)), np.float32(88.7))
+    # Adding 1.5 * 2^23 leaves the nearest whole number in the low bits.
+    shifted = y * np.float32(1.44269504) + np.float32(12582912.0)
+    power = np.float32(shifted).view(np.int32) - np.int32(0x4B400000)
+    n = np.float32(power)
+    r = (y - n * np.float32(0.693359375)) + n * np.float32(2.12194440e-4)
+    p = np.float32(1.9875691500e-4)
+    p = p * r + np.float32(1.3981999507e-3)
+    p = p * r + np.float32(8.3334519073e-3)
+    p = p * r + np.float32(4.1665795894e-2)
+    p = p * r + np.float32(1.6666665459e-1)
+    p = p * r + np.float32(5.0000001201e-1)
+    p = p * r * r + r + np.float32(1.0)
+    # Two factors: 2^128 alone is beyond fp32.
+    half = power >> np.int32(1)
+    low = np.int32((half + np.int32(127)) << np.int32(23)).view(np.float32)
+    high = np.int32((power - half + np.int32(127)) << np.int32(23)).view(np.float32)
+    result = p * low * high
+    result = np.float32(0.0) if x < np.float32(-87.3) else result
+    result = np.float32(np.inf) if x > np.float32(88.7) else result
+    return result if x == x else x  # NaN is not equal to itself
+
+
+@kernel(fastmath=frozenset({"contract"}), inline=True)
+def tanh(x):
+    """`tanh(x)` in fp32 to about 1e-7."""
+    e = exp(np.float32(-2.0) * abs(x))
+    t = (np.float32(1.0) - e) / (np.float32(1.0) + e)
+    return t if x > np.float32(0.0) else -t
+
+
+@kernel(inline=True)
+def logits(kind, number, first, count, source, a, b, v, units, found):
+    """The logits (count, H) of edges `first` and on, of the node with query a (H, W).
+
+    `units` (BLOCK, H, W) keeps the tanh, which the backward pass needs again.
+    """
+    heads, width = a.shape
+    for t in range(count):
+        j = source[first + t]
+        if kind == TANH:
+            for h in range(heads):
+                total = np.float32(0.0)
+                for w in range(width):
+                    y = tanh(a[h, w] + b[j, h, w])
+                    units[t, h, w] = y
+                    total += v[h, w] * y
+                found[t, h] = total
+        elif kind == LEAKY_RELU:
+            if width == 1:
+                for h in range(heads):
+                    x = a[h, 0] + b[j, h, 0]
+                    found[t, h] = v[h, 0] * (x if x > np.float32(0.0) else number * x)
+            else:
+                for h in range(heads):
+                    total = np.float32(0.0)
+                    for w in range(width):
+                        x = a[h, w] + b[j, h, w]
+                        total += v[h, w] * (x if x > np.float32(0.0) else number * x)
+                    found[t, h] = total
+        else:
+            for h in range(heads):
+                total = np.float32(0.0)
+                for w in range(width):
+                    total += a[h, w] * b[j, h, w]
+                found[t, h] = total * number
+
+
+@kernel
+def forward(kind, number, low, high, starts, source, a, b, v, value, output, lse):
+    """Output and LSE of the targets from `low` to `high`."""
+    heads, width, columns = a.shape[1], a.shape[2], value.shape[2]
+    units = np.empty((BLOCK if kind == TANH else 1, heads, width), np.float32)
+    s = np.empty((BLOCK, heads), np.float32)
+    peak, base, total = (
+        np.empty(heads, np.float32),
+        np.empty(heads, np.float32),
+        np.empty(heads, np.float32),
+    )
+    for i in range(low, high):
+        peak[:] = np.float32(-np.inf)
+        total[:] = np.float32(0.0)
+        out = output[i]
+        out[:] = np.float32(0.0)
+        for first in range(starts[i], starts[i + 1], BLOCK):
+            count = min(BLOCK, starts[i + 1] - first)
+            logits(kind, number, first, count, source, a[i], b, v, units, s)
+            for h in range(heads):
+                most = peak[h]
+                for t in range(count):
+                    most = s[t, h] if s[t, h] > most else most
+                # Of -inf alone nothing is subtracted: -inf - -inf would be NaN.
+                base[h] = most if most > np.float32(-np.inf) else np.float32(0.0)
+                if most > peak[h] and first > starts[i]:
+                    shrink = exp(peak[h] - base[h])
+                    total[h] *= shrink
+                    for c in range(columns):
+                        out[h, c] *= shrink
+                peak[h] = most
+            for t in range(count):
+                for h in range(heads):
+                    s[t, h] = exp(s[t, h] - base[h])
+                    total[h] += s[t, h]
+            for t in range(count):
+                j = source[first + t]
+                for h in range(heads):
+                    p = s[t, h]
+                    for c in range(columns):
+                        out[h, c] += p * value[j, h, c]
+        for h in range(heads):
+            if total[h] == np.float32(0.0):
+                lse[i, h] = np.float32(np.inf)
+            else:
+                lse[i, h] = peak[h] + np.float32(np.log(total[h]))
+                inverse = np.float32(1.0) / total[h]
+                for c in range(columns):
+                    out[h, c] *= inverse
+
+
+@kernel
+def backward_targets(
+    kind, number, low, high, starts, source, a, b, v, value, output, lse, grad, share, slope, da, dv
+):  # fmt: skip
+    """Gradients of the queries from `low` to `high`, and what these nodes add to that of v.
+
+    `share` and `slope` (E, H) keep the weight of each edge and the gradient of its logit for
+    `backward_sources`.
+    """
+    heads, width, columns = a.shape[1], a.shape[2], value.shape[2]
+    units = np.empty((BLOCK if kind == TANH else 1, heads, width), np.float32)
+    s = np.empty((BLOCK, heads), np.float32)
+    mean = np.empty(heads, np.float32)
+    for i in range(low, high):
+        if starts[i + 1] > starts[i]:
+            for h in range(heads):
+                part = np.float32(0.0)
+                for c in range(columns):
+                    part += grad[i, h, c] * output[i, h, c]
+                mean[h] = part
+        mine = da[i]
+        mine[:] = np.float32(0.0)
+        for first in range(starts[i], starts[i + 1], BLOCK):
+            count = min(BLOCK, starts[i + 1] - first)
+            logits(kind, number, first, count, source, a[i], b, v, units, s)
+            for t in range(count):
+                j = source[first + t]
+                for h in range(heads):
+                    part = np.float32(0.0)
+                    for c in range(columns):
+                        part += grad[i, h, c] * value[j, h, c]
+                    slope[first + t, h] = part
+                for h in range(heads):
+                    p = exp(s[t, h] - lse[i, h])
+                    share[first + t, h] = p
+                    slope[first + t, h] = p * (slope[first + t, h] - mean[h])
+                for h in range(heads):
+                    g = slope[first + t, h]
+                    if kind == TANH:
+                        for w in range(width):
+                            y = units[t, h, w]
+                            mine[h, w] += g * (np.float32(1.0) - y * y)
+                            dv[h, w] += g * y
+                    elif kind == LEAKY_RELU:
+                        for w in range(width):
+                            x = a[i, h, w] + b[j, h, w]
+                            one = g if x > np.float32(0.0) else g * number
+                            mine[h, w] += one
+                            dv[h, w] += one * x
+                    else:
+                        for w in range(width):
+                            mine[h, w] += g * b[j, h, w]
+        for h in range(heads):
+            for w in range(width):
+                mine[h, w] *= number if kind == INNER else v[h, w]
+
+
+@kernel
+def backward_sources(
+    kind, number, low, high, starts, target, edge, a, b, v, grad, share, slope, db, dvalue, shared
+):  # fmt: skip
+    """Gradients of the keys and values from `low` to `high`; `shared` if the value is the key."""
+    heads, width, columns = b.shape[1], b.shape[2], grad.shape[2]
+    for j in range(low, high):
+        mine = db[j]
+        mine[:] = np.float32(0.0)
+        for f in range(starts[j], starts[j + 1]):
+            i, e = target[f], edge[f]
+            for h in range(heads):
+                g = slope[e, h]
+                if kind == TANH:
+                    for w in range(width):
+                        y = tanh(a[i, h, w] + b[j, h, w])
+                        mine[h, w] += g * (np.float32(1.0) - y * y)
+                elif kind == LEAKY_RELU:
+                    for w in range(width):
+                        x = a[i, h, w] + b[j, h, w]
+                        mine[h, w] += g if x > np.float32(0.0) else g * number
+                else:
+                    for w in range(width):
+                        mine[h, w] += g * a[i, h, w]
+        for h in range(heads):
+            for w in range(width):
+                mine[h, w] *= number if kind == INNER else v[h, w]
+        values = mine if shared else dvalue[j]
+        if not shared:
+            values[:] = np.float32(0.0)
+        for f in range(starts[j], starts[j + 1]):
+            i, e = target[f], edge[f]
+            for h in range(heads):
+                p = share[e, h]
+                for c in range(columns):
+                    values[h, c] += p * grad[i, h, c]
+
+
+@kernel
+def sort_stably(key, bins, order, ordered):
+    """Sort whole numbers below `bins` by counting."""
+    place = np.zeros(bins + 1, order.dtype)
+    for e in range(key.shape[0]):
+        place[key[e] + 1] += 1
+    for n in range(bins):
+        place[n + 1] += place[n]
+    for e in range(key.shape[0]):
+        n = key[e]
+        order[place[n]] = e
+        ordered[place[n]] = n
+        place[n] += 1

@@ -1,0 +1,1 @@
+INTERPRETS = False
