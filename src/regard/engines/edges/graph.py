@@ -32,16 +32,20 @@ class Pieces(NamedTuple):
     Args:
         node: (P,) node of each piece; N for pieces that are not used.
         begin: (P,) first edge of each piece.
+        end: (P,) the edge behind its last.
         slot: (P,) where the piece puts its result; -1 for a node with one piece, which needs no slot.
         large: (M,) nodes with several pieces; N behind the last of them.
         first: (M,) first slot of each of these.
+        count: (M,) how many slots it has.
     """
 
     node: Tensor
     begin: Tensor
+    end: Tensor
     slot: Tensor
     large: Tensor
     first: Tensor
+    count: Tensor
 
 
 class Side(NamedTuple):
@@ -199,9 +203,10 @@ def sorted_edges(edge_index: Tensor, sources: int, targets: int, self_loops: boo
     """
     source, target = edge_index[0], edge_index[1]
     loops = min(sources, targets) if self_loops else 0
-    # Half as many bytes, where they suffice, are half the traffic of every kernel.
+    # Half as many bytes, where they suffice, are half the traffic of every kernel. Kernels count a block
+    # beyond the last edge.
     largest = max(sources, targets, source.shape[0] + loops)
-    kind = torch.int32 if largest < 2**31 - 1 else torch.int64
+    kind = torch.int32 if largest < 2**31 - 2**16 else torch.int64
     key, source, target = target.to(kind), source.to(kind), target.to(kind)
     if self_loops:
         # Edges that are not wanted are sorted behind the last node: to take them out would make a shape
@@ -264,7 +269,17 @@ def divided(side: Side, most: int = PIECE) -> Side:
     slot = torch.where(at_slot < 0, -1, at_slot + part)
     wanted = torch.arange(1, edges // most + 1, dtype=kind, device=device)
     large = torch.searchsorted(is_large.cumsum(0, dtype=kind), wanted, out_int32=int32)
-    first = first_slot.index_select(0, large.clamp(max=nodes - 1))
+    at = large.clamp(max=nodes - 1)
+    start = begin.index_select(0, known) + part * most
+    stop = torch.minimum(start + most, side.starts.index_select(0, known + 1))
     return side._replace(
-        pieces=Pieces(node, begin.index_select(0, known) + part * most, slot, large, first)
+        pieces=Pieces(
+            node,
+            start,
+            stop,
+            slot,
+            large,
+            first_slot.index_select(0, at),
+            count.index_select(0, at),
+        )
     )

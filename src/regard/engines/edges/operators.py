@@ -39,7 +39,7 @@ LIBRARY = torch.library.Library("regard", "FRAGMENT")
 
 
 def flat(edges: SortedEdges) -> list[Tensor]:
-    """The sorted graph as a list: 3 tensors for each side, or 8 where it has pieces."""
+    """The sorted graph as a list: 3 tensors for each side, or 10 where it has pieces."""
     found: list[Tensor] = []
     for side in (edges.into, edges.out):
         found += side[:3]
@@ -53,8 +53,8 @@ def sides(graph: Sequence[Tensor]) -> tuple[Side, Side]:
     into, out = Side(*graph[:3]), Side(*graph[3:6])
     if len(graph) > 6:
         into, out = (
-            into._replace(pieces=Pieces(*graph[6:11])),
-            out._replace(pieces=Pieces(*graph[11:])),
+            into._replace(pieces=Pieces(*graph[6:13])),
+            out._replace(pieces=Pieces(*graph[13:])),
         )
     return into, out
 
