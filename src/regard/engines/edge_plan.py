@@ -79,6 +79,5 @@ def explain_edges(call: EdgeCall, score: Score) -> Plan:
         form=call.describe(),
         error_bound=math.nan,
         refused=refused,
-        also=[] if served == PLAIN else [PLAIN],
         notes=notes,
     )

@@ -7,6 +7,7 @@ is added up in their order. The bits of a result therefore do not depend on the 
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 from types import ModuleType
 
@@ -40,7 +41,7 @@ def ranges(side: Side, width: int) -> list[tuple[int, int]]:
     count = min(max(int(load[-1]) * width // LEAST_WORK, 1), MOST_RANGES)
     ends = np.searchsorted(load, np.linspace(0, load[-1], count + 1)[1:-1]).tolist()
     bounds = [0, *ends, len(starts) - 1]
-    return [(low, high) for low, high in zip(bounds[:-1], bounds[1:], strict=True) if low < high]
+    return [(low, high) for low, high in itertools.pairwise(bounds) if low < high]
 
 
 def each(parts: Sequence[tuple[int, int]], work: Callable[[int, int, int], None]) -> None:
@@ -79,7 +80,7 @@ def edges_forward(
         np.empty(a.shape[:2], np.float32),
     )
     score = (KINDS[kind], np.float32(number))
-    given = (into.starts.numpy(), into.other.numpy(), a, b, w, x, output, lse)
+    given = (into.starts.numpy(), into.other.numpy(), a, b, w, x, value is None, output, lse)
     forward = kernels().forward
 
     each(
@@ -106,12 +107,14 @@ def edges_backward(
     a, b, w, x = forms(query, key, v, value)
     dy, score = array(grad), (KINDS[kind], np.float32(number))
     width = a[0:1].size + x[0:1].size
+    factor = np.full(a.shape[1:], number, np.float32) if v is None else w
     share = np.empty((into.other.shape[0], a.shape[1]), np.float32)
     slope = np.empty_like(share)
 
     da, targets = np.empty_like(a), ranges(into, width)
     dv = np.zeros((len(targets), *w.shape), np.float32)
-    given = (into.starts.numpy(), into.other.numpy(), a, b, w, x, output.numpy(), lse.numpy(), dy)
+    given = (into.starts.numpy(), into.other.numpy(), a, b, w, factor, x, value is None)
+    given = (*given, output.numpy(), lse.numpy(), dy)
     of_targets = kernels().backward_targets
     each(
         targets,
@@ -120,7 +123,7 @@ def edges_backward(
 
     db = np.empty_like(b)
     dx = db if value is None else np.empty_like(x)
-    given = (*(t.numpy() for t in out[:3]), a, b, w, dy, share, slope, db, dx, value is None)
+    given = (*(t.numpy() for t in out[:3]), a, b, factor, dy, share, slope, db, dx, value is None)
     of_sources = kernels().backward_sources
     each(ranges(out, width), lambda _, low, high: of_sources(*score, low, high, *given))
 

@@ -17,8 +17,9 @@ from regard.engines.gpu import device_current
 # Whether tensors on the CPU go to Triton's interpreter and not to numba: a switch for tests.
 INTERPRETS = False
 KINDS = {"tanh": 0, "leaky_relu": 1, "inner": 2}
-# Numbers in a tile of edges, and in the rows of one edge that a program takes.
-TILE, ROW = 1024, 256
+# Numbers in a tile of edges, forward and backward, and in the rows of one edge that a program takes. Larger
+# tiles of the backward pass would not fit into registers.
+TILE, TILE_BACKWARD, ROW = 1024, 512, 256
 # Programs that share the gradient of v: fixed, so that the sum has the same bits on every GPU.
 PROGRAMS = 2048
 
@@ -127,13 +128,13 @@ def power(n: int) -> int:
     return 1 << max(n - 1, 0).bit_length()
 
 
-def tiles_of(sizes: Sizes) -> Tiles:
-    """The tiles for these sizes."""
+def tiles_of(sizes: Sizes, numbers: int) -> Tiles:
+    """The tiles for these sizes, of about so many numbers."""
     width, columns = power(sizes.width), power(sizes.columns)
     widest = max(width, columns)
     heads = max(min(power(sizes.heads), ROW // widest), 1)
-    edges = max(min(TILE // (heads * widest), 32), 1)
-    return Tiles(edges, heads, width, columns, 2 if edges * heads * widest > TILE // 4 else 1)
+    edges = max(min(numbers // (heads * widest), 32), 1)
+    return Tiles(edges, heads, width, columns, 2 if edges * heads * widest > 256 else 1)
 
 
 def ends_of(side: Side) -> Ends:
@@ -166,7 +167,7 @@ def edges_forward(
     into, _ = sides(graph)
     x = key if value is None else value
     sizes = Sizes(query.shape[0], key.shape[0], *query.shape[1:], x.shape[2])
-    tiles, new = tiles_of(sizes), functools.partial(query.new_empty, dtype=torch.float32)
+    tiles, new = tiles_of(sizes, TILE), functools.partial(query.new_empty, dtype=torch.float32)
     output, lse = new(*query.shape[:2], sizes.columns), new(query.shape[:2])
     if output.numel() == 0:
         return output, lse
@@ -204,7 +205,10 @@ def edges_backward(
     into, out = sides(graph)
     x = key if value is None else value
     sizes = Sizes(query.shape[0], key.shape[0], *query.shape[1:], x.shape[2])
-    tiles, new = tiles_of(sizes), functools.partial(query.new_empty, dtype=torch.float32)
+    tiles, new = (
+        tiles_of(sizes, TILE_BACKWARD),
+        functools.partial(query.new_empty, dtype=torch.float32),
+    )
     da, db, mean = new(query.shape), new(key.shape), new(lse.shape)
     dx = db if value is None else new(x.shape)
     shared = max(min(programs(into), PROGRAMS), 1)

@@ -86,12 +86,9 @@ def attend_edges(
 
     The arguments are those of the operator; see `operators`.
     """
-    form: Form
     a, b = query.transpose(0, 1), key.transpose(0, 1)
-    if v is None:
-        form = Inner(a, b, scale=number)
-    else:
-        form = Pairwise(a, b, v.unsqueeze(-2), kind, number)
+    inner = v is None
+    form = Inner(a, b, scale=number) if inner else Pairwise(a, b, v.unsqueeze(-2), kind, number)
     target = edges.ends()
     hidden = (target == edges.targets).unsqueeze(-1)
     known = target.clamp(max=max(edges.targets - 1, 0))
