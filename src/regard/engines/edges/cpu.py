@@ -54,6 +54,11 @@ def array(x: Tensor) -> np.ndarray:
     return x.detach().to(torch.float32).contiguous().numpy()
 
 
+def new(*size: int) -> Tensor:
+    """A tensor in fp32 that is not filled: from PyTorch, so that its memory is counted with PyTorch's."""
+    return torch.empty(size, dtype=torch.float32)
+
+
 def forms(
     query: Tensor, key: Tensor, v: Tensor | None, value: Tensor | None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -75,19 +80,26 @@ def edges_forward(
     """Output and LSE; see `operators`."""
     into, _ = sides(graph)
     a, b, w, x = forms(query, key, v, value)
-    output, lse = (
-        np.empty((*a.shape[:2], x.shape[2]), np.float32),
-        np.empty(a.shape[:2], np.float32),
-    )
+    output, lse = new(*a.shape[:2], x.shape[2]), new(*a.shape[:2])
     score = (KINDS[kind], np.float32(number))
-    given = (into.starts.numpy(), into.other.numpy(), a, b, w, x, value is None, output, lse)
+    given = (
+        into.starts.numpy(),
+        into.other.numpy(),
+        a,
+        b,
+        w,
+        x,
+        value is None,
+        output.numpy(),
+        lse.numpy(),
+    )
     forward = kernels().forward
 
     each(
         ranges(into, a[0:1].size + x[0:1].size),
         lambda _, low, high: forward(*score, low, high, *given),
     )
-    return torch.from_numpy(output), torch.from_numpy(lse)
+    return output, lse
 
 
 def edges_backward(
@@ -108,32 +120,37 @@ def edges_backward(
     dy, score = array(grad), (KINDS[kind], np.float32(number))
     width = a[0:1].size + x[0:1].size
     factor = np.full(a.shape[1:], number, np.float32) if v is None else w
-    share = np.empty((into.other.shape[0], a.shape[1]), np.float32)
-    slope = np.empty_like(share)
+    share, slope = (new(into.other.shape[0], a.shape[1]).numpy() for _ in range(2))
 
-    da, targets = np.empty_like(a), ranges(into, width)
+    da, db, targets = new(*a.shape), new(*b.shape), ranges(into, width)
     dv = np.zeros((len(targets), *w.shape), np.float32)
     given = (into.starts.numpy(), into.other.numpy(), a, b, w, factor, x, value is None)
     given = (*given, output.numpy(), lse.numpy(), dy)
-    of_targets = kernels().backward_targets
+    da_numbers, of_targets = da.numpy(), kernels().backward_targets
     each(
         targets,
-        lambda n, low, high: of_targets(*score, low, high, *given, share, slope, da, dv[n]),
+        lambda n, low, high: of_targets(*score, low, high, *given, share, slope, da_numbers, dv[n]),
     )
 
-    db = np.empty_like(b)
-    dx = db if value is None else np.empty_like(x)
-    given = (*(t.numpy() for t in out[:3]), a, b, factor, dy, share, slope, db, dx, value is None)
+    dx = db if value is None else new(*x.shape)
+    given = (
+        *(t.numpy() for t in out[:3]),
+        a,
+        b,
+        factor,
+        dy,
+        share,
+        slope,
+        db.numpy(),
+        dx.numpy(),
+        value is None,
+    )
     of_sources = kernels().backward_sources
     each(ranges(out, width), lambda _, low, high: of_sources(*score, low, high, *given))
 
-    none = torch.empty(0)
-    return (
-        torch.from_numpy(da),
-        torch.from_numpy(db),
-        none if v is None else torch.from_numpy(dv.sum(0)),
-        none if value is None else torch.from_numpy(dx),
-    )
+    none = new(0)
+    vector = none if v is None else torch.from_numpy(dv.sum(0))
+    return da, db, vector, none if value is None else dx
 
 
 def stable_order(key: Tensor, most: int) -> tuple[Tensor, Tensor]:
