@@ -128,6 +128,12 @@ def power(n: int) -> int:
     return 1 << max(n - 1, 0).bit_length()
 
 
+def sizes_of(query: Tensor, key: Tensor, value: Tensor) -> Sizes:
+    """The sizes of a call."""
+    targets, heads, width = query.shape
+    return Sizes(targets, key.shape[0], heads, width, value.shape[2])
+
+
 def tiles_of(sizes: Sizes, numbers: int) -> Tiles:
     """The tiles for these sizes, of about so many numbers."""
     width, columns = power(sizes.width), power(sizes.columns)
@@ -166,7 +172,7 @@ def edges_forward(
     """Output and LSE; see `operators`."""
     into, _ = sides(graph)
     x = key if value is None else value
-    sizes = Sizes(query.shape[0], key.shape[0], *query.shape[1:], x.shape[2])
+    sizes = sizes_of(query, key, x)
     tiles, new = tiles_of(sizes, TILE), functools.partial(query.new_empty, dtype=torch.float32)
     output, lse = new(*query.shape[:2], sizes.columns), new(query.shape[:2])
     if output.numel() == 0:
@@ -204,7 +210,7 @@ def edges_backward(
     """The gradients of query, key, v and value; see `operators`."""
     into, out = sides(graph)
     x = key if value is None else value
-    sizes = Sizes(query.shape[0], key.shape[0], *query.shape[1:], x.shape[2])
+    sizes = sizes_of(query, key, x)
     tiles, new = (
         tiles_of(sizes, TILE_BACKWARD),
         functools.partial(query.new_empty, dtype=torch.float32),

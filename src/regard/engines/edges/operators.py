@@ -50,7 +50,7 @@ def flat(edges: SortedEdges) -> list[Tensor]:
 
 def sides(graph: Sequence[Tensor]) -> tuple[Side, Side]:
     """The two sides of a graph that `flat` laid out."""
-    into, out = Side(*graph[:3]), Side(*graph[3:6])
+    into, out = Side(graph[0], graph[1], graph[2]), Side(graph[3], graph[4], graph[5])
     if len(graph) > 6:
         into, out = (
             into._replace(pieces=Pieces(*graph[6:13])),
