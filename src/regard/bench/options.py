@@ -65,12 +65,8 @@ def parser() -> argparse.ArgumentParser:
         allow_abbrev=False,  # an abbreviated option must not start a long measurement
     )
     add = found.add_argument
-    add(
-        "--suite",
-        action="append",
-        choices=[*SUITES, GRAPH],
-        help="may be repeated (default: all but graph, which runs by itself)",
-    )
+    suites = [*SUITES, GRAPH]
+    add("--suite", action="append", choices=suites, help="repeatable (default: all but graph)")
     add("--device", choices=["auto", "cpu", "cuda"], default="auto", help="where to run")
     add(
         "--quick",

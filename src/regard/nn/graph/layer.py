@@ -7,7 +7,6 @@ head, C width of values for each head.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -21,56 +20,13 @@ from regard.engines.edges.operators import attend_by_kernels
 from regard.engines.edges.plain import at, edge_logits, edge_softmax, sum_at
 from regard.nn.fit import check_score_fits
 from regard.nn.graph import pyg
-from regard.nn.graph.checks import check_edges, check_fill, dims_pair, edge_features, node_pair
-from regard.nn.graph.edges import EdgeList, is_read, listed, only_read
+from regard.nn.graph.checks import check_fill, dims_pair
+from regard.nn.graph.edges import EdgeList
+from regard.nn.graph.given import Given, GraphAttended, checked
 from regard.nn.graph.lazy import LAZY, is_lazy, is_uninitialized, linear, settle
 from regard.nn.graph.score import lower_edges, make_graph_score, score_width
 from regard.observed import EDGE_LISTENERS
 from regard.scores import Score
-
-
-class Given(NamedTuple):
-    """The checked arguments of a call.
-
-    Args:
-        x_source: (S, source dim).
-        x_target: (T, target dim).
-        edges: as given, sorted or not.
-        edge_index: (2, E).
-        feature: (E, edge dim), or None.
-        loops: number of nodes that get a self-loop; None without self-loops.
-    """
-
-    x_source: Tensor
-    x_target: Tensor
-    edges: Tensor | SortedEdges
-    edge_index: Tensor
-    feature: Tensor | None
-    loops: int | None
-
-    def listed(self, fill: str | float | Tensor) -> EdgeList:
-        """The edges to attend over, with self-loops and their features."""
-        return listed(self.edge_index, self.feature, self.loops, fill)
-
-
-class GraphAttended(NamedTuple):
-    """The output of `GraphAttention.attend`, with the weight of each edge.
-
-    Row n of `weights` belongs to the edge `edge_index[:, n]`, which is edge `edge[n]` of those
-    given. With `self_loops`, self-loops that were given are missing, and the added one of each node
-    is at the end, with -1 in `edge`.
-
-    Args:
-        output: (T, H * C), or (T, C) if heads are averaged.
-        edge_index: (2, E), sources and targets of the edges that were attended over.
-        edge: (E,) column of each edge in the edge_index given, -1 for an added self-loop.
-        weights: (E, H), before dropout; they sum to 1 over the edges of a target.
-    """
-
-    output: Tensor
-    edge_index: Tensor
-    edge: Tensor
-    weights: Tensor
 
 
 class GraphAttention(nn.Module):
@@ -123,11 +79,15 @@ class GraphAttention(nn.Module):
             TransformerConv.
 
     Cost: the projections, and for each edge and head one evaluation of the score and C
-    multiply-adds. Memory: a few tensors of (E, H, max(W, C)), self-loops included in E; a training
-    step keeps about four, "gat" about two. In half precision, logits, softmax and sums are in fp32.
-    Results are deterministic on the CPU, and on a GPU in torch's deterministic mode (which refuses
-    fill="mul"). Indices out of range raise an error on the CPU. On a GPU the host would have to wait
-    to check them, so there PyTorch's own assertion stops the program.
+    multiply-adds. Kernels (`docs/engines.md`, "Edges of a graph") need memory for nodes alone, and two
+    numbers for each edge and head in the backward pass on a CPU; they are deterministic. They do not
+    serve edge features, dropout in training, `attend`, soft caps and float64: there each call holds a
+    few tensors of (E, H, max(W, C)), self-loops included in E, and a training step keeps about four,
+    "gat" about two. `regard.explain(layer, x, edge_index)` says which runs. In half precision, logits,
+    softmax and sums are in fp32. Without kernels, results are deterministic on the CPU, and on a GPU in
+    torch's deterministic mode (which refuses fill="mul"). Indices out of range raise an error on the
+    CPU. On a GPU the host would have to wait to check them, so there PyTorch's own assertion stops the
+    program.
 
     Initialisation: "gat" and "gatv2" as in PyTorch Geometric, Glorot uniform weights and vectors and
     uniform biases of the projections. With every other score, weights are normal with variance 1 /
@@ -292,26 +252,15 @@ class GraphAttention(nn.Module):
         """The arguments of a call, or an error."""
         if is_lazy(self):
             settle(self, x, edge_attr)
-        x_source, x_target = node_pair(x, (self.source_dim, self.target_dim), self.key.weight)
-        check_edges(edge_index, x_source, x_target, self.self_loops)
-        plain = edge_index.edge_index if isinstance(edge_index, SortedEdges) else edge_index
-        feature = edge_features(edge_attr, plain.shape[1], self.edge_dim, self.key.weight)
-        loops = min(x_source.shape[0], x_target.shape[0]) if self.self_loops else None
-        return Given(x_source, x_target, edge_index, plain, feature, loops)
+        dims = (self.source_dim, self.target_dim)
+        return checked(
+            x, edge_index, edge_attr, dims, self.edge_dim, self.key.weight, self.self_loops
+        )
 
     def _project(self, given: Given) -> tuple[Tensor, Tensor, Tensor]:
         """Queries (T, H, W), keys (S, H, W) and values (S, H, C)."""
-        x_source, x_target = given.x_source, given.x_target
-        # A node that no edge reads may be padding and hold NaN: zero it. With self-loops every node
-        # of a single set is read.
+        x_source, x_target = given.only_read()
         one_set = x_source is x_target
-        if not one_set or not self.self_loops:
-            read = [
-                is_read(given.edges, row, x.shape[0], given.loops or 0)
-                for row, x in enumerate((x_source, x_target))
-            ]
-            x_source = only_read(x_source, *(read if one_set else read[:1]))
-            x_target = x_source if one_set else only_read(x_target, read[1])
         key = self._by_head(self.key(x_source))
         if self.query is not None:
             query = self._by_head(self.query(x_target))
