@@ -305,16 +305,46 @@ def backward_sources(
             add(values, db[j] if shared else dvalue[j], one)
 
 
+@kernel(inline=True)
+def begin(count, starts):
+    """Turn counts of keys, one place further on, into where each key begins; `starts` is a copy."""
+    for n in range(1, count.shape[0]):
+        count[n] += count[n - 1]
+    for n in range(starts.shape[0]):
+        starts[n] = count[n]
+
+
 @kernel
-def sort_stably(key, bins, order, ordered):
-    """Sort whole numbers below `bins` by counting."""
-    place = np.zeros(bins + 1, order.dtype)
-    for e in range(key.shape[0]):
-        place[key[e] + 1] += 1
-    for n in range(bins):
-        place[n + 1] += place[n]
-    for e in range(key.shape[0]):
-        n = key[e]
-        order[place[n]] = e
-        ordered[place[n]] = n
-        place[n] += 1
+def sort_edges(
+    edge_index, loops, hide, into_starts, into_other, into_edge, out_starts, out_other, out_edge
+):
+    """Sort edges by target and by source, by counting; `hide` puts self-loops that are given last."""
+    targets, sources = into_starts.shape[0] - 1, out_starts.shape[0] - 1
+    given, ends = edge_index.shape[1], np.empty_like(into_edge)
+    count = np.zeros(targets + 2, into_starts.dtype)
+    for e in range(given):
+        hidden = hide and edge_index[0, e] == edge_index[1, e]
+        count[(targets if hidden else edge_index[1, e]) + 1] += 1
+    for n in range(loops):
+        count[n + 1] += 1
+    begin(count, into_starts)
+    for e in range(given + loops):
+        source = edge_index[0, e] if e < given else e - given
+        target = edge_index[1, e] if e < given else e - given
+        key = targets if hide and e < given and source == target else target
+        place = count[key]
+        count[key] += 1
+        into_other[place] = source
+        into_edge[place] = e
+        ends[place] = key
+    count = np.zeros(sources + 2, into_starts.dtype)
+    for p in range(given + loops):
+        count[(sources if ends[p] == targets else into_other[p]) + 1] += 1
+    begin(count, out_starts)
+    for p in range(given + loops):
+        key = sources if ends[p] == targets else into_other[p]
+        place = count[key]
+        count[key] += 1
+        # A hidden edge is a self-loop.
+        out_other[place] = into_other[p] if ends[p] == targets else ends[p]
+        out_edge[place] = p

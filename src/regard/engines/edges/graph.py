@@ -6,7 +6,7 @@ Shape legend: E edges (with added self-loops), S sources, T targets, N nodes of 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -201,45 +201,50 @@ def sorted_edges(edge_index: Tensor, sources: int, targets: int, self_loops: boo
 
     Sorts are stable, so that the edges of a node keep their order, and the sums over them too.
     """
-    source, target = edge_index[0], edge_index[1]
     loops = min(sources, targets) if self_loops else 0
     # Half as many bytes, where they suffice, are half the traffic of every kernel. Kernels count a block
     # beyond the last edge.
-    largest = max(sources, targets, source.shape[0] + loops)
+    largest = max(sources, targets, edge_index.shape[1] + loops)
     kind = torch.int32 if largest < 2**31 - 2**16 else torch.int64
-    key, source, target = target.to(kind), source.to(kind), target.to(kind)
-    if self_loops:
-        # Edges that are not wanted are sorted behind the last node: to take them out would make a shape
-        # depend on data.
-        key = torch.where(source == target, targets, key)
-        own = torch.arange(loops, dtype=kind, device=source.device)
-        key, source, target = (torch.cat([x, own]) for x in (key, source, target))
-    key, order = stable_order(key, targets)
-    into = Side(starts_of(key, targets), source.index_select(0, order), order.to(kind))
-    by_source = into.other
-    if self_loops:
-        by_source = torch.where(key == targets, sources, by_source)
-    by_source, order = stable_order(by_source, sources)
-    ends = target.index_select(0, into.edge).index_select(0, order)
-    out = Side(starts_of(by_source, sources), ends, order.to(kind))
+    sizes = (edge_index, sources, targets, loops, self_loops, kind)
+    into, out = sort_by_counting(*sizes) if may_count(edge_index) else sort_by_torch(*sizes)
     if edge_index.device.type == "cuda":
         into, out = divided(into), divided(out)
     return SortedEdges(edge_index, sources, targets, self_loops, into, out)
 
 
-def stable_order(key: Tensor, most: int) -> tuple[Tensor, Tensor]:
-    """The keys, from 0 to `most`, in order, and where each of them was; equal keys keep their order."""
-    if (
-        key.device.type == "cpu"
-        and key.shape[0] >= MANY
-        and is_plain(key)
-        and not is_transformed()
-        and not absent()
-    ):
-        from regard.engines.edges import cpu
+def may_count(edge_index: Tensor) -> bool:
+    """Whether numba sorts these edges: many on the CPU, which nothing traces."""
+    if edge_index.device.type != "cpu" or edge_index.shape[1] < MANY:
+        return False
+    return is_plain(edge_index) and not is_transformed() and not absent()
 
-        return cpu.stable_order(key, most)
-    return torch.sort(key, stable=True)  # type: ignore[return-value] # a named tuple of two
+
+def sort_by_counting(*sizes: Any) -> tuple[Side, Side]:
+    """What `sort_by_torch` returns, by numba."""
+    from regard.engines.edges import cpu
+
+    return cpu.sort_edges(*sizes)
+
+
+def sort_by_torch(
+    edge_index: Tensor, sources: int, targets: int, loops: int, hide: bool, kind: torch.dtype
+) -> tuple[Side, Side]:
+    """The edges by target and by source; with `hide`, self-loops that were given come last."""
+    source, target = (x.to(kind) for x in edge_index)
+    key = target
+    if hide:
+        # Edges that are not wanted are sorted behind the last node: to take them out would make a shape
+        # depend on data.
+        key = torch.where(source == target, targets, key)
+        own = torch.arange(loops, dtype=kind, device=source.device)
+        key, source, target = (torch.cat([x, own]) for x in (key, source, target))
+    key, order = torch.sort(key, stable=True)
+    into = Side(starts_of(key, targets), source.index_select(0, order), order.to(kind))
+    by_source = torch.where(key == targets, sources, into.other) if hide else into.other
+    by_source, again = torch.sort(by_source, stable=True)
+    ends = target.index_select(0, order).index_select(0, again)
+    return into, Side(starts_of(by_source, sources), ends, again.to(kind))
 
 
 def starts_of(key: Tensor, nodes: int) -> Tensor:
