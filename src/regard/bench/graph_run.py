@@ -20,8 +20,8 @@ from regard.measuring.words import duration
 
 SCHEMA = "regard.bench.graph/1"
 LEGEND = (
-    "ms: median of what a caller waits, the linear layers included. faster: the time of PyTorch\n"
-    "Geometric over this one, median of rounds. MiB: peak memory above the inputs."
+    "ms: median of what a caller waits, the linear layers included. faster: the time of PyTorch Geometric "
+    "over this one, median of rounds. MiB: peak memory above the inputs."
 )
 
 
@@ -94,7 +94,7 @@ def show(
     if options.json:
         print(json_bytes(as_dict(about, options.seed, found)).decode(), end="")
     else:
-        print("\n\n".join([*map(table, found.values()), LEGEND]))
+        print("\n\n".join([*map(table, found.values()), textwrap.fill(LEGEND, 80)]))
     print(f"regard bench: saved in {path}", file=sys.stderr)
 
 
