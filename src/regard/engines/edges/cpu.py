@@ -162,10 +162,8 @@ def sort_edges(
     busy processes, since their threads wait for one another.
     """
     edges = edge_index.shape[1] + loops
-    into, out = (
-        Side(*(torch.empty(n, dtype=kind) for n in (nodes + 1, edges, edges)))
-        for nodes in (targets, sources)
-    )
-    arrays = (x.numpy() for side in (into, out) for x in side[:3])
+    sizes = (targets + 1, edges, edges, sources + 1, edges, edges)
+    found = [torch.empty(size, dtype=kind) for size in sizes]
+    arrays = (x.numpy() for x in found)
     kernels().sort_edges(edge_index.contiguous().numpy(), loops, hide, *arrays)
-    return into, out
+    return sides(found)
