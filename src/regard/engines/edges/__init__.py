@@ -13,6 +13,6 @@ No kernel holds a tensor with a row of features for each edge, and none adds wit
 summed by one program, or by several whose parts are added in a fixed order.
 """
 
-from regard.engines.edges.graph import Side, SortedEdges
+from regard.engines.edges.graph import SortedEdges, SortedSide
 
-__all__ = ["Side", "SortedEdges"]
+__all__ = ["SortedEdges", "SortedSide"]

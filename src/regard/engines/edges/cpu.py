@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.engines.edges.graph import Side
+from regard.engines.edges.graph import SortedSide
 from regard.engines.edges.operators import sides
 from regard.engines.native import run
 
@@ -34,7 +34,7 @@ def kernels() -> ModuleType:
     return cpu_kernels
 
 
-def ranges(side: Side, width: int) -> list[tuple[int, int]]:
+def ranges(side: SortedSide, width: int) -> list[tuple[int, int]]:
     """Ranges of nodes with about as many edges and nodes each; `width` numbers are read for an edge."""
     starts = side.starts.numpy()
     load = starts + np.arange(len(starts))
@@ -155,7 +155,7 @@ def edges_backward(
 
 def sort_edges(
     edge_index: Tensor, sources: int, targets: int, loops: int, hide: bool, kind: torch.dtype
-) -> tuple[Side, Side]:
+) -> tuple[SortedSide, SortedSide]:
     """The edges by target and by source; see `graph.sorted_edges`, whose order this is.
 
     It counts, on one thread: PyTorch's sort and gathers take six times as long, and far longer beside other

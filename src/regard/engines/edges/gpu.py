@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from regard.engines.edges.graph import Side
+from regard.engines.edges.graph import SortedSide
 from regard.engines.edges.operators import sides
 from regard.engines.gpu import device_current
 
@@ -24,7 +24,7 @@ TILE, TILE_BACKWARD, ROW = 1024, 512, 256
 PROGRAMS = 2048
 
 
-class Sizes(NamedTuple):
+class EdgeSizes(NamedTuple):
     """The sizes of a call, as kernels take them."""
 
     targets: int
@@ -92,7 +92,7 @@ class BackwardParts(NamedTuple):
 
 
 class Tiles(NamedTuple):
-    """Sizes of tiles, each a power of two, and the number of warps."""
+    """EdgeSizes of tiles, each a power of two, and the number of warps."""
 
     edges: int
     heads: int
@@ -100,7 +100,7 @@ class Tiles(NamedTuple):
     columns: int
     warps: int
 
-    def blocks(self, sizes: Sizes) -> int:
+    def blocks(self, sizes: EdgeSizes) -> int:
         """Programs that share the heads of a node."""
         return -(-sizes.heads // self.heads)
 
@@ -128,13 +128,13 @@ def power(n: int) -> int:
     return 1 << max(n - 1, 0).bit_length()
 
 
-def sizes_of(query: Tensor, key: Tensor, value: Tensor) -> Sizes:
+def sizes_of(query: Tensor, key: Tensor, value: Tensor) -> EdgeSizes:
     """The sizes of a call."""
     targets, heads, width = query.shape
-    return Sizes(targets, key.shape[0], heads, width, value.shape[2])
+    return EdgeSizes(targets, key.shape[0], heads, width, value.shape[2])
 
 
-def tiles_of(sizes: Sizes, numbers: int) -> Tiles:
+def tiles_of(sizes: EdgeSizes, numbers: int) -> Tiles:
     """The tiles for these sizes, of about so many numbers."""
     width, columns = power(sizes.width), power(sizes.columns)
     widest = max(width, columns)
@@ -143,19 +143,19 @@ def tiles_of(sizes: Sizes, numbers: int) -> Tiles:
     return Tiles(edges, heads, width, columns, 2 if edges * heads * widest > 256 else 1)
 
 
-def ends_of(side: Side) -> Ends:
+def ends_of(side: SortedSide) -> Ends:
     """The side as kernels take it."""
     starts, other = side.starts, side.other
     pieces = side.pieces
     return Ends(starts, other, *(pieces if pieces is not None else (starts,) * 7))
 
 
-def programs(side: Side) -> int:
+def programs(side: SortedSide) -> int:
     """Number of pieces, or of nodes of an undivided side."""
     return side.starts.shape[0] - 1 if side.pieces is None else side.pieces.node.shape[0]
 
 
-def slots(side: Side) -> int:
+def slots(side: SortedSide) -> int:
     """An upper bound on the number of slots."""
     return 1 if side.pieces is None else 2 * side.pieces.large.shape[0] + 1
 
@@ -235,8 +235,8 @@ def edges_backward(
 
 def launch_targets(
     given: BackwardOperands,
-    side: Side,
-    sizes: Sizes,
+    side: SortedSide,
+    sizes: EdgeSizes,
     number: float,
     shared: int,
     blocks: int,
@@ -255,8 +255,8 @@ def launch_targets(
 
 def launch_sources(
     given: BackwardOperands,
-    side: Side,
-    sizes: Sizes,
+    side: SortedSide,
+    sizes: EdgeSizes,
     number: float,
     blocks: int,
     options: dict[str, int],
@@ -276,7 +276,7 @@ def launch_sources(
             add_parts(parts.value, given.dx, side)
 
 
-def add_parts(part: Tensor, result: Tensor, side: Side) -> None:
+def add_parts(part: Tensor, result: Tensor, side: SortedSide) -> None:
     """Put the sums of their parts where the gradients of divided nodes belong."""
     assert side.pieces is not None
     numbers = part[0].numel()

@@ -1,7 +1,7 @@
 """Triton's kernels over edges: a program for each piece of a node's edges, and for a few of its heads.
 
 A program reads the rows of a few edges at a time, as tiles (edges, heads, width), and keeps what it sums in
-registers. Nodes with very many edges are divided into pieces (see `graph.Pieces`), whose parts further
+registers. Nodes with very many edges are divided into pieces (see `graph.EdgePieces`), whose parts further
 kernels add in the order of the pieces. Nothing is added with atomics, so that results have the same bits each
 time.
 

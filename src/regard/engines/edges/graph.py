@@ -22,7 +22,7 @@ PIECE = 1024
 MANY = 2**12
 
 
-class Pieces(NamedTuple):
+class EdgePieces(NamedTuple):
     """How the edges of one side are divided among the programs of a GPU.
 
     A node has one piece, or as many as it has `PIECE` edges. The results of a node with several are put
@@ -48,7 +48,7 @@ class Pieces(NamedTuple):
     count: Tensor
 
 
-class Side(NamedTuple):
+class SortedSide(NamedTuple):
     """The edges in the order of the nodes at one end.
 
     Args:
@@ -57,13 +57,13 @@ class Side(NamedTuple):
         other: (E,) the node at the other end of each edge.
         edge: (E,) by target: the column of the edge in the edge_index given, from its width on for added
             self-loops. By source: the place of the edge in the order by target.
-        pieces: see `Pieces`; None on a CPU and for graphs of at most `PIECE` edges.
+        pieces: see `EdgePieces`; None on a CPU and for graphs of at most `PIECE` edges.
     """
 
     starts: Tensor
     other: Tensor
     edge: Tensor
-    pieces: Pieces | None = None
+    pieces: EdgePieces | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,8 +92,8 @@ class SortedEdges:
     sources: int
     targets: int
     self_loops: bool
-    into: Side
-    out: Side
+    into: SortedSide
+    out: SortedSide
 
     @classmethod
     def of(
@@ -220,7 +220,7 @@ def may_count(edge_index: Tensor) -> bool:
     return is_plain(edge_index) and not is_transformed() and not absent()
 
 
-def sort_by_counting(*sizes: Any) -> tuple[Side, Side]:
+def sort_by_counting(*sizes: Any) -> tuple[SortedSide, SortedSide]:
     """What `sort_by_torch` returns, by numba."""
     from regard.engines.edges import cpu
 
@@ -229,7 +229,7 @@ def sort_by_counting(*sizes: Any) -> tuple[Side, Side]:
 
 def sort_by_torch(
     edge_index: Tensor, sources: int, targets: int, loops: int, hide: bool, kind: torch.dtype
-) -> tuple[Side, Side]:
+) -> tuple[SortedSide, SortedSide]:
     """The edges by target and by source; with `hide`, self-loops that were given come last."""
     source, target = (x.to(kind) for x in edge_index)
     key = target
@@ -240,11 +240,11 @@ def sort_by_torch(
         own = torch.arange(loops, dtype=kind, device=source.device)
         key, source, target = (torch.cat([x, own]) for x in (key, source, target))
     key, order = torch.sort(key, stable=True)
-    into = Side(starts_of(key, targets), source.index_select(0, order), order.to(kind))
+    into = SortedSide(starts_of(key, targets), source.index_select(0, order), order.to(kind))
     by_source = torch.where(key == targets, sources, into.other) if hide else into.other
     by_source, again = torch.sort(by_source, stable=True)
     ends = target.index_select(0, order).index_select(0, again)
-    return into, Side(starts_of(by_source, sources), ends, again.to(kind))
+    return into, SortedSide(starts_of(by_source, sources), ends, again.to(kind))
 
 
 def starts_of(key: Tensor, nodes: int) -> Tensor:
@@ -253,8 +253,8 @@ def starts_of(key: Tensor, nodes: int) -> Tensor:
     return torch.searchsorted(key, numbers, out_int32=key.dtype == torch.int32)
 
 
-def divided(side: Side, most: int = PIECE) -> Side:
-    """The side with its edges divided into pieces of at most `most` edges; see `Pieces`."""
+def divided(side: SortedSide, most: int = PIECE) -> SortedSide:
+    """The side with its edges divided into pieces of at most `most` edges; see `EdgePieces`."""
     nodes, edges = side.starts.shape[0] - 1, side.other.shape[0]
     if edges <= most or nodes == 0:
         return side
@@ -278,7 +278,7 @@ def divided(side: Side, most: int = PIECE) -> Side:
     start = begin.index_select(0, known) + part * most
     stop = torch.minimum(start + most, side.starts.index_select(0, known + 1))
     return side._replace(
-        pieces=Pieces(
+        pieces=EdgePieces(
             node,
             start,
             stop,

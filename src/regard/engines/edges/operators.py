@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from regard.engines.edges.call import EdgeCall
-from regard.engines.edges.graph import Pieces, Side, SortedEdges
+from regard.engines.edges.graph import EdgePieces, SortedEdges, SortedSide
 from regard.engines.edges.plain import attend_edges
 from regard.observed import is_plain
 
@@ -48,13 +48,13 @@ def flat(edges: SortedEdges) -> list[Tensor]:
     return found
 
 
-def sides(graph: Sequence[Tensor]) -> tuple[Side, Side]:
+def sides(graph: Sequence[Tensor]) -> tuple[SortedSide, SortedSide]:
     """The two sides of a graph that `flat` laid out."""
-    into, out = Side(graph[0], graph[1], graph[2]), Side(graph[3], graph[4], graph[5])
+    into, out = SortedSide(graph[0], graph[1], graph[2]), SortedSide(graph[3], graph[4], graph[5])
     if len(graph) > 6:
         into, out = (
-            into._replace(pieces=Pieces(*graph[6:13])),
-            out._replace(pieces=Pieces(*graph[13:])),
+            into._replace(pieces=EdgePieces(*graph[6:13])),
+            out._replace(pieces=EdgePieces(*graph[13:])),
         )
     return into, out
 
