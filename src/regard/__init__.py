@@ -15,6 +15,7 @@ from regard import nn, scores
 from regard.activations import Activation
 from regard.attention import attend, attention, score
 from regard.engines.base import Attended
+from regard.engines.edges import SortedEdges
 from regard.engines.plan import EngineRefused, Plan
 from regard.explaining import Site, explain
 from regard.mask import Mask
@@ -33,6 +34,7 @@ __all__ = [
     "Mask",
     "Plan",
     "Site",
+    "SortedEdges",
     "attend",
     "attention",
     "choose",

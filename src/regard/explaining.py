@@ -20,7 +20,7 @@ from regard.mask import Mask
 from regard.scores import Score
 
 NOTHING = (
-    "no attention was seen: explain(module, *inputs) sees regard.attention, torch's SDPA, "
+    "no attention was seen: explain(module, *inputs) sees regard.attention, GraphAttention, torch's SDPA, "
     "MultiheadAttention and FlexAttention, and softmax attention written out"
 )
 
@@ -31,9 +31,9 @@ class Site:
 
     Attributes:
         path: of the module that makes the call, such as "layers.0.self_attn".
-        kind: "regard" for `regard.attention`, "sdpa" for torch's scaled_dot_product_attention, "flex" for
-            FlexAttention, "softmax" for attention written out, as in torch's MultiheadAttention with
-            need_weights=True.
+        kind: "regard" for `regard.attention`, "edges" for attention over the edges of a graph, "sdpa" for
+            torch's scaled_dot_product_attention, "flex" for FlexAttention, "softmax" for attention written
+            out, as in torch's MultiheadAttention with need_weights=True.
         plan: the engine, its error bound, and why others refuse. Engines of torch are named "torch:math",
             "torch:flash_attention" and so on.
         calls: how many calls of this path ran like this.
@@ -112,7 +112,7 @@ def explain(*args: Any, **kwargs: Any) -> Any:
     With a module, `explain(module, *inputs, **kwargs)` runs `module(*inputs, **kwargs)` once, in evaluation
     mode and without gradients, and returns `Sites`: a `Site` with its plan for every place that attends.
     Training modes, buffers, gradients and random numbers are the same afterwards. Compiled modules run
-    uncompiled. Attention over the edges of a graph has no engine and is not listed.
+    uncompiled. Evaluation mode has no dropout, which kernels over the edges of a graph refuse.
 
     ```python
     layer = torch.nn.TransformerEncoderLayer(64, 4, batch_first=True)

@@ -24,6 +24,7 @@ from torch.autograd import forward_ad
 from regard.arguments import autocast_enabled
 
 if TYPE_CHECKING:
+    from regard.engines.edges.call import EdgeCall
     from regard.problem import Problem
     from regard.scores import Score
 
@@ -50,6 +51,8 @@ WATCHERS: list[Watcher] = []
 # Functions that are told of every call before its engine runs: the problem, and `score=` and `engine=` as
 # given. `regard.explain(module, ...)` adds one.
 LISTENERS: list[Callable[[Problem, Score | str | None, str | None], None]] = []
+# Functions that are told of every call over the edges of a graph: the lowered call and its score.
+EDGE_LISTENERS: list[Callable[[EdgeCall, Score], None]] = []
 # Functions that replace the keys of every call by others of the same shape, before its score lowers
 # them. The doctor's attack plants a long key this way.
 KEY_CHANGES: list[Callable[[Tensor], Tensor]] = []

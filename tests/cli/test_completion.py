@@ -132,7 +132,7 @@ def test_tab_completes_in_a_real_shell(here: Path, name: str, values: dict) -> N
         ("regard claims show c11", ["C11"]),
         ("regard doctor f", ["folder/"]),
         ("regard choose --shape=d_q=3,causal=", ["--shape=d_q=3,causal=0", "--shape=d_q=3,causal=1"]),
-        ("regard bench --suite ", ["bars", "shapes", "square"]),
+        ("regard bench --suite ", ["bars", "graph", "shapes", "square"]),
         ("regard bench --peers dot\\ f", ["dot flash"]),
     ],
 )  # fmt: skip

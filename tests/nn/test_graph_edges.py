@@ -6,7 +6,8 @@ import pytest
 import torch
 
 import regard
-from regard.nn.graph.edges import FILLS, at, edge_logits, edge_softmax, sum_at, with_self_loops
+from regard.engines.edges.plain import at, edge_logits, edge_softmax, sum_at
+from regard.nn.graph.edges import FILLS, with_self_loops
 from regard.scores import GAT
 from regard.stabilize import Normalized, Tempered
 from regard.testing import check_score

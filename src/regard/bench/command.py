@@ -20,7 +20,7 @@ from regard.bench.jobs import CANDIDATES, BenchJob, UsageError, chosen_jobs
 from regard.bench.options import RESULTS
 from regard.bench.progress import Progress, progress
 from regard.bench.runner import Effort, Runner, brief, broken
-from regard.bench.settings import SUITES
+from regard.bench.settings import GRAPH, SUITES
 from regard.bench.store import BenchStore, Results, StoreError
 from regard.measuring.files import json_bytes
 from regard.measuring.machine import calm_threads, machine
@@ -44,6 +44,10 @@ def carry_out(options: argparse.Namespace) -> int:
     """Run the command with parsed options and return its exit code."""
     try:
         device = pick_device(options.device)
+        if options.suite == [GRAPH]:
+            return graphs(options, device)
+        if GRAPH in (options.suite or ()):
+            raise UsageError("--suite graph is measured by itself: leave out the other suites")
         sizes = {"lengths": options.lengths, "hidden": options.hidden, "quick": options.quick}
         jobs = chosen_jobs(options.suite, device.type, options.peers, **sizes)
         if options.list:
@@ -104,6 +108,23 @@ def run(options: argparse.Namespace, device: torch.device, jobs: list[BenchJob])
     if interrupted:
         return INTERRUPTED
     return 1 if ours_failed(results, asked) else 0
+
+
+def graphs(options: argparse.Namespace, device: torch.device) -> int:
+    """The suite of graphs, which has candidates and a file of its own."""
+    if options.lengths or options.hidden or options.peers:
+        raise UsageError("--lengths, --hidden and --peers are not for --suite graph")
+    from regard.bench.graph_run import run_graphs, show_graphs
+    from regard.bench.graphs import graph_suite
+
+    if options.list:
+        show_graphs(graph_suite(options.quick))
+        return 0
+    if device.type == "cpu":
+        torch.set_num_threads(options.threads or calm_threads())
+    out = options.out or (RESULTS if RESULTS.is_dir() else Path("regard-bench"))
+    path = out / f"{options.name or default_name(device)}-graph.json"
+    return run_graphs(options, device, describe(device), path)
 
 
 def budget_of(options: argparse.Namespace) -> float | None:

@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 from typing import NoReturn
 
-from regard.bench.settings import SUITES
+from regard.bench.settings import GRAPH, SUITES
 
 RESULTS = Path("benchmarks/results")
 MOST_THREADS = 4096
@@ -28,6 +28,7 @@ Examples:
   regard bench --suite bars            the ratios that the engines must reach
   regard bench --suite shapes --quick  decoders, speech: a first look
   regard bench --suite square --lengths 1024,4096 --hidden 16,64
+  regard bench --suite graph           graph layers beside PyTorch Geometric's
   regard bench --budget 600 --resume   ten minutes more of an earlier run
   regard bench --quick --json          the results for a program
   regard bench --list                  what there is, without measuring
@@ -64,7 +65,8 @@ def parser() -> argparse.ArgumentParser:
         allow_abbrev=False,  # an abbreviated option must not start a long measurement
     )
     add = found.add_argument
-    add("--suite", action="append", choices=list(SUITES), help="may be repeated (default: all)")
+    suites = [*SUITES, GRAPH]
+    add("--suite", action="append", choices=suites, help="repeatable (default: all but graph)")
     add("--device", choices=["auto", "cpu", "cuda"], default="auto", help="where to run")
     add(
         "--quick",

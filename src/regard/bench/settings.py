@@ -145,6 +145,8 @@ SUITES = {
     "shapes": "shapes that people run: NMT decoders, speech, Luong's parallel attention",
     "square": "self-attention by length and hidden width",
 }
+# A suite that runs only when it is asked for, and by itself: its candidates are layers over edges.
+GRAPH = "graph"
 
 
 def suite(

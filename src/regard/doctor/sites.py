@@ -25,10 +25,12 @@ from regard.doctor.capture.mode import sdpa_arguments
 from regard.doctor.chart import Chart, Ticket
 from regard.doctor.running import undisturbed
 from regard.doctor.seen import Seen
+from regard.engines.edge_plan import explain_edges
+from regard.engines.edges.call import EdgeCall
 from regard.engines.plan import Plan, make_plan
 from regard.explaining import Site, Sites
 from regard.mask import Mask
-from regard.observed import LISTENERS, WATCHERS
+from regard.observed import EDGE_LISTENERS, LISTENERS, WATCHERS
 from regard.problem import Problem
 from regard.scores import Score, named_score
 
@@ -94,6 +96,8 @@ class Finder:
             undo.callback(WATCHERS.remove, capture)
             LISTENERS.append(self.of_regard)
             undo.callback(LISTENERS.remove, self.of_regard)
+            EDGE_LISTENERS.append(self.of_edges)
+            undo.callback(EDGE_LISTENERS.remove, self.of_edges)
             self.module(*inputs, **kwargs)
         fused = self.chart.notes.get(FUSED_OFF, [])
         return Sites(self.with_fast_path(site, fused) for site in self.found)
@@ -102,6 +106,11 @@ class Finder:
         """A call of `regard.attention`, before its engine runs."""
         if self.capture.looking():
             self.add("regard", make_plan(problem, named_score(score), engine))
+
+    def of_edges(self, call: EdgeCall, score: Score) -> None:
+        """A call over the edges of a graph, before it runs."""
+        if self.capture.looking():
+            self.add("edges", explain_edges(call, score))
 
     def of_sdpa(self, given: dict[str, Any]) -> None:
         """A call of torch's SDPA, before it runs."""
@@ -134,7 +143,7 @@ class Finder:
     def with_fast_path(self, site: Site, fused: list[str]) -> Site:
         """The site, with a note if torch may leave its call out in evaluation."""
         inside = any(site.path == path or site.path.startswith(f"{path}.") for path in fused)
-        if site.kind == "regard" or not inside:
+        if site.kind in ("regard", "edges") or not inside:
             return site
         return replace(site, plan=replace(site.plan, notes=[*site.plan.notes, FAST_PATH]))
 

@@ -58,7 +58,7 @@ class Plan:
         form: the form that the score is lowered to.
         error_bound: an upper bound on the error of the output against exact arithmetic on the
             lowered features, in units of the largest |value|; inf where rounding can change the
-            answer altogether, nan where the tensors hold no numbers (device "meta").
+            answer altogether, nan where none is known: device "meta", and calls over edges.
         refused: the reasons of each engine that refuses the call.
         also: other engines that would serve it if requested by name.
         notes: promises that the engine does not keep, and what is missing on this machine.
@@ -78,7 +78,7 @@ class Plan:
             f"score   {self.score}",
             f"form    {self.form}",
             f"engine  {self.engine or 'none: the engine asked for refuses'}",
-            "error   not known: meta tensors hold no numbers"
+            "error   not known"
             if math.isnan(self.error_bound)
             else f"error   at most {self.error_bound:.1e} of the largest |value|",
         ]

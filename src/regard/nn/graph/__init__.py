@@ -4,6 +4,7 @@ This folder covers softmax and sums over edges, edge features and self-loops. Th
 are in `regard.scores`.
 """
 
-from regard.nn.graph.layer import GraphAttended, GraphAttention
+from regard.nn.graph.given import GraphAttended
+from regard.nn.graph.layer import GraphAttention
 
 __all__ = ["GraphAttended", "GraphAttention"]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
-from regard.arguments import autocast_enabled, readable
+from regard.arguments import autocast_enabled
 from regard.describe import describe
+from regard.engines.edges.graph import SortedEdges, check_edge_index
 from regard.nn.graph.edges import FILLS
 from regard.nn.graph.lazy import LAZY
 
@@ -62,38 +62,29 @@ def node_pair(
     return x[0], x[1]
 
 
-def check_edges(edge_index: Tensor, x_source: Tensor, x_target: Tensor) -> None:
-    """Refuse edges that do not connect the nodes given.
-
-    The range of the indices is checked only on the CPU. On a GPU the host would have to wait for the
-    answer, and a compiled graph would break; there PyTorch's own gathers fail with an assertion.
-    """
-    if not isinstance(edge_index, Tensor):
-        raise TypeError(f"edge_index must be a tensor (2, edges), got {describe(edge_index)}")
-    if edge_index.layout != torch.strided:
-        raise TypeError(
-            f"edge_index must be a dense tensor (2, edges), got {edge_index.layout}; of a sparse "
-            "adjacency with a row for each target it is adjacency.coalesce().indices().flip(0)"
-        )
-    if edge_index.dtype != torch.int64:
-        raise TypeError(f"edge_index must be int64, got {edge_index.dtype}; use edge_index.long()")
-    if edge_index.ndim != 2 or edge_index.shape[0] != 2:
-        flipped = edge_index.ndim == 2 and edge_index.shape[1] == 2
-        raise ValueError(
-            "edge_index must be (2, edges), sources in row 0 and targets in row 1, got shape "
-            f"{tuple(edge_index.shape)}" + ("; use edge_index.t()" if flipped else "")
-        )
-    if edge_index.device != x_source.device:
-        raise ValueError(f"edge_index is on {edge_index.device} but x is on {x_source.device}")
-    if not readable(edge_index):
+def check_edges(
+    edge_index: Tensor | SortedEdges, x_source: Tensor, x_target: Tensor, self_loops: bool
+) -> None:
+    """Refuse edges that do not connect the nodes given, and those sorted for other nodes or another layer."""
+    sizes = (x_source.shape[0], x_target.shape[0])
+    if not isinstance(edge_index, SortedEdges):
+        check_edge_index(edge_index, *sizes, x_source.device)
         return
-    for row, side, x in ((0, "source", x_source), (1, "target", x_target)):
-        low, high = (int(n) for n in edge_index[row].aminmax())
-        if low < 0 or high >= x.shape[0]:
-            raise ValueError(
-                f"edge_index[{row}] holds {low if low < 0 else high}, but there are {x.shape[0]} "
-                f"{side} nodes: indices run from 0 to the number of nodes less 1"
-            )
+    edges = edge_index
+    if edges.device != x_source.device:
+        raise ValueError(
+            f"the SortedEdges are on {edges.device} but x is on {x_source.device}; use edges.to(x.device)"
+        )
+    if (edges.sources, edges.targets) != sizes:
+        raise ValueError(
+            f"the SortedEdges are for {edges.sources} sources and {edges.targets} targets, but x has "
+            f"{sizes[0]} and {sizes[1]} nodes"
+        )
+    if edges.self_loops != self_loops:
+        raise ValueError(
+            f"the SortedEdges have self_loops={edges.self_loops}, but the layer has self_loops="
+            f"{self_loops}; make them by SortedEdges.of(edge_index, nodes, self_loops={self_loops})"
+        )
 
 
 def edge_features(

@@ -7,48 +7,26 @@ head, C width of values for each head.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard.arguments import check_given_sizes, check_probability, check_sizes
+from regard.engines.edge_plan import by_kernels
+from regard.engines.edges import SortedEdges
+from regard.engines.edges.call import EdgeCall
+from regard.engines.edges.operators import attend_by_kernels
+from regard.engines.edges.plain import at, edge_logits, edge_softmax, sum_at
 from regard.nn.fit import check_score_fits
 from regard.nn.graph import pyg
-from regard.nn.graph.checks import check_edges, check_fill, dims_pair, edge_features, node_pair
-from regard.nn.graph.edges import (
-    Edges,
-    at,
-    edge_logits,
-    edge_softmax,
-    only_read,
-    sum_at,
-    with_self_loops,
-)
+from regard.nn.graph.checks import check_fill, dims_pair
+from regard.nn.graph.edges import EdgeList
+from regard.nn.graph.given import Given, GraphAttended, checked
 from regard.nn.graph.lazy import LAZY, is_lazy, is_uninitialized, linear, settle
 from regard.nn.graph.score import lower_edges, make_graph_score, score_width
+from regard.observed import EDGE_LISTENERS
 from regard.scores import Score
-
-
-class GraphAttended(NamedTuple):
-    """The output of `GraphAttention.attend`, with the weight of each edge.
-
-    Row n of `weights` belongs to the edge `edge_index[:, n]`, which is edge `edge[n]` of those
-    given. With `self_loops`, self-loops that were given are missing, and the added one of each node
-    is at the end, with -1 in `edge`.
-
-    Args:
-        output: (T, H * C), or (T, C) if heads are averaged.
-        edge_index: (2, E), sources and targets of the edges that were attended over.
-        edge: (E,) column of each edge in the edge_index given, -1 for an added self-loop.
-        weights: (E, H), before dropout; they sum to 1 over the edges of a target.
-    """
-
-    output: Tensor
-    edge_index: Tensor
-    edge: Tensor
-    weights: Tensor
 
 
 class GraphAttention(nn.Module):
@@ -101,11 +79,15 @@ class GraphAttention(nn.Module):
             TransformerConv.
 
     Cost: the projections, and for each edge and head one evaluation of the score and C
-    multiply-adds. Memory: a few tensors of (E, H, max(W, C)), self-loops included in E; a training
-    step keeps about four, "gat" about two. In half precision, logits, softmax and sums are in fp32.
-    Results are deterministic on the CPU, and on a GPU in torch's deterministic mode (which refuses
-    fill="mul"). Indices out of range raise an error on the CPU. On a GPU the host would have to wait
-    to check them, so there PyTorch's own assertion stops the program.
+    multiply-adds. Kernels (`docs/engines.md`, "Edges of a graph") need memory for nodes alone, and two
+    numbers for each edge and head in the backward pass on a CPU; they are deterministic. They do not
+    serve edge features, dropout in training, `attend`, soft caps and float64: there each call holds a
+    few tensors of (E, H, max(W, C)), self-loops included in E, and a training step keeps about four,
+    "gat" about two. `regard.explain(layer, x, edge_index)` says which runs. In half precision, logits,
+    softmax and sums are in fp32. Without kernels, results are deterministic on the CPU, and on a GPU in
+    torch's deterministic mode (which refuses fill="mul"). Indices out of range raise an error on the
+    CPU. On a GPU the host would have to wait to check them, so there PyTorch's own assertion stops the
+    program.
 
     Initialisation: "gat" and "gatv2" as in PyTorch Geometric, Glorot uniform weights and vectors and
     uniform biases of the projections. With every other score, weights are normal with variance 1 /
@@ -215,31 +197,43 @@ class GraphAttention(nn.Module):
     def forward(
         self,
         x: Tensor | tuple[Tensor, Tensor],
-        edge_index: Tensor,
+        edge_index: Tensor | SortedEdges,
         edge_attr: Tensor | None = None,
     ) -> Tensor:
         """Attend over the edges.
 
         Args:
             x: node features (nodes, in_dim), or a pair (x_source, x_target).
-            edge_index: (2, E) int64, sources in row 0 and targets in row 1.
+            edge_index: (2, E) int64, sources in row 0 and targets in row 1, or the same sorted by
+                `regard.SortedEdges.of`, which saves each call the sorting.
             edge_attr: (E, edge_dim), or (E,) where edge_dim is 1.
 
         Returns:
             (T, H * C), or (T, C) where heads are averaged.
         """
-        return self._run(x, edge_index, edge_attr)[0]
+        given = self._checked(x, edge_index, edge_attr)
+        query, key, value = self._project(given)
+        call = self._call(given, query, key, value)
+        if call is not None and by_kernels(call):
+            by_head = attend_by_kernels(call)
+        else:
+            by_head = self._plain(given, query, key, value, call)[0]
+        return self._finish(by_head, value, given.x_target)
 
     def attend(
         self,
         x: Tensor | tuple[Tensor, Tensor],
-        edge_index: Tensor,
+        edge_index: Tensor | SortedEdges,
         edge_attr: Tensor | None = None,
     ) -> GraphAttended:
         """What `forward` returns, with the weight of every edge and its index."""
-        output, edges, weights = self._run(x, edge_index, edge_attr)
+        given = self._checked(x, edge_index, edge_attr)
+        query, key, value = self._project(given)
+        call = self._call(given, query, key, value, weights=True)
+        by_head, edges, weights = self._plain(given, query, key, value, call)
+        output = self._finish(by_head, value, given.x_target)
         number = torch.arange(edges.source.shape[0], device=edges.source.device)
-        number = torch.where(number < edge_index.shape[1], number, -1)
+        number = torch.where(number < given.edge_index.shape[1], number, -1)
         both = torch.stack([edges.source, edges.target])
         weights = weights.to(output.dtype)
         # Removing hidden edges makes shapes depend on data, which `forward` avoids. Here the caller
@@ -249,39 +243,24 @@ class GraphAttention(nn.Module):
         kept = ~edges.hidden
         return GraphAttended(output, both[:, kept], number[kept], weights[kept])
 
-    def _run(
-        self, x: Tensor | tuple[Tensor, Tensor], edge_index: Tensor, edge_attr: Tensor | None
-    ) -> tuple[Tensor, Edges, Tensor]:
+    def _checked(
+        self,
+        x: Tensor | tuple[Tensor, Tensor],
+        edge_index: Tensor | SortedEdges,
+        edge_attr: Tensor | None,
+    ) -> Given:
+        """The arguments of a call, or an error."""
         if is_lazy(self):
             settle(self, x, edge_attr)
-        x_source, x_target = node_pair(x, (self.source_dim, self.target_dim), self.key.weight)
-        check_edges(edge_index, x_source, x_target)
-        feature = edge_features(edge_attr, edge_index.shape[1], self.edge_dim, self.key.weight)
-        if self.self_loops:
-            nodes = min(x_source.shape[0], x_target.shape[0])
-            edges = with_self_loops(edge_index, feature, nodes, self.fill)
-        else:
-            edges = Edges(edge_index[0], edge_index[1], feature)
-        query, key, value = self._project(x_source, x_target, edges)
-        edge = None
-        if self.edge is not None and edges.feature is not None:
-            edge = self._by_head(self.edge(edges.feature))
-        weights = self._weights(query, key, edge, edges)
-        output = self._sum(value, edge, weights, edges, x_target.shape[0])
-        return self._finish(output.to(value.dtype), x_target), edges, weights
+        dims = (self.source_dim, self.target_dim)
+        return checked(
+            x, edge_index, edge_attr, dims, self.edge_dim, self.key.weight, self.self_loops
+        )
 
-    def _project(
-        self, x_source: Tensor, x_target: Tensor, edges: Edges
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def _project(self, given: Given) -> tuple[Tensor, Tensor, Tensor]:
         """Queries (T, H, W), keys (S, H, W) and values (S, H, C)."""
-        # A node that no edge reads may be padding and hold NaN: zero it. With self-loops every node
-        # of a single set is read.
+        x_source, x_target = given.only_read()
         one_set = x_source is x_target
-        if not one_set:
-            x_source = only_read(x_source, edges.source)
-            x_target = only_read(x_target, edges.target)
-        elif not self.self_loops:
-            x_source = x_target = only_read(x_source, edges.source, edges.target)
         key = self._by_head(self.key(x_source))
         if self.query is not None:
             query = self._by_head(self.query(x_target))
@@ -290,34 +269,61 @@ class GraphAttention(nn.Module):
         value = key if self.value is None else self._by_head(self.value(x_source))
         return query, key, value
 
-    def _weights(self, query: Tensor, key: Tensor, edge: Tensor | None, edges: Edges) -> Tensor:
-        """The softmax over the edges of each target, (E, H)."""
-        score, source = self.score, edges.source
+    def _call(
+        self, given: Given, query: Tensor, key: Tensor, value: Tensor, weights: bool = False
+    ) -> EdgeCall | None:
+        """The lowered call, by which it is decided what runs; None in a compiled graph, which is plain."""
+        if torch.compiler.is_compiling():
+            return None
         # Without edge features keys are lowered once for each node; with them, keys differ by edge.
-        if edge is None:
-            form = score.lower(query.transpose(0, 1), key.transpose(0, 1))
-        else:
-            form, source = lower_edges(score, query, key, edge, source), None
-        logits = edge_logits(form, edges.target, source)
-        if score.softcap is not None:
-            logits = score.softcap * torch.tanh(logits / score.softcap)
-        if edges.hidden is not None:
-            logits = logits.masked_fill(edges.hidden.unsqueeze(-1), -torch.inf)
-        return edge_softmax(logits, edges.target, query.shape[0])
+        form = None
+        if given.feature is None:
+            form = self.score.lower(query.transpose(0, 1), key.transpose(0, 1))
+        call = EdgeCall(
+            form,
+            value,
+            given.edges,
+            given.x_source.shape[0],
+            given.x_target.shape[0],
+            self.self_loops,
+            self.score.softcap,
+            self.dropout if self.training else 0.0,
+            weights,
+        )
+        for tell in EDGE_LISTENERS:
+            tell(call, self.score)
+        return call
 
-    def _sum(
-        self, value: Tensor, edge: Tensor | None, weights: Tensor, edges: Edges, targets: int
-    ) -> Tensor:
-        """The weighted sum of the values at each target, (T, H * C) or (T, C)."""
+    def _plain(
+        self, given: Given, query: Tensor, key: Tensor, value: Tensor, call: EdgeCall | None
+    ) -> tuple[Tensor, EdgeList, Tensor]:
+        """Output (T, H, C), edges and weights (E, H), in PyTorch's own operations."""
+        edges, edge, form = given.listed(self.fill), None, None if call is None else call.form
+        source: Tensor | None = edges.source
+        if self.edge is not None and edges.feature is not None:
+            edge = self._by_head(self.edge(edges.feature))
+            form, source = lower_edges(self.score, query, key, edge, edges.source), None
+        elif form is None:
+            form = self.score.lower(query.transpose(0, 1), key.transpose(0, 1))
+        weights = self._weights(edge_logits(form, edges.target, source), edges, query.shape[0])
         message = at(value, edges.source)
         if self.edge_in_value and edge is not None:
             message = message + edge
         kept = F.dropout(weights, self.dropout, self.training)
-        by_head = sum_at(message * kept.unsqueeze(-1), edges.target, targets)
-        return by_head.flatten(1) if self.concat else by_head.mean(1)
+        by_head = sum_at(message * kept.unsqueeze(-1), edges.target, query.shape[0])
+        return by_head, edges, weights
 
-    def _finish(self, output: Tensor, x_target: Tensor) -> Tensor:
-        """Add the residual and the bias."""
+    def _weights(self, logits: Tensor, edges: EdgeList, targets: int) -> Tensor:
+        """The softmax over the edges of each target, (E, H)."""
+        if self.score.softcap is not None:
+            logits = self.score.softcap * torch.tanh(logits / self.score.softcap)
+        if edges.hidden is not None:
+            logits = logits.masked_fill(edges.hidden.unsqueeze(-1), -torch.inf)
+        return edge_softmax(logits, edges.target, targets)
+
+    def _finish(self, by_head: Tensor, value: Tensor, x_target: Tensor) -> Tensor:
+        """Join or average the heads of the output (T, H, C), and add the residual and the bias."""
+        output = (by_head.flatten(1) if self.concat else by_head.mean(1)).to(value.dtype)
         if self.residual is not None:
             root = self.residual(x_target)
             if self.gate is None:

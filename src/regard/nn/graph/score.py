@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import Tensor
 
 from regard.describe import describe
+from regard.engines.edges.plain import at
 from regard.forms import Form, PairwiseKey
-from regard.nn.graph.edges import at
 from regard.scores import GAT, GATv2, Projected, Score, make_score
 
 
