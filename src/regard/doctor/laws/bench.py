@@ -56,8 +56,17 @@ class Bench:
         self.forward = self.backward = 0
         self.facts: dict[str, SiteFacts] = {}
         self.base, self.output = self._first_pass()
+        # Patches of a picture, memories and the like have lengths that no input has.
+        seen = [n for facts in self.facts.values() for n in facts.shape if n > 1]
+        self.sizes = self.sizes._replace(lengths=tuple(dict.fromkeys((*lengths, *seen))))
         # Only streams that reach the model can be changed.
-        self.streams = [s for s in self.streams if s.ids is None or s.name in self.base.read]
+        read = self.base.read
+        self.streams = [
+            s._replace(shifted=read.get(s.name, False))
+            for s in self.streams
+            if s.ids is None or s.name in read
+        ]
+        self.base.streams = self.streams
 
     @cached_property
     def modules(self) -> dict[str, nn.Module]:
@@ -243,7 +252,7 @@ class Bench:
     @property
     def pairs(self) -> dict[int, tuple[int, int]]:
         """Two neighbours for each length: what relative positions tell apart best."""
-        return {n: (n // 2 - 1, n // 2) for n in self.sizes.lengths if n >= 4}
+        return {s.length: (s.length // 2 - 1, s.length // 2) for s in self.streams if s.length >= 4}
 
     def of_sites(self, deltas: Mapping[Key, Delta], site: str) -> dict[str, tuple[Key, Delta]]:
         """The sides of a call that were compared."""

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from regard.doctor.laws.bench import Bench
+from regard.doctor.laws.law import SHARE
 from regard.doctor.laws.passes import SIDES, Delta, Key
 
 Forbidden = Callable[[Key, Delta], Tensor | None]
@@ -43,7 +44,8 @@ def first_place(bench: Bench, deltas: Mapping[Key, Delta], forbidden: Forbidden)
         if cells is None:
             continue
         bad = bench.dirty(key, delta) & cells
-        if not bad.any():
+        # What a thousandth of the same change does where it is allowed is no leak.
+        if not bad.any() or float(delta.moved[bad].max()) <= SHARE * float(delta.moved.max()):
             continue
         size = float(delta.size.max()) or 1.0
         moved = float(delta.moved[bad].max()) / size

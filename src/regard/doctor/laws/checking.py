@@ -13,7 +13,7 @@ from regard.doctor.findings.finding import Finding
 from regard.doctor.laws import LAWS
 from regard.doctor.laws.bench import Bench
 from regard.doctor.laws.declared import declare
-from regard.doctor.laws.law import Law, Ruling
+from regard.doctor.laws.law import Ruling, Verdict
 from regard.doctor.laws.map import InfluenceMap, map_of
 from regard.doctor.laws.restoring import untouched
 from regard.doctor.laws.result import Checked
@@ -24,6 +24,18 @@ SAME = {
     "missing-mask": "who-may-see-whom",
     "inverted-mask": "who-may-see-whom",
     "no-gradient": "gradients-arrive",
+}
+
+
+# A law that is broken at the same place as one of these follows from it.
+EXPLAINS = {
+    "evaluation-is-a-function": ("distribution-over-keys",),
+    "distribution-over-keys": (
+        "one-sample-one-answer", "who-may-see-whom", "padding-is-not-read", "gradients-arrive",
+        "queries-and-keys-matter",
+    ),
+    "one-sample-one-answer": ("own-token", "who-may-see-whom", "padding-is-not-read"),
+    "own-token": ("who-may-see-whom", "padding-is-not-read"),
 }
 
 
@@ -83,7 +95,7 @@ def check(
         rulings = []
         for done, law in enumerate(chosen):
             say(law.title, done, len(chosen))
-            rulings.append(tested(law, bench))
+            rulings.append(law.test(law, bench))
         drawn = map_of(bench)
     return Checked(
         type(model).__name__, without_consequences(rulings), list(bench.calls), dict(declared.sources),
@@ -91,14 +103,24 @@ def check(
     )  # fmt: skip
 
 
-def tested(law: Law, bench: Bench) -> Ruling:
-    """The ruling of a law."""
-    return law.test(law, bench)
-
-
 def without_consequences(rulings: list[Ruling]) -> list[Ruling]:
-    """The rulings as they are: each law is broken or not, whatever breaks another."""
-    return rulings
+    """The rulings, where a law that only follows another at the same place is not told twice."""
+    # The second call of a module has its name and a number.
+    broken = {x.law: x.findings[0].site.partition("#")[0] for x in rulings if x.findings}
+    kept = []
+    for ruling in rulings:
+        causes = [
+            law for law, others in EXPLAINS.items()
+            if ruling.law in others and ruling.law in broken and broken.get(law) == broken[ruling.law]
+        ]  # fmt: skip
+        if ruling.padded and "padding-is-not-read" in broken:
+            # A query under padding may see anything, and who reads padding sees what it has seen.
+            causes.append("padding-is-not-read")
+        if causes:
+            why = f"cannot be told while {causes[0]} is broken at {broken[causes[0]]}"
+            ruling = Ruling(ruling.law, Verdict.SKIPPED, why)
+        kept.append(ruling)
+    return kept
 
 
 def merged(vitals: Sequence[Finding], laws: Sequence[Finding]) -> list[Finding]:

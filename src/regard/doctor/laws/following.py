@@ -33,7 +33,7 @@ class Tag(NamedTuple):
         kind: "logits", "exp", "weights", or "weighted" for values times weights that were not summed.
         sides: query and key of the logits, if a product made them.
         softmax: the weights as the softmax left them.
-        weights: of a "weighted" tensor.
+        weights, values: of a "weighted" tensor.
         exempt: whether weights may sum to something else on purpose: a sink was dropped, or two
             softmaxes were subtracted or mixed.
     """
@@ -42,6 +42,7 @@ class Tag(NamedTuple):
     sides: tuple[Tensor, Tensor] | None = None
     softmax: Tensor | None = None
     weights: Tensor | None = None
+    values: Tensor | None = None
     exempt: bool = False
 
 
@@ -111,7 +112,9 @@ class Following:
                 self.put(out, Tag("weights", tag.sides, softmax=out.detach()))
             return
         if tag.kind == "weights" and out.numel() > x.numel() and name in TIMES:
-            self.put(out, tag._replace(kind="weighted", weights=x.detach()))
+            others = [y for y in args if isinstance(y, Tensor) and y is not x]
+            values = others[0] if others else None
+            self.put(out, tag._replace(kind="weighted", weights=x.detach(), values=values))
         elif out.numel() == x.numel():
             both = len(tagged) > 1 and tagged[1][1].kind == "weights" and name not in TIMES
             again = name in DIVIDES and tag.kind == "weights" and x is args[0]
@@ -152,7 +155,7 @@ class Following:
         dim = dim - x.ndim if dim >= 0 else dim
         if -dim > weights.ndim or weights.shape[dim] == 1:
             return None
-        return Summed(weights, weights.ndim + dim, tag, x)
+        return Summed(weights, weights.ndim + dim, tag, x if tag.values is None else tag.values)
 
 
 def flattened(args: Sequence) -> list[Any]:

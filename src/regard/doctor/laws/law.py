@@ -35,12 +35,14 @@ class Ruling(NamedTuple):
         verdict: held, broken, broken with a note only, or did not apply.
         why: what was tested and measured, or why it did not apply.
         findings: one for each place where it is broken, the first place first.
+        padded: whether it is broken in samples with padding only.
     """
 
     law: str
     verdict: Verdict
     why: str
     findings: tuple[Finding, ...] = ()
+    padded: bool = False
 
 
 class Law(NamedTuple):

@@ -35,7 +35,7 @@ def test(law: Law, bench: Bench) -> Ruling:
     if not kind:
         return law.skipped(known)
     if not bench.pairs:
-        return law.skipped("the inputs have no tokens that can change places")
+        return law.skipped("the inputs are no sequences of tokens that can change places")
     sites = own_sites(bench) if bench.influences else square_sites(bench)
     if not sites:
         return law.skipped("no attention call in which the tokens see one another")

@@ -93,7 +93,7 @@ def mixed_after(bench: Bench) -> tuple[str, str] | None:
         out = bench.base.tensors[key][0]
         rows = arranged(out, bench.sizes, of_call=True)
         after = next((k for k in keys[keys.index(key) + 1 :] if k[1] not in SIDES), None)
-        if rows is None or not rows[1] or after is None or not after[1].startswith("in"):
+        if rows is None or not rows[1] or after is None:
             continue
         then = arranged(bench.base.tensors[after][0], bench.sizes)
         if then is None or not then[1] or then[0].shape != rows[0].shape:

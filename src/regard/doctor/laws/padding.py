@@ -48,18 +48,16 @@ def test(law: Law, bench: Bench) -> Ruling:
             return None if padded is None else ~padded
         return ~padded
 
-    outputs = [
-        (key, delta)
-        for key, delta in deltas.items()
-        if key[1].startswith("output:")
+    reached = any(
+        key[1].startswith("output:")
         and (cells := forbidden(key, delta)) is not None
         and bool((bench.dirty(key, delta) & cells).any())
-    ]
+        for key, delta in deltas.items()
+    )
+    place = first_place(bench, deltas, forbidden) if reached else None
     hidden = sum(int(x.sum()) for x in masks.values())
-    if not outputs:
+    if place is None:
         return law.held(f"{hidden} padded tokens replaced, no real output moved; {known}")
-    place = first_place(bench, deltas, forbidden)
-    assert place is not None
     said = (
         f"The {hidden} padded tokens of the batch were replaced ({known}), and outputs of real tokens "
         f"changed. {described(place)}"

@@ -18,7 +18,7 @@ from torch import Tensor
 from regard.doctor.laws.changing import Change
 from regard.doctor.laws.following import Summed
 from regard.doctor.laws.layout import Sizes, arranged, tensors_in
-from regard.doctor.laws.streams import Stream, places_in
+from regard.doctor.laws.streams import Stream, places_in, reads_shifted
 from regard.doctor.seen import Seen
 
 Key = tuple[str, str, int]
@@ -64,7 +64,8 @@ class Listening:
         self.counts: Counter[str] = Counter()
         self.open: list[int] = []
         self.sites: Counter[str] = Counter()
-        self.read: set[str] = set()  # names of the streams that an embedding reads
+        # Streams that an embedding reads, by name, and whether shifted by one.
+        self.read: dict[str, bool] = {}
 
     def entering(self, path: str, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
         """Number the call and see its inputs."""
@@ -100,7 +101,8 @@ class Listening:
         for stream in self.streams:
             places = places_in(ids, stream)
             if places is not None:
-                self.read.add(stream.name)
+                if stream.name not in self.read:
+                    self.read[stream.name] = stream.shifted and reads_shifted(ids, stream)
                 return self.changed(output, places, stream)
         return output
 

@@ -195,6 +195,8 @@ class Recorder(TorchFunctionMode):
             self.listener.side(site, "query", query)
             # Keys are mostly transposed for the product.
             turned = key.ndim > 2 and key.shape[-2] == query.shape[-1] != key.shape[-1]
+            # A transposed copy would be no part of the graph that gradients take.
+            turned = turned and not torch.is_grad_enabled()
             self.listener.side(site, "key", key.transpose(-1, -2) if turned else key)
         self.listener.side(site, "value", summed.values)
         self.listener.call(site, None, summed)

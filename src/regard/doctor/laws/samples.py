@@ -13,7 +13,7 @@ from regard.doctor.laws.bench import MOST_NOISE, Bench
 from regard.doctor.laws.blame import described, first_place
 from regard.doctor.laws.changing import Replace
 from regard.doctor.laws.finding import NOT_ATTENTION, finding_of
-from regard.doctor.laws.law import SHARE, Law, Ruling
+from regard.doctor.laws.law import Law, Ruling
 from regard.doctor.laws.passes import Delta, Key
 
 ADVICE = (
@@ -38,15 +38,13 @@ def test(law: Law, bench: Bench) -> Ruling:
     def forbidden(key: Key, delta: Delta) -> Tensor | None:
         return (~odd)[:, None].expand_as(delta.moved)
 
-    outputs = [
-        (float(delta.moved[~odd].max()), float(delta.moved[odd].max()))
+    reached = any(
+        key[1].startswith("output:") and bool((bench.dirty(key, delta)[~odd]).any())
         for key, delta in deltas.items()
-        if key[1].startswith("output:") and bool((bench.dirty(key, delta)[~odd]).any())
-    ]
-    if not any(moved > SHARE * most for moved, most in outputs):
+    )
+    place = first_place(bench, deltas, forbidden) if reached else None
+    if place is None:
         return order(law, bench)
-    place = first_place(bench, deltas, forbidden)
-    assert place is not None
     said = f"Every second sample was replaced, and outputs of the others changed. {described(place)}"
     finding = finding_of(
         law, place.name, said if place.attention else f"{said} {NOT_ATTENTION}", ADVICE,

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from regard.doctor.probing.inputs import ASIDE, names_of
 
 # Integers under these names are no tokens.
-NO_TOKENS = (*ASIDE, "type", "segment", "length", "len", "index", "idx")
+NO_TOKENS = (*ASIDE, "type", "segment", "length", "len")
 LABELS = ("labels", "label", "targets", "target", "lm_labels", "y")
 
 
@@ -26,7 +26,7 @@ class Stream(NamedTuple):
         given: as in the batch.
         ids: (B, T) of token ids; None for vectors.
         length: T; 0 for inputs without tokens, such as images.
-        shifted: whether the model reads the ids shifted right by one, as decoders read labels.
+        shifted: whether the model may read them, or reads them, shifted right by one, as decoders do labels.
     """
 
     name: str
@@ -50,20 +50,13 @@ def streams_of(model: nn.Module, batch: Any, batch_first: bool) -> list[Stream]:
         elif x.ndim == 2 and (not any(word in said for word in NO_TOKENS)):
             ids = x if batch_first else x.t()
             found.append(Stream(name, x, ids, ids.shape[1]))
-    # Encoder-decoders make what the decoder reads out of the labels. Only embeddings that really read
-    # them are changed, so a stream that nothing reads does no harm.
+    # Encoder-decoders make what the decoder reads out of the labels. Only what an embedding really reads
+    # is changed, so a stream that nothing reads does no harm.
     for name, x in named.items():
         if name.lower() in LABELS and x.ndim == 2 and not x.is_floating_point():
-            if not any(s.ids is not None and s.ids.shape == x.shape for s in found):
-                found.append(Stream(name, x, x, x.shape[1], shifted=True))
-            elif is_seq2seq(model) and not any("decoder" in s.name for s in found):
-                found.append(Stream(name, x, x, x.shape[1], shifted=True))
+            ids = x if batch_first else x.t()
+            found.append(Stream(name, x, ids, ids.shape[1], shifted=True))
     return sorted(found, key=lambda s: s.shifted or "decoder" in s.name or "tgt" in s.name)
-
-
-def is_seq2seq(model: nn.Module) -> bool:
-    """Whether the config says that the model is an encoder with a decoder."""
-    return bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
 
 
 def of_vectors(name: str, x: Tensor, batch_first: bool) -> Stream:
@@ -89,16 +82,22 @@ def places_in(ids: Tensor, stream: Stream) -> Tensor | None:
     own = stream.ids
     if own is None:
         return None
-    if stream.shifted:
-        alike = ids.shape == own.shape and bool((ids[:, 1:] == own[:, :-1]).float().mean() > 0.5)
-        return numbered(own) if alike else None
     if ids.untyped_storage().data_ptr() == stream.given.untyped_storage().data_ptr():
         return viewed(ids, stream)
     if ids.shape == own.shape and torch.equal(ids.to(own.dtype), own):
         return numbered(own)
     if ids.shape == own.t().shape and torch.equal(ids.to(own.dtype), own.t()):
         return numbered(own).t()
+    if stream.shifted and reads_shifted(ids, stream):
+        return numbered(own)
     return None
+
+
+def reads_shifted(ids: Tensor, stream: Stream) -> bool:
+    """Whether ids are those of a stream, one place later."""
+    own = stream.ids
+    assert own is not None
+    return ids.shape == own.shape and bool((ids[:, 1:] == own[:, :-1]).float().mean() > 0.5)
 
 
 def numbered(ids: Tensor) -> Tensor:

@@ -41,7 +41,8 @@ def test(law: Law, bench: Bench) -> Ruling:
         cells = forbidden_cells(bench, at)
         found = leaking(bench, deltas, at, cells)
         if found is not None:
-            return broken(law, bench, deltas, at, cells, found)
+            ruling = broken(law, bench, deltas, at, cells, found)
+            return ruling._replace(padded=only_padded(bench))
     by_sites = isolated(law, bench)
     if by_sites.findings:
         return by_sites
@@ -69,26 +70,41 @@ def forbidden_cells(bench: Bench, at: Tensor) -> Tensor:
         before = at > 0
         cells[each[before], at[before] - 1] |= declared.scored.cpu()[each[before], at[before] - 1]
     cells[each, at] = False
-    return cells
+    # What a query under padding sees is of no use to anybody.
+    real = declared.real.get(target.name)
+    return cells if real is None else cells & real
 
 
 def leaking(
     bench: Bench, deltas: Mapping[Key, Delta], at: Tensor, cells: Tensor
-) -> tuple[float, float] | None:
-    """The largest forbidden and the largest allowed change of an output; None without a leak."""
-    each = torch.arange(len(at))
+) -> tuple[tuple[float, float], Place] | None:
+    """The largest forbidden and allowed change of an output, and the first place; None without a leak."""
+
+    def forbidden(key: Key, delta: Delta) -> Tensor | None:
+        return cells if delta.tokens and delta.moved.shape == cells.shape else None
+
     for key, delta in deltas.items():
         if not key[1].startswith("output:") or delta.moved.shape != cells.shape:
             continue
         bad = bench.dirty(key, delta) & cells
-        allowed = ~cells
-        allowed[each, at] = False
-        own = float(delta.moved[each, at].max())
-        most = float(delta.moved[allowed].max()) if allowed.any() else own
-        most = most if most > 0 else own
-        if bad.any() and float(delta.moved[bad].max()) > SHARE * most:
-            return float(delta.moved[bad].max()), most
+        place = first_place(bench, deltas, forbidden) if bad.any() else None
+        if place is not None:
+            allowed = float(delta.moved.masked_fill(cells, 0.0).max())
+            return (float(delta.moved[bad].max()), allowed or 1.0), place
     return None
+
+
+def only_padded(bench: Bench) -> bool:
+    """Whether samples without padding leak nothing: then the padding may be what leaks."""
+    target = bench.target
+    real = None if target is None else bench.declared.real.get(target.name)
+    if real is None or not real.all(1).any():
+        return False
+    for at, deltas in zip(bench.changed_tokens, bench.influences, strict=True):
+        cells = forbidden_cells(bench, at) & real.all(1, keepdim=True)
+        if leaking(bench, deltas, at, cells) is not None:
+            return False
+    return True
 
 
 def broken(
@@ -97,22 +113,10 @@ def broken(
     deltas: Mapping[Key, Delta],
     at: Tensor,
     cells: Tensor,
-    found: tuple[float, float],
+    leak: tuple[tuple[float, float], Place],
 ) -> Ruling:
     """The ruling for a leak that reaches an output."""
-    target = bench.target
-    assert target is not None
-
-    def forbidden(key: Key, delta: Delta) -> Tensor | None:
-        # A key or value row is no output: only a query, or what attention gives, may not have moved.
-        if key[1] in ("key", "value"):
-            own = cells & (torch.arange(cells.shape[1]) != at[:, None])
-            return own if delta.moved.shape == own.shape else None
-        return cells if delta.tokens and delta.moved.shape == cells.shape else None
-
-    place = first_place(bench, deltas, forbidden) or Place(
-        type(bench.model).__name__, False, "module", found[0], 0.0, ""
-    )
+    found, place = leak
     sample, row = pair_of(bench, deltas, cells)
     said = (
         f"Token {int(at[sample])} of a sample was replaced, and the output of token {row} changed, which "
@@ -177,6 +181,8 @@ def leaking_sites(bench: Bench) -> dict[str, tuple[float, float]]:
         cells = ~direct.expand(count, length, length)[torch.arange(count), :, at[length]]
         cells[torch.arange(count), at[length]] = False
         cells &= ~moved_before(bench, made, cells.shape)
+        for real in bench.declared.real.values():
+            cells &= real if real.shape == cells.shape else True
         bad = bench.dirty(key, delta) & cells
         most = float(delta.moved.max())
         if bad.any() and float(delta.moved[bad].max()) > SHARE * most:

@@ -120,10 +120,10 @@ def sums_of(found: Summed) -> Sums:
     sums = sums[torch.isfinite(sums) & (sums != 0)]
     off = (sums - 1).abs()
     elsewhere = any(
-        bool(((w.sum(dim) - 1).abs() < near).all()) for dim in range(w.ndim - 1) if w.shape[dim] > 1
+        is_one(w.sum(dim), near) for dim in range(w.ndim - 1) if w.shape[dim] > 1
     )
     # Pooling has the width of the weights, 1, as an axis: over it each weight of 1 is a sum.
-    elsewhere = elsewhere or bool(((w - 1).abs() < near).all())
+    elsewhere = elsewhere or is_one(w, near)
     before = found.tag.softmax
     erased = False
     if before is not None and before.numel() == found.weights.numel():
@@ -132,3 +132,9 @@ def sums_of(found: Summed) -> Sums:
     return Sums(
         float(off.max()) if len(off) else 0.0, share, elsewhere, erased, found.tag.exempt, w.shape[-1]
     )
+
+
+def is_one(sums: Tensor, near: float) -> bool:
+    """Whether all sums are 1, but for those of nothing, which are 0 or NaN."""
+    sums = sums[torch.isfinite(sums) & (sums != 0)]
+    return len(sums) > 0 and bool(((sums - 1).abs() < near).all())
