@@ -125,6 +125,8 @@ HOSTS = (
     of_transformers("BertForMaskedLM", ids_and_mask, "bert.encoder.layer.{}.attention.self", ("padding",)),
     of_transformers("ViTModel", lambda: {"pixel_values": torch.randn(B, 3, 32, 32)},
                     "layers.{}.attention", ()),
+    of_transformers("T5ForConditionalGeneration", two_streams, "decoder.block.{}.layer.0.SelfAttention",
+                    ("causal",), 2, inside="decoder.*SelfAttention"),
     Host("bahdanau", Bahdanau,
          lambda: {"source": tokens(B, SOURCE), "lengths": torch.tensor([11, 7, 9, 10]),
                   "target": tokens(B, 5)}, 1, "score", ("padding",), {"causal": True},

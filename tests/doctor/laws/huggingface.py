@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -93,8 +94,8 @@ def register() -> None:
     AttentionMaskInterface.register(NAME, sdpa_mask)
 
 
-def built(kind: str, faults: Mapping[int, str], **more: Any) -> nn.Module:
-    """A model of transformers, with faults in some of its attention modules, in their order."""
+def built(kind: str, faults: Mapping[int, str], inside: str = "", **more: Any) -> nn.Module:
+    """A model of transformers, with faults in its attention modules whose path matches, in their order."""
     import transformers
 
     register()
@@ -102,7 +103,7 @@ def built(kind: str, faults: Mapping[int, str], **more: Any) -> nn.Module:
     config = model_class.config_class(**{**OPTIONS[kind], **more})
     config._attn_implementation = NAME if faults else "sdpa"
     model = model_class(config)
-    for index, (_, module) in enumerate(attentions(model)):
+    for index, module in enumerate(x for name, x in attentions(model) if re.search(inside, name)):
         module.fault = faults.get(index, "")
     return model
 

@@ -32,7 +32,7 @@ FORWARD, BACKWARD = 12, 3
 SEED, OTHER_SEED = 0, 1
 INFLUENCES = 2  # passes that change one token of each sample
 # Rounding: a number is uncertain by this many of its last digits, whatever the noise that was measured.
-FLOOR = 64
+FLOOR, HALF_FLOOR = 64, 8
 # Noise beyond this share of a tensor's size is no noise: the law of one sample is broken.
 MOST_NOISE = 0.5  # the exponent of the rounding: half of the digits
 
@@ -184,7 +184,8 @@ class Bench:
                 noise = float(delta.moved.max()) / float(delta.size.max())
             # Samples that mix move by far more than rounding: that is no noise.
             noise = noise if noise < rounding**MOST_NOISE else 0.0
-            found[key] = max(NOISES * noise, FLOOR * rounding)
+            floor = FLOOR if rounding < 1e-4 else HALF_FLOOR
+            found[key] = max(NOISES * noise, floor * rounding)
         return found
 
     def dirty(self, key: Key, delta: Delta) -> Tensor:

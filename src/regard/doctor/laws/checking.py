@@ -32,8 +32,9 @@ EXPLAINS = {
     "evaluation-is-a-function": ("distribution-over-keys",),
     "distribution-over-keys": (
         "one-sample-one-answer", "who-may-see-whom", "padding-is-not-read", "gradients-arrive",
-        "queries-and-keys-matter",
+        "queries-and-keys-matter", "order-is-seen",
     ),
+    "who-may-see-whom": ("order-is-seen",),
     "one-sample-one-answer": ("own-token", "who-may-see-whom", "padding-is-not-read"),
     "own-token": ("who-may-see-whom", "padding-is-not-read"),
 }

@@ -21,6 +21,7 @@ PRODUCTS = frozenset(("matmul", "__matmul__", "bmm", "baddbmm", "einsum"))
 TIMES = frozenset(("mul", "__mul__", "__rmul__", "multiply"))
 DIVIDES = frozenset(("div", "true_divide", "divide", "__truediv__"))
 SUBTRACTS = frozenset(("sub", "__sub__", "subtract", "rsub"))
+MIXERS = frozenset(("linear", "conv1d", "conv2d"))
 SLICES = frozenset(("__getitem__", "narrow", "select", "index_select"))
 # Functions that make other numbers than logits or weights.
 ENDS = frozenset(("argmax", "topk", "sort", "multinomial", "log", "__get__", "gather"))
@@ -119,7 +120,8 @@ class Following:
             both = len(tagged) > 1 and tagged[1][1].kind == "weights" and name not in TIMES
             again = name in DIVIDES and tag.kind == "weights" and x is args[0]
             rescaled = tag._replace(softmax=out.detach()) if again else tag
-            self.put(out, rescaled._replace(exempt=tag.exempt or both or name in SUBTRACTS))
+            exempt = tag.exempt or both or name in SUBTRACTS or name in MIXERS
+            self.put(out, rescaled._replace(exempt=exempt))
         elif name in SLICES and tag.kind == "weights" and out.ndim >= x.ndim - 1:
             self.put(out, tag._replace(exempt=True, softmax=None))
 
@@ -134,7 +136,9 @@ class Following:
             if tag is None or tag.kind != "weights":
                 continue
             other = factors[1 - place]
-            axis = summed_axis(equation, place, x) if other.ndim > 1 else None
+            # A table without samples mixes heads, or is a codebook: it holds no values.
+            held = other.ndim > 2 or other.ndim >= x.ndim > 1
+            axis = summed_axis(equation, place, x) if held else None
             mixes = self.tag_of(other) is not None
             if axis is not None and not mixes:
                 return Summed(x.detach(), axis, tag, other)

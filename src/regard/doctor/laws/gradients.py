@@ -108,12 +108,13 @@ def dead_parts(bench: Bench, *, jitter: bool) -> list[Dead] | None:
     got = torch.autograd.grad(loss, wanted, allow_unused=True)
     alive = [g is not None and bool((g != 0).any()) for g in got]
     of_weights = dict(zip(used, alive[: len(used)], strict=True))
+    unused = {name for name, g in zip(used, got, strict=False) if g is None}
     of_sides = dict(zip(sides, alive[len(used) :], strict=True))
     found = []
     for site in bench.calls:
         parts = [
             *dead_sides(bench, listener, of_sides, site),
-            *dead_weights(bench, listener, of_weights, site),
+            *dead_weights(bench, listener, of_weights, unused, site),
         ]
         if parts:
             found.append(Dead(site, tuple(parts)))
@@ -156,7 +157,7 @@ def dead_sides(
 
 
 def dead_weights(
-    bench: Bench, listener: GradientPass, alive: dict[str, bool], site: str
+    bench: Bench, listener: GradientPass, alive: dict[str, bool], unused: set[str], site: str
 ) -> list[str]:
     """The matrices below the module of a call that ran and have no gradient.
 
@@ -172,7 +173,8 @@ def dead_weights(
     for name, x in bench.modules[path].named_parameters():
         whole = f"{path}.{name}"
         owner = whole.rpartition(".")[0]
-        ran = owner == path or listener.counts[owner] > 0
+        # Of a weight of the module itself it is not known whether it was used at all.
+        ran = whole not in unused if owner == path else listener.counts[owner] > 0
         if x.ndim > 1 and ran and alive.get(whole) is False:
             dead.append(whole)
     return dead

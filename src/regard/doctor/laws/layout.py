@@ -52,6 +52,8 @@ def arranged(x: Tensor, sizes: Sizes, *, of_call: bool = False) -> tuple[Tensor,
         return x.reshape(b, second, -1), True
     if first == b and x.ndim == 4 and s[2] in lengths:
         return x.transpose(1, 2).reshape(b, s[2], -1), True
+    if first == b and x.ndim == 3 and s[2] in lengths:  # channels first, as convolutions have it
+        return x.transpose(1, 2), True
     return as_flat(x, sizes) if first != b else (x.reshape(b, 1, -1), False)
 
 

@@ -210,16 +210,10 @@ class Recorder(TorchFunctionMode):
         if self.stack and not before:
             with torch._C.DisableTorchFunction():
                 seen = seen_of(problem, True)
-                if seen is not None and seen.query is not None and seen.key is not None:
-                    site = self.listener.site(self.path, "regard", code())
-                    assert seen.value is not None
-                    self.sides(site, seen.query, seen.key, seen.value)
-                    self.listener.call(site, seen, None)
-                elif seen is not None and seen.pairwise is not None:
-                    site = self.listener.site(self.path, "regard", code())
-                    assert seen.value is not None
-                    self.sides(site, seen.pairwise.a, seen.pairwise.b, seen.value)
-                    self.listener.call(site, seen, None)
+                site = self.listener.site(self.path, "regard", code())
+                # Those of `seen` are detached, and gradients are asked for too.
+                self.sides(site, problem.form.query, problem.form.key, problem.value)
+                self.listener.call(site, seen, None)
         return problem, before
 
     def end_own(self, before: bool | None) -> None:
