@@ -69,7 +69,7 @@ RECIPE_NEIGHBOURS = {("letters", "translate")}
 # In the doctor each part knows only those before it.
 DOCTOR = (
     "seen", "vitals", "facts", "chart", "capture", "findings", "running", "sites", "signature", "watch",
-    "remedies", "report", "probing", "patients", "checkup",
+    "remedies", "report", "probing", "laws", "patients", "checkup",
 )  # fmt: skip
 # `Doctor`'s methods reach for what is built on it when they are called.
 DOCTOR_UPWARD = {("watch", "remedies"), ("watch", "report")}
