@@ -36,7 +36,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "tools": ("doctor", "plot", "play"),
     "recipes": ("recipes",),
     "answers": ("bench", "choosing", "claims"),
-    "command": ("cli", "regard_command"),
+    "command": ("cli", "regard_command", "regard_pytest"),
 }
 # Rooms of one layer that know each other, in this direction only.
 NEIGHBOURS = {

@@ -56,13 +56,18 @@ def write(results: Sequence[Checked], path: str | Path) -> Path:
 def compose(results: Sequence[Checked], names: Sequence[str] = ()) -> str:
     """The page as HTML; `names` are headings, the models' names unless given."""
     titles = list(names) or [x.model for x in results]
-    body = "".join(
+    sections = [
         section(x, title, number) for number, (x, title) in enumerate(zip(results, titles, strict=True))
-    )
+    ]
     bad = sum(not x.ok for x in results)
     title = f"{titles[0]}: {results[0].headline}" if len(results) == 1 else (
         f"{len(results)} checks, {bad} with broken laws"
     )  # fmt: skip
+    return page_of(sections, title)
+
+
+def page_of(sections: Sequence[str], title: str) -> str:
+    """The page of these sections."""
     style, code = style_sheet(FOLDER, "page.css"), script("themeButton();\n")
     parts = {
         "title": escaped(title),
@@ -70,7 +75,7 @@ def compose(results: Sequence[Checked], names: Sequence[str] = ()) -> str:
         "script": code,
         # Drawings carry colours as style attributes.
         "policy": policy(code),
-        "body": body,
+        "body": "".join(sections),
     }
     return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], read(FOLDER, "page.html"))
 
