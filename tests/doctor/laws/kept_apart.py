@@ -1,5 +1,9 @@
 """Hosts that laws and thresholds were not made with; see `hosts`.
 
+When these were first looked at, 265 of 269 faults were found at their sites. The other four were those of
+padding in the Perceiver's latents; since they led to a change, that host counts as one that laws were made
+with.
+
 Shape legend: B samples, T tokens, H heads.
 """
 
@@ -138,7 +142,7 @@ def hosts() -> tuple:
              (*(x for x in inside), "result-by-view"), True),
         Host("perceiver-like", Latents,
              lambda: {"frames": torch.randn(*frames["frames"]), "key_padding_mask": real() == 0}, 1, "cross",
-             ("padding",), {}, tuple(x for x in inside if "view" not in x), True),
+             ("padding",), {}, tuple(x for x in inside if "view" not in x)),
         of_transformers("LlamaForCausalLM", lambda: ids_and_mask(left=True), "model.layers.{}.self_attn",
                         ("causal", "padding"), apart=True),
         of_transformers("OPTForCausalLM", lambda: ids_and_mask(left=True, labels=True),

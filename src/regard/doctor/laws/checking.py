@@ -13,7 +13,7 @@ from regard.doctor.findings.finding import Finding
 from regard.doctor.laws import LAWS
 from regard.doctor.laws.bench import Bench
 from regard.doctor.laws.declared import declare
-from regard.doctor.laws.law import Ruling, Verdict
+from regard.doctor.laws.law import Law, Ruling, Verdict
 from regard.doctor.laws.map import InfluenceMap, map_of
 from regard.doctor.laws.restoring import untouched
 from regard.doctor.laws.result import Checked
@@ -27,6 +27,7 @@ SAME = {
 }
 
 
+FAILED = "could not be tested"
 # A law that is broken at the same place as one of these follows from it.
 EXPLAINS = {
     "evaluation-is-a-function": ("distribution-over-keys",),
@@ -96,12 +97,21 @@ def check(
         rulings = []
         for done, law in enumerate(chosen):
             say(law.title, done, len(chosen))
-            rulings.append(law.test(law, bench))
+            rulings.append(tested(law, bench))
         drawn = map_of(bench)
     return Checked(
         type(model).__name__, without_consequences(rulings), list(bench.calls), dict(declared.sources),
         bench.forward, bench.backward, time.perf_counter() - started, drawn,
     )  # fmt: skip
+
+
+def tested(law: Law, bench: Bench) -> Ruling:
+    """The ruling of a law; an error of the model on changed inputs is a law that was not tested."""
+    try:
+        return law.test(law, bench)
+    except Exception as error:
+        said = " ".join(str(error).split())[:160]
+        return law.skipped(f"{FAILED}: {type(error).__name__}: {said}")
 
 
 def without_consequences(rulings: list[Ruling]) -> list[Ruling]:

@@ -47,6 +47,11 @@ def test(law: Law, bench: Bench) -> Ruling:
         padded = masks.get(delta.moved.shape[1])
         if padded is None and delta.moved.shape[1] in others:
             return torch.ones_like(delta.moved, dtype=torch.bool)
+        query = deltas.get((key[0], "query", 1))
+        if padded is None and key[1] == "out" and query is not None:
+            # Queries that do not move with the padding, as learned latents, are no padding.
+            still = not bool(bench.dirty((key[0], "query", 1), query).any())
+            return torch.ones_like(delta.moved, dtype=torch.bool) if still else None
         # Of other lengths, as after a convolution with a stride, it is not known what is padding.
         return None if padded is None else ~padded
 

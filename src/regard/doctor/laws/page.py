@@ -125,11 +125,12 @@ def figure(result: Checked, number: int) -> str:
     """The influence map, if there is one and matplotlib is there."""
     if result.map is None or importlib.util.find_spec("matplotlib") is None:
         return ""
-    from regard.doctor.laws.picture import images
+    from regard.doctor.laws.picture import images, panels_of
 
     svg = images(result.map)["svg"].decode()
+    wide = f"width: {16 * len(panels_of(result.map))}rem"
     label = "who may see whom, who sees whom as measured, and the mean attention weight"
     return (
         '<h2 class="part">Who sees whom</h2><div class="card map">'
-        f"{inline(svg, f'map{number}', aria_label=label)}</div>"
+        f"{inline(svg, f'map{number}', aria_label=label, style=wide)}</div>"
     )

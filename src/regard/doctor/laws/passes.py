@@ -216,7 +216,8 @@ class Changed(Listening):
             index = place
             place += sum(1 for _ in tensors_in(x, depth=1))
             kept = self.base.tensors.get((path, f"in{index}", self.open[-1]))
-            if not isinstance(x, Tensor) or kept is None or kept[0].shape != x.shape:
+            floats = isinstance(x, Tensor) and x.is_floating_point()
+            if not floats or kept is None or kept[0].shape != x.shape:
                 return x
             # A tensor that is query, key and value at once stays one: torch looks at that.
             done.setdefault(id(x), self.changed_tokens(kept[0]))

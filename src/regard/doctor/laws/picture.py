@@ -30,17 +30,22 @@ def images(found: InfluenceMap, suffixes: Sequence[str] = ("svg",)) -> dict[str,
 
 def draw(canvas: Canvas, found: InfluenceMap) -> None:
     """Draw the panels that there are."""
-    panels = [("may", found.may), ("sees", found.sees), ("site", found.site)]
-    there = [(name, x) for name, x in panels if x is not None]
+    panels = panels_of(found)
     for axes, (name, x) in zip(
-        canvas.panels(len(there), SIDE, SIDE + 0.55), there, strict=True
+        canvas.panels(len(panels), SIDE, SIDE + 0.55), panels, strict=True
     ):
         axes.grid(False)
         cells = colours(blocks(x), blocks(found.may), name)
         axes.imshow(cells, interpolation="nearest", aspect="equal")
         canvas.label(axes, SEEN, SEES, TITLES[name])
-        axes.tick_params(length=0, labelsize=7)
-    canvas.figure.supxlabel(canvas.say(KEY), fontsize=7.5)
+        axes.tick_params(length=0, labelsize=8)
+    canvas.figure.supxlabel(canvas.say(KEY), fontsize=8.5)
+
+
+def panels_of(found: InfluenceMap) -> list[tuple[str, Tensor]]:
+    """The panels that there are, what was measured first: a phone shows that one."""
+    panels = [("sees", found.sees), ("may", found.may), ("site", found.site)]
+    return [(name, x) for name, x in panels if x is not None]
 
 
 def blocks(x: Tensor | None) -> Tensor | None:
