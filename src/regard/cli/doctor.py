@@ -112,7 +112,10 @@ def patients(ctx: click.Context, param: click.Parameter, incomplete: str) -> lis
     "--probe", "attack", is_flag=True, help="Also attack the model, to see what it withstands."
 )
 @click.option(
-    "--check", "by_laws", is_flag=True, help="Test laws of attention: masks, padding, axes, gradients."
+    "--check",
+    "by_laws",
+    is_flag=True,
+    help="Test laws of attention: masks, padding, axes, gradients.",
 )
 @click.option(
     "--causal/--no-causal",

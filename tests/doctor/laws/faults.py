@@ -69,7 +69,9 @@ WRITTEN = ("softmax-over-queries", "softmax-over-heads", "softmax-over-batch", "
 OUTSIDE = ("rotary-on-queries-only", "rotary-lost", "positions-lost", "result-by-view")
 
 
-def visible_pairs(fault: str, q: Tensor, keys: int, causal: bool, real: Tensor | None) -> Tensor | None:
+def visible_pairs(
+    fault: str, q: Tensor, keys: int, causal: bool, real: Tensor | None
+) -> Tensor | None:
     """(B or 1, 1 or H, Q, L), True = may see; None for everything."""
     queries, heads = q.shape[-2], q.shape[1]
     shape = (1, 1, queries, keys)
@@ -139,7 +141,9 @@ def weights_of(fault: str, logits: Tensor, visible: Tensor | None) -> Tensor:
     late = fault == "mask-after-softmax"
     if visible is not None and not late:
         logits = logits.masked_fill(~visible, torch.finfo(logits.dtype).min)
-    dim = {"softmax-over-queries": -2, "softmax-over-heads": 1, "softmax-over-batch": 0}.get(fault, -1)
+    dim = {"softmax-over-queries": -2, "softmax-over-heads": 1, "softmax-over-batch": 0}.get(
+        fault, -1
+    )
     weights = logits.softmax(dim)
     if visible is not None and (late or dim != -1):
         weights = weights.masked_fill(~visible, 0.0)

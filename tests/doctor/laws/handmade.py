@@ -31,7 +31,9 @@ class Attention(nn.Module):
         self.fault, self.how, self.causal, self.positions = fault, how, causal, positions
         self.q, self.k, self.v, self.o = (nn.Linear(DIM, DIM) for _ in range(4))
 
-    def forward(self, x: Tensor, real: Tensor | None = None, memory: Tensor | None = None) -> Tensor:
+    def forward(
+        self, x: Tensor, real: Tensor | None = None, memory: Tensor | None = None
+    ) -> Tensor:
         source = x if memory is None else memory
         q, k, v = (
             f(y).unflatten(-1, (HEADS, -1)).transpose(1, 2)
@@ -44,15 +46,21 @@ class Attention(nn.Module):
             places = torch.arange(x.shape[1])
             slopes = 2.0 ** -torch.arange(1, HEADS + 1)
             bias = -slopes[:, None, None] * (places[:, None] - places).abs()
-        out = attend(q, k, v, causal=self.causal, real=real, fault=self.fault, how=self.how, bias=bias)
+        out = attend(
+            q, k, v, causal=self.causal, real=real, fault=self.fault, how=self.how, bias=bias
+        )
         return self.o(merged(out, self.fault))
 
 
 class Block(nn.Module):
-    def __init__(self, fault: str, how: str, causal: bool, positions: str, cross: bool = False) -> None:
+    def __init__(
+        self, fault: str, how: str, causal: bool, positions: str, cross: bool = False
+    ) -> None:
         super().__init__()
         self.norm, self.attention = nn.LayerNorm(DIM), Attention(fault, how, causal, positions)
-        self.mlp = nn.Sequential(nn.LayerNorm(DIM), nn.Linear(DIM, 2 * DIM), nn.GELU(), nn.Linear(2 * DIM, DIM))
+        self.mlp = nn.Sequential(
+            nn.LayerNorm(DIM), nn.Linear(DIM, 2 * DIM), nn.GELU(), nn.Linear(2 * DIM, DIM)
+        )
 
     def forward(self, x: Tensor, real: Tensor | None) -> Tensor:
         x = x + self.attention(self.norm(x), real)
@@ -123,7 +131,9 @@ class Whole(nn.Module):
                 y.unflatten(-1, (HEADS, -1)).transpose(1, 2) for y in self.qkv[i](x).chunk(3, -1)
             )
             fault = self.faults.get(i, "")
-            x = x + self.out[i](merged(attend(q, k, v, causal=True, fault=fault, how="matmul"), fault))
+            x = x + self.out[i](
+                merged(attend(q, k, v, causal=True, fault=fault, how="matmul"), fault)
+            )
         return self.head(x)
 
 
@@ -200,7 +210,10 @@ class Pooling(nn.Module):
 class Pool(nn.Module):
     def __init__(self, fault: str) -> None:
         super().__init__()
-        self.fault, self.score = fault, nn.Sequential(nn.Linear(DIM, DIM), nn.Tanh(), nn.Linear(DIM, 1))
+        self.fault, self.score = (
+            fault,
+            nn.Sequential(nn.Linear(DIM, DIM), nn.Tanh(), nn.Linear(DIM, 1)),
+        )
 
     def forward(self, x: Tensor, real: Tensor) -> Tensor:
         logits = self.score(x.detach() if self.fault == "detached-keys" else x)
@@ -245,7 +258,9 @@ class Torch(nn.Module):
             x = layer(x, *self.masks(self.faults.get(i, ""), length, src_key_padding_mask))
         return self.head(x)
 
-    def masks(self, fault: str, length: int, padding: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    def masks(
+        self, fault: str, length: int, padding: Tensor
+    ) -> tuple[Tensor | None, Tensor | None]:
         hides = torch.ones(length, length, dtype=torch.bool).triu(1) if self.causal else None
         if fault == "shifted-mask":
             hides = torch.ones(length, length, dtype=torch.bool).triu(2)
@@ -260,5 +275,3 @@ class Torch(nn.Module):
         if fault == "padding-of-wrong-side":
             return hides, padding.flip(1)
         return hides, padding
-
-

@@ -63,7 +63,10 @@ class Adapted(nn.Module):
 def with_adapters() -> tuple[nn.Module, Any]:
     model = Small({}, causal=True).requires_grad_(False)
     for block in model.blocks:
-        block.attention.q, block.attention.v = Adapted(block.attention.q), Adapted(block.attention.v)
+        block.attention.q, block.attention.v = (
+            Adapted(block.attention.q),
+            Adapted(block.attention.v),
+        )
     return model, tokens(B, T)
 
 
@@ -158,7 +161,12 @@ def gated(module: nn.Module, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 def convolved(module: nn.Module, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     before = F.pad(k, (0, 0, 2, 0))
-    return causal(logits_of(q, (before[..., 2:, :] + before[..., 1:-1, :] + before[..., :-2, :]) / 3)).softmax(-1) @ v
+    return (
+        causal(
+            logits_of(q, (before[..., 2:, :] + before[..., 1:-1, :] + before[..., :-2, :]) / 3)
+        ).softmax(-1)
+        @ v
+    )
 
 
 def windowed(module: nn.Module, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -194,7 +202,9 @@ class Ours(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.embed = nn.Embedding(WORDS, DIM)
-        self.attention = regard.nn.MultiheadAttention(DIM, HEADS, score="additive", batch_first=True)
+        self.attention = regard.nn.MultiheadAttention(
+            DIM, HEADS, score="additive", batch_first=True
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.embed(x)
@@ -207,7 +217,10 @@ class Normed(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.body, self.norm = Small({}, causal=False), nn.BatchNorm1d(WORDS, track_running_stats=False)
+        self.body, self.norm = (
+            Small({}, causal=False),
+            nn.BatchNorm1d(WORDS, track_running_stats=False),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return self.norm(self.body(x).transpose(1, 2)).transpose(1, 2)

@@ -79,7 +79,9 @@ def two_streams() -> dict[str, Tensor]:
     }  # fmt: skip
 
 
-def small(name: str, has: tuple[str, ...], options: dict[str, Any] | None = None, **made: Any) -> Host:
+def small(
+    name: str, has: tuple[str, ...], options: dict[str, Any] | None = None, **made: Any
+) -> Host:
     vectors = made.get("vectors", False)
     positions = made.get("positions", "table")
     causal = made.setdefault("causal", False)
@@ -90,7 +92,9 @@ def small(name: str, has: tuple[str, ...], options: dict[str, Any] | None = None
 
     has += (positions,) + (("causal",) if causal else ()) + ("own-queries",)
     given = {"causal": causal} | (options or {})
-    return Host(name, lambda faults: Small(faults, **made), batch, 3, "blocks.{}.attention", has, given)
+    return Host(
+        name, lambda faults: Small(faults, **made), batch, 3, "blocks.{}.attention", has, given
+    )
 
 
 def of_transformers(
@@ -98,7 +102,9 @@ def of_transformers(
     faults: tuple[str, ...] | None = None, apart: bool = False, **more: Any,
 ) -> Host:  # fmt: skip
     # Positions of transformers are not ours to lose.
-    inside = tuple(x for x in FAULTS if x not in ("rotary-lost", "rotary-on-queries-only", "positions-lost"))
+    inside = tuple(
+        x for x in FAULTS if x not in ("rotary-lost", "rotary-on-queries-only", "positions-lost")
+    )
     return Host(kind, lambda f: huggingface.built(kind, f, **more), batch, layers, site,
                 (*has, "own-queries"), {}, faults or inside, apart)  # fmt: skip
 

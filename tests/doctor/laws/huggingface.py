@@ -61,7 +61,11 @@ def function(
     groups = query.shape[1] // key.shape[1]
     key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
     causal, real, bias = masks_of(module, query, key, attention_mask)
-    bias = bias if more.get("position_bias") is None else more["position_bias"] + (0 if bias is None else bias)
+    bias = (
+        bias
+        if more.get("position_bias") is None
+        else more["position_bias"] + (0 if bias is None else bias)
+    )
     out = attend(query, key, value, causal=causal, real=real, fault=fault, bias=bias, scale=scaling)
     if fault == "result-by-view":
         b, h, t, d = out.shape
@@ -79,7 +83,11 @@ def masks_of(
     if mask.dtype != torch.bool:
         return False, None, mask
     # The last query of a causal mask sees every key that is real; a window needs the mask itself.
-    own = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool).tril() if causal else torch.tensor(True)
+    own = (
+        torch.ones(query.shape[2], key.shape[2], dtype=torch.bool).tril()
+        if causal
+        else torch.tensor(True)
+    )
     real = mask[:, 0, -1]
     if bool((mask == (own & real[:, None, None, :])).all()):
         return causal, real, None

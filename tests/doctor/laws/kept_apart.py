@@ -52,7 +52,12 @@ class RowsDecoder(nn.Module):
         super().__init__()
         self.token_emb = nn.Embedding(WORDS, DIM)
         self.layers = nn.ModuleList(
-            nn.ModuleList([Rows(faults.get(i, ""), True), nn.Sequential(Rms(), nn.Linear(DIM, DIM), nn.SiLU())])
+            nn.ModuleList(
+                [
+                    Rows(faults.get(i, ""), True),
+                    nn.Sequential(Rms(), nn.Linear(DIM, DIM), nn.SiLU()),
+                ]
+            )
             for i in range(4)
         )
         self.to_logits = nn.Linear(DIM, WORDS)
@@ -85,7 +90,10 @@ class Patches(nn.Module):
     def __init__(self, faults: Mapping[int, str]) -> None:
         super().__init__()
         self.patch_embed = nn.Conv2d(3, DIM, 8, 8)
-        self.cls_token, self.pos_embed = nn.Parameter(torch.randn(1, 1, DIM)), nn.Parameter(torch.randn(1, 17, DIM))
+        self.cls_token, self.pos_embed = (
+            nn.Parameter(torch.randn(1, 1, DIM)),
+            nn.Parameter(torch.randn(1, 17, DIM)),
+        )
         self.norms = nn.ModuleList(nn.LayerNorm(DIM) for _ in range(3))
         self.attn = nn.ModuleList(Fused(faults.get(i, "")) for i in range(3))
         self.head = nn.Linear(DIM, 10)

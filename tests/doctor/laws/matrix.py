@@ -80,7 +80,10 @@ def outcome(case: Planted, result: Checked) -> Outcome:
 def main(path: str) -> None:
     """Count everything and write it."""
     started = time.perf_counter()
-    result: dict[str, Any] = {"torch": str(torch.__version__), "command": "python -m tests.doctor.laws.matrix"}
+    result: dict[str, Any] = {
+        "torch": str(torch.__version__),
+        "command": "python -m tests.doctor.laws.matrix",
+    }
     for name, apart in (("hosts the laws were made with", False), ("hosts kept apart", True)):
         counts, missed = Counter(), []
         for case in planted(apart):
@@ -89,7 +92,11 @@ def main(path: str) -> None:
             counts.update(with_other_laws_broken=bool(said.others))
             if not (said.found and said.placed) or said.others:
                 missed.append({"case": case.name, **said._asdict()})
-        result[name] = {**counts, "hosts": sorted({h.name for h in HOSTS if h.apart == apart}), "missed": missed}
+        result[name] = {
+            **counts,
+            "hosts": sorted({h.name for h in HOSTS if h.apart == apart}),
+            "missed": missed,
+        }
         print(name, dict(counts))
     for name, apart in (("healthy models", False), ("healthy models kept apart", True)):
         alarms, notes, total = [], 0, 0
@@ -98,9 +105,16 @@ def main(path: str) -> None:
                 continue
             total += 1
             said = case.examined()
-            alarms += [{"case": case.name, "broken": [x.law for x in said.broken]}] if said.broken else []
+            alarms += (
+                [{"case": case.name, "broken": [x.law for x in said.broken]}] if said.broken else []
+            )
             notes += any(x.severity is Severity.NOTE for x in said.findings)
-        result[name] = {"healthy": total, "alarms": len(alarms), "with_notes": notes, "accused": alarms}
+        result[name] = {
+            "healthy": total,
+            "alarms": len(alarms),
+            "with_notes": notes,
+            "accused": alarms,
+        }
         print(name, {key: value for key, value in result[name].items() if key != "accused"})
     result["seconds"] = round(time.perf_counter() - started)
     Path(path).write_text(json.dumps(result, indent=1) + "\n")

@@ -35,7 +35,9 @@ def decoder(fault: str = "", **more: Any) -> Small:
 class Remembering(nn.Module):
     """It keeps a cache, a counter, running statistics, and last weights; and may be interrupted."""
 
-    def __init__(self, stop_at: int | None = None, error: type[BaseException] = KeyboardInterrupt) -> None:
+    def __init__(
+        self, stop_at: int | None = None, error: type[BaseException] = KeyboardInterrupt
+    ) -> None:
         super().__init__()
         self.body, self.norm = Small({}, causal=True), nn.BatchNorm1d(WORDS)
         self.cache: list[Tensor] = []
@@ -52,7 +54,7 @@ class Remembering(nn.Module):
             raise self.error
         calls.append(1)
         random.random()
-        np.random.rand()
+        np.random.rand()  # noqa: NPY002 - the global state is what is tested
         return self.norm(self.body(x).transpose(1, 2)).transpose(1, 2)
 
 
@@ -68,7 +70,7 @@ def state(model: nn.Module) -> dict[str, Any]:
         "weights": {k: x.clone() for k, x in model.state_dict().items()},
         "versions": [x._version for x in model.parameters()],
         "gradients": [None if x.grad is None else x.grad.clone() for x in model.parameters()],
-        "random": (torch.get_rng_state(), random.getstate(), np.random.get_state()[1].copy()),
+        "random": (torch.get_rng_state(), random.getstate(), np.random.get_state()[1].copy()),  # noqa: NPY002
         "hooks": hooks,
         "attributes": (list(model.cache), dict(model.table), hasattr(model, "last")),
         "modes": len(torch.overrides._get_current_function_mode_stack()),
@@ -288,5 +290,8 @@ def test_findings_of_vitals_are_not_told_twice() -> None:
     laws = check(decoder("no-causal-mask"), tokens(B, T), causal=True).findings
     twice = finding("blocks.1.attention", Severity.WARNING, disease="missing-mask")
     other = finding("blocks.0.attention", Severity.WARNING, disease="missing-mask")
-    assert [x.site for x in merged([twice, other], laws)] == ["blocks.1.attention", "blocks.0.attention"]
+    assert [x.site for x in merged([twice, other], laws)] == [
+        "blocks.1.attention",
+        "blocks.0.attention",
+    ]
     assert twice not in merged([twice, other], laws)

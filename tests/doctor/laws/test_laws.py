@@ -55,7 +55,9 @@ def assert_found(case: Planted) -> None:
 def test_a_healthy_model_has_no_alarm(case) -> None:
     result = case.examined()
     assert not result.broken, str(result)
-    assert {x.disease for x in result.findings} == ({NOTES[case.name]} if case.name in NOTES else set())
+    assert {x.disease for x in result.findings} == (
+        {NOTES[case.name]} if case.name in NOTES else set()
+    )
     assert result.forward <= FORWARD and result.backward <= BACKWARD
     assert not [x.why for x in result.rulings if FAILED in x.why]
 
@@ -63,7 +65,9 @@ def test_a_healthy_model_has_no_alarm(case) -> None:
 @pytest.mark.parametrize("law", [law.name for law in LAWS])
 def test_a_law_that_is_switched_off_is_missed(law: str) -> None:
     """The faults of a law are found by that law: without it, no other alarm stands in for it."""
-    cases = [case for case in TURNS if FAULTS[case.fault].law == law and not FAULTS[case.fault].also]
+    cases = [
+        case for case in TURNS if FAULTS[case.fault].law == law and not FAULTS[case.fault].also
+    ]
     cases = cases or [case for case in TURNS if FAULTS[case.fault].law == law]
     case = cases[0]
     others = [x.name for x in LAWS if x.name != law]

@@ -266,7 +266,15 @@ class Bench:
 
 def spread(length: int, count: int) -> list[int]:
     """So many tokens, the last and the second first, then those between, halving the gaps."""
-    found = [length - 1, 1 % length, length // 2, length // 4, 3 * length // 4, 2 % length, length // 3]
+    found = [
+        length - 1,
+        1 % length,
+        length // 2,
+        length // 4,
+        3 * length // 4,
+        2 % length,
+        length // 3,
+    ]
     step = 5 if length % 5 else 7
     more = [(length - 2 - step * i) % length for i in range(count)]
     return (found + more)[:count]

@@ -32,8 +32,12 @@ FAILED = "could not be tested"
 EXPLAINS = {
     "evaluation-is-a-function": ("distribution-over-keys",),
     "distribution-over-keys": (
-        "one-sample-one-answer", "who-may-see-whom", "padding-is-not-read", "gradients-arrive",
-        "queries-and-keys-matter", "order-is-seen",
+        "one-sample-one-answer",
+        "who-may-see-whom",
+        "padding-is-not-read",
+        "gradients-arrive",
+        "queries-and-keys-matter",
+        "order-is-seen",
     ),
     "who-may-see-whom": ("order-is-seen",),
     "one-sample-one-answer": ("own-token", "who-may-see-whom", "padding-is-not-read"),
@@ -127,10 +131,11 @@ def without_consequences(rulings: list[Ruling]) -> list[Ruling]:
         if ruling.padded and "padding-is-not-read" in broken:
             # A query under padding may see anything, and who reads padding sees what it has seen.
             causes.append("padding-is-not-read")
-        if causes:
-            why = f"cannot be told while {causes[0]} is broken at {broken[causes[0]]}"
-            ruling = Ruling(ruling.law, Verdict.SKIPPED, why)
-        kept.append(ruling)
+        if not causes:
+            kept.append(ruling)
+            continue
+        why = f"cannot be told while {causes[0]} is broken at {broken[causes[0]]}"
+        kept.append(Ruling(ruling.law, Verdict.SKIPPED, why))
     return kept
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from regard.describe import describe
 from regard.doctor.findings.evidence import position_tables
@@ -31,7 +31,12 @@ HIDDEN = ("key_padding_mask", "padding_mask", "pad_mask", "src_key_padding_mask"
 OF_TARGET = ("decoder_attention_mask", "tgt_key_padding_mask", "target_mask")
 LENGTHS = ("lengths", "length", "seq_lens", "seq_len", "src_lengths", "input_lengths")
 ROTARY = ("rope_parameters", "rope_theta", "rotary_pct", "rotary_dim", "rope_scaling")
-RELATIVE = ("relative_attention_num_buckets", "relative_attention", "alibi", "max_relative_positions")
+RELATIVE = (
+    "relative_attention_num_buckets",
+    "relative_attention",
+    "alibi",
+    "max_relative_positions",
+)
 IGNORED = -100  # labels that are not scored
 
 
@@ -137,7 +142,11 @@ def causal_by_modules(bench: Bench) -> bool | None:
         crosses = getattr(module, "is_cross_attention", False) or "cross" in site.lower() or (
             "EncDecAttention" in site or "encoder_attn" in site
         )  # fmt: skip
-        if isinstance(causal, bool) and facts.shape[0] == facts.shape[1] and not (elsewhere or crosses):
+        if (
+            isinstance(causal, bool)
+            and facts.shape[0] == facts.shape[1]
+            and not (elsewhere or crosses)
+        ):
             said.add(causal)
     return said.pop() if len(said) == 1 else None
 
@@ -181,7 +190,9 @@ def keep_real(bench: Bench, found: Declared, mask: Tensor, source: str, name: st
         if said in LENGTHS and mask.ndim == 1 and int(mask.max()) <= stream.length:
             real = torch.arange(stream.length) < mask.cpu().long()[:, None]
         elif mask.shape == (bench.sizes.batch, stream.length):
-            real = mask.cpu() > -1 if mask.is_floating_point() and mask.min() < 0 else mask.cpu() != 0
+            real = (
+                mask.cpu() > -1 if mask.is_floating_point() and mask.min() < 0 else mask.cpu() != 0
+            )
             real = ~real if hidden else real
         else:
             continue
@@ -281,7 +292,9 @@ def shifts_inside(bench: Bench, labels: Tensor, target: Stream) -> bool:
 def next_loss(logits: Tensor, labels: Tensor) -> float:
     """The cross-entropy of each output on the label after it."""
     flat = logits[:, :-1].float().flatten(0, 1).cpu()
-    return float(torch.nn.functional.cross_entropy(flat, labels[:, 1:].flatten(), ignore_index=IGNORED))
+    return float(
+        torch.nn.functional.cross_entropy(flat, labels[:, 1:].flatten(), ignore_index=IGNORED)
+    )
 
 
 def named_sources(sources: Mapping[str, Any]) -> str:

@@ -9,8 +9,10 @@ from regard.doctor.laws.law import Law, Ruling
 from regard.doctor.laws.weights import ONE, Sums
 
 AXIS = (
-    "give softmax the dim of the keys, the one that the product with the values sums over: dim=-1 for "
-    "weights (..., queries, keys)",
+    (
+        "give softmax the dim of the keys, the one that the product with the values sums over: dim=-1 for "
+        "weights (..., queries, keys)"
+    ),
 )
 ERASED = (
     "mask the logits with -inf before the softmax, not the weights after it; or divide by the new sum",

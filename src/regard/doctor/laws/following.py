@@ -181,7 +181,11 @@ def summed_axis(equation: str | None, place: int, weights: Tensor) -> int | None
     if len(letters) != 2:
         return None
     gone = [x for x in letters[place] if x in letters[1 - place] and x not in output]
-    return letters[place].index(gone[0]) + weights.ndim - len(letters[place]) if len(gone) == 1 else None
+    return (
+        letters[place].index(gone[0]) + weights.ndim - len(letters[place])
+        if len(gone) == 1
+        else None
+    )
 
 
 def keys_last(found: Summed) -> Tensor:

@@ -62,5 +62,3 @@ def map_of(bench: Bench) -> InfluenceMap | None:
     site = next((x for x in own_sites(bench) if bench.facts[x].picture is not None), "")
     weights = bench.facts[site].picture if site else None
     return InfluenceMap(sees, may, weights, site)
-
-

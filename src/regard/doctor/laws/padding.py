@@ -18,8 +18,10 @@ from regard.doctor.laws.passes import Delta, Key
 
 ADVICE = (
     "pass the mask on to every layer, cross-attention included",
-    "compare its polarity: True = a real token in SDPA and regard, True = padding in "
-    "nn.MultiheadAttention (key_padding_mask)",
+    (
+        "compare its polarity: True = a real token in SDPA and regard, True = padding in "
+        "nn.MultiheadAttention (key_padding_mask)"
+    ),
     "compare its side and its shape: it hides keys, (B, 1, 1, L), not queries",
     "pool only over real tokens",
 )

@@ -57,7 +57,8 @@ def compose(results: Sequence[Checked], names: Sequence[str] = ()) -> str:
     """The page as HTML; `names` are headings, the models' names unless given."""
     titles = list(names) or [x.model for x in results]
     sections = [
-        section(x, title, number) for number, (x, title) in enumerate(zip(results, titles, strict=True))
+        section(x, title, number)
+        for number, (x, title) in enumerate(zip(results, titles, strict=True))
     ]
     bad = sum(not x.ok for x in results)
     title = f"{titles[0]}: {results[0].headline}" if len(results) == 1 else (
@@ -93,14 +94,16 @@ def section(result: Checked, title: str, number: int) -> str:
         f"<b>{escaped(x.law)}</b><span>{escaped(f'{x.verdict}: {x.why}')}</span></li>"
         for x in result.rulings
     )
-    known = "".join(f"<dt>{escaped(k)}</dt><dd>{escaped(v)}</dd>" for k, v in result.sources.items())
+    known = "".join(
+        f"<dt>{escaped(k)}</dt><dd>{escaped(v)}</dd>" for k, v in result.sources.items()
+    )
     return (
         f'<section class="check"><div class="verdict {tone}"><p>{escaped(title)}</p>'
         f"<h1>{escaped(result.headline)}</h1><p>{escaped(result.cost)}</p></div>"
         + "".join(card(x) for x in result.findings)
         + f'<h2 class="part">Laws</h2><ul class="laws">{laws}</ul>'
         + figure(result, number)
-        + '<details><summary>What the model is meant to do, and from what that is known</summary>'
+        + "<details><summary>What the model is meant to do, and from what that is known</summary>"
         f"<dl>{known}</dl></details></section>"
     )
 

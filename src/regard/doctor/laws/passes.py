@@ -22,6 +22,7 @@ from regard.doctor.laws.streams import Stream, places_in, reads_shifted
 from regard.doctor.seen import Seen
 
 Key = tuple[str, str, int]
+LOWEST = 1e30
 SIDES = ("query", "key", "value", "out")
 
 
@@ -134,11 +135,14 @@ class Base(Listening):
     """The pass that others are compared with: it keeps every tensor that it sees, uncopied."""
 
     def __init__(
-        self, streams: list[Stream], read: Callable[[str, SiteCall, Seen | None, Summed | None], None]
+        self,
+        streams: list[Stream],
+        read: Callable[[str, SiteCall, Seen | None, Summed | None], None],
     ) -> None:
         super().__init__(streams)
         self.tensors: dict[Key, tuple[Tensor, int]] = {}
         self.stacks: dict[Key, tuple[str, ...]] = {}
+        self.row_sizes: dict[Key, Tensor] = {}  # the same in all passes that are compared
         self.calls: dict[str, SiteCall] = {}
         self.dropouts: dict[str, tuple[float, str]] = {}
         self.reader = read
@@ -249,16 +253,29 @@ class Changed(Listening):
             return
         after = new[0] if self.order is None else new[0][self.order]
         if after.shape == old[0].shape:
-            self.deltas[key] = compared(old[0], after, old[1])
+            if key not in self.base.row_sizes:
+                self.base.row_sizes[key] = size_of_rows(old[0])
+            moved = moved_rows(old[0], after)
+            self.deltas[key] = Delta(moved, self.base.row_sizes[key], old[1])
 
 
-def compared(before: Tensor, after: Tensor, tokens: bool) -> Delta:
-    """How far (B, T, F) moved; equal NaN and infinities have not moved."""
+def moved_rows(before: Tensor, after: Tensor) -> Tensor:
+    """How far (B, T, F) moved, (B, T); equal NaN and infinities have not moved."""
     with torch.no_grad():
-        same = (before == after) | (before.isnan() & after.isnan())
-        moved = (after - before).abs().float().nan_to_num(torch.inf, torch.inf)
-        moved = moved.masked_fill(same, 0.0)
-        size = before.abs().float().nan_to_num(0.0, 0.0)
-        # A score of the lowest number, as masks have it, is no size to measure noise by.
-        size = size.masked_fill(size > 1e30, 0.0)
-        return Delta(moved.amax(-1).cpu(), size.amax(-1).cpu(), tokens)
+        moved = (after - before).abs_().amax(-1).float()
+        if not bool(moved.isfinite().all()):
+            same = (before == after) | (before.isnan() & after.isnan())
+            each = (after - before).abs().float().nan_to_num(torch.inf, torch.inf)
+            moved = each.masked_fill(same, 0.0).amax(-1)
+        return moved.cpu()
+
+
+def size_of_rows(x: Tensor) -> Tensor:
+    """The largest feature of (B, T, F) in each row, (B, T)."""
+    with torch.no_grad():
+        size = x.abs().amax(-1).float()
+        if not bool((size < LOWEST).all()):
+            # A score of the lowest number, as masks have it, is no size to measure noise by.
+            each = x.abs().float().nan_to_num(0.0, 0.0)
+            size = each.masked_fill(each > LOWEST, 0.0).amax(-1)
+        return size.cpu()

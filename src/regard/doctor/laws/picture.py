@@ -20,7 +20,9 @@ TITLES = {
     "site": Text("mean attention weight", "平均注意力权重"),
 }
 SEEN, SEES = Text("token that is seen", "被看见的词元"), Text("output of token", "该词元的输出")
-KEY = Text("red: seen, but hidden by the rule; grey: not tested", "红：看见了不该看见的；灰：未测试")
+KEY = Text(
+    "red: seen, but hidden by the rule; grey: not tested", "红：看见了不该看见的；灰：未测试"
+)
 
 
 def images(found: InfluenceMap, suffixes: Sequence[str] = ("svg",)) -> dict[str, bytes]:
@@ -31,9 +33,7 @@ def images(found: InfluenceMap, suffixes: Sequence[str] = ("svg",)) -> dict[str,
 def draw(canvas: Canvas, found: InfluenceMap) -> None:
     """Draw the panels that there are."""
     panels = panels_of(found)
-    for axes, (name, x) in zip(
-        canvas.panels(len(panels), SIDE, SIDE + 0.55), panels, strict=True
-    ):
+    for axes, (name, x) in zip(canvas.panels(len(panels), SIDE, SIDE + 0.55), panels, strict=True):
         axes.grid(False)
         cells = colours(blocks(x), blocks(found.may), name)
         axes.imshow(cells, interpolation="nearest", aspect="equal")

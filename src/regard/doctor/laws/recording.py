@@ -27,7 +27,9 @@ from regard.doctor.seen import Seen
 from regard.observed import WATCHERS
 from regard.problem import Problem
 
-DROPOUTS = frozenset(("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_dropout"))
+DROPOUTS = frozenset(
+    ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_dropout")
+)
 ASIDE = (str(Path(torch.__file__).parent), str(Path(__file__).parents[2]))
 
 
@@ -65,7 +67,12 @@ class Recorder(TorchFunctionMode):
         self.stack: list[str] = []
         self.following = Following()
         self.own = False  # inside of regard's attention, which is told as a whole
-        self.undo = ExitStack()
+        # A softmax in one of these belongs to the module around it.
+        self.small = {
+            name
+            for name, x in named_modules(model)
+            if isinstance(x, nn.Softmax | nn.Dropout | nn.Identity)
+        }
 
     def start(self) -> ExitStack:
         """Put on hooks and mode; closing what is returned takes them off."""
@@ -105,20 +112,10 @@ class Recorder(TorchFunctionMode):
 
     def owner(self) -> str:
         """The innermost running module that is no layer like nn.Softmax or nn.Dropout."""
-        modules = dict(self.named)
         for path in reversed(self.stack):
-            module = modules.get(path)
-            small = isinstance(module, nn.Softmax | nn.Dropout | nn.Identity)
-            if module is not None and not small:
+            if path not in self.small:
                 return path
         return self.stack[0]
-
-    @property
-    def named(self) -> list[tuple[str, nn.Module]]:
-        """Paths and modules."""
-        if not hasattr(self, "_named"):
-            self._named = [(n or type(m).__name__, m) for n, m in named_modules(self.model)]
-        return self._named
 
     def __torch_function__(
         self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None
@@ -165,7 +162,10 @@ class Recorder(TorchFunctionMode):
             self.sides(site, query, key, value)
             mask = given.get("attn_mask")
             q, k, v, mask = sdpa_tensors(
-                query.detach(), key.detach(), value.detach(), None if mask is None else mask.detach()
+                query.detach(),
+                key.detach(),
+                value.detach(),
+                None if mask is None else mask.detach(),
             )
             hides = mask is not None and mask.dtype == torch.bool
             scale = given.get("scale")

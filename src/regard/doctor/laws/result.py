@@ -86,9 +86,7 @@ class Checked(NamedTuple):
             "model": self.model,
             "ok": self.ok,
             "headline": self.headline,
-            "laws": [
-                {"law": x.law, "verdict": str(x.verdict), "why": x.why} for x in self.rulings
-            ],
+            "laws": [{"law": x.law, "verdict": str(x.verdict), "why": x.why} for x in self.rulings],
             "findings": [finding_entry(x) for x in self.findings],
             "sites": self.sites,
             "declared": self.sources,

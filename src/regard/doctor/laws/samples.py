@@ -17,8 +17,10 @@ from regard.doctor.laws.law import Law, Ruling
 from regard.doctor.laws.passes import Delta, Key
 
 ADVICE = (
-    "heads are split by view(B, T, H, D).transpose(1, 2) and put together by transpose(1, 2).reshape(B, T, "
-    "H * D): a view alone mixes samples, tokens and heads",
+    (
+        "heads are split by view(B, T, H, D).transpose(1, 2) and put together by transpose(1, 2).reshape(B, T, "
+        "H * D): a view alone mixes samples, tokens and heads"
+    ),
     "is the batch the first dim where the module expects it (batch_first=)?",
     "a softmax or a norm over dim 0 goes over the samples",
 )
@@ -45,7 +47,9 @@ def test(law: Law, bench: Bench) -> Ruling:
     place = first_place(bench, deltas, forbidden) if reached else None
     if place is None:
         return order(law, bench)
-    said = f"Every second sample was replaced, and outputs of the others changed. {described(place)}"
+    said = (
+        f"Every second sample was replaced, and outputs of the others changed. {described(place)}"
+    )
     finding = finding_of(
         law, place.name, said if place.attention else f"{said} {NOT_ATTENTION}", ADVICE,
         moved=place.moved, allowed=place.noise,

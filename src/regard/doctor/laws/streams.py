@@ -70,9 +70,7 @@ def layout_of(model: nn.Module, batch_first: bool | None) -> bool:
     if batch_first is not None:
         return batch_first
     said = [
-        x.batch_first
-        for x in model.modules()
-        if isinstance(x, nn.MultiheadAttention | nn.RNNBase)
+        x.batch_first for x in model.modules() if isinstance(x, nn.MultiheadAttention | nn.RNNBase)
     ]
     return not said or any(said)
 

@@ -18,11 +18,15 @@ from regard.doctor.laws.law import SHARE, Law, Ruling
 from regard.doctor.laws.passes import Delta, Key
 
 ADVICE = (
-    "compare the mask with torch.ones(T, T, dtype=torch.bool).tril(): True = may see, in SDPA; "
-    "nn.MultiheadAttention hides where True",
+    (
+        "compare the mask with torch.ones(T, T, dtype=torch.bool).tril(): True = may see, in SDPA; "
+        "nn.MultiheadAttention hides where True"
+    ),
     "is the mask made for the same offset as queries and keys (tril(1) shows each token its successor)?",
-    "in transformers, register a mask function with a registered attention function: "
-    "AttentionMaskInterface.register(name, sdpa_mask)",
+    (
+        "in transformers, register a mask function with a registered attention function: "
+        "AttentionMaskInterface.register(name, sdpa_mask)"
+    ),
 )
 RESHAPE = ("heads are split by view(B, T, H, D).transpose(1, 2), not by view(B, H, T, D)",)
 
@@ -186,7 +190,10 @@ def leaking_sites(bench: Bench) -> dict[str, tuple[float, float]]:
         bad = bench.dirty(key, delta) & cells
         most = float(delta.moved.max())
         if bad.any() and float(delta.moved[bad].max()) > SHARE * most:
-            found[site] = float(delta.moved[bad].max()) / float(delta.size.max()), bench.tolerance[key]
+            found[site] = (
+                float(delta.moved[bad].max()) / float(delta.size.max()),
+                bench.tolerance[key],
+            )
     return found
 
 
@@ -259,7 +266,11 @@ def steps_ahead(bench: Bench) -> tuple[str, float, float] | None:
             reached = reached or bool((dirty & able & (behind == 1)).any())
             if (dirty & (behind == 1)).any() and where is None:
                 cells = behind == 1
-                place = first_place(bench, deltas, lambda k, d, c=cells: c if d.tokens and d.moved.shape == c.shape else None)
+                place = first_place(
+                    bench,
+                    deltas,
+                    lambda k, d, c=cells: c if d.tokens and d.moved.shape == c.shape else None,
+                )
                 if place is not None:
                     where = place.name, place.moved, place.noise
     return where if reached else None

@@ -14,8 +14,9 @@ from regard.doctor.laws.following import Summed, keys_last
 from regard.doctor.laws.passes import SiteCall
 from regard.doctor.probing.looking import weights_of
 from regard.doctor.seen import Seen
+from regard.doctor.vitals.logits import size_of
 
-MOST_QUERIES = 128
+MOST_QUERIES = 256
 LARGEST_MAP = 256  # queries and keys of a map that is kept
 ONE = 1e-3  # sums that are off by less are one, in half precision by 30 times that
 TINY = 1e-30
@@ -76,15 +77,19 @@ def facts_of(call: SiteCall, seen: Seen | None, summed: Summed | None) -> SiteFa
             return None
     else:
         return None
-    rows, keys = weights.shape[-2] if weights.ndim > 1 else 1, weights.shape[-1]
+    read, keys = weights.shape[-2] if weights.ndim > 1 else 1, weights.shape[-1]
     if weights.ndim == 2:  # pooling: one query for each sample
-        weights, rows = weights.unsqueeze(-2), 1
+        weights, read = weights.unsqueeze(-2), 1
     w = weights.detach().double()
-    small = max(rows, keys) <= LARGEST_MAP
+    # Of a long call only some queries are read.
+    rows = read if seen is None else size_of(seen).queries
+    small = max(rows, keys) <= LARGEST_MAP and rows == read
     picture = w.reshape(-1, rows, keys).mean(0).cpu() if small else None
     precision = torch.finfo(weights.dtype).eps
     vary = variation(w)
-    return SiteFacts(call, sums, (rows, keys), picture, *vary, precision, bool((w > TINY).sum(-1).max() > 1))
+    return SiteFacts(
+        call, sums, (rows, keys), picture, *vary, precision, bool((w > TINY).sum(-1).max() > 1)
+    )
 
 
 def variation(w: Tensor) -> tuple[float, float]:
@@ -119,9 +124,7 @@ def sums_of(found: Summed) -> Sums:
     # A query that sees nothing has weights of zero, or NaN.
     sums = sums[torch.isfinite(sums) & (sums != 0)]
     off = (sums - 1).abs()
-    elsewhere = any(
-        is_one(w.sum(dim), near) for dim in range(w.ndim - 1) if w.shape[dim] > 1
-    )
+    elsewhere = any(is_one(w.sum(dim), near) for dim in range(w.ndim - 1) if w.shape[dim] > 1)
     # Pooling has the width of the weights, 1, as an axis: over it each weight of 1 is a sum.
     elsewhere = elsewhere or is_one(w, near)
     before = found.tag.softmax
@@ -130,7 +133,12 @@ def sums_of(found: Summed) -> Sums:
         erased = bool(((found.weights.reshape(before.shape) == 0) & (before > near)).any())
     share = float((off > near).double().mean()) if len(off) else 0.0
     return Sums(
-        float(off.max()) if len(off) else 0.0, share, elsewhere, erased, found.tag.exempt, w.shape[-1]
+        float(off.max()) if len(off) else 0.0,
+        share,
+        elsewhere,
+        erased,
+        found.tag.exempt,
+        w.shape[-1],
     )
 
 
