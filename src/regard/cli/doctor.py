@@ -159,20 +159,17 @@ def doctor(
     check_report(report)
     check_options(by_laws, causal, steps=steps, train=train, level=level, probe=attack or None)
     load_library()
+    where = pick_device(device)
     if by_laws:
-        from regard.cli.doctor_check import run_check
+        from regard.cli.doctor_check import Asked, run_check
 
         raise SystemExit(
-            run_check(
-                model, data, causal=causal, size=size, seed=seed, where=pick_device(device),
-                report=report, as_json=as_json, strict=strict,
-            )
-        )  # fmt: skip
+            run_check(Asked(model, data, causal, size, seed, where, report, as_json, strict))
+        )
     from regard.doctor.checkup import prepare
     from regard.doctor.patients import Unusable, open_patient
     from regard.doctor.report import record_of
 
-    where = pick_device(device)
     try:
         # Whatever the user's code prints goes to stderr, so that stdout holds JSON alone.
         with redirect_stdout(sys.stderr) if as_json else nullcontext():
@@ -180,8 +177,7 @@ def doctor(
             patient.rate = rate or patient.rate
             checkup, count = prepare(patient, steps=steps, train=train, level=level, device=where)
             examine(checkup, count, where)
-            attacked = attack and not checkup.interrupted
-            probe = attack_it(checkup, where) if attacked else None
+            probe = attack_it(checkup, where) if attack and not checkup.interrupted else None
     except Unusable as error:
         raise Mistake(str(error)) from None
     findings = checkup.doctor.findings()

@@ -6,7 +6,7 @@ import json
 import sys
 from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -20,41 +20,44 @@ if TYPE_CHECKING:
     from regard.doctor.patients.patient import Patient
 
 
-def run_check(
-    name: str,
-    data: Path | None,
-    *,
-    causal: bool | None,
-    size: int,
-    seed: int,
-    where: torch.device,
-    report: Path | None,
-    as_json: bool,
-    strict: bool,
-) -> int:
+class Asked(NamedTuple):
+    """The arguments of the command that concern a check."""
+
+    model: str
+    data: Path | None
+    causal: bool | None
+    size: int
+    seed: int
+    where: torch.device
+    report: Path | None
+    as_json: bool
+    strict: bool
+
+
+def run_check(asked: Asked) -> int:
     """Check the first batch of a model and print the result; returns the exit status."""
     from regard.doctor.patients import Unusable, open_patient
 
     try:
         # Whatever the user's code prints goes to stderr, so that stdout holds JSON alone.
-        with redirect_stdout(sys.stderr) if as_json else nullcontext():
-            patient = open_patient(name, data, seed=seed, size=size)
-            result = checked(patient, causal, where)
+        with redirect_stdout(sys.stderr) if asked.as_json else nullcontext():
+            patient = open_patient(asked.model, asked.data, seed=asked.seed, size=asked.size)
+            result = checked(patient, asked.causal, asked.where)
     except Unusable as error:
         raise Mistake(str(error)) from None
     except KeyboardInterrupt:
         click.echo("Interrupted: the model was not changed.", err=True)
         return INTERRUPTED
     if not result.sites:
-        raise Mistake(f"{name}: no attention was seen, so there is nothing to check")
-    result = result._replace(model=name)
-    if as_json:
-        found = {"schema": 1, "seed": seed, "said": patient.said, "check": result.as_dict()}
+        raise Mistake(f"{asked.model}: no attention was seen, so there is nothing to check")
+    result = result._replace(model=asked.model)
+    if asked.as_json:
+        found = {"schema": 1, "seed": asked.seed, "said": patient.said, "check": result.as_dict()}
         click.echo(json.dumps(found, indent=2, allow_nan=False))
     else:
         result.show()
-    saved = report is None or save(result, report, quiet=as_json)
-    alarms = ("failure", "warning", "note") if strict else ("failure", "warning")
+    saved = asked.report is None or save(result, asked.report, quiet=asked.as_json)
+    alarms = ("failure", "warning", "note") if asked.strict else ("failure", "warning")
     ill = any(str(x.severity) in alarms for x in result.findings)
     return 0 if saved and not ill else 1
 

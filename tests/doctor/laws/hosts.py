@@ -118,6 +118,7 @@ HOSTS = (
     small("encoder-vectors", ("padding",), how="matmul", vectors=True),
     small("encoder-pooled", ("padding",), pooled=True),
     Host("whole-decoder", Whole, lambda: tokens(B, T), 2, "Whole", ("causal", "own-queries"),
+         # Of attention in the model itself only the first call is asked whether it mixes tokens.
          {"causal": True}, tuple(x for x in FAULTS if x not in OUTSIDE and x not in
                                  ("heads-by-view", "queries-by-view"))),
     Host("torch-decoder", lambda f: Torch(f, causal=True),

@@ -173,11 +173,29 @@ def healthy() -> tuple:
             enable_nested_tensor=False))  # fmt: skip
         return model, tokens(B, 14)
 
+    def family(name: str) -> tuple[nn.Module, dict[str, Tensor]]:
+        import transformers
+
+        from ..test_huggingface import FAMILIES
+
+        kind, options, _, _ = FAMILIES[name]
+        model_class = getattr(transformers, kind)
+        model = model_class(model_class.config_class(**options, attn_implementation="eager"))
+        batch = {"input_ids": tokens(B, 9), "attention_mask": torch.ones(B, 9, dtype=torch.long)}
+        batch["attention_mask"][1, 6:] = 0
+        if name in ("vit", "swinv2"):
+            batch = {"pixel_values": torch.randn(2, 3, 16, 16)}
+        return model, batch | ({"labels": tokens(B, 7)} if name == "t5" else {})
+
     def llama() -> tuple[nn.Module, dict[str, Tensor]]:
         model, batch = hugging("LlamaForCausalLM")()
         return trained(model, batch), batch
 
+    families = ("gpt2", "bert", "vit", "t5", "llama", "gemma2", "gptj", "deberta", "swinv2")
     return (
+        *(Healthy(f"{x}, eager", lambda x=x: family(x), apart=True) for x in families),
+        # Its experts led to a change: what is replaced is checked for its dtype.
+        Healthy("gpt_oss, eager", lambda: family("gpt_oss")),
         Healthy("GPT-NeoX", hugging("GPTNeoXForCausalLM"), apart=True),
         Healthy("a little trained Llama", llama, apart=True),
         Healthy("Llama padded left", hugging("LlamaForCausalLM", lambda: ids_and_mask(left=True)), apart=True),

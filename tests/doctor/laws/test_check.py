@@ -19,7 +19,7 @@ from regard.doctor.laws.checking import merged
 from regard.doctor.laws.picture import images
 
 from ..reporting import finding
-from .handmade import DIM, WORDS, Small
+from .handmade import DIM, WORDS, Small, Whole
 from .hosts import B, T, real, tokens
 
 WHO, PAD = "who-may-see-whom", "padding-is-not-read"
@@ -217,6 +217,23 @@ def test_outputs_may_be_dataclasses() -> None:
             return Output(out, (out * 2, None))
 
     assert [x.law for x in check(Wrapped(), tokens(B, T), causal=True).broken] == [WHO]
+
+
+def test_the_first_call_of_a_model_without_modules_is_asked_for_its_own_tokens() -> None:
+    assert not check(Whole({}), tokens(B, T), laws=["own-token"]).broken
+    found = check(Whole({0: "heads-by-view"}), tokens(B, T), laws=["own-token"])
+    assert found.broken and found.findings[0].site == "Whole"
+
+
+def test_wrapped_models_have_the_names_of_what_they_wrap() -> None:
+    x = tokens(B, T)
+    labels = torch.cat([x[:, 1:], torch.full((B, 1), -100)], 1)
+    for wrapped in (
+        torch.compile(Told("shifted-mask", None)),
+        nn.DataParallel(Told("shifted-mask", None)),
+    ):
+        found = check(wrapped, (x, labels))
+        assert found.model == "Told" and found.findings[0].site == "body.blocks.1.attention"
 
 
 def test_frozen_zero_is_no_start() -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from regard.doctor.capture.names import named_modules, unwrapped
 from regard.doctor.laws.changing import Change, Replace, Swap
 from regard.doctor.laws.following import Summed
 from regard.doctor.laws.law import NOISES
@@ -48,8 +49,11 @@ class Bench:
         restore: Callable[[], None] = lambda: None,
     ) -> None:
         self.model, self.batch, self.restore = model, batch, restore
+        # Inside a wrapper for compiling or parallel training are the names of arguments, and the config.
+        self.inner = unwrapped(model)
+        self.root = type(self.inner).__name__  # the name of the model itself, as a path
         first = layout_of(model, batch_first)
-        self.streams = streams_of(model, batch, first)
+        self.streams = streams_of(self.inner, batch, first)
         lengths = tuple(dict.fromkeys(s.length for s in self.streams if s.length > 1))
         self.sizes = Sizes(sample_count(batch, self.streams, first), lengths, first)
         self.declared: Declared
@@ -71,8 +75,6 @@ class Bench:
     @cached_property
     def modules(self) -> dict[str, nn.Module]:
         """The modules by path."""
-        from regard.doctor.capture.names import named_modules
-
         return {name or type(x).__name__: x for name, x in named_modules(self.model)}
 
     @property
@@ -84,7 +86,7 @@ class Bench:
     def owners(self) -> frozenset[str]:
         """The modules that attend, without the model itself."""
         own = {x.path for x in self.calls.values()}
-        return frozenset(own - {type(self.model).__name__, ""})
+        return frozenset(own - {self.root, ""})
 
     @property
     def target(self) -> Stream | None:

@@ -67,15 +67,15 @@ def at(bench: Bench, key: Key, moved: float, noise: float) -> Place:
         return Place(inside[0], True, "attention", moved, noise, bench.calls[inside[0]].code)
     for module in reversed(around[-2:]):
         sites = [site for site, made in bench.calls.items() if made.path == module]
-        if sites and module != type(bench.model).__name__:
+        if sites and module != bench.root:
             site = next((s for s in sites if follows(bench, s, key)), sites[-1])
             step = "before" if follows(bench, site, key) else "after"
             return Place(site, True, step, moved, noise, bench.calls[site].code)
-    alone = [site for site, made in bench.calls.items() if made.path == type(bench.model).__name__]
+    alone = [site for site, made in bench.calls.items() if made.path == bench.root]
     if alone and what.startswith("in"):
         site = next((s for s in alone if follows(bench, s, key)), alone[-1])
         return Place(site, True, "before", moved, noise, bench.calls[site].code)
-    name = around[-1] if around else type(bench.model).__name__
+    name = around[-1] if around else bench.root
     return Place(name, False, "module", moved, noise, "")
 
 

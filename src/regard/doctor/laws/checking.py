@@ -104,7 +104,7 @@ def check(
             rulings.append(tested(law, bench))
         drawn = map_of(bench)
     return Checked(
-        type(model).__name__, without_consequences(rulings), list(bench.calls), dict(declared.sources),
+        bench.root, without_consequences(rulings), list(bench.calls), dict(declared.sources),
         bench.forward, bench.backward, time.perf_counter() - started, drawn,
     )  # fmt: skip
 

@@ -133,7 +133,7 @@ def causal_by_modules(bench: Bench) -> bool | None:
     if target is None:
         return None
     kinds = {s.length for s in bench.streams}
-    both = getattr(getattr(bench.model, "config", None), "is_encoder_decoder", False)
+    both = getattr(getattr(bench.inner, "config", None), "is_encoder_decoder", False)
     for site, facts in bench.facts.items():
         module = bench.modules.get(bench.calls[site].path)
         causal = getattr(module, "is_causal", None)
@@ -153,7 +153,7 @@ def causal_by_modules(bench: Bench) -> bool | None:
 
 def declare_padding(bench: Bench, found: Declared, given: Tensor | str | bool | None) -> None:
     """Which tokens are real: the argument, else arguments of the model, else its padding id."""
-    named = names_of(bench.model, bench.batch)
+    named = names_of(bench.inner, bench.batch)
     if given is False:
         found.sources["padding"] = "argument padding=False"
         return
@@ -203,7 +203,7 @@ def keep_real(bench: Bench, found: Declared, mask: Tensor, source: str, name: st
 
 def padding_by_id(bench: Bench, found: Declared) -> None:
     """Runs of the config's padding id at an end of some sequences."""
-    config = text_config(bench.model)
+    config = text_config(bench.inner)
     pad = getattr(config, "pad_token_id", None)
     others = (getattr(config, "bos_token_id", None), getattr(config, "eos_token_id", None))
     # Where padding is also a mark of begin or end, a run of it says nothing.
@@ -226,13 +226,13 @@ def declare_positions(bench: Bench, found: Declared, given: str | bool | None) -
         kind = "declared" if given is True else given or ""
         found.positions, found.sources["positions"] = kind, "argument positions="
         return
-    config = text_config(bench.model)
+    config = text_config(bench.inner)
     for names, kind in ((RELATIVE, "relative"), (ROTARY, "rotary")):
         told = [name for name in names if getattr(config, name, None)]
         if told:
             found.positions, found.sources["positions"] = kind, f"{told[0]} of the config"
             return
-    tables = [name for name, _ in position_tables(bench.model)]
+    tables = [name for name, _ in position_tables(bench.inner)]
     if tables:
         found.positions, found.sources["positions"] = "table", f"the table {tables[0]}"
         return
@@ -241,7 +241,7 @@ def declare_positions(bench: Bench, found: Declared, given: str | bool | None) -
 
 def declare_labels(bench: Bench, found: Declared, given: Tensor | None) -> None:
     """The label law: where labels are the inputs shifted by one, an output is scored on the next token."""
-    named = {k.lower(): x for k, x in names_of(bench.model, bench.batch).items()}
+    named = {k.lower(): x for k, x in names_of(bench.inner, bench.batch).items()}
     labels = given if given is not None else next((named[x] for x in LABELS if x in named), None)
     target = bench.target
     if labels is None or target is None or target.ids is None:

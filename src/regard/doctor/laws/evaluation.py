@@ -39,7 +39,7 @@ def test(law: Law, bench: Bench) -> Ruling:
     if not any(bool(bench.dirty(key, delta).any()) for key, delta in moved.items()):
         return law.held(f"two evaluations differ by rounding alone, {most:.1g}")
     note = finding_of(
-        law, first[0] or type(bench.model).__name__,
+        law, first[0] or bench.root,
         "Two evaluations of the same batch differ, and no dropout was seen: the model draws random numbers "
         "or keeps something from one call to the next. If it is not meant to, look here first.",
         ADVICE, moved=most, allowed=0.0, what="difference", source=SOURCE, severity=Severity.NOTE,

@@ -165,7 +165,7 @@ def dead_weights(
     """
     path = bench.calls[site].path
     facts = bench.facts.get(site)
-    if path == type(bench.model).__name__ or path not in bench.modules:
+    if path == bench.root or path not in bench.modules:
         return []
     if facts is None or not facts.visible:
         return []

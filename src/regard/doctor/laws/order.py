@@ -69,7 +69,7 @@ def test(law: Law, bench: Bench) -> Ruling:
 
 def partly(bench: Bench) -> bool:
     """Whether the config leaves positions out of some layers."""
-    return any(getattr(text_config(bench.model), name, None) for name in PARTLY)
+    return any(getattr(text_config(bench.inner), name, None) for name in PARTLY)
 
 
 def telling(bench: Bench, deltas: Mapping[Key, Delta], sites: list[str]) -> dict[str, bool]:

@@ -10,10 +10,11 @@ from torch import Tensor
 
 from regard.doctor.findings.finding import Finding
 from regard.doctor.laws.bench import Bench
+from regard.doctor.laws.blame import first_place
 from regard.doctor.laws.finding import finding_of
 from regard.doctor.laws.law import Law, Ruling
 from regard.doctor.laws.layout import arranged
-from regard.doctor.laws.passes import SIDES, Key
+from regard.doctor.laws.passes import SIDES, Delta, Key
 
 # Convolutional projections and pooled keys read neighbours on purpose.
 BAND = 4
@@ -36,8 +37,7 @@ def test(law: Law, bench: Bench) -> Ruling:
         return law.broken("heads are put together wrongly", made(law, bench, site, said, 1.0, 0.0))
     alone = bench.alone
     if alone is None:
-        why = "attention is in the model itself, not in a module whose inputs can be changed"
-        return law.skipped(why if bench.calls else "no attention was seen")
+        return by_inputs(law, bench) if bench.calls else law.skipped("no attention was seen")
     deltas, at = alone
     seen = 0
     for site in bench.calls:
@@ -60,6 +60,30 @@ def test(law: Law, bench: Bench) -> Ruling:
     if not seen:
         return law.skipped("no query, key or value has a row for each token")
     return law.held(f"{seen} sides of {len(bench.calls)} attention calls, one token changed")
+
+
+def by_inputs(law: Law, bench: Bench) -> Ruling:
+    """Attention in the model itself: the first call, while one token of the model's input changes."""
+    target = bench.target
+    if target is None or target.length <= BAND + 2 or not bench.influences:
+        return law.skipped(
+            "attention is in the model itself, and no output has a row for each token"
+        )
+    at = bench.changed_tokens[0]
+
+    def forbidden(key: Key, delta: Delta) -> Tensor | None:
+        fits = delta.tokens and delta.moved.shape[1] == target.length
+        return far(torch.ones_like(delta.moved, dtype=torch.bool), at) if fits else None
+
+    place = first_place(bench, bench.influences[0], forbidden)
+    if place is None or place.step != "before" or place.name != next(iter(bench.calls)):
+        return law.held("the first attention call, one token of the input changed")
+    said = (
+        f"One token of the input was replaced, and the query, key or value of {place.name} changed under "
+        "tokens that are far from it."
+    )
+    found = made(law, bench, place.name, said, place.moved, place.noise)
+    return law.broken(f"a side of {place.name} mixes tokens", found)
 
 
 def far(moved: Tensor, at: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 from regard.doctor.capture.active import Active
 from regard.doctor.capture.capture import NEAR
 from regard.doctor.capture.mode import multi_head_attention, sdpa_arguments
-from regard.doctor.capture.names import named_modules
+from regard.doctor.capture.names import named_modules, unwrapped
 from regard.doctor.capture.own import seen_of
 from regard.doctor.capture.shapes import sdpa_tensors
 from regard.doctor.laws.following import Following, Summed
@@ -108,7 +108,7 @@ class Recorder(TorchFunctionMode):
     @property
     def path(self) -> str:
         """The innermost module that runs, but for activations and the like without a path of use."""
-        return self.owner() if self.stack else type(self.model).__name__
+        return self.owner() if self.stack else type(unwrapped(self.model)).__name__
 
     def owner(self) -> str:
         """The innermost running module that is no layer like nn.Softmax or nn.Dropout."""

@@ -68,7 +68,7 @@ class Checked(NamedTuple):
     @property
     def headline(self) -> str:
         """The verdict in one sentence; a clean bill says what was not tested."""
-        if not self.sites:
+        if not self.sites and not self.broken:
             return "No attention was seen, so there is nothing to check."
         held = [x for x in self.rulings if x.verdict is Verdict.HELD]
         skipped = [x.law for x in self.rulings if x.verdict is Verdict.SKIPPED]

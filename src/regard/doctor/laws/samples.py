@@ -72,7 +72,7 @@ def order(law: Law, bench: Bench) -> Ruling:
             most = max(most, share)
             if share > limit:
                 note = finding_of(
-                    law, type(bench.model).__name__,
+                    law, bench.root,
                     "The samples were put in reverse order, and outputs changed by more than rounding.",
                     ADVICE, moved=share, allowed=limit, severity=Severity.NOTE,
                     title="outputs depend on the place of a sample in the batch",
