@@ -194,7 +194,7 @@ def healthy() -> tuple:
     families = ("gpt2", "bert", "vit", "t5", "llama", "gemma2", "gptj", "deberta", "swinv2")
     return (
         *(Healthy(f"{x}, eager", lambda x=x: family(x), apart=True) for x in families),
-        # Its experts led to a change: what is replaced is checked for its dtype.
+        # Its experts led to changes: they crashed a pass, and their gates were taken for attention.
         Healthy("gpt_oss, eager", lambda: family("gpt_oss")),
         Healthy("GPT-NeoX", hugging("GPTNeoXForCausalLM"), apart=True),
         Healthy("a little trained Llama", llama, apart=True),

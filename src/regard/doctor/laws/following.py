@@ -116,6 +116,10 @@ class Following:
             others = [y for y in args if isinstance(y, Tensor) and y is not x]
             values = others[0] if others else None
             self.put(out, tag._replace(kind="weighted", weights=x.detach(), values=values))
+        elif tag.kind == "weighted":
+            # In another shape it is not known which axis the weights have.
+            if out.shape == x.shape:
+                self.put(out, tag)
         elif out.numel() == x.numel():
             both = len(tagged) > 1 and tagged[1][1].kind == "weights" and name not in TIMES
             again = name in DIVIDES and tag.kind == "weights" and x is args[0]
