@@ -15,6 +15,7 @@ from regard.doctor.laws.checking import check
 from regard.doctor.laws.result import Checked
 
 from . import huggingface, kept_apart
+from .families import families, family
 from .handmade import DIM, HEADS, WORDS, Small, Torch
 from .hosts import HOSTS, B, T, ids_and_mask, real, tokens
 
@@ -246,6 +247,10 @@ def own(function: Callable[..., Tensor]) -> Callable:
     return lambda: (Own(function), tokens(B, T))
 
 
+WIDE = tuple(
+    Healthy(f"{name} of transformers", lambda row=(kind, name, options): family(*row))
+    for kind, name, options in families()
+)
 CAUSAL = {"causal": True}
 HEALTHY = (
     *(Healthy(h.name, lambda h=h: (h.build({}).eval(), h.batch()), h.options, h.apart) for h in HOSTS),

@@ -21,7 +21,7 @@ from regard.doctor.laws.checking import check
 from regard.doctor.laws.result import Checked
 
 from .faults import FAULTS
-from .healthy import HEALTHY
+from .healthy import HEALTHY, WIDE
 from .hosts import HOSTS, Host
 
 
@@ -98,19 +98,21 @@ def main(path: str) -> None:
             "missed": missed,
         }
         print(name, dict(counts))
-    for name, apart in (("healthy models", False), ("healthy models kept apart", True)):
-        alarms, notes, total = [], 0, 0
-        for case in HEALTHY:
-            if case.apart != apart:
-                continue
-            total += 1
+    groups = {
+        "healthy models": [x for x in HEALTHY if not x.apart],
+        "healthy models kept apart": [x for x in HEALTHY if x.apart],
+        "families of transformers": list(WIDE),
+    }
+    for name, cases in groups.items():
+        alarms, notes = [], 0
+        for case in cases:
             said = case.examined()
             alarms += (
                 [{"case": case.name, "broken": [x.law for x in said.broken]}] if said.broken else []
             )
             notes += any(x.severity is Severity.NOTE for x in said.findings)
         result[name] = {
-            "healthy": total,
+            "healthy": len(cases),
             "alarms": len(alarms),
             "with_notes": notes,
             "accused": alarms,

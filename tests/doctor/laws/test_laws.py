@@ -14,7 +14,7 @@ from regard.doctor.laws.bench import BACKWARD, FORWARD
 from regard.doctor.laws.checking import FAILED, check
 
 from .faults import FAULTS
-from .healthy import HEALTHY
+from .healthy import HEALTHY, WIDE
 from .hosts import HOSTS
 from .matrix import Planted, examined, outcome, planted
 
@@ -59,6 +59,15 @@ def test_a_healthy_model_has_no_alarm(case) -> None:
         {NOTES[case.name]} if case.name in NOTES else set()
     )
     assert result.forward <= FORWARD and result.backward <= BACKWARD
+    assert not [x.why for x in result.rulings if FAILED in x.why]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of transformers, about options of small models
+@pytest.mark.parametrize("case", WIDE, ids=lambda case: case.name)
+def test_a_family_of_transformers_has_no_alarm(case) -> None:
+    result = case.examined()
+    assert not result.broken, str(result)
     assert not [x.why for x in result.rulings if FAILED in x.why]
 
 

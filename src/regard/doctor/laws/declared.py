@@ -37,6 +37,7 @@ RELATIVE = (
     "alibi",
     "max_relative_positions",
 )
+CAUSAL_NAMES = ("CausalLM", "LMHeadModel")  # of classes of transformers
 IGNORED = -100  # labels that are not scored
 
 
@@ -94,11 +95,9 @@ def declare_causal(bench: Bench, found: Declared, given: bool | Tensor | Mask | 
     if given is not None and not isinstance(given, bool | Tensor | Mask):
         raise TypeError(f"causal must be True, False, a mask or None, got {describe(given)}")
     if given is None:
-        given = causal_by_modules(bench)
+        given, found.sources["causal"] = causal_by_model(bench)
         if given is None:
-            found.sources["causal"] = "nobody declares it: pass causal=True or False"
             return
-        found.sources["causal"] = f"is_causal={given} of the modules that attend"
     else:
         found.sources["causal"] = "argument causal="
     found.causal = given if isinstance(given, bool) else None
@@ -117,6 +116,16 @@ def declare_causal(bench: Bench, found: Declared, given: bool | Tensor | Mask | 
         found.direct, found.visible = given.cpu(), through_layers(given.cpu())
     elif given:
         found.direct = found.visible = torch.ones(length, length, dtype=torch.bool).tril()
+
+
+def causal_by_model(bench: Bench) -> tuple[bool | None, str]:
+    """What the model says of itself, and by what."""
+    given = causal_by_modules(bench)
+    if given is not None:
+        return given, f"is_causal={given} of the modules that attend"
+    if any(name in bench.root for name in CAUSAL_NAMES):
+        return True, f"the name of the class, {bench.root}"
+    return None, "nobody declares it: pass causal=True or False"
 
 
 def through_layers(direct: Tensor) -> Tensor:

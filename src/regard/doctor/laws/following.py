@@ -143,7 +143,8 @@ class Following:
             # A table without samples mixes heads, or is a codebook: it holds no values.
             held = other.ndim > 2 or other.ndim >= x.ndim > 1
             axis = summed_axis(equation, place, x) if held else None
-            mixes = self.tag_of(other) is not None
+            with_weights = self.tag_of(other)
+            mixes = with_weights is not None and with_weights.kind == "weights"
             if axis is not None and not mixes:
                 return Summed(x.detach(), axis, tag, other)
             if out.numel() == x.numel():  # heads are mixed after the softmax

@@ -118,7 +118,17 @@ def dead_parts(bench: Bench, *, jitter: bool) -> list[Dead] | None:
         ]
         if parts:
             found.append(Dead(site, tuple(parts)))
-    return found
+    return [x for x in found if not elsewhere(bench, of_sides, x)]
+
+
+def elsewhere(bench: Bench, alive: dict[tuple[str, str], bool], dead: Dead) -> bool:
+    """Whether the same module passes these gradients on in another of its calls.
+
+    A decoder of two streams leaves the first one's last call without use.
+    """
+    path = bench.calls[dead.site].path
+    others = [site for site, made in bench.calls.items() if made.path == path and site != dead.site]
+    return any(all(alive.get((site, part)) is True for part in dead.parts) for site in others)
 
 
 def call_with(bench: Bench, weights: dict[str, Tensor]) -> Any:

@@ -25,6 +25,7 @@ ADVICE = (
 SOURCE = "the change that noise makes"
 # Kinds that act in every layer; others act on the inputs of the first.
 EVERYWHERE = ("rotary", "relative", "alibi")
+LEAST_VARIATION = 1e-3  # of weights over keys, over their mean
 # Configs that leave positions out of some layers on purpose.
 PARTLY = ("no_rope_layers", "no_rope_layer_interval", "layer_types", "use_rope")
 
@@ -39,8 +40,12 @@ def test(law: Law, bench: Bench) -> Ruling:
     if any(x.precision > 1e-4 for x in bench.facts.values()):
         return law.skipped("in half precision the order of two tokens can be less than rounding")
     sites = own_sites(bench) if bench.influences else square_sites(bench)
+    # Nearly equal weights, as of a fresh model with small logits, show no order whatever the positions.
+    sites = [x for x in sites if bench.facts[x].keys_vary > LEAST_VARIATION]
     if not sites:
-        return law.skipped("no attention call in which the tokens see one another")
+        return law.skipped(
+            "no attention call in which tokens see one another with weights that differ"
+        )
     seen = telling(bench, bench.swapped[0], sites[:1])
     if not seen:
         return law.skipped("the two tokens are alike in this batch, or no other sees both")
