@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -304,8 +304,3 @@ def next_loss(logits: Tensor, labels: Tensor) -> float:
     return float(
         torch.nn.functional.cross_entropy(flat, labels[:, 1:].flatten(), ignore_index=IGNORED)
     )
-
-
-def named_sources(sources: Mapping[str, Any]) -> str:
-    """From what each declaration is known, in one line."""
-    return "; ".join(f"{name}: {source}" for name, source in sources.items())

@@ -127,6 +127,8 @@ def elsewhere(bench: Bench, alive: dict[tuple[str, str], bool], dead: Dead) -> b
     A decoder of two streams leaves the first one's last call without use.
     """
     path = bench.calls[dead.site].path
+    if path == bench.root:  # all layers of attention that is written in the model itself
+        return False
     others = [site for site, made in bench.calls.items() if made.path == path and site != dead.site]
     return any(all(alive.get((site, part)) is True for part in dead.parts) for site in others)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -160,8 +159,3 @@ def finding_lines(finding: Finding, width: int) -> list[Line]:
     for advice in finding.remedies:
         found += wrapped(harmless(advice.expected), width, "    - ", "      ")
     return found
-
-
-def failed(results: Sequence[Checked]) -> bool:
-    """Whether any result is not in order."""
-    return any(not x.ok for x in results)
