@@ -1,6 +1,6 @@
 """Families of transformers, small and with random weights, as healthy models of many layouts.
 
-When these were first looked at, two of 51 had an alarm: MobileBERT, whose fresh logits are smaller than
+When these were first looked at, two of 55 had an alarm: MobileBERT, whose fresh logits are smaller than
 rounding, and ProphetNet, whose first stream ends without use. Both led to changes, so none counts as kept
 apart.
 """

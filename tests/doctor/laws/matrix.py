@@ -24,11 +24,10 @@ from .faults import FAULTS
 from .healthy import HEALTHY, WIDE
 from .hosts import HOSTS, Host
 
-
 # What was counted when hosts and models were looked at for the first time, before anything was changed.
 FIRST_LOOK = {
     "hosts kept apart": {"planted": 269, "found": 265, "at_the_right_site": 265},
-    "families of transformers": {"healthy": 51, "alarms": 2},
+    "families of transformers": {"healthy": 55, "alarms": 2},
 }
 
 
