@@ -36,7 +36,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "tools": ("doctor", "plot", "play"),
     "recipes": ("recipes",),
     "answers": ("bench", "choosing", "claims"),
-    "command": ("cli", "regard_command"),
+    "command": ("cli", "regard_command", "regard_pytest"),
 }
 # Rooms of one layer that know each other, in this direction only.
 NEIGHBOURS = {
@@ -69,7 +69,7 @@ RECIPE_NEIGHBOURS = {("letters", "translate")}
 # In the doctor each part knows only those before it.
 DOCTOR = (
     "seen", "vitals", "facts", "chart", "capture", "findings", "running", "sites", "signature", "watch",
-    "remedies", "report", "probing", "patients", "checkup",
+    "remedies", "report", "probing", "laws", "patients", "checkup",
 )  # fmt: skip
 # `Doctor`'s methods reach for what is built on it when they are called.
 DOCTOR_UPWARD = {("watch", "remedies"), ("watch", "report")}

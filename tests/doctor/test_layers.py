@@ -24,6 +24,7 @@ LAYERS = (
     "remedies",
     "report",
     "probing",
+    "laws",
     "patients",
     "checkup",
 )

@@ -45,13 +45,18 @@ Examples:
   regard doctor growing-logits
   regard doctor mymodels.small:build --steps 200 --report doctor.html
   regard doctor ./my-bert --data lines.txt --probe
+  regard doctor mymodels.small:build --check --causal
+  regard doctor ./my-gpt2 --check --report check.html
   regard doctor mymodels.small:build --json --strict
 
 With a loss, data and more than one step the model is trained. Otherwise it runs as it is, and its
 weights do not change. No file is written except the report.
 
+--check trains nothing. It runs the first batch a few times with tokens replaced and tests laws that hold
+for every correct model: no output sees a token that it may not see, padding is not read, and so on.
+
 Exit codes: 0 healthy, or only notes and warnings; 1 a finding is a failure (with --strict, a warning
-too), the loss is not a number, or the report could not be written; 2 a mistake in the arguments;
+too), a law is broken (with --strict, a note too), the loss is not a number, or the report could not be written; 2 a mistake in the arguments;
 130 interrupted (the results so far are printed).
 """
 
@@ -107,13 +112,24 @@ def patients(ctx: click.Context, param: click.Parameter, incomplete: str) -> lis
     "--probe", "attack", is_flag=True, help="Also attack the model, to see what it withstands."
 )
 @click.option(
+    "--check",
+    "by_laws",
+    is_flag=True,
+    help="Test laws of attention: masks, padding, axes, gradients.",
+)
+@click.option(
+    "--causal/--no-causal",
+    default=None,
+    help="With --check: whether outputs may see earlier tokens only. [default: as the model says]",
+)
+@click.option(
     "--report",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
     help="Write a report: JSON if the name ends in .json, else HTML.",
 )
 @json_option
-@click.option("--strict", is_flag=True, help="Count warnings as failures.")
+@click.option("--strict", is_flag=True, help="Count warnings as failures; with --check, notes too.")
 @device_option
 @seed_option
 def doctor(
@@ -126,6 +142,8 @@ def doctor(
     size: int,
     level: str | None,
     attack: bool,
+    by_laws: bool,
+    causal: bool | None,
     report: Path | None,
     as_json: bool,
     strict: bool,
@@ -139,12 +157,19 @@ def doctor(
     if model is None:
         raise Mistake("MODEL is missing. Example: regard doctor healthy; --list names the others")
     check_report(report)
+    check_options(by_laws, causal, steps=steps, train=train, level=level, probe=attack or None)
     load_library()
+    where = pick_device(device)
+    if by_laws:
+        from regard.cli.doctor_check import Asked, run_check
+
+        raise SystemExit(
+            run_check(Asked(model, data, causal, size, seed, where, report, as_json, strict))
+        )
     from regard.doctor.checkup import prepare
     from regard.doctor.patients import Unusable, open_patient
     from regard.doctor.report import record_of
 
-    where = pick_device(device)
     try:
         # Whatever the user's code prints goes to stderr, so that stdout holds JSON alone.
         with redirect_stdout(sys.stderr) if as_json else nullcontext():
@@ -152,8 +177,7 @@ def doctor(
             patient.rate = rate or patient.rate
             checkup, count = prepare(patient, steps=steps, train=train, level=level, device=where)
             examine(checkup, count, where)
-            attacked = attack and not checkup.interrupted
-            probe = attack_it(checkup, where) if attacked else None
+            probe = attack_it(checkup, where) if attack and not checkup.interrupted else None
     except Unusable as error:
         raise Mistake(str(error)) from None
     findings = checkup.doctor.findings()
@@ -246,6 +270,15 @@ def show_examples(as_json: bool) -> None:
         return
     for name, example in EXAMPLES.items():
         click.echo(f"{name:<16} {example.shows}")
+
+
+def check_options(by_laws: bool, causal: bool | None, **watching: object) -> None:
+    """Refuse options that belong to the other way of examining."""
+    if causal is not None and not by_laws:
+        raise Mistake("--causal declares what --check tests; add --check")
+    given = [f"--{name}" for name, value in watching.items() if value is not None]
+    if by_laws and given:
+        raise Mistake(f"--check trains and watches nothing; leave out {', '.join(given)}")
 
 
 def check_report(path: Path | None) -> None:

@@ -2,7 +2,7 @@
 
 This file only exports the public API. Each part imports only those before it in this list: `seen`,
 `vitals`, `facts`, `chart`, `capture`, `findings`, `running`, `sites`, `signature`, `watch`, `remedies`,
-`report`, `probing`, `patients`, `checkup`. `Doctor` in `watch.py` imports remedies and reports inside its
+`report`, `probing`, `laws`, `patients`, `checkup`. `Doctor` in `watch.py` imports remedies and reports inside its
 methods.
 The command line (`regard doctor`) is in `regard.cli`.
 """
@@ -10,6 +10,9 @@ The command line (`regard doctor`) is in `regard.cli`.
 from __future__ import annotations
 
 from regard.doctor.findings import DISEASES, Advice, Finding, Severity, Signal
+from regard.doctor.laws import LAWS
+from regard.doctor.laws.checking import check
+from regard.doctor.laws.result import Checked
 from regard.doctor.probing import Probe, probe
 from regard.doctor.remedies import REMEDIES, describe_changes, put_again
 from regard.doctor.remedies.treat import Treatment, TreatmentRefused
@@ -20,9 +23,11 @@ from regard.doctor.watch import Doctor, attach, watch
 
 __all__ = [
     "DISEASES",
+    "LAWS",
     "REMEDIES",
     "VITALS",
     "Advice",
+    "Checked",
     "Doctor",
     "Finding",
     "JsonLines",
@@ -35,6 +40,7 @@ __all__ = [
     "Treatment",
     "TreatmentRefused",
     "attach",
+    "check",
     "describe_changes",
     "live",
     "probe",

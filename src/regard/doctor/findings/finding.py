@@ -58,7 +58,8 @@ class Finding(NamedTuple):
         severity: how bad it is.
         site: the attention call, by the path of its module.
         heads: the heads that have it.
-        since: the step since which it has lasted, among the steps that are kept.
+        since: the step since which it has lasted, among the steps that are kept; 0 without steps, as
+            for a broken law.
         signals: the numbers that show it, at least two.
         confidence: 0 to 1, from the share of known signs that agree and the number of steps.
         explanation: what it is and what it does, for a reader who is new to it.
@@ -78,14 +79,15 @@ class Finding(NamedTuple):
 
     def __str__(self) -> str:
         """One line: severity, title, site, heads, first step, numbers, and the first remedy."""
-        heads = f"head{'s' * (len(self.heads) > 1)} {', '.join(map(str, self.heads))}"
+        heads = f", head{'s' * (len(self.heads) > 1)} {', '.join(map(str, self.heads))}"
+        when = f", since step {self.since}" if self.since else ""
         signs = "; ".join(
             f"{x.vital} {x.value:.3g} ({'above' if x.above else 'below'} {x.threshold:.3g})"
             for x in self.signals
         )
         first = f"; try {self.remedies[0].remedy}" if self.remedies else ""
         return (
-            f"{self.severity}: {self.title}, at {self.site}, {heads}, since step {self.since}: "
+            f"{self.severity}: {self.title}, at {self.site}{heads if self.heads else ''}{when}: "
             f"{signs}{first}"
         )
 
