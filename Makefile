@@ -93,6 +93,7 @@ wheel-test: .venv/.stamp ## build the wheel, install it beside torch alone, run 
 bench: .venv/.stamp ## time ours and every peer on this machine: tables, charts, benchmarks/results/
 	.venv/bin/regard bench
 	.venv/bin/python benchmarks/cpu_bars.py
+	.venv/bin/python benchmarks/exact_cpu.py
 
 # `make gpu PYTHON=python3` runs with a Python that has torch for CUDA, and installs nothing: such a
 # machine may have no network. What it has elsewhere is wanted there, so that its PYTHONPATH stays.

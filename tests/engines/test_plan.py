@@ -57,7 +57,7 @@ def test_bound_is_infinite_for_a_hard_lookup():
 def test_plan_lists_every_engine_once():
     plan = explain(*inputs(torch.float32), softcap=3.0, sink=torch.zeros(4))
     named = [plan.engine, *plan.refused, *plan.also]
-    assert sorted(named) == ["cpu", "plain", "reference", "sdpa", "sine", "triton"]
+    assert sorted(named) == ["compiled", "cpu", "plain", "reference", "sdpa", "sine", "triton"]
     assert plan.engine == "cpu"
     assert plan.refused["sdpa"] == ["SDPA has no soft cap", "SDPA has no sink"]
 

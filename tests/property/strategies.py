@@ -88,14 +88,14 @@ def lay_out(x: Tensor, layout: str) -> Tensor:
 
 
 class Numbers:
-    """Tensors from a seed."""
+    """Tensors from a seed, which are the same numbers in every dtype but for their rounding."""
 
-    def __init__(self, call: Call) -> None:
-        self.call = call
+    def __init__(self, call: Call, dtype: torch.dtype = torch.float64) -> None:
+        self.call, self.dtype = call, dtype
         self.generator = torch.Generator().manual_seed(call.seed)
 
     def randn(self, *shape: int) -> Tensor:
-        return torch.randn(*shape, generator=self.generator, dtype=torch.float64)
+        return torch.randn(*shape, generator=self.generator, dtype=torch.float64).to(self.dtype)
 
     def randint(self, high: int, *shape: int) -> Tensor:
         return torch.randint(max(high, 1), shape, generator=self.generator)
@@ -127,7 +127,7 @@ class Numbers:
             "low_rank": lambda: regard.LowRank(c.dim, c.dim, 2, heads, c.heads[1]),
             "additive": lambda: regard.Additive(c.dim, heads, bias=True),
             "gatv2": lambda: regard.GATv2(c.dim, heads),
-        }[c.score]().double()
+        }[c.score]().to(self.dtype)
         with torch.no_grad():
             for parameter in score.parameters():
                 parameter.copy_(0.7 * self.randn(*parameter.shape))

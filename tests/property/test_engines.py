@@ -9,6 +9,8 @@ from torch import Tensor
 
 import regard
 from regard.engines.cpu import tiles
+from regard.engines.native import absent
+from regard.testing.poison import small_tiles
 
 from .strategies import INNER, PAIRWISE, Call, Numbers, calls, lay_out
 
@@ -17,9 +19,11 @@ STATISTICS = ("lse", "entropy", "max_logit", "max_weight", "jacobian", "weights"
 SLOW = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 
 
-def outcome(call: Call, engine: str, want: tuple[str, ...]) -> list[Tensor]:
+def outcome(
+    call: Call, engine: str, want: tuple[str, ...], dtype: torch.dtype = torch.float64
+) -> list[Tensor]:
     """Output, statistics and every gradient, for numbers that the seed decides."""
-    numbers = Numbers(call)
+    numbers = Numbers(call, dtype)
     tensors, score, mask, options = (
         numbers.inputs(),
         numbers.score(),
@@ -56,6 +60,21 @@ def check(call: Call, engine: str, want: tuple[str, ...] = ()) -> None:
         torch.testing.assert_close(got, wanted, rtol=RTOL, atol=RTOL * (1 + scale), equal_nan=True)
 
 
+def check_compiled(call: Call, want: tuple[str, ...]) -> None:
+    """In fp32, with tiles of 16 keys.
+
+    The bound is wide, for a gradient may be what is left of larger terms: the contract suite measures errors,
+    and here strides, broadcasting, empty dims and masks are looked for.
+    """
+    with small_tiles(1):
+        actual = outcome(call, "compiled", want, torch.float32)
+    for got, wanted in zip(actual, outcome(call, "reference", want), strict=True):
+        finite = wanted.detach()[wanted.isfinite()].abs()
+        scale = float(finite.max()) if finite.numel() else 0.0
+        ours, near = got.double(), 1e-3 * (1 + scale)
+        torch.testing.assert_close(ours, wanted, rtol=1e-3, atol=near, equal_nan=True)
+
+
 # The failure classes of other libraries, each as the smallest call that shows it.
 NOTHING_SEEN = Call(masks=frozenset({"keys", "queries", "dense"}), seed=3)
 ONE_KEY = Call(keys=1, queries=1)
@@ -87,6 +106,28 @@ def test_cpu_inner(call):
 @given(calls(PAIRWISE))
 def test_cpu_pairwise(call):
     check(call, "cpu")
+
+
+@pytest.mark.skipif(absent() is not None, reason="numba is not installed")
+@SLOW
+@example(Call("additive", masks=frozenset({"keys", "dense"}), seed=3))
+@example(Call("additive", keys=0))
+@example(Call("additive", queries=0))
+@example(Call("gatv2", queries=37, keys=33, masks=frozenset({"causal"})))
+@example(Call("additive", layouts=("expanded",) * 4, keys=33))
+@example(Call("gatv2", heads=(6, 2, 3), lead=(2, 3), shared=(False, True, False)))
+@example(Call("additive", shared=(True, True, False), options=frozenset({"hiding bias"})))
+@given(calls(PAIRWISE))
+def test_compiled(call):
+    check_compiled(call, ())
+
+
+@pytest.mark.skipif(absent() is not None, reason="numba is not installed")
+@SLOW
+@example(Call("gatv2", options=frozenset({"temperatures", "sink", "softcap", "bias"}), keys=17))
+@given(calls(PAIRWISE))
+def test_compiled_statistics(call):
+    check_compiled(call, ("lse", "entropy", "max_weight", "weights"))
 
 
 @SLOW

@@ -7,6 +7,7 @@ that other engines run, and on a GPU an exact kernel is its fallback outside the
 from __future__ import annotations
 
 from regard.engines.base import Engine
+from regard.engines.compiled import Compiled
 from regard.engines.cpu import Cpu
 from regard.engines.plain import Plain
 from regard.engines.reference import Reference
@@ -15,8 +16,15 @@ from regard.engines.sine_features import Sine
 from regard.engines.sine_features.parts import PARTS
 from regard.engines.triton import Behind, Triton
 
-SDPA, CPU, TRITON, PLAIN, REFERENCE = Sdpa(), Cpu(), Triton(), Plain(), Reference()
+SDPA, COMPILED, CPU, TRITON, PLAIN, REFERENCE = (
+    Sdpa(),
+    Compiled(),
+    Cpu(),
+    Triton(),
+    Plain(),
+    Reference(),
+)
 SINE = Sine(through=(SDPA, CPU, TRITON, REFERENCE))
 PARTS.exact = Behind()
 # The first engine that does not refuse a call runs it. The reference refuses nothing, so it comes last.
-ENGINES: tuple[Engine, ...] = (SDPA, SINE, CPU, TRITON, PLAIN, REFERENCE)
+ENGINES: tuple[Engine, ...] = (SDPA, SINE, COMPILED, CPU, TRITON, PLAIN, REFERENCE)

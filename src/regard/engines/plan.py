@@ -93,11 +93,9 @@ class Plan:
 
 
 def preferred(p: Problem) -> tuple[Engine, ...]:
-    """The engines in the order to ask them: one that asks to come first, then all."""
-    for engine in MAY_COME_FIRST:
-        if engine.comes_first(p):
-            return (engine, *ENGINES)
-    return ENGINES
+    """The engines in the order to ask them: those that ask to come first, then all."""
+    first = [engine for engine in MAY_COME_FIRST if engine.comes_first(p)]
+    return (*first, *ENGINES) if first else ENGINES
 
 
 def pick(problem: Problem, engine: str | None = None) -> Engine:

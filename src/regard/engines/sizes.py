@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 # faster from 2**28 on (h200.json).
 SERIES_QUERIES, SERIES_TANH = 32, 2**30
 
+# Below either of these, tiles in PyTorch are about as fast as the engine `compiled`, which turns keys and values
+# for each call: at 2**21 tanh they take 1.2 times as long forward, at 2**20.3 and with 8 queries less.
+COMPILED_QUERIES, COMPILED_TANH = 16, 2**21
+
 
 def power_of_two(n: int) -> int:
     """The least power of two that is at least n, as Triton requires for sizes of tiles.
@@ -43,6 +47,14 @@ def is_too_short_for_series(p: Problem) -> bool:
     """
     few = p.queries < SERIES_QUERIES or tanh_count(p) < SERIES_TANH
     return few and p.error != math.inf
+
+
+def is_short_for_compiled(p: Problem) -> bool:
+    """Whether a pairwise call on the CPU is below the sizes from which compiled kernels pay.
+
+    The size alone decides, so that the first short call of a process never waits for a compiler.
+    """
+    return p.queries < COMPILED_QUERIES or tanh_count(p) < COMPILED_TANH
 
 
 def four_dims(x: Tensor, lead: tuple[int, ...]) -> Tensor:

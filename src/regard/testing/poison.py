@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard.engines.compiled import inputs
 from regard.engines.cpu import tiles
 
 
@@ -52,14 +53,14 @@ def poisoned() -> Iterator[None]:
 
 @contextmanager
 def small_tiles(elements: int = 512) -> Iterator[None]:
-    """Within this context the cpu engine uses tiles of at most `elements` floats.
+    """Within this context the CPU engines use small tiles: of at most `elements` floats, or of 16 keys.
 
-    Its usual tiles hold 2**19, so an input that is small enough to test quickly fits in one tile. Then
-    the online softmax, a partial last tile and fully hidden tiles would go untested.
+    Their usual tiles hold 2**21 floats, or 512 keys, so an input that is small enough to test quickly fits in
+    one tile. Then the online softmax, a partial last tile and fully hidden tiles would go untested.
     """
-    saved = tiles.TILE_ELEMENTS
-    tiles.TILE_ELEMENTS = elements
+    saved = tiles.TILE_ELEMENTS, inputs.TILE_KEYS
+    tiles.TILE_ELEMENTS, inputs.TILE_KEYS = elements, 16
     try:
         yield
     finally:
-        tiles.TILE_ELEMENTS = saved
+        tiles.TILE_ELEMENTS, inputs.TILE_KEYS = saved

@@ -11,14 +11,15 @@ import torch
 from torch import Tensor
 
 from regard.engines.gpu import HAS_TRITON
+from regard.engines.native import absent
 from regard.forms import Inner
 from regard.testing.cases import TINY, ScoreRow
 from regard.testing.options import MASKS, OPTIONS
 from regard.testing.run import Case
 
-ENGINES = ("sdpa", "cpu", "triton", "plain", "reference")
+ENGINES = ("sdpa", "compiled", "cpu", "triton", "plain", "reference")
 # `triton` runs only when asked for: every case would compile its own kernels, or interpret them.
-QUICK_ENGINES = ("sdpa", "cpu", "plain", "reference")
+QUICK_ENGINES = ("sdpa", "compiled", "cpu", "plain", "reference")
 
 
 class EngineCall(NamedTuple):
@@ -67,6 +68,16 @@ def activation_of(row: ScoreRow) -> str | None:
 REFUSALS: dict[str, list[tuple[str, Callable[[EngineCall], bool]]]] = {
     "reference": [],
     "cpu": [("another device", lambda call: call.device != "cpu")],
+    "compiled": [
+        ("a machine without numba", lambda call: absent() is not None),
+        ("another device", lambda call: call.device != "cpu"),
+        ("an inner score", lambda call: call.case.score.form == "inner"),
+        ("fp64", lambda call: call.case.dtype == torch.float64),
+        (
+            "activations other than tanh and LeakyReLU",
+            lambda call: activation_of(call.case.score) not in ("tanh", "leaky_relu"),
+        ),
+    ],
     "triton": [
         ("a machine without Triton 3.6", lambda call: not HAS_TRITON),
         (

@@ -17,7 +17,9 @@ from regard.nn import GraphAttention
 
 from .graphs import GRAPHS, SHAPES, check, inputs, output_gradient, random, results
 
-compiled = pytest.mark.skipif(not native.is_installed(), reason="numba is not installed")
+compiled = pytest.mark.skipif(
+    native.absent(load=False) is not None, reason="numba is not installed"
+)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ Kernels do not belong here. A file with kernels imports numba, so import it insi
 loads torch alone.
 """
 
-from regard.engines.native.jit import absent, is_installed, kernel
+from regard.engines.native.jit import absent, kernel
 from regard.engines.native.pool import run
 
-__all__ = ["absent", "is_installed", "kernel", "run"]
+__all__ = ["absent", "kernel", "run"]

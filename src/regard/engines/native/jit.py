@@ -7,7 +7,10 @@ import importlib
 import importlib.util
 import logging
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+
+import torch
 
 INSTALL = "pip install 'regard[cpu]'"
 # Sums may be reordered and divisions replaced by products with a reciprocal. NaN and Inf keep their
@@ -16,17 +19,22 @@ FASTMATH = frozenset({"contract", "reassoc", "nsz", "arcp"})
 LOG = logging.getLogger("regard.engines")
 
 
-@functools.cache
-def is_installed() -> bool:
-    """Whether numba is installed; it is not imported to find out."""
-    return importlib.util.find_spec("numba") is not None
+# Found out without importing numba, which takes about 0.5 s.
+INSTALLED = importlib.util.find_spec("numba") is not None
+NOT_INSTALLED = f"numba is not installed: {INSTALL}"
+
+
+def absent(load: bool = True) -> str | None:
+    """Why kernels cannot run on this machine, None if they can; without `load` numba is not imported."""
+    if not INSTALLED:
+        return NOT_INSTALLED
+    # A tracer of torch.compile cannot import; the kernels do when they run.
+    return None if not load or torch.compiler.is_compiling() else fails()
 
 
 @functools.cache
-def absent() -> str | None:
-    """Why kernels cannot run on this machine, None if they can. The first call imports numba (about 0.5 s)."""
-    if not is_installed():
-        return f"numba is not installed: {INSTALL}"
+def fails() -> str | None:
+    """Why numba cannot be used although it is installed, None if it can."""
     try:
         numba: Any = importlib.import_module("numba")
     except (
@@ -43,8 +51,8 @@ def kernel(
 ) -> Any:
     """Decorator: compile a function with numba when it is first called, and keep the code on disk.
 
-    It runs without the GIL, a division by 0 gives Inf or NaN, and no index is checked. numba notices changes
-    of the function's own file only, so a kernel calls kernels of its own file and no others.
+    It runs without the GIL, a division by 0 gives Inf or NaN, and no index is checked. A kernel may
+    call kernels of its own folder and no others: a change there compiles it again.
 
     Args:
         function: the function.
@@ -55,7 +63,9 @@ def kernel(
         return functools.partial(kernel, fastmath=fastmath, inline=inline)
     numba: Any = importlib.import_module("numba")
     listen()
-    compiled = numba.njit(nogil=True, error_model="numpy", fastmath=set(fastmath))(function)
+    compiled = numba.njit(
+        nogil=True, error_model="numpy", fastmath=set(fastmath), forceinline=inline
+    )(function)
     OURS.append(compiled)
     if not inline:
         keep_on_disk(compiled)
@@ -63,6 +73,7 @@ def kernel(
 
 
 OURS: list[Any] = []
+ANNOUNCED: list[bool] = []
 
 
 def keep_on_disk(compiled: Any) -> None:
@@ -81,9 +92,21 @@ def keep_on_disk(compiled: Any) -> None:
                 LOG.info("the compiled kernels cannot be kept: %s", error)
 
     try:
-        compiled._cache = Cache(compiled.py_func)
+        cache = Cache(compiled.py_func)
+        # numba compares the function's own file alone, but a kernel calls kernels of other files.
+        cache._cache_file._source_stamp = stamp_of(
+            Path(compiled.py_func.__code__.co_filename).parent
+        )
+        compiled._cache = cache
     except (RuntimeError, OSError) as error:
         LOG.info("compiled kernels are not kept: %s", error)
+
+
+@functools.cache
+def stamp_of(folder: Path) -> tuple[tuple[str, float, int], ...]:
+    """Names, dates and sizes of the sources in a folder."""
+    found = ((path.name, path.stat()) for path in sorted(folder.glob("*.py")))
+    return tuple((name, stat.st_mtime, stat.st_size) for name, stat in found)
 
 
 def folder() -> str | None:
@@ -108,9 +131,12 @@ def listen() -> None:
     events.register("numba:compile", Announcer())
 
 
-@functools.cache
 def announce() -> None:
     """Say once that kernels are being compiled. Without handlers, Python's logging prints it on stderr."""
+    # numba compiles under a lock, so that no other thread is here.
+    if ANNOUNCED:
+        return
+    ANNOUNCED.append(True)
     path = folder()
     kept = f"kept in {path}" if path else "not kept: no cache folder can be written"
     LOG.warning("compiling kernels for this CPU, some seconds, once (%s)", kept)

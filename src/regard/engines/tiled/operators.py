@@ -25,7 +25,7 @@ from regard.precision import working_dtype
 
 AttendResults = tuple[Tensor, Tensor, Tensor, Tensor]
 # The engines whose gradients have derivatives: on a GPU the Q x L tensors that it takes would be too large.
-AGAIN = ("cpu",)
+AGAIN = ("cpu", "compiled")
 
 
 class Kernels(Protocol):
