@@ -66,7 +66,7 @@ def check(
     also after an error or Ctrl-C.
 
     What is not declared here is taken from `is_causal` of modules, from the names of arguments, from the
-    config, and from labels; the result says from what. What nobody declares is not tested, which the
+    config, and from labels; the result says from what. What is not declared is not tested, which the
     result says too.
 
     Args:

@@ -125,7 +125,7 @@ def causal_by_model(bench: Bench) -> tuple[bool | None, str]:
         return given, f"is_causal={given} of the modules that attend"
     if any(name in bench.root for name in CAUSAL_NAMES):
         return True, f"the name of the class, {bench.root}"
-    return None, "nobody declares it: pass causal=True or False"
+    return None, "not declared: pass causal=True or False"
 
 
 def through_layers(direct: Tensor) -> Tensor:
@@ -245,7 +245,7 @@ def declare_positions(bench: Bench, found: Declared, given: str | bool | None) -
     if tables:
         found.positions, found.sources["positions"] = "table", f"the table {tables[0]}"
         return
-    found.sources["positions"] = "nobody declares any: pass positions=True or False"
+    found.sources["positions"] = "not declared: pass positions=True or False"
 
 
 def declare_labels(bench: Bench, found: Declared, given: Tensor | None) -> None:

@@ -23,7 +23,7 @@ class InfluenceMap(NamedTuple):
     Attributes:
         sees: (T, T), how much the output of a row moved when the token of a column was replaced, over the
             largest change; 0 for noise, NaN where the token was not replaced.
-        may: (T, T), True where a row may see a column; None if nobody declares it.
+        may: (T, T), True where a row may see a column; None if it is not declared.
         site: (T, T), the mean weight of the first attention call that shows all tokens; None without one.
         name: of that call.
     """
