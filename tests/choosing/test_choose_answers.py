@@ -167,7 +167,9 @@ class TestNoise:
     def test_is_not_recommended(self, tmp_path: Path) -> None:
         found = verdict_of(PLAIN, chance=Chance(0.85, 0.01))
         assert found.outcome is Outcome.UNDECIDED and found.winner == FIRST
-        assert str(found).startswith("No recommendation: no score learned more than guessing")
+        assert str(found).startswith(
+            "No recommendation: no score is shown to have learned more than guessing"
+        )
         assert "Use " not in str(found) and "score = " not in str(found)
         assert use(found).en == "no recommendation" and "winner" not in str(found)
         record = found.as_dict()

@@ -23,7 +23,8 @@ from .known import small
 from .test_choose_verdict import verdict_of
 
 SAID = (
-    "No recommendation: no score learned more than guessing: the best has 13.1%, guessing gives 12.5%. "
+    "No recommendation: no score is shown to have learned more than guessing: the best has 13.1%, guessing gives "
+    "12.5%. "
     "Check that each target belongs to the inputs of its row."
 )
 
@@ -45,7 +46,7 @@ def test_it_is_said_first_in_text_and_record() -> None:
     assert record["recommendation"][0] == SAID
     assert (record["learned"], record["guessing"]) == (False, 0.125)
     assert recommendation(found)[0].zh.startswith(
-        "无法推荐：没有任何打分函数比瞎猜学得更多：最好的是 13.1%，瞎猜是 12.5%"
+        "无法推荐：没有任何打分函数被证实比瞎猜学得更多：最好的是 13.1%，瞎猜是 12.5%"
     )
     assert margin(found).en.startswith("nothing learned")
 
@@ -62,8 +63,10 @@ def test_it_is_said_first_in_the_report_of_one_task_and_of_many(tmp_path: Path) 
     found = small(tmp_path / "study.journal")
     found = replace(found, chance=Chance(0.999, 0.0))
     page = save_verdict(found, tmp_path / "report.html").read_text(encoding="utf-8")
-    assert "No recommendation: no score learned" in page and "nothing learned" in page
-    assert "没有任何打分函数比瞎猜学得更多" in page and "Nothing cheaper" not in page
+    assert (
+        "No recommendation: no score is shown to have learned" in page and "nothing learned" in page
+    )
+    assert "没有任何打分函数被证实比瞎猜学得更多" in page and "Nothing cheaper" not in page
     task = next(iter(MADE.values()))()
     many = summary(Suite([Answer(task, found), Answer(task, found)]))
     assert many[0].en.startswith(f"No recommendation for {task.name}") and len(many) == 1

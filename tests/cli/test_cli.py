@@ -198,7 +198,7 @@ def test_ctrl_c_prints_what_was_measured(regard_cli, monkeypatch: pytest.MonkeyP
     result = regard_cli("choose", "--shape", SHAPE, *QUICK)
     assert result.exit_code == 130
     assert "Interrupted: 2 of 9 scores have times" in result.stdout
-    assert json.loads(Path("regard-choose/choose.json").read_text(encoding="utf-8"))["interrupted"]
+    assert json.loads(Path("regard-choose/cost.json").read_text(encoding="utf-8"))["interrupted"]
 
 
 def test_a_terminal_has_colours(regard_cli) -> None:

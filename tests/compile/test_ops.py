@@ -7,6 +7,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import regard
+from regard.engines import sizes
+from regard.engines.native import absent
 from regard.engines.tiled import operators
 
 from .tools import CASES, everything, function, tensors
@@ -43,13 +45,13 @@ def recorded(name: str, engine: str = "cpu") -> list[tuple]:
     return recorder.calls
 
 
-def unusual(engine: str = "cpu") -> list[tuple]:
+def unusual(engine: str = "cpu", scores: tuple[regard.Score, ...] | None = None) -> list[tuple]:
     """Calls with every optional argument, and with none."""
     bias = torch.randn(5, 6, requires_grad=True)
     options = {"bias": bias, "temperature": torch.tensor([0.5, 0.0]), "dropout": 0.5}
     want = ("lse", "entropy", "jacobian", "weights")
     with Recorder() as recorder:
-        for score in (regard.Gaussian(), regard.Additive(4, 2)):
+        for score in scores or (regard.Gaussian(), regard.Additive(4, 2)):
             result = regard.attend(*tensors(5, 6), score, want=want, engine=engine, **options)
             ends = (result.output, result.lse.nan_to_num(), result.weights.square())
             sum(x.sum() for x in ends).backward()
@@ -79,10 +81,11 @@ def operators_of(*engines: str) -> set[str]:
 
 
 def test_every_operator_is_checked():
-    """A new operator joins the calls recorded here; those of `triton` have a test of their own."""
+    """A new operator joins the calls recorded here; those of `triton`, `compiled` and edges have tests of their own."""
     calls = [call for name in PLAIN for call in recorded(name)] + unusual()
     assert names(calls) == operators_of("cpu")
-    assert operators_of("cpu", "triton") == {name.partition(".")[0] for name in OPERATORS}
+    everywhere = operators_of("cpu", "compiled", "edges", "triton")
+    assert everywhere == {name.partition(".")[0] for name in OPERATORS}
     assert operators.LIBRARY is not None
 
 
@@ -93,6 +96,17 @@ def test_opcheck_of_triton():
     calls += unusual("triton")
     assert names(calls) >= operators_of("triton")
     check([call for call in calls if names([call]) <= operators_of("triton")])
+
+
+@pytest.mark.skipif(absent() is not None, reason="numba is not installed")
+def test_opcheck_of_compiled(monkeypatch):
+    """Every operator of the kernels that numba compiles."""
+    monkeypatch.setattr(sizes, "COMPILED_TANH", 0)  # else `regard.score` of few keys is not for it
+    monkeypatch.setattr(sizes, "COMPILED_QUERIES", 0)
+    calls = recorded("additive packed", "compiled") + recorded("gatv2", "compiled")
+    calls += unusual("compiled", (regard.Additive(4, 2),))
+    assert names(calls) >= operators_of("compiled")
+    check([call for call in calls if names([call]) <= operators_of("compiled")])
 
 
 def check(calls: list[tuple]) -> None:

@@ -98,6 +98,10 @@ class Engine(Protocol):
         """Whether this engine is asked before the engines preferred to it. Every call asks: keep it cheap."""
         return False
 
+    def comes_last(self, problem: Problem) -> bool:
+        """Whether this engine is asked after all others. Every call asks: keep it cheap."""
+        return False
+
     def added_error(self, problem: Problem) -> float:
         """The error bound of an approximation, on top of that of rounding."""
         return 0.0

@@ -32,6 +32,10 @@ BY_NAME: dict[str, Engine] = {engine.name: engine for engine in ENGINES}
 MAY_COME_FIRST = tuple(
     engine for engine in reversed(ENGINES) if type(engine).comes_first is not Engine.comes_first
 )
+# Engines that override `comes_last`.
+MAY_COME_LAST = tuple(
+    engine for engine in ENGINES if type(engine).comes_last is not Engine.comes_last
+)
 NO_DERIVATIVE = "forward-mode derivatives, and derivatives of derivatives under torch.func, do not pass through it"
 # Device types on which some engine has a short cut for repeated calls.
 REPEATED_ON = frozenset(device for engine in ENGINES for device in engine.repeats_on)
@@ -93,9 +97,13 @@ class Plan:
 
 
 def preferred(p: Problem) -> tuple[Engine, ...]:
-    """The engines in the order to ask them: those that ask to come first, then all."""
-    first = [engine for engine in MAY_COME_FIRST if engine.comes_first(p)]
-    return (*first, *ENGINES) if first else ENGINES
+    """The engines in the order to ask them: one that asks to come first, then all, but those that ask to come last."""
+    late = [engine for engine in MAY_COME_LAST if engine.comes_last(p)]
+    order = (*(engine for engine in ENGINES if engine not in late), *late) if late else ENGINES
+    for engine in MAY_COME_FIRST:
+        if engine.comes_first(p):
+            return (engine, *order)
+    return order
 
 
 def pick(problem: Problem, engine: str | None = None) -> Engine:

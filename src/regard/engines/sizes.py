@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
@@ -20,6 +21,10 @@ SERIES_QUERIES, SERIES_TANH = 32, 2**30
 # Below either of these, tiles in PyTorch are about as fast as the engine `compiled`, which turns keys and values
 # for each call: at 2**21 tanh they take 1.2 times as long forward, at 2**20.3 and with 8 queries less.
 COMPILED_QUERIES, COMPILED_TANH = 16, 2**21
+
+
+# Releases before 2.7 do not tell an export from a compilation.
+is_exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)
 
 
 def power_of_two(n: int) -> int:
@@ -52,9 +57,13 @@ def is_too_short_for_series(p: Problem) -> bool:
 def is_short_for_compiled(p: Problem) -> bool:
     """Whether a pairwise call on the CPU is below the sizes from which compiled kernels pay.
 
-    The size alone decides, so that the first short call of a process never waits for a compiler.
+    The size alone decides, so that the first short call of a process never waits for a compiler. A program that
+    is exported for any length counts as short: its engine must not depend on the length.
     """
-    return p.queries < COMPILED_QUERIES or tanh_count(p) < COMPILED_TANH
+    if is_exporting() or any(isinstance(n, torch.SymInt) for n in (p.queries, p.keys, *p.lead)):
+        return True
+    # In this order: under torch.compile each comparison is a guard, and few calls reach the second.
+    return tanh_count(p) < COMPILED_TANH or p.queries < COMPILED_QUERIES
 
 
 def four_dims(x: Tensor, lead: tuple[int, ...]) -> Tensor:

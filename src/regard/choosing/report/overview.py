@@ -12,8 +12,9 @@ from regard.choosing.training.intervals import LEAST_SEEDS
 from regard.choosing.training.judging import MOST_SEEDS
 from regard.choosing.training.phrases import SHARES, enough, option
 from regard.choosing.training.rows import Outcome
+from regard.choosing.training.unlearned import CHECK
 from regard.choosing.training.verdict import Verdict
-from regard.choosing.training.words import CHECK, opening, undecided
+from regard.choosing.training.words import opening, undecided
 from regard.figures.render import size
 from regard.measuring.words import listed, number, seconds
 from regard.text import Text
@@ -42,8 +43,8 @@ def nothing_learned(answers: Sequence[Answer]) -> Text:
     """A sentence about tasks on which the best candidate is no better than guessing."""
     names = titles(answers)
     return Text(
-        f"No recommendation for {names.en}: no score learned more than guessing. {CHECK.en}",
-        f"{names.zh}无法推荐：没有任何打分函数比瞎猜学得更多。{CHECK.zh}",
+        f"No recommendation for {names.en}: no score is shown to have learned more than guessing. {CHECK.en}",
+        f"{names.zh}无法推荐：没有任何打分函数被证实比瞎猜学得更多。{CHECK.zh}",
     )
 
 

@@ -4,15 +4,9 @@ from __future__ import annotations
 
 from regard.choosing.training.phrases import extras, odd_seeds, signed, sizes_differ
 from regard.choosing.training.rows import CandidateRow, Outcome
+from regard.choosing.training.unlearned import best_row, control_named, guessing, quality_named
 from regard.choosing.training.verdict import Verdict
-from regard.choosing.training.words import (
-    best_row,
-    control_named,
-    guessing,
-    null_named,
-    quality_named,
-    undecided,
-)
+from regard.choosing.training.words import null_named, undecided
 from regard.measuring.statistics import Estimate
 from regard.text import Text
 

@@ -34,10 +34,13 @@ from regard.choosing.training.series import fingerprint, pick_name
 from regard.choosing.training.stages import (
     CONTEST,
     ENOUGH_STEPS,
+    FINALISTS,
     SEARCH_SEED,
     Settings,
     best_rates,
+    count_trials,
     finalists,
+    known_finalists,
 )
 from regard.choosing.training.storage import Cell, enqueue, open_study, opened, quiet
 from regard.choosing.training.trainer import TrainingJob
@@ -57,7 +60,6 @@ BASELINE_SHARE, BASELINE_SECONDS = 0.1, 60.0
 # Bounds on the steps of a training if the user gives none, and the factor by which evaluation slows a
 # training down.
 FEWEST, MOST, EVALUATION = 20, 2000, 1.25
-FINALISTS = "finalists"  # the attribute of the final's study that names them
 # How many times a training is started if its process dies.
 TRIES = 2
 
@@ -205,8 +207,9 @@ class Contest:
 
     def baseline_seconds(self) -> float:
         """The time for baselines without attention."""
-        share = BASELINE_SHARE * 60 * self.order.minutes
-        return min(share, BASELINE_SECONDS) if self.order.baselines else 0.0
+        return self.order.baselines * min(
+            BASELINE_SHARE * 60 * self.order.minutes, BASELINE_SECONDS
+        )
 
     def baselines(self, study: Study, settings: Settings) -> None:
         """Train models without attention, and keep their results in the study."""
@@ -385,16 +388,6 @@ class Contest:
         )
 
 
-def known_finalists(final: Study) -> dict[str, float]:
-    """The finalists of an earlier run with their rates; empty if it finished no training of the final.
-
-    A resumed run keeps them. With finalists of its own, found by more search, it would lose the seeds that are
-    finished, since only seeds that all finalists have count.
-    """
-    begun = any(trial.state.name == "COMPLETE" for trial in final.get_trials(deepcopy=False))
-    return final.user_attrs.get(FINALISTS, {}) if begun else {}
-
-
 def search_part(settings: Settings) -> float:
     """The estimated fraction of all steps that the search takes."""
     search = SEARCHED * len(settings.search_cells())
@@ -406,8 +399,3 @@ def final_count(finalists: int, candidates: Sequence[TrialCandidate]) -> int:
     """The most candidates in the final: the nulls of finalists are in it too."""
     nulls = {one.null for one in candidates if one.null}
     return min(finalists + max(len(nulls), 1), len(candidates))
-
-
-def count_trials(study: Study) -> int:
-    """Number of trainings that were started."""
-    return sum(trial.last_step is not None for trial in study.get_trials(deepcopy=False))

@@ -38,6 +38,7 @@ CONTEST = 2
 # Candidates that may be left out are kept if trainings have at least this many steps.
 ENOUGH_STEPS = 200
 SEARCH_SEED = 0
+FINALISTS = "finalists"  # the attribute of the final's study that names them
 
 
 @dataclass(frozen=True)
@@ -258,6 +259,16 @@ def finalists(
     return {name: cell["rate"] for name in chosen if (cell := cell_of(best[name])) is not None}
 
 
+def known_finalists(final: Study) -> dict[str, float]:
+    """The finalists of an earlier run with their rates; empty if it finished no training of the final.
+
+    A resumed run keeps them. With finalists of its own, found by more search, it would lose the seeds that are
+    finished, since only seeds that all finalists have count.
+    """
+    begun = any(trial.state.name == "COMPLETE" for trial in final.get_trials(deepcopy=False))
+    return final.user_attrs.get(FINALISTS, {}) if begun else {}
+
+
 def tried_rates(trials: list[FrozenTrial], name: str) -> set[float]:
     """The rates at which a candidate was trained in the search."""
     cells = [cell_of(trial) for trial in trials if trial.last_step is not None]
@@ -267,3 +278,8 @@ def tried_rates(trials: list[FrozenTrial], name: str) -> set[float]:
 def curve(trial: FrozenTrial) -> list[tuple[int, float]]:
     """Steps and quality on the validation part."""
     return sorted((step, value) for step, value in trial.intermediate_values.items())
+
+
+def count_trials(study: Study) -> int:
+    """Number of trainings that were started."""
+    return sum(trial.last_step is not None for trial in study.get_trials(deepcopy=False))

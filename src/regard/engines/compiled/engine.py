@@ -42,6 +42,12 @@ class Compiled(Tiled):
         missing = absent(load=not reasons)
         return reasons if missing is None else [*reasons, missing]
 
+    def comes_last(self, problem: Problem) -> bool:
+        """True for short calls, which would wait for a compiler or for its copies."""
+        return (
+            problem.on_cpu and isinstance(problem.form, Pairwise) and is_short_for_compiled(problem)
+        )
+
     def raw_scores(self, problem: Problem) -> Tensor | None:
         """Raw scores of the calls that it serves, but for short ones."""
         if is_short_for_compiled(problem) or self.refusals(problem):

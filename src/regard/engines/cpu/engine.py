@@ -5,7 +5,6 @@ from __future__ import annotations
 from torch import Tensor
 
 from regard.engines.cpu import calls
-from regard.engines.sizes import is_short_for_compiled
 from regard.engines.tiled import Operators, Tiled
 from regard.forms import Pairwise
 from regard.problem import Problem
@@ -20,13 +19,6 @@ class Cpu(Tiled):
 
     name = "cpu"
     operators = Operators("cpu", calls, devices=("CPU",))
-
-    def comes_first(self, problem: Problem) -> bool:
-        """True for short pairwise calls, but not with `error=`, which requests the series."""
-        p = problem
-        if not p.on_cpu or p.error is not None or not isinstance(p.form, Pairwise):
-            return False
-        return is_short_for_compiled(p)
 
     def refusals(self, problem: Problem) -> list[str]:
         """Tensors on other devices; on the CPU it serves everything."""

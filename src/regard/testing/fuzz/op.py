@@ -25,7 +25,7 @@ from regard.testing.fuzz.view import View, logits_of
 from regard.testing.wrappers import SCORES
 
 # Engines that may refuse; the others serve every call on the CPU.
-MAY_REFUSE = ("sdpa", "plain", "sine", "triton")
+MAY_REFUSE = ("sdpa", "plain", "sine", "compiled", "triton")
 SIDES = ("query", "key", "value")
 # Where the library computes; the textbook stays on the CPU.
 DEVICE = ["cpu"]

@@ -22,7 +22,7 @@ INNER = tuple(name for name, row in SCORES.items() if row.form == "inner")
 PAIRWISE = tuple(name for name, row in SCORES.items() if row.form == "pairwise")
 ANY_WIDTH = ("dot", "scaled_dot", "cosine fixed", "gaussian fixed")
 TANH = tuple(name for name in PAIRWISE if "additive" in name)
-ENGINES = (None, "reference", "cpu", "sdpa", "plain", "sine")
+ENGINES = (None, "reference", "cpu", "compiled", "sdpa", "plain", "sine")
 STATISTICS = ("lse", "entropy", "max_logit", "max_weight", "jacobian", "weights")
 # Engines that keep NaN of a partly visible key out of the rows that do not see it.
 KEEPS_PARTLY_HIDDEN = ("reference", "cpu", "triton")
@@ -223,6 +223,8 @@ def _draw_score(rng: random.Random, engine: str | None) -> str:
         return rng.choice([name for name in PAIRWISE if SCORES[name].softcap is None])
     if engine == "sine":
         return rng.choice(TANH)
+    if engine == "compiled":
+        return rng.choice(PAIRWISE)
     return rng.choice((*INNER, *PAIRWISE, "scaled_dot", "additive"))
 
 
