@@ -207,9 +207,8 @@ class Contest:
 
     def baseline_seconds(self) -> float:
         """The time for baselines without attention."""
-        return self.order.baselines * min(
-            BASELINE_SHARE * 60 * self.order.minutes, BASELINE_SECONDS
-        )
+        order = self.order
+        return order.baselines * min(BASELINE_SHARE * 60 * order.minutes, BASELINE_SECONDS)
 
     def baselines(self, study: Study, settings: Settings) -> None:
         """Train models without attention, and keep their results in the study."""

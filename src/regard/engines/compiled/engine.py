@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from regard.engines.compiled import calls
 from regard.engines.native import absent
 from regard.engines.sizes import is_short_for_compiled
 from regard.engines.tiled import Operators, Tiled
@@ -13,6 +15,23 @@ from regard.forms import Pairwise
 from regard.problem import Problem
 
 SERVED = ("tanh", "leaky_relu")
+
+
+class LazyCalls:
+    """The functions of `calls.py`, which is imported when one of them runs: it needs NumPy, and regard torch alone."""
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        """A function that calls the one of that name."""
+
+        def call(*given: Any) -> Any:
+            from regard.engines.compiled import calls
+
+            return getattr(calls, name)(*given)
+
+        return call
+
+
+CALLS: Any = LazyCalls()
 
 
 class Compiled(Tiled):
@@ -23,7 +42,7 @@ class Compiled(Tiled):
     """
 
     name = "compiled"
-    operators = Operators("compiled", calls, devices=("CPU",))
+    operators = Operators("compiled", CALLS, devices=("CPU",))
 
     def refusals(self, problem: Problem) -> list[str]:
         """Other devices, forms, dtypes and activations, and a machine without numba."""
