@@ -40,7 +40,7 @@ HEADLINE = {
             "95% intervals hold for all alternatives together. *Accuracy* goes from scaled dot to the score to "
             "use. *Cost*, measured by `regard choose --shape`, is the time of a forward and backward pass over that "
             "of scaled dot at the same length, heads and width ({length}, {heads}, {width}; hidden {hidden}; "
-            "{dtype}), on {threads} CPU cores ({name}). Claims: ✓ holds, ◐ holds with conditions, ? not decided."
+            "{dtype}), with `regard[cpu]` on {threads} CPU cores ({name}). Claims: ✓ holds, ◐ holds with conditions, ? not decided."
         ),
     },
     "zh": {
@@ -55,7 +55,7 @@ HEADLINE = {
             "这是 `make demo` 在 2 个 CPU 核上运行 {seconds} 秒得到的结果。每种打分函数前面都有可学习的投影，使用相同的数据、"
             "步数和学习率，从 {seeds} 个种子出发训练；95% 区间对所有候选同时成立。*准确率*是从缩放点积到推荐的打分函数。"
             "*开销*由 `regard choose --shape` 测得，是前向加反向的耗时与相同长度、头数、宽度（{length}、{heads}、{width}；{hidden} 个隐藏单元；{dtype}）的"
-            "缩放点积的耗时之比，机器为 {threads} 个 CPU 核（{name}）。论断：✓ 成立，◐ 有条件地成立，? 未能判定。"
+            "缩放点积的耗时之比，安装了 `regard[cpu]`，机器为 {threads} 个 CPU 核（{name}）。论断：✓ 成立，◐ 有条件地成立，? 未能判定。"
         ),
     },
 }
