@@ -22,11 +22,6 @@ FEW_ON_CPU = 2**17
 FEW_ON_GPU = 2**16
 OLDEST_FOR_TRITON = 8  # Ampere
 SMALL = "{0:,} numbers at the edges are few: PyTorch's own operations are as fast below {1:,}"
-# Until a GPU has run their tests, whoever wants these kernels asks for them by the type of the edges.
-UNTRIED = (
-    "its kernels were tested in Triton's interpreter and compiled for 8.0 and 9.0, and have not run on a GPU yet: "
-    "give regard.SortedEdges to use them"
-)
 BUILDS = "it builds tensors with a row of H x max(W, C) numbers for each edge"
 
 
@@ -52,8 +47,6 @@ def triton_refusals(call: EdgeCall) -> list[str]:
         reasons.append("it needs Triton 3.6 or newer: pip install regard[triton]")
     if generation(call.device.index) < OLDEST_FOR_TRITON:
         reasons.append("its kernels need compute capability 8.0 (Ampere) or newer")
-    if not reasons and not isinstance(call.edges, SortedEdges):
-        reasons.append(UNTRIED)
     if not reasons and call.work < FEW_ON_GPU:
         reasons.append(SMALL.format(call.work, FEW_ON_GPU))
     return reasons

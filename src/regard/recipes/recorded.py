@@ -66,13 +66,41 @@ class RecordedGradients:
 
     def __call__(self, batch: Any) -> Tensor:
         """The loss of a batch; its gradients are in the parameters, which had none before."""
-        with self.precision():
-            parts: Parts = tuple(self.job.prepare(batch))
+        drawn = self.random_state()
+        parts = self.prepared(batch)
         shape = tuple(None if one is None else (one.shape, one.dtype) for one in parts)
         if shape not in self.known and len(self.known) < MOST_SHAPES and not self.broken:
-            self.known[shape] = self.recorded(parts)
+            inputs = tuple(
+                None if one is None else one.detach().clone().requires_grad_(one.requires_grad)
+                for one in parts
+            )
+            # The graph of `prepare` ties the gradients of its parameters to the current stream, also in a recording
+            # on another one, which then fails. So it goes, and is made again from the same random numbers: a
+            # training that resumes records again, and must not draw others for that.
+            del parts
+            self.known[shape] = self.recorded(inputs)
+            self.set_random_state(drawn)
+            parts = self.prepared(batch)
         found = self.known.get(shape)
         return self.computed(parts) if found is None else self.replayed(found, parts)
+
+    def prepared(self, batch: Any) -> Parts:
+        """What the job makes of a batch."""
+        with self.precision():
+            return tuple(self.job.prepare(batch))
+
+    def random_state(self) -> tuple[Tensor, Tensor | None]:
+        """The states of the random numbers of the CPU and of the device."""
+        device = self.recorder.device
+        return torch.get_rng_state(), (
+            torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+        )
+
+    def set_random_state(self, drawn: tuple[Tensor, Tensor | None]) -> None:
+        """Set the states that `random_state` returned."""
+        torch.set_rng_state(drawn[0])
+        if drawn[1] is not None:
+            torch.cuda.set_rng_state(drawn[1], self.recorder.device)
 
     def computed(self, parts: Parts) -> Tensor:
         """The loss and gradients without a recording."""
@@ -81,16 +109,9 @@ class RecordedGradients:
         loss.backward()
         return loss.detach()
 
-    def recorded(self, parts: Parts) -> RecordedStep | None:
-        """A recording for batches of this shape; None, with a warning, if none can be made."""
-        inputs = tuple(
-            None if one is None else one.detach().clone().requires_grad_(one.requires_grad)
-            for one in parts
-        )
+    def recorded(self, inputs: Parts) -> RecordedStep | None:
+        """A recording that reads these tensors; None, with a warning, if none can be made."""
         losses: list[Tensor] = []
-        # Recording draws random numbers; a training that resumes records again, and must not draw others for that.
-        device = self.recorder.device
-        state = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
         try:
             replay = self.recorder.record(partial(self.run, inputs, losses))
         except CaptureError as error:
@@ -103,8 +124,6 @@ class RecordedGradients:
         finally:
             gradients = [one.grad for one in self.parameters]
             forget(self.parameters)
-            if state is not None:
-                torch.cuda.set_rng_state(state, device)
         return RecordedStep(inputs, replay, losses[0], gradients)
 
     def run(self, inputs: Parts, losses: list[Tensor]) -> None:

@@ -184,7 +184,9 @@ def test_more_numbers_than_32_bits_count():
     output = operators.attend(query, key, v, None, edges, "leaky_relu", 0.2)
     torch.testing.assert_close(output, key[-targets:])  # one edge each: the weight is 1
     (grad,) = torch.autograd.grad(output.sum(), key)
-    assert bool((grad[-targets:] == 1).all()) and not bool(grad[:-targets].any())
+    # The backward sums a logit in another order than the forward: its weight is 1 but for rounding.
+    torch.testing.assert_close(grad[-targets:], torch.ones_like(grad[-targets:]), atol=1e-4, rtol=0)
+    assert not bool(grad[:-targets].any())
 
 
 @pytest.mark.gpu
@@ -212,15 +214,19 @@ def test_a_layer_by_kernels_is_the_plain_layer(name):
     x = torch.randn(3000, 24, device="cuda", requires_grad=True)
     edge_index = random(3000, 3000, 20_000).cuda()
     edges = SortedEdges.of(edge_index, 3000, self_loops=True)
-    assert regard.explain(layer, x, edge_index)[0].plan.engine == "edges-plain"
+    assert regard.explain(layer, x, edge_index)[0].plan.engine == "edges-triton"
     assert regard.explain(layer, x, edges)[0].plan.engine == "edges-triton"
+    # Weights are asked for, which PyTorch's operations have.
     output, wanted = layer(x, edges), layer.attend(x, edge_index).output
     torch.testing.assert_close(output, wanted, rtol=1e-4, atol=1e-4)
     leaves, grad = [x, *layer.parameters()], torch.randn_like(output)
     found = torch.autograd.grad(output, leaves, grad)
     wanted = torch.autograd.grad(wanted, leaves, grad)
+    largest = max(float(one.abs().max()) for one in wanted)
     for one, other in zip(found, wanted, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4 * float(other.abs().max()))
+        # Of a bias of the keys of a dot product the gradient is 0, and what is computed is rounding.
+        size = max(float(other.abs().max()), 1e-2 * largest)
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4 * size)
 
 
 @pytest.mark.gpu

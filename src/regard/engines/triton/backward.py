@@ -19,6 +19,7 @@ import triton.language as tl
 
 import triton
 from regard.engines.triton import lanes
+from regard.engines.triton.structs import KernelSizes
 from regard.engines.triton.tiles import (
     activated,
     at_head,
@@ -407,11 +408,13 @@ def backward_step(
         pairwise_gradient(form, sizes, grads, z, first_row, first_column, ds, seen, tile)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["queries", "keys", "parts"])
 def backward_kernel(
-    form, pairs, sizes, values, known, grads, skip, parts, tile, CHUNK: tl.constexpr,
+    form, pairs, groups, heads, queries, keys, value_dim, values, known, grads, skip, parts, tile,
+    CHUNK: tl.constexpr,
 ):  # fmt: skip
     """Add all gradients to `grads`; one program for each block of keys of a head and part of the queries."""
+    sizes = KernelSizes(groups, heads, queries, keys, value_dim)
     blocks, row_blocks = tl.cdiv(sizes.keys, tile.BN), tl.cdiv(sizes.queries, tile.BM)
     part, block = tl.program_id(0) % parts, tl.program_id(0) // parts
     z, first_column = block // blocks, block % blocks * tile.BN

@@ -149,7 +149,7 @@ class Standby:
     def operands(self, q, k, v, value, ends) -> tuple:
         """The first arguments of both kernels."""
         pairs = self.pairs._replace(stop=ends[0]) if ends else self.pairs
-        return self.form(q, k, v), pairs, self.sizes, self.values(value)
+        return self.form(q, k, v), pairs, *self.sizes, self.values(value)
 
     def bind_forward(self) -> None:
         """Bind two launches of the forward: one to the output, one in fp32 for the backward."""

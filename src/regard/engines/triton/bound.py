@@ -257,7 +257,7 @@ class BoundForward:
             self.steps.add(
                 forward_kernel,
                 x.count * blocks_in(x.args.sizes[3], sides[0]),
-                (form, x.pairs, x.sizes, x.values, None, *written),
+                (form, x.pairs, *x.sizes, x.values, None, *written),
                 (tile, choices.chunk(units), entropy),
                 num_warps=sides[2],
                 **choices.forward_registers(name, units),

@@ -171,7 +171,7 @@ class BoundBackward:
             self.steps.add(
                 backward_kernel,
                 programs * parts,
-                (form, x.pairs, x.sizes, x.values, known, self.grads, None, parts),
+                (form, x.pairs, *x.sizes, x.values, known, self.grads, None, parts),
                 (tile, choices.chunk(units)),
                 num_warps=sides[2],
                 **choices.backward_registers(name, by_lanes),

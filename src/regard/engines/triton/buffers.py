@@ -31,8 +31,9 @@ ROWS_COLLECTED_AT_ONCE, NUMBERS_SUMMED_AT_ONCE = 32, 1024
 class GradientBuffers:
     """The sums of the tiled backward, in working precision, separate for every head.
 
-    With `unit`, sums that several programs add to are integers, see `ordered.py`. For `lanes.py` they are
-    padded to whole tiles and an even number of hidden units.
+    With `unit`, sums that several programs add to are integers, see `ordered.py`. Those of pairwise forms are
+    padded to whole tiles, so that kernels compiled for one length serve all, and for `lanes.py` to an even number
+    of hidden units.
     """
 
     def __init__(
@@ -47,10 +48,8 @@ class GradientBuffers:
         z, (queries, keys), units = prepare.count(args), args.sizes[3:], args.q.shape[-1]
         work = working_dtype(args.q.dtype)
         pairwise = args.v is not None
-        self.units, self.steps = units, (queries, keys)
-        if by_lanes:
-            self.units = units + units % 2
-            self.steps = (aligned(queries, SIDE), aligned(keys, SIDE))
+        self.units = units + units % 2 if by_lanes else units
+        self.steps = (aligned(queries, SIDE), aligned(keys, SIDE)) if pairwise else (queries, keys)
         # Pairwise: hidden units before lengths, the order in which the kernel adds to them.
         of_q = (z, self.units, self.steps[0]) if pairwise else (z, queries, units)
         of_k = (z, self.units, self.steps[1]) if pairwise else (z, keys, units)

@@ -70,7 +70,7 @@ def launch_forward(
         forward_kernel[grid](
             form,
             changes,
-            choices.sizes(args),
+            *choices.sizes(args),
             values,
             None,
             output,
@@ -179,7 +179,8 @@ def known_rows(
     return BackwardRows(
         grad=grad.reshape(z, queries, args.value.shape[-1]).contiguous(),
         peak=row(peak),
-        tail=row(tail),
+        # In fp64, as bound launches read it: both then run the same compiled kernel.
+        tail=tail.reshape(z, queries).contiguous(),
         entropy=row(entropy),
         grad_entropy=row(grad_entropy),
         shift=row(shift),
@@ -250,7 +251,7 @@ def launch_backward(args: Arguments, known: BackwardRows, bias_gradient: bool) -
         kernel = backward_kernel[(programs * parts,)](
             form,
             changes,
-            choices.sizes(args),
+            *choices.sizes(args),
             values,
             known,
             grads.pointers(),
@@ -318,7 +319,7 @@ def _launch_rows(kernel: Any, args: Arguments, *results: Tensor, by_tile: bool =
         kernel[(programs,)](
             form,
             changes,
-            choices.sizes(args),
+            *choices.sizes(args),
             *results,
             chosen,
             choices.chunk(units),

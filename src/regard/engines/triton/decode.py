@@ -100,7 +100,7 @@ def sums_together(x, y, axis: tl.constexpr, tile):
 @triton.jit
 def seen_range(pairs, sizes, z, query, begin, end, BK: tl.constexpr):
     """The part of [begin, end) that the spans of a query allow, from the start of a block on."""
-    at = z.to(tl.int64) * pairs.span_z + query
+    at = z.to(tl.int64) * (pairs.own_spans * sizes.queries) + query
     if pairs.start is not None:
         begin = tl.maximum(begin, tl.load(pairs.start + at) // BK * BK)
     end = tl.minimum(end, sizes.keys)

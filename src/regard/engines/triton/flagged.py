@@ -20,7 +20,7 @@ def is_set(flag):
         return tl.load(flag) != 0
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "count", "shift_blocks"])
 def ready_kernel(
     grad, output, grad_tail, peak, used, shift, sums, skip, rows, columns, count, shift_blocks,
     ROWS: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr,
@@ -77,7 +77,7 @@ def collect_rows(
         tl.store(result + (head * rows + row) * columns + column, total, mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["batch", "queries", "keys"])
 def collect_kernel(
     q, k, v, value, grad_a, grad_b, grad_v, grad_value, skip,
     batch, heads, shared, queries, keys, units, q_step, k_step, E, D, of_q, of_k, of_shared_k,

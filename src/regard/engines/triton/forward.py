@@ -5,6 +5,7 @@ from __future__ import annotations
 import triton.language as tl
 
 import triton
+from regard.engines.triton.structs import KernelSizes
 from regard.engines.triton.tiles import (
     at_head,
     by_fma,
@@ -175,16 +176,17 @@ def forward_step(
     return raised, total, rest, moment, sums
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["queries", "keys"])
 def forward_kernel(
-    form, pairs, sizes, values, skip, output, tail, entropy, peak, tile, CHUNK: tl.constexpr,
-    ENTROPY: tl.constexpr,
+    form, pairs, groups, heads, queries, keys, value_dim, values, skip, output, tail, entropy, peak,
+    tile, CHUNK: tl.constexpr, ENTROPY: tl.constexpr,
 ):  # fmt: skip
     """Write output (Z, Q, dv), tail, entropy (0 unless requested) and peak (Z, Q).
 
     One program for each block of queries of each head. Where the flag `skip` is given and set, nothing
     is written: the caller has the result already.
     """
+    sizes = KernelSizes(groups, heads, queries, keys, value_dim)
     blocks = tl.cdiv(sizes.queries, tile.BM)
     z = tl.program_id(0) // blocks
     if is_other(z, form, sizes, skip, tile):

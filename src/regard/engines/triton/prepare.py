@@ -299,7 +299,7 @@ def pairs(args: Arguments) -> PairTerms:
         *strides(dense),
         ends(args.start),
         ends(args.stop),
-        0 if one_span else queries,
+        0 if one_span else 1,
         rows(args.query_segment, torch.int64),
         columns(args.key_segment, torch.int64),
     )

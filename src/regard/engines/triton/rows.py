@@ -5,6 +5,7 @@ from __future__ import annotations
 import triton.language as tl
 
 import triton
+from regard.engines.triton.structs import KernelSizes
 from regard.engines.triton.tiles import (
     column_index,
     flat,
@@ -20,9 +21,12 @@ from regard.engines.triton.tiles import (
 )
 
 
-@triton.jit
-def scores_kernel(form, pairs, sizes, scores, tile, CHUNK: tl.constexpr):
+@triton.jit(do_not_specialize=["queries", "keys"])
+def scores_kernel(
+    form, pairs, groups, heads, queries, keys, value_dim, scores, tile, CHUNK: tl.constexpr,
+):  # fmt: skip
     """Write the raw scores (Z, Q, L); one program for each tile."""
+    sizes = KernelSizes(groups, heads, queries, keys, value_dim)
     down, across = tl.cdiv(sizes.queries, tile.BM), tl.cdiv(sizes.keys, tile.BN)
     z = tl.program_id(0) // (down * across)
     if is_other(z, form, sizes, None, tile):
@@ -45,12 +49,15 @@ def scores_kernel(form, pairs, sizes, scores, tile, CHUNK: tl.constexpr):
     tl.store(scores + at, flat(score, tile), mask=inside)
 
 
-@triton.jit
-def best_kernel(form, pairs, sizes, best, tile, CHUNK: tl.constexpr):
+@triton.jit(do_not_specialize=["queries", "keys"])
+def best_kernel(
+    form, pairs, groups, heads, queries, keys, value_dim, best, tile, CHUNK: tl.constexpr,
+):  # fmt: skip
     """Write the index (Z, Q) of the visible key with the largest logit: -1 for none, -2 for NaN.
 
     Among equals it is the lowest.
     """
+    sizes = KernelSizes(groups, heads, queries, keys, value_dim)
     blocks = tl.cdiv(sizes.queries, tile.BM)
     z, first_row = tl.program_id(0) // blocks, tl.program_id(0) % blocks * tile.BM
     if is_other(z, form, sizes, None, tile):
@@ -75,12 +82,16 @@ def best_kernel(form, pairs, sizes, best, tile, CHUNK: tl.constexpr):
     tl.store(best + z.to(tl.int64) * sizes.queries + rows, index, mask=rows < sizes.queries)
 
 
-@triton.jit
-def jacobian_kernel(form, pairs, sizes, sums, squares, cubes, tile, CHUNK: tl.constexpr):
+@triton.jit(do_not_specialize=["queries", "keys"])
+def jacobian_kernel(
+    form, pairs, groups, heads, queries, keys, value_dim, sums, squares, cubes, tile,
+    CHUNK: tl.constexpr,
+):  # fmt: skip
     """Write sums (Z, Q) of weights, squares and cubes over all logits but one largest.
 
     Weights are relative to that of the largest, which is 1; the host scales them, see `calls.jacobian`.
     """
+    sizes = KernelSizes(groups, heads, queries, keys, value_dim)
     blocks = tl.cdiv(sizes.queries, tile.BM)
     z, first_row = tl.program_id(0) // blocks, tl.program_id(0) % blocks * tile.BM
     if is_other(z, form, sizes, None, tile):

@@ -13,7 +13,7 @@ import triton.language as tl
 import triton
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["length"])
 def side_kernel(
     x, of_b, of_k, of_g, of_row, of_unit, groups, heads, length, step, v, weights, gate, base,
     gated, exponentials, raw, loose, bound, least, BLOCK: tl.constexpr, E: tl.constexpr,
@@ -70,7 +70,7 @@ def side_kernel(
                 tl.atomic_max(loose + head, 1, sem="relaxed")
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["queries", "keys", "count"])
 def ends_kernel(
     start, stop, to_start, to_stop, start_b, start_k, start_g, start_row, stop_b, stop_k, stop_g,
     stop_row, groups, heads, queries, keys, count, BLOCK: tl.constexpr,

@@ -1,5 +1,10 @@
 """The arguments of kernels in groups: pointers and sizes as named tuples, fixed choices as `KernelTile`.
 
+Triton compiles a kernel anew for an integer that is 1 and for one that 16 divides, so that a batch of another
+length might compile everything again. Numbers of queries and keys are therefore exempt. They are arguments of
+their own, since Triton exempts no field of a tuple; kernels put them together as `KernelSizes`. Strides in the
+other tuples that depend on a length are those of operands padded to whole tiles.
+
 Shape legend: Z = B K G heads of the whole call, one after the other; Q queries, L keys, E hidden
 units or features, dv value columns. Code that needs a pointer which is None is compiled away.
 """
@@ -80,7 +85,7 @@ class Laying(NamedTuple):
 class PairTerms(NamedTuple):
     """Everything that changes or hides a logit. Terms of rows are (Z, Q), of columns (Z, L).
 
-    `start` and `stop` are (Q,) where all heads share them: `span_z` is then 0, else Q.
+    `start` and `stop` are (Z, Q), or (Q,) where all heads share them: `own_spans` is then 0, else 1.
     """
 
     rate: Any
@@ -101,7 +106,7 @@ class PairTerms(NamedTuple):
     dense_l: int
     start: Any
     stop: Any
-    span_z: int
+    own_spans: int
     query_segment: Any
     key_segment: Any
 

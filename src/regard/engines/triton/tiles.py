@@ -346,7 +346,7 @@ def seen_pairs(pairs, sizes, z, rows, columns):
     here, there = rows < sizes.queries, columns < sizes.keys
     seen = here & there
     row = z.to(tl.int64) * sizes.queries + rows
-    span = z.to(tl.int64) * pairs.span_z + rows
+    span = z.to(tl.int64) * (pairs.own_spans * sizes.queries) + rows
     if pairs.start is not None:
         seen = seen & (columns >= tl.load(pairs.start + span, mask=here, other=0))
     if pairs.stop is not None:
@@ -425,7 +425,7 @@ def through_cap(ds, capped, seen, pairs):
 def key_range(pairs, sizes, z, first_row, tile):
     """The first key and the end of the keys that any query of these rows may see."""
     rows = first_row + tl.arange(0, tile.BM)
-    row, here = z.to(tl.int64) * pairs.span_z + rows, rows < sizes.queries
+    row, here = z.to(tl.int64) * (pairs.own_spans * sizes.queries) + rows, rows < sizes.queries
     first, last = 0, sizes.keys
     if pairs.start is not None:
         # From the start of a tile, so that every query cuts its keys into the same tiles.
