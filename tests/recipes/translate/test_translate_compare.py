@@ -113,13 +113,14 @@ def test_slower_scores_get_fewer_epochs_at_equal_time(data, monkeypatch):
 
 
 def test_an_epoch_is_timed_without_the_first(monkeypatch):
-    clock, read = iter([10.0, 11.0, 14.0, 16.0]), []
+    clock, read = iter([3.0, 10.0, 11.0, 14.0, 16.0]), []
     monkeypatch.setattr(measure_timing.time, "perf_counter", lambda: next(clock))
     taken, epochs = measure_timing.EpochClock(), measure_timing.WARM + measure_timing.TIMED
     taken.start(3 * epochs, 0)
     for _ in range(3 * epochs):
         taken.step(lambda: read.append(1) or 0.0)
     assert taken.seconds() == pytest.approx((16.0 - 10.0) / measure_timing.TIMED)
+    assert taken.first() == 10.0 - 3.0
     assert len(read) == epochs, "reading a loss makes a GPU wait"
 
 
