@@ -27,4 +27,4 @@ SDPA, COMPILED, CPU, TRITON, PLAIN, REFERENCE = (
 SINE = Sine(through=(SDPA, CPU, TRITON, REFERENCE))
 PARTS.exact = Behind()
 # The first engine that does not refuse a call runs it. The reference refuses nothing, so it comes last.
-ENGINES: tuple[Engine, ...] = (SDPA, SINE, COMPILED, CPU, TRITON, PLAIN, REFERENCE)
+ENGINES: tuple[Engine, ...] = (SDPA, COMPILED, SINE, CPU, TRITON, PLAIN, REFERENCE)
