@@ -75,6 +75,9 @@ class Series(NamedTuple):
     hidden: int
     value_dim: int
     rank: int
+    batch: int = BATCH
+    queries: int = 200
+    keys: int = 200
 
     def make(self) -> None:
         """Launch them in the order of a call."""
@@ -82,11 +85,11 @@ class Series(NamedTuple):
         from regard.engines.sine_features.operators import SineInputs
 
         a, b, value = (
-            torch.randn(BATCH, heads, 200, n).to(self.dtype)
-            for heads, n in (
-                (HEADS, self.hidden),
-                (KEY_HEADS, self.hidden),
-                (KEY_HEADS, self.value_dim),
+            torch.randn(self.batch, heads, length, n).to(self.dtype)
+            for heads, length, n in (
+                (HEADS, self.queries, self.hidden),
+                (KEY_HEADS, self.keys, self.hidden),
+                (KEY_HEADS, self.keys, self.value_dim),
             )
         )
         v, numbers = torch.randn(HEADS, self.hidden).to(self.dtype), torch.ones(2).double()

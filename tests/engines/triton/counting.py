@@ -15,7 +15,7 @@ from collections import Counter
 from typing import Any
 
 import torch
-from tests.engines.triton.compiling import compile_only
+from tests.engines.triton.compiling import Series, compile_only
 
 import regard
 from regard import Mask
@@ -73,6 +73,12 @@ def batches(length: int, other: int, score: regard.Score) -> None:
     batch(other, length, Mask.lengths(keys=[length] * rows), score, 2)
 
 
+def series(queries: int, keys: int, dtype: torch.dtype) -> None:
+    """The kernels around cuDNN of engine `sine`, forward and backward."""
+    rows = max(TOKENS // max(queries, keys), 1)
+    Series(dtype, 16, WIDTH, 4, rows, queries, keys).make()
+
+
 def main() -> None:
     """Count for the dtype that the command line names."""
     dtype, counted = getattr(torch, sys.argv[1]), count_only(CAPABILITY)
@@ -80,9 +86,12 @@ def main() -> None:
     for length in FIRST:
         for other in FIRST:
             batches(length, other, score)
+            series(length, other, dtype)
     first = Counter(counted)
     for n, length in enumerate(LATER):
-        batches(length, LATER[(7 * n) % len(LATER)], score)
+        other = LATER[(7 * n) % len(LATER)]
+        batches(length, other, score)
+        series(length, other, dtype)
     print(json.dumps({"first": first, "later": counted - first}))
 
 

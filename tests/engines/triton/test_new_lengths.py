@@ -38,3 +38,4 @@ def test_new_lengths_compile_nothing(dtype: str) -> None:
     # The count counts: a kernel for each form and kind of mask.
     assert counted["first"]["forward_kernel"] >= 4
     assert counted["first"]["backward_kernel"] >= 2
+    assert counted["first"]["key_features"] >= 1

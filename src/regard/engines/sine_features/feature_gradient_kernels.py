@@ -18,7 +18,7 @@ from regard.engines.sine_features.feature_kernels import (
 )
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["Q", "parts"])
 def gradient_peaks(
     grad, found, H, Q, parts, grad_batch, grad_head, grad_place, grad_column,
     D: tl.constexpr, DP: tl.constexpr, PLACES: tl.constexpr, NUMBERS: tl.constexpr,
@@ -32,7 +32,7 @@ def gradient_peaks(
     tl.store(found + program, tl.max(most, axis=0))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["Q", "parts", "blocks"])
 def output_gradient(
     grad, found, holds, peak_grad, skip, given,
     H, Q, parts, grad_batch, grad_head, grad_place, grad_column, blocks,
@@ -65,7 +65,7 @@ def output_gradient(
     tl.store(given + line, g.to(tl.float16), mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["Q", "blocks"])
 def query_gradient(
     a, v, row, frequency, height, peak_value, peak_grad, grad_phi, grad_a, partial,
     H, K, Q, blocks, a_batch, a_head, a_place, a_unit, v_head, v_unit, rate,
@@ -130,7 +130,7 @@ def by_angle(
     return found
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["L", "blocks"])
 def key_gradient(
     b, v, row, linear, frequency, peak_value, peak_grad, grad_psi, grad_wide,
     grad_b, grad_value, partial,
@@ -212,7 +212,7 @@ def sum_of_blocks(
     return tl.sum(total, axis=0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["B", "query_blocks", "key_blocks"])
 def weight_gradient(
     from_queries, from_keys, grad_v, skip, B, H, query_blocks, key_blocks,
     E: tl.constexpr, EP: tl.constexpr, ROWS: tl.constexpr,

@@ -96,7 +96,7 @@ def peak_of_units(
     return tl.max(most, axis=0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["B", "Q", "L", "query_parts", "key_parts"])
 def peaks(
     a, b, value, found, B, H, K, Q, L, query_parts, key_parts,
     a_batch, a_head, a_place, a_unit, b_batch, b_head, b_place, b_unit,
@@ -147,7 +147,7 @@ def most_of_parts(found, count, E: tl.constexpr, EP: tl.constexpr, PARTS: tl.con
     return tl.max(most, axis=0).to(tl.float32, bitcast=True)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["B", "query_parts", "key_parts"])
 def pick_rows(
     found, v, reach, error, height, weight, row, peak_value, sound, holds,
     B, H, K, query_parts, key_parts, v_head, v_unit, rounding, largest, rate, allowed,
@@ -213,7 +213,7 @@ def pick_rows(
         tl.store(holds + tl.arange(0, 4), tl.zeros([4], tl.int32))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["Q", "blocks"])
 def query_features(
     a, v, row, frequency, height, phi,
     H, K, Q, blocks, a_batch, a_head, a_place, a_unit, v_head, v_unit, rate,
@@ -253,7 +253,7 @@ def query_features(
         tl.store(out + column[None, :], fill, mask=there[:, None] & (column < W)[None, :])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["L", "blocks"])
 def key_features(
     b, v, value, row, linear, frequency, peak_value, psi, wide,
     H, K, L, blocks, b_batch, b_head, b_place, b_unit, v_head, v_unit,
@@ -325,7 +325,7 @@ def note(sound, holds, counts, heads, HEADS: tl.constexpr):
     tl.atomic_add(counts + 1, held, sem="relaxed")
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["B", "Q", "blocks"])
 def finish(
     attended, peak_value, output, sound, holds, counts,
     B, H, K, Q, blocks,
