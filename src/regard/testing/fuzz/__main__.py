@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import time
 from pathlib import Path
@@ -50,6 +51,8 @@ def show(number: int, engine: str) -> int:
 def main() -> int:
     """Run what the command line says; 0 if every call was right."""
     given = arguments()
+    # By default the process would end at once and leave its workers running.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     if given.device != "cpu" and given.engine == "any":
         sys.exit("--device is for calls of the op: name an --engine, as triton")
     op.DEVICE[0] = given.device

@@ -116,19 +116,25 @@ def _finished(
     with concurrent.futures.ProcessPoolExecutor(jobs, context, _begin_worker, (device,)) as pool:
         waiting = iter(chunks)
         running: dict[concurrent.futures.Future[Tally], int] = {}
-        while True:
-            while len(running) < 2 * jobs and time.monotonic() < deadline:
-                chunk = next(waiting, None)
-                if chunk is None:
-                    break
-                running[pool.submit(_run_chunk, *chunk[1:], engine)] = chunk[0]
-            if not running:
-                return
-            done, _ = concurrent.futures.wait(
-                running, return_when=concurrent.futures.FIRST_COMPLETED
-            )
-            for future in done:
-                yield running.pop(future), future.result()
+        try:
+            while True:
+                while len(running) < 2 * jobs and time.monotonic() < deadline:
+                    chunk = next(waiting, None)
+                    if chunk is None:
+                        break
+                    running[pool.submit(_run_chunk, *chunk[1:], engine)] = chunk[0]
+                if not running:
+                    return
+                done, _ = concurrent.futures.wait(
+                    running, return_when=concurrent.futures.FIRST_COMPLETED
+                )
+                for future in done:
+                    yield running.pop(future), future.result()
+        except BaseException:
+            # Interrupted: the pool would wait for chunks that nobody will read.
+            for worker in multiprocessing.active_children():
+                worker.terminate()
+            raise
 
 
 def progress(state: State) -> str:
