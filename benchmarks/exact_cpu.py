@@ -18,8 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -28,6 +27,7 @@ from torch.nn import functional as F
 
 import regard
 from regard.bench.peers import textbook_summed
+from regard.measuring.neighbours import busy_processes
 
 RESULTS = Path(__file__).parent / "results" / "exact_cpu.json"
 HEADS, DIM = 8, 64
@@ -71,18 +71,6 @@ def candidates(length: int, hidden: int) -> dict[str, tuple[Callable[[], Tensor]
     for name in ("compiled textbook", "engine compiled"):
         torch.testing.assert_close(found[name][0](), expected, rtol=1e-4, atol=1e-5)
     return found
-
-
-@contextmanager
-def load(processes: int) -> Iterator[None]:
-    """Other processes that do nothing but keep cores busy."""
-    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(processes)]
-    try:
-        yield
-    finally:
-        for process in busy:
-            process.kill()
-            process.wait()
 
 
 def times(
@@ -168,7 +156,7 @@ def main() -> int:
         on_clock = {} if options.processor else {"idle": 0, "beside one busy process": 1}
         times(found, 1, time.perf_counter)
         for name, processes in on_clock.items():
-            with load(processes):
+            with busy_processes(processes):
                 row[name] = summary(times(found, options.rounds, time.perf_counter))
         threads = torch.get_num_threads()
         torch.set_num_threads(1)

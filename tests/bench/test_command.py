@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from regard.bench.results import Measured
 from regard.bench.runner import Effort, Runner
 from regard.bench.settings import SUITES, suite
 from regard.cli.app import group
+from regard.measuring import neighbours
 
 from .made import DOTS_BY_NAME, OURS_BY_NAME, made_setting
 
@@ -109,6 +111,22 @@ def test_an_interrupt_keeps_what_there_is(bench, pretended, monkeypatch) -> None
     code, out, err = bench(*TINY)
     assert code == 130 and "--resume goes on" in err
     assert "square 16, hidden 4" in out and "Saved in regard-bench" in out
+
+
+def test_a_busy_run_has_a_file_of_its_own_and_ends_its_load(bench, pretended, tmp_path) -> None:
+    started: list[subprocess.Popen] = []
+    popen = neighbours.subprocess.Popen
+
+    def start(command: list[str]) -> subprocess.Popen:
+        started.append(popen(command))
+        return started[-1]
+
+    with mock.patch.object(neighbours.subprocess, "Popen", start):
+        code, _, err = bench(*TINY, "--busy")
+    assert code == 0, err
+    assert json.loads((tmp_path / "regard-bench" / "cpu-busy.json").read_text())["machine"]["busy"]
+    assert len(started) == 1 and started[0].poll() is not None
+    assert bench(*TINY, "--name", "cpu-busy", "--resume")[0] == 2  # idle and busy do not mix
 
 
 def test_json_is_what_the_file_holds(bench, pretended, tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from regard.bench.settings import GRAPH, SUITES
 from regard.bench.store import BenchStore, Results, StoreError
 from regard.measuring.files import json_bytes
 from regard.measuring.machine import calm_threads, machine
+from regard.measuring.neighbours import busy_processes
 from regard.measuring.words import duration
 
 INTERRUPTED = 130
@@ -72,19 +73,19 @@ def carry_out(options: argparse.Namespace) -> int:
 def run(options: argparse.Namespace, device: torch.device, jobs: list[BenchJob]) -> int:
     """Measure the settings that have no results yet, draw and print; returns the exit code."""
     out = options.out or (RESULTS if RESULTS.is_dir() else Path("regard-bench"))
-    store = BenchStore(out, options.name or default_name(device))
+    store = BenchStore(out, options.name or default_name(device, options.busy))
     if device.type == "cpu":
         # A resumed run keeps its thread count: times with another one could not be compared.
         before = store.threads() if options.resume else None
         torch.set_num_threads(options.threads or before or calm_threads())
-    about = describe(device)
+    about = describe(device, options.busy)
     results, said = store.open(about, options.seed, options.resume)
     say(said)
     say(again(jobs, results))
     effort = (QUICK if options.quick else EFFORT)[device.type]
     interrupted = False
     try:
-        with progress() as shown:
+        with busy_processes(int(options.busy)), progress() as shown:
             runner = Runner(device, options.seed, effort, shown.step)
             say(loop(runner, jobs, results, store, budget_of(options), shown))
     except KeyboardInterrupt:
@@ -123,8 +124,9 @@ def graphs(options: argparse.Namespace, device: torch.device) -> int:
     if device.type == "cpu":
         torch.set_num_threads(options.threads or calm_threads())
     out = options.out or (RESULTS if RESULTS.is_dir() else Path("regard-bench"))
-    path = out / f"{options.name or default_name(device)}-graph.json"
-    return run_graphs(options, device, describe(device), path)
+    path = out / f"{options.name or default_name(device, options.busy)}-graph.json"
+    with busy_processes(int(options.busy)):
+        return run_graphs(options, device, describe(device, options.busy), path)
 
 
 def budget_of(options: argparse.Namespace) -> float | None:
@@ -263,9 +265,11 @@ def item(name: str, wide: int, text: str) -> None:
     print(lines.replace(UNBROKEN, " "))
 
 
-def describe(device: torch.device) -> dict[str, Any]:
-    """Facts about the machine: hardware and versions, but not its host name."""
+def describe(device: torch.device, busy: bool) -> dict[str, Any]:
+    """Facts about the machine: hardware and versions, but not its host name; and whether a core is kept busy."""
     about = machine(device)
+    if busy:
+        about["busy"] = True
     triton = importlib.util.find_spec("triton")
     about["triton"] = importlib.import_module("triton").__version__ if triton else None
     if device.type == "cuda":
@@ -273,12 +277,14 @@ def describe(device: torch.device) -> dict[str, Any]:
     return about
 
 
-def default_name(device: torch.device) -> str:
-    """The default name of the result files: `h200` for an NVIDIA H200, `cpu` for any CPU."""
+def default_name(device: torch.device, busy: bool = False) -> str:
+    """The default name of the result files: `h200` for an NVIDIA H200, `cpu` for any CPU; `cpu-busy` beside a load."""
     if device.type == "cpu":
-        return "cpu"
-    words = re.findall(r"[a-z0-9]+", torch.cuda.get_device_name(device).lower())
-    return "-".join(word for word in words if word not in ("nvidia", "geforce")) or "gpu"
+        found = "cpu"
+    else:
+        words = re.findall(r"[a-z0-9]+", torch.cuda.get_device_name(device).lower())
+        found = "-".join(word for word in words if word not in ("nvidia", "geforce")) or "gpu"
+    return f"{found}-busy" if busy else found
 
 
 def pick_device(name: str) -> torch.device:

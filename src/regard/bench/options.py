@@ -29,6 +29,7 @@ Examples:
   regard bench --suite shapes --quick  decoders, speech: a first look
   regard bench --suite square --lengths 1024,4096 --hidden 16,64
   regard bench --suite graph           graph layers beside PyTorch Geometric's
+  regard bench --quick --busy          the same while another process takes a core
   regard bench --budget 600 --resume   ten minutes more of an earlier run
   regard bench --quick --json          the results for a program
   regard bench --list                  what there is, without measuring
@@ -106,6 +107,11 @@ def parser() -> argparse.ArgumentParser:
     )
     add("--seed", type=seed, default=0, metavar="N", help="of the inputs (default: 0)")
     add("--threads", type=count, metavar="N", help="CPU threads (default: as many as are free)")
+    add(
+        "--busy",
+        action="store_true",
+        help="beside a process that keeps one core busy; files get -busy in their name",
+    )
     add(
         "--list",
         action="store_true",

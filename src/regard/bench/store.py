@@ -15,7 +15,7 @@ from regard.measuring.files import json_bytes, set_aside, write_atomic
 
 SCHEMA = "regard.bench/2"
 # Facts about the machine that must be the same for a run to be resumed.
-SAME = ("device", "name", "torch", "threads")
+SAME = ("device", "name", "torch", "threads", "busy")
 COLUMNS = (
     "setting", "batch", "heads", "queries", "keys", "hidden", "value_dim", "dtype", "candidate",
     "family", "pass", "status", "median_s", "q1_s", "q3_s", "rounds", "captured", "eager_ms",
