@@ -58,7 +58,6 @@ def test_bf16_is_taken_where_its_own_error_is_met_and_nothing_else_unasked():
     assert call is not None and call[:3] == ("uniform", 8, bounds.OWN_ERROR[BF16])
     assert "expected to stay within" in SINE.refusals(problem(dtype=torch.float16))[0]
     assert "allow one by error=" in SINE.refusals(problem(dtype=torch.float32))[0]
-    assert "cuDNN takes at most 256" in SINE.refusals(problem(hidden=32))[0]
 
 
 @pytest.mark.parametrize(
@@ -95,14 +94,15 @@ def test_an_error_is_planned_with_the_shortest_rank():
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"mask": Mask.window(left=3)}, "the only mask it has is a causal one"),
+        ({"mask": Mask.dense(torch.ones(4096, 4096, dtype=torch.bool))}, "no dense ones"),
         (
-            {"mask": Mask.causal("top_left") & Mask.lengths(keys=[9] * 8)},
-            "the only mask it has is a causal one",
+            {
+                "mask": Mask.segments(torch.zeros(4096, dtype=torch.int64))
+                & Mask.segments(torch.ones(4096, dtype=torch.int64))
+            },
+            "one set of segments",
         ),
-        ({"mask": Mask.causal(), "keys": 5000}, "the only mask it has is a causal one"),
         ({"softcap": 3.0}, "no softcap"),
-        ({"dropout": 0.1}, "no dropout"),
         ({"sink": torch.zeros(2, dtype=BF16)}, "no sink"),
         ({"bias": torch.zeros(1, 1, 1, 4096, dtype=BF16)}, "no bias"),
         ({"want": frozenset({"lse"})}, r"no statistics on a GPU \(lse\)"),
@@ -111,7 +111,8 @@ def test_an_error_is_planned_with_the_shortest_rank():
         ({"queries": 1}, "single query"),
         ({"queries": 8}, "for 8 queries"),
         ({"queries": 256, "keys": 256, "lead": (1,)}, "for 256 queries"),
-        ({"value_dim": 200}, "values 200 wide"),
+        ({"value_dim": 300}, "values 300 wide"),
+        ({"hidden": 600}, "features 14400 wide"),
         ({"lead": (40_000,), "queries": 64, "keys": 64}, "more than 65,535"),
         ({"lead": (0,)}, "empty tensors"),
     ],
@@ -119,6 +120,33 @@ def test_an_error_is_planned_with_the_shortest_rank():
 def test_refusals(options, reason):
     found = " ".join(SINE.refusals(problem(**options)))
     assert re.search(reason, found), found
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        ({"hidden": 32}, ("uniform", 10, 704)),
+        ({"hidden": 64}, ("uniform", 10, 1344)),
+        ({"hidden": 128}, ("uniform", 10, 2624)),
+        ({"hidden": 16, "value_dim": 200}, ("uniform", 8, 256)),
+        ({"mask": Mask.window(left=3)}, ("uniform", 8, 256)),
+        ({"mask": Mask.lengths(keys=[9] * 8)}, ("uniform", 8, 256)),
+        ({"mask": Mask.causal(), "keys": 5000}, ("uniform", 8, 256)),
+        ({"mask": Mask.segments(torch.zeros(4096, dtype=torch.int64))}, ("uniform", 8, 256)),
+        ({"dropout": 0.1}, ("uniform", 8, 256)),
+        ({"hidden": 64, "mask": Mask.causal()}, ("uniform", 10, 1344)),
+    ],
+)
+def test_the_wide_kernels_run_what_cudnn_does_not_take(options, wanted):
+    p = problem(**options)
+    call, reasons = device.choice.on_device(p)
+    assert reasons == [] and call is not None and call.wide
+    assert (call.kind, call.rank, call.widths.features) == wanted
+    assert SINE.refusals(p) == []
+
+
+def test_the_limit_of_heads_is_cudnns():
+    assert SINE.refusals(problem(hidden=64, lead=(40_000,))) == []
 
 
 def test_small_calls_run_when_asked_for_by_name():

@@ -14,9 +14,17 @@ from regard.engines.sine_features.bounds import (
     FULL_PRECISION,
     LONGEST_SERIES,
     OWN_ERROR,
+    WIDE_LONGEST_SERIES,
     shortest_rank,
 )
-from regard.engines.sine_features.widths import WIDEST_FEATURES, WIDEST_VALUE, Widths, lay_out
+from regard.engines.sine_features.widths import (
+    WIDE_FEATURES,
+    WIDE_VALUE,
+    WIDEST_FEATURES,
+    Widths,
+    lay_out,
+    lay_out_wide,
+)
 from regard.forms import Pairwise
 from regard.problem import Problem
 from regard.sine.series import FAST_RANK, MATCHED_RANK, can_lend
@@ -32,12 +40,17 @@ LENDING = {(kind, rank): can_lend(kind, rank) for kind in sine.KINDS for rank in
 
 
 class Chosen(NamedTuple):
-    """The choices for a call on a GPU: kind and rank of the series, the error that the device allows, widths."""
+    """The choices for a call on a GPU: kind and rank of the series, the error that the device allows, widths.
+
+    `wide` says that the wide kernels run it: features or values are too wide for cuDNN, or it hides pairs
+    or drops weights as cuDNN is not asked to.
+    """
 
     kind: str
     rank: int
     allowed: float
     widths: Widths
+    wide: bool
 
 
 def on_cpu(p: Problem) -> tuple[tuple[str, int] | None, list[str]]:
@@ -69,24 +82,37 @@ def on_device(p: Problem) -> tuple[Chosen | None, list[str]]:
     """The choices for a GPU, or the reasons why there are none. Tensors are not read: the device checks them."""
     form = p.form
     assert isinstance(form, Pairwise) and isinstance(p.temperature, float)
-    hidden, value_dim = form.a.shape[-1], p.value.shape[-1]
-    if p.error == math.inf:
-        kind, allowed = form.series, math.inf
-        rank = USUAL_RANK[kind]
-    else:
-        error = OWN_ERROR[p.dtype] if p.error is None else p.error
-        kind, allowed = BOUNDED, error - (FULL_PRECISION if p.dtype == torch.float32 else 0.0)
-        found = shortest_rank(allowed, hidden, 1 / p.temperature)
-        if found is None:
-            why = f"no series up to rank {LONGEST_SERIES} with fp16 features is expected to stay within"
-            return None, [f"{why} {error:.1e} of |value|"]
-        rank = found
-    widths = lay_out(2 * rank * hidden, value_dim, LENDING[kind, rank])
+    hidden, value_dim, rate = form.a.shape[-1], p.value.shape[-1], 1 / p.temperature
+    error = OWN_ERROR.get(p.dtype, 0.0) if p.error is None else p.error
+    named = error == math.inf
+    kind = form.series if named else BOUNDED
+    allowed = error - (FULL_PRECISION if p.dtype == torch.float32 else 0.0)
+    rank = USUAL_RANK[kind] if named else shortest_rank(allowed, hidden, rate)
+    if rank is not None:
+        widths = lay_out(2 * rank * hidden, value_dim, LENDING[kind, rank])
+        if widths is not None and not needs_wide_kernels(p):
+            return Chosen(kind, rank, allowed, widths, False), []
+    if not named and (rank is None or 2 * rank * hidden > WIDEST_FEATURES):
+        rank = shortest_rank(allowed, hidden, rate, wide=True)
+    if rank is None:
+        why = f"no series up to rank {WIDE_LONGEST_SERIES} with fp16 features is expected to stay within"
+        return None, [f"{why} {error:.1e} of |value|"]
+    widths = lay_out_wide(2 * rank * hidden, value_dim, LENDING[kind, rank])
     if widths is None:
         why = f"rank {rank} makes features {2 * rank * hidden} wide, for values {value_dim} wide"
-        most = f"{WIDEST_FEATURES} and {WIDEST_VALUE}, with columns for beta among the features"
-        return None, [f"{why}: cuDNN takes at most {most}"]
-    return Chosen(kind, rank, allowed, widths), []
+        most = f"{WIDE_FEATURES:,} and {WIDE_VALUE}, with columns for beta among the features"
+        return None, [f"{why}: the wide kernels take at most {most}"]
+    return Chosen(kind, rank, allowed, widths, True), []
+
+
+def needs_wide_kernels(p: Problem) -> bool:
+    """Whether the call hides pairs or drops weights in a way that cuDNN is not asked for."""
+    return p.dropout > 0 or (p.mask is not None and not is_causal_square(p))
+
+
+def is_causal_square(p: Problem) -> bool:
+    """Whether the mask is the one passed to cuDNN as a flag: causal, with as many keys as queries."""
+    return p.mask is not None and p.queries == p.keys and p.mask.is_only_causal
 
 
 def output_error(p: Problem, logit_error: Tensor) -> float:
