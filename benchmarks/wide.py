@@ -12,6 +12,7 @@ Kernels are compiled first, one process for each row, because the compiler takes
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import math
 import os
@@ -111,7 +112,7 @@ class Call:
 
     def errors(self) -> dict[str, float]:
         """Relative errors of output and gradients of the first head of the first sequence."""
-        found = [x[0, 0] for x in self.both()[:4]]
+        found = [x[0, 0].detach() for x in self.both()[:4]]
         a, b, value = (x[0, 0].detach() for x in self.leaves)
         v = self.score.v[0].detach()
         wanted = truth(a, b, value, v, self.grad[0, 0], self.seen(len(a)))
@@ -196,6 +197,7 @@ def workspace(run: Callable[[], Any], device: torch.device) -> float | None:
     if device.type != "cuda":
         return None
     torch.cuda.synchronize(device)
+    gc.collect()
     before = torch.cuda.memory_allocated(device)
     torch.cuda.reset_peak_memory_stats(device)
     results = run()

@@ -112,7 +112,7 @@ def test_an_error_is_planned_with_the_shortest_rank():
         ({"queries": 8}, "for 8 queries"),
         ({"queries": 256, "keys": 256, "lead": (1,)}, "for 256 queries"),
         ({"value_dim": 300}, "values 300 wide"),
-        ({"hidden": 600}, "features 14400 wide"),
+        ({"hidden": 600}, "features 12000 wide"),
         ({"lead": (40_000,), "queries": 64, "keys": 64}, "more than 65,535"),
         ({"lead": (0,)}, "empty tensors"),
     ],
@@ -125,16 +125,17 @@ def test_refusals(options, reason):
 @pytest.mark.parametrize(
     ("options", "wanted"),
     [
-        ({"hidden": 32}, ("uniform", 10, 704)),
-        ({"hidden": 64}, ("uniform", 10, 1344)),
-        ({"hidden": 128}, ("uniform", 10, 2624)),
+        ({"hidden": 32}, ("uniform", 9, 576)),
+        ({"hidden": 64}, ("uniform", 9, 1152)),
+        ({"hidden": 64, "queries": 16384, "keys": 16384}, ("uniform", 10, 1280)),
+        ({"hidden": 128}, ("uniform", 9, 2304)),
         ({"hidden": 16, "value_dim": 200}, ("uniform", 8, 256)),
         ({"mask": Mask.window(left=3)}, ("uniform", 8, 256)),
         ({"mask": Mask.lengths(keys=[9] * 8)}, ("uniform", 8, 256)),
         ({"mask": Mask.causal(), "keys": 5000}, ("uniform", 8, 256)),
         ({"mask": Mask.segments(torch.zeros(4096, dtype=torch.int64))}, ("uniform", 8, 256)),
         ({"dropout": 0.1}, ("uniform", 8, 256)),
-        ({"hidden": 64, "mask": Mask.causal()}, ("uniform", 10, 1344)),
+        ({"hidden": 64, "mask": Mask.causal()}, ("uniform", 9, 1152)),
     ],
 )
 def test_the_wide_kernels_run_what_cudnn_does_not_take(options, wanted):

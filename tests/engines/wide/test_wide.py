@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from regard.engines.hiding import Hiding
+from regard.engines.hiding import NOTHING_HIDDEN, Hiding
 from regard.engines.launching import interpreted
 from regard.engines.wide import Wide, passes, reference, sizes
 from regard.engines.wide.sizes import WideTile, chunk_rows, tile_for
@@ -19,14 +19,14 @@ def tensors(heads=2, queries=45, keys=70, width=128, columns=16):
     return tuple(x.to(HALF) for x in (q, k, v, grad))
 
 
-def run(q, k, v, grad, hiding=Hiding(), head=0):
+def run(q, k, v, grad, hiding=NOTHING_HIDDEN, head=0):
     out = torch.full((*q.shape[:2], v.shape[2]), torch.nan, dtype=HALF)
     lse = torch.full(q.shape[:2], torch.nan)
     Wide().forward(q, k, v, hiding, head, out, lse)
     return out, lse, *Wide().backward(grad, q, k, v, hiding, head, out, lse)
 
 
-def check(q, k, v, grad, hiding=Hiding(), kept=None, tolerance=1e-3):
+def check(q, k, v, grad, hiding=NOTHING_HIDDEN, kept=None, tolerance=1e-3):
     found = run(q, k, v, grad, hiding)
     wide = [x.double() for x in (q, k, v)]
     wanted = (
@@ -37,9 +37,11 @@ def check(q, k, v, grad, hiding=Hiding(), kept=None, tolerance=1e-3):
     assert torch.equal(found[1] == -torch.inf, empty)
     assert not found[0][empty].any() and not found[2][empty].any()
     for got, y in zip(found, wanted, strict=True):
-        y = torch.where(empty, 0, y) if y.ndim == 2 else y
-        got = torch.where(empty, 0, got) if got.ndim == 2 else got
-        assert float((got.double() - y).abs().max()) <= tolerance * float(y.abs().max()) + 1e-5
+        pair = (got.double(), y)
+        if y.ndim == 2:  # the LSE, -inf where nothing is seen
+            pair = tuple(torch.where(empty, 0, x) for x in pair)
+        off = float((pair[0] - pair[1]).abs().max())
+        assert off <= tolerance * float(pair[1].abs().max()) + 1e-5
     return found
 
 
@@ -165,9 +167,12 @@ def test_nothing_but_the_workspace_grows_with_the_pairs():
 
 def test_tiles():
     assert interpreted()
-    assert tile_for(9, False, 64) == sizes.HOPPER
+    assert tile_for(9, False, 64) == tile_for(10, False, 16) == sizes.HOPPER[64]
+    assert tile_for(9, False, 128) == sizes.HOPPER[128]
+    assert tile_for(9, False, 64, slopes=True) == sizes.HOPPER_SLOPES[128]
     assert tile_for(8, False, 64) == tile_for(9, False, 256) == sizes.AMPERE
     assert isinstance(tile_for(0, True, 64), WideTile)
-    for tile, most in ((sizes.HOPPER, 227), (sizes.AMPERE, 99)):
+    large = (*sizes.HOPPER.values(), *sizes.HOPPER_SLOPES.values())
+    for tile, most in (*((tile, 227) for tile in large), (sizes.AMPERE, 99)):
         held = (tile.queries + tile.keys) * tile.step * HALF.itemsize * tile.stages
         assert held <= most * 1024

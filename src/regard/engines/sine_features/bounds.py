@@ -35,10 +35,10 @@ ASSUMED_REACH = 8.0
 ASSUMED_SIZE = 1.25
 # Through cuDNN, features of higher ranks cost more than their smaller error is worth.
 LONGEST_SERIES = 8
-# For the wide kernels: exact attention of as many hidden units takes 5 times as long as the series, so
-# that an escape costs more than two more sines. Units of normal a and b reach 7.6 on average over 4,096
-# positions, and 8.9 over 65,536.
-WIDE_REACH, WIDE_LONGEST_SERIES = 9.5, 12
+# For the wide kernels the reach is planned from the lengths, and the bound may take this share of the
+# error: exact attention of as many hidden units takes 4 times as long as the series, so that an escape
+# costs more than another sine. Lengths that a compiled graph does not know are planned as UNKNOWN_LENGTH.
+WIDE_SHARE, WIDE_LONGEST_SERIES, UNKNOWN_LENGTH = 0.8, 12, 2**16
 
 
 def _assumed_rows(kind: str, reach: float) -> dict[int, tuple[float, float]]:
@@ -54,22 +54,41 @@ def _assumed_rows(kind: str, reach: float) -> dict[int, tuple[float, float]]:
 BOUNDED = "uniform"
 # Computed at import: a compiled graph would guard every number of the tables.
 ASSUMED_ROWS = _assumed_rows(BOUNDED, ASSUMED_REACH)
-ASSUMED_WIDE_ROWS = _assumed_rows(BOUNDED, WIDE_REACH)
+# The same for every reach of the tables.
+ROWS_BY_REACH = {
+    row.reach: _assumed_rows(BOUNDED, row.reach) for row in rows(BOUNDED, LONGEST_SERIES)
+}
 
 
-def assumed_error(rank: int, hidden: int, rate: float, wide: bool = False) -> float:
-    """The error bound for the assumed sizes; the kernel `pick_rows` computes it for the actual ones."""
-    error, height = (ASSUMED_WIDE_ROWS if wide else ASSUMED_ROWS)[rank]
+def planned_reach(queries: int, keys: int) -> float:
+    """The reach that is planned for normal a and b of these lengths: the row of the tables that has it.
+
+    The largest of n normal numbers is sqrt(2 ln 2n) less about 0.45, a margin for units that reach
+    further than most: for 4,096 queries and keys they reach 7.6 on average, and 8.5 is planned.
+    """
+    reach = sum(math.sqrt(2 * math.log(2 * max(n, 1))) for n in (queries, keys))
+    return next((known for known in ROWS_BY_REACH if known >= reach), max(ROWS_BY_REACH))
+
+
+def assumed_error(rank: int, hidden: int, rate: float, reach: float | None = None) -> float:
+    """The error bound for the assumed sizes; the kernel `pick_rows` computes it for the actual ones.
+
+    The reach is one of the tables, or None for `ASSUMED_REACH`.
+    """
+    error, height = (ASSUMED_ROWS if reach is None else ROWS_BY_REACH[reach])[rank]
     # |v|_2 of normal v is sqrt(pi / 2 / hidden) |v|_1.
     norm = math.sqrt(math.pi / 2) * rate * ASSUMED_SIZE
     delta = rate * ASSUMED_SIZE * hidden**0.5 * error
     return math.exp(min(2 * delta, 700.0)) - 1 + FEATURE_ROUNDING * norm * height
 
 
-def shortest_rank(allowed: float, hidden: int, rate: float, wide: bool = False) -> int | None:
-    """The lowest rank that meets the error for the assumed sizes, or None; `wide` for the wide kernels."""
-    longest = WIDE_LONGEST_SERIES if wide else LONGEST_SERIES
+def shortest_rank(
+    allowed: float, hidden: int, rate: float, reach: float | None = None
+) -> int | None:
+    """The lowest rank that meets the error for the assumed sizes, or None; with a reach for the wide kernels."""
+    longest = LONGEST_SERIES if reach is None else WIDE_LONGEST_SERIES
+    allowed = allowed if reach is None else WIDE_SHARE * allowed
     for rank in ASSUMED_ROWS:
-        if rank <= longest and assumed_error(rank, hidden, rate, wide) <= allowed:
+        if rank <= longest and assumed_error(rank, hidden, rate, reach) <= allowed:
             return rank
     return None

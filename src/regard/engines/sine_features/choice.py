@@ -9,12 +9,15 @@ import torch
 from torch import Tensor
 
 from regard import sine
+from regard.engines.gpu import is_known
 from regard.engines.sine_features.bounds import (
     BOUNDED,
     FULL_PRECISION,
     LONGEST_SERIES,
     OWN_ERROR,
+    UNKNOWN_LENGTH,
     WIDE_LONGEST_SERIES,
+    planned_reach,
     shortest_rank,
 )
 from regard.engines.sine_features.widths import (
@@ -93,7 +96,8 @@ def on_device(p: Problem) -> tuple[Chosen | None, list[str]]:
         if widths is not None and not needs_wide_kernels(p):
             return Chosen(kind, rank, allowed, widths, False), []
     if not named and (rank is None or 2 * rank * hidden > WIDEST_FEATURES):
-        rank = shortest_rank(allowed, hidden, rate, wide=True)
+        lengths = (p.queries, p.keys) if is_known(p.queries, p.keys) else (UNKNOWN_LENGTH,) * 2
+        rank = shortest_rank(allowed, hidden, rate, planned_reach(*lengths))
     if rank is None:
         why = f"no series up to rank {WIDE_LONGEST_SERIES} with fp16 features is expected to stay within"
         return None, [f"{why} {error:.1e} of |value|"]

@@ -124,10 +124,21 @@ def attend_kernel(
     tl.store(to, sums.to(out.dtype.element_ty), mask=(row < queries)[:, None])
 
 
+@triton.jit
+def along_kernel(grad, out, along, rows, X: tl.constexpr, ROWS: tl.constexpr):
+    """Write `along` (rows,), the sum of grad times out (rows, X) over each row."""
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    at = row.to(tl.int64)[:, None] * X + tl.arange(0, X)[None, :]
+    inside = (row < rows)[:, None]
+    x = tl.load(grad + at, mask=inside, other=0.0).to(tl.float32)
+    y = tl.load(out + at, mask=inside, other=0.0).to(tl.float32)
+    tl.store(along + row, tl.sum(x * y, 1), mask=row < rows)
+
+
 @triton.jit(do_not_specialize=["first_head", "chunk"])
 def slopes_kernel(
-    phi, psi, value, grad, out, lse, weights, slopes, start, stop, query_segment, key_segment, seed,
-    first_head, chunk, queries, keys, rows, seen_keys, step, span_z,
+    phi, psi, value, grad, along, lse, weights, slopes, start, stop, query_segment, key_segment,
+    seed, first_head, chunk, queries, keys, rows, seen_keys, step, span_z,
     dropout, weight_scale, slope_scale,
     W: tl.constexpr, X: tl.constexpr, CAUSAL: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
@@ -147,26 +158,29 @@ def slopes_kernel(
     first, last = range_of_keys(start, stop, z, first_row, queries, keys, span_z, CAUSAL, BM)
     p, ds = tl.zeros([BM, BN], tl.float32), tl.zeros([BM, BN], tl.float32)
     if (first_column < last) & (first_column + BN > first):
+        at, here = z.to(tl.int64) * queries + row, row < queries
+        ends = tl.load(lse + at, mask=here, other=0.0) * LOG2_E
+        mean = tl.load(along + at, mask=here, other=0.0)
+        x = tl.load(rows_at(grad, z, queries, first_row, BM, X, X))
+        y = tl.load(rows_at(value, z, keys, first_column, BN, X, X))
+        slope = tl.dot(x, tl.trans(y)) * (1.0 / (1.0 - dropout)) - mean[:, None]
+        # In fp16 it takes half of the registers while the logits are made, so that two programs fit on a
+        # multiprocessor: one computes while the other loads and stores.
+        slope = slope.to(slopes.dtype.element_ty)
         logits = tile_of_logits(phi, psi, z, first_row, first_column, queries, keys, W, BM, BN, BK)
         seen = seen_pairs(
             start, stop, query_segment, key_segment, z, row, column, queries, keys, span_z, CAUSAL
         )
-        x = tl.load(rows_at(grad, z, queries, first_row, BM, X, X))
-        y = tl.load(rows_at(value, z, keys, first_column, BN, X, X))
-        made = tl.load(rows_at(out, z, queries, first_row, BM, X, X))
-        along = tl.sum(x.to(tl.float32) * made.to(tl.float32), 1)
-        at = z.to(tl.int64) * queries + row
-        ends = tl.load(lse + at, mask=row < queries, other=0.0) * LOG2_E
         # A pair that is seen has a finite LSE, and the others are not looked at.
         p = tl.where(seen, tl.exp2(logits - ends[:, None]), 0.0)
-        by_weight = tl.dot(x, tl.trans(y)) / (1.0 - dropout)
-        used = p
+        slope = slope.to(tl.float32)
         if seed is not None:
             keeps = is_kept(seed, first_head + z, row[:, None], column[None, :], queries, dropout)
-            used = tl.where(keeps, p, 0.0)
-            by_weight = tl.where(keeps, by_weight, 0.0)
-        ds = tl.where(seen, p * (by_weight - along[:, None]), 0.0)
-        p = used
+            ds = p * tl.where(keeps, slope, -mean[:, None])
+            p = tl.where(keeps, p, 0.0)
+        else:
+            ds = p * slope
+        ds = tl.where(seen, ds, 0.0)
     place = in_chunk + tl.arange(0, BM)
     at = (z.to(tl.int64) * rows + place)[:, None] * step + column[None, :]
     inside = (place < rows)[:, None] & (column < step)[None, :]

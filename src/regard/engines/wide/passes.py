@@ -20,9 +20,11 @@ from regard.engines.launching import (
     addresses,
     current_stream,
     has_addresses,
+    sizes_between,
 )
 from regard.engines.sizes import blocks_in
 from regard.engines.wide.sizes import (
+    ROWS_SUMMED,
     SLOPE_SCALE,
     WEIGHT_SCALE,
     WideTile,
@@ -63,6 +65,8 @@ class Wide:
         chunk = chunk_rows(heads, queries, keys, hiding.causal)
         memory = q.new_empty(2 * heads * chunk * aligned(keys))
         stream, masks = current_stream(q.device), hiding.tensors()
+        along = torch.empty_like(lse)
+        along_launch(heads * queries, v.shape[2], q.device)(stream, addresses(grad, out, along))
         later = 0  # 1 once the gradients of keys hold something to add to
         # The last queries first: under a causal mask they see every key, the others only the first ones.
         for first in reversed(range(0, queries, chunk)):
@@ -70,7 +74,7 @@ class Wide:
             seen = min(first + rows, keys) if hiding.causal else keys
             p, slope = matrices(memory, heads, rows, seen)
             launch = slopes_launch(signature, rows, seen)
-            pointers = addresses(q, k, v, grad, out, lse, p, slope, *masks)
+            pointers = addresses(q, k, v, grad, along, lse, p, slope, *masks)
             launch(stream, pointers, head, first)
             p, slope, here = p[..., :seen], slope[..., :seen], slice(first, first + rows)
             # What alpha undoes is undone before the result is rounded.
@@ -119,10 +123,11 @@ def signature_of(q: Tensor, k: Tensor, v: Tensor, hiding: Hiding) -> WideSignatu
     return WideSignature(*(heads, queries, keys, features, columns, hiding.causal, spans, *masks))
 
 
-def tile_of(s: WideSignature) -> WideTile:
-    """The tile for these calls."""
+def tile_of(s: WideSignature, slopes: bool = False) -> WideTile:
+    """The tile for these calls, of the forward or of the backward."""
     compiled = has_addresses(s.device)
-    return tile_for(generation(s.device.index) if compiled else 0, not compiled, s.columns)
+    number = generation(s.device.index) if compiled else 0
+    return tile_for(number, not compiled, s.columns, slopes)
 
 
 @functools.lru_cache(maxsize=REMEMBERED)
@@ -144,13 +149,23 @@ def slopes_launch(s: WideSignature, rows: int, seen: int) -> Launch:
     """The launch for a chunk of the backward, of the tensors, the first head and the first query."""
     from regard.engines.wide.kernels import slopes_kernel
 
-    tile = tile_of(s)
+    tile = tile_of(s, slopes=True)
     programs = s.heads * blocks_in(rows, tile.queries) * blocks_in(seen, tile.keys)
     sizes = (s.queries, s.keys, rows, seen, aligned(seen), s.queries if s.spans else 0)
     return launch_of(
-        *(slopes_kernel, s, tile, programs, (HALF,) * 5 + (FLOAT, HALF, HALF)),
+        *(slopes_kernel, s, tile, programs, (HALF,) * 4 + (FLOAT, FLOAT, HALF, HALF)),
         (*sizes, s.dropout, WEIGHT_SCALE, SLOPE_SCALE),
     )
+
+
+@functools.lru_cache(maxsize=REMEMBERED)
+def along_launch(rows: int, columns: int, device: torch.device) -> Launch:
+    """The launch of the sums of grad times out."""
+    from regard.engines.wide.kernels import along_kernel
+
+    programs, dtypes = blocks_in(rows, ROWS_SUMMED), (HALF, HALF, FLOAT)
+    sizes = sizes_between(len(dtypes), rows)
+    return Launch(along_kernel, programs, dtypes, sizes, (columns, ROWS_SUMMED))
 
 
 def launch_of(
@@ -169,4 +184,6 @@ def launch_of(
 
     constants = (s.features, s.columns, s.causal, *tile[:3])
     options = {"num_warps": tile.warps, "num_stages": tile.stages}
+    if tile.registers is not None and has_addresses(s.device):
+        options["maxnreg"] = tile.registers
     return Launch(kernel, programs, dtypes, arguments, constants, **options)

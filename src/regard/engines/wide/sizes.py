@@ -17,6 +17,8 @@ ROW_STEP = 128
 # Under a causal mask a chunk multiplies the keys up to its last query. With at least this many chunks
 # the products take 9/16 of those without a mask, where 1/2 are seen.
 CAUSAL_CHUNKS = 8
+# Rows that one program of `along_kernel` sums.
+ROWS_SUMMED = 64
 # Rows of the matrices of a chunk begin at multiples of 16 bytes, as fast products need.
 ALIGNED = 8
 # Powers of two that keep small weights and gradients of logits out of the subnormal numbers of fp16. A
@@ -26,28 +28,37 @@ WEIGHT_SCALE, SLOPE_SCALE = 2.0**10, 2.0**6
 
 
 class WideTile(NamedTuple):
-    """Queries and keys of a tile, columns of one step of a product, warps and stages of a program."""
+    """Queries and keys of a tile, columns of one step of a product, warps and stages of a program.
+
+    `registers` is the most that a thread may have, None for no limit.
+    """
 
     queries: int
     keys: int
     step: int
     warps: int
     stages: int
+    registers: int | None = None
 
 
-# From Hopper on a tile of 128 x 128 and three stages fit into shared memory; 99 KiB, which some GPUs of
-# Ampere have, hold two stages of a smaller one. In the interpreter small tiles test their edges.
-HOPPER, AMPERE = WideTile(128, 128, 64, 8, 3), WideTile(64, 64, 64, 4, 2)
-INTERPRETED = WideTile(32, 32, 64, 4, 1)
-# Values wider than this take more registers than a tile of Hopper leaves.
-VALUE_OF_LARGE_TILES = 128
+# Tiles of the forward by the widest values that they leave registers for, and of the backward, on Hopper
+# and newer GPUs. 99 KiB of shared memory, which some GPUs of Ampere have, hold two stages of a smaller one.
+# In the interpreter small tiles test their edges. `benchmarks/wide.py --tiles` measures them
+# (benchmarks/results/wide_tiles_h200.json).
+HOPPER = {64: WideTile(128, 256, 64, 8, 3), 128: WideTile(128, 128, 64, 8, 4)}
+HOPPER_SLOPES = {128: WideTile(64, 128, 64, 4, 4)}
+AMPERE, INTERPRETED = WideTile(64, 64, 64, 4, 2), WideTile(32, 32, 64, 4, 1)
 
 
-def tile_for(generation: int, interpreted: bool, columns: int) -> WideTile:
-    """The tile for a GPU of this generation and values this wide."""
+def tile_for(generation: int, interpreted: bool, columns: int, slopes: bool = False) -> WideTile:
+    """The tile for a GPU of this generation and values this wide; `slopes` of the backward."""
     if interpreted:
         return INTERPRETED
-    return HOPPER if generation >= 9 and columns <= VALUE_OF_LARGE_TILES else AMPERE
+    if generation >= 9:
+        for most, tile in (HOPPER_SLOPES if slopes else HOPPER).items():
+            if columns <= most:
+                return tile
+    return AMPERE
 
 
 def chunk_rows(heads: int, queries: int, keys: int, causal: bool) -> int:
