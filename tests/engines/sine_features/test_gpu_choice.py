@@ -9,6 +9,7 @@ import torch
 import regard
 from regard import Additive, Mask
 from regard.engines.lineup import SINE
+from regard.engines.plan import error_bound, stated_bound
 from regard.engines.sine_features import bounds, device
 from regard.engines.sine_features.parts import PARTS
 from regard.prepare import prepare
@@ -216,3 +217,44 @@ def test_the_stated_error_is_the_bound_of_the_device():
     assert 0 < SINE.added_error(p) < 0.3
     p.form.a = 100 * p.form.a
     assert SINE.added_error(p) == 0.0  # the exact kernel answers
+
+
+def test_the_stated_error_of_a_series_is_that_of_its_roundings_too():
+    """Not that of exact attention in bf16: a caller who asks for 5e-3 reads a number near it."""
+    q, k, v = (torch.randn(1, 2, 40, n, dtype=BF16) for n in (8, 8, 16))
+    score = Additive(8, 2).to(BF16)
+    for dropout in (0.0, 0.5):
+        p, _ = prepare(q, k, v, score, None, None, None, 1.0, None, dropout, None, "sine", NOTHING)
+        bound = SINE.added_error(p) + 3 * 2**-11 + 2**-8
+        assert stated_bound(p, SINE) == pytest.approx(bound / (1 - dropout))
+    p.form.a = 100 * p.form.a
+    assert SINE.error_bound(p) is None and stated_bound(p, SINE) == error_bound(p)
+
+
+def test_the_plan_states_the_workspace(monkeypatch):
+    monkeypatch.setattr(device.choice, "is_causal_square", lambda p: False)
+    for options, most in (
+        ({"hidden": 64, "heads": 16, "lead": (4,)}, 2**30),
+        ({"hidden": 128, "heads": 16, "lead": (4,)}, 2**30),
+        ({"hidden": 64, "heads": 1, "lead": (1,), "queries": 131_072, "keys": 131_072}, 3 * 2**30),
+    ):
+        p = problem(**options)
+        call, _ = device.choice.on_device(p)
+        assert call is not None and call.wide
+        found = device.workspace(p, call)
+        assert 2**28 < found <= most
+        assert f"at most {found // 2**20} MiB" in SINE.missing_promises(p)[1]
+
+
+def test_a_series_that_is_named_is_the_one_that_runs():
+    fast = Additive(16, 2, series="fast")
+    p = problem(score=fast, queries=64, keys=64)
+    assert p.error == math.inf and SINE.refusals(p) == []
+    call, _ = device.choice.on_device(p)
+    assert call is not None and (call.kind, call.rank) == ("fast", 4)
+    # Where an error is to be kept, it decides.
+    call, _ = device.choice.on_device(problem(score=fast, error=0.01))
+    assert call is not None and (call.kind, call.allowed) == ("uniform", 0.01)
+    # A single query too, which cuDNN is not given.
+    call, _ = device.choice.on_device(problem(score=fast, queries=1))
+    assert call is not None and call.wide and SINE.refusals(problem(score=fast, queries=1)) == []

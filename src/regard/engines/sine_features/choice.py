@@ -32,6 +32,8 @@ from regard.forms import Pairwise
 from regard.problem import Problem
 from regard.sine.series import FAST_RANK, MATCHED_RANK, can_lend
 
+# The series of an engine requested by name, where the score names none.
+USUAL_SERIES = "matched"
 # Ranks for an engine requested by name without `error=`: the error is about that of exact attention in bf16.
 USUAL_RANK = {"fast": FAST_RANK, "matched": MATCHED_RANK, "uniform": 6, "normal": 5}
 # On the CPU every sine costs time, and rank 6 is within 1e-4 there (benchmarks/results/sine_cpu.json).
@@ -61,7 +63,7 @@ def on_cpu(p: Problem) -> tuple[tuple[str, int] | None, list[str]]:
     form, allowed = p.form, p.error
     assert isinstance(form, Pairwise) and allowed is not None
     reach = sine.unit_reach(form)
-    kind = form.series if allowed == math.inf else BOUNDED
+    kind = kind_of(form, allowed == math.inf)
     series = sine.load(kind, CPU_RANK[kind])
     longest, largest = float(series.reach[-1]), float(reach.max())
     if not largest <= longest:  # NaN is refused too
@@ -88,7 +90,7 @@ def on_device(p: Problem) -> tuple[Chosen | None, list[str]]:
     hidden, value_dim, rate = form.a.shape[-1], p.value.shape[-1], 1 / p.temperature
     error = OWN_ERROR.get(p.dtype, 0.0) if p.error is None else p.error
     named = error == math.inf
-    kind = form.series if named else BOUNDED
+    kind = kind_of(form, named)
     allowed = error - (FULL_PRECISION if p.dtype == torch.float32 else 0.0)
     rank = USUAL_RANK[kind] if named else shortest_rank(allowed, hidden, rate)
     if rank is not None:
@@ -109,9 +111,15 @@ def on_device(p: Problem) -> tuple[Chosen | None, list[str]]:
     return Chosen(kind, rank, allowed, widths, True), []
 
 
+def kind_of(form: Pairwise, by_name: bool) -> str:
+    """The kind of series: that of the score for an engine requested by name, else the one with the least bound."""
+    return (form.series or USUAL_SERIES) if by_name else BOUNDED
+
+
 def needs_wide_kernels(p: Problem) -> bool:
-    """Whether the call hides pairs or drops weights in a way that cuDNN is not asked for."""
-    return p.dropout > 0 or (p.mask is not None and not is_causal_square(p))
+    """Whether the call hides pairs or drops weights as cuDNN is not asked to, or has a single query or key."""
+    hides = p.mask is not None and not is_causal_square(p)
+    return p.dropout > 0 or hides or p.queries < 2 or p.keys < 2
 
 
 def is_causal_square(p: Problem) -> bool:

@@ -14,8 +14,8 @@ from torch import Tensor
 from regard import sine
 from regard.engines.base import Attended
 from regard.engines.gpu import HAS_CUDNN, HAS_TRITON, generation, is_known, too_large
-from regard.engines.sine_features import choice, operators
-from regard.engines.sine_features.bounds import FEATURE_ROUNDING, OWN_ERROR
+from regard.engines.sine_features import choice, operators, wide
+from regard.engines.sine_features.bounds import FEATURE_ROUNDING, FULL_PRECISION, OWN_ERROR
 from regard.engines.sine_features.parts import PARTS
 from regard.engines.sizes import four_dims, is_too_short_for_series
 from regard.engines.tiled.eager import numbers
@@ -106,7 +106,7 @@ def sizes(p: Problem) -> list[str]:
     reasons = []
     if is_known(p.queries, p.keys):  # kernels of the fallback index with 32 bits
         reasons += too_large(max(p.queries, p.keys), p.form.query.shape[-1])
-    if p.queries < 2 or p.keys < 2:
+    if (p.queries < 2 or p.keys < 2) and p.error != math.inf:
         reasons.append("for a single query or key exact attention is faster")
     elif is_too_short_for_series(p):
         reasons.append(f"for {p.queries} queries and {p.keys} keys exact attention is faster")
@@ -225,3 +225,24 @@ def added_error(p: Problem) -> float:
     bound += FEATURE_ROUNDING * float((size.square() * powers).sum(-1).amax().sqrt())
     held = float(reach.max()) <= float(series.reach[-1]) and bound <= call.allowed
     return bound if held else 0.0
+
+
+def stated_error(p: Problem) -> float | None:
+    """The bound on the error of the output with all roundings, or None where the exact fallback answers."""
+    series = added_error(p)
+    if series == 0:
+        return None
+    # Weights, values and the sums over them are rounded to fp16, the output to its dtype.
+    rounding = FULL_PRECISION + torch.finfo(p.dtype).eps / 2
+    return (series + rounding) / (1 - p.dropout)
+
+
+def workspace(p: Problem, call: choice.Chosen) -> int:
+    """Bytes that the wide kernels take at most for features and chunks, besides what a call returns.
+
+    With them come the sums of the exact fallback, which is behind every call.
+    """
+    heads, batch = p.heads, math.prod(p.lead)
+    key_heads = max(p.form.key.shape[-3], p.value.shape[-3])
+    shape = wide.PartShape(batch, heads, key_heads, p.queries, p.keys, call.widths)
+    return wide.workspace(shape)

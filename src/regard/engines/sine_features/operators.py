@@ -57,8 +57,10 @@ class SineInputs(NamedTuple):
     @property
     def wide(self) -> bool:
         """Whether the wide kernels run the features, not cuDNN."""
-        masks = self[FIRST_MASK:]
-        return any(x is not None for x in masks) or not fits_cudnn(*self.shape_of_features)
+        if any(x is not None for x in self[FIRST_MASK:]):
+            return True
+        single = self.a.shape[2] < 2 or self.b.shape[2] < 2
+        return single or not fits_cudnn(*self.shape_of_features)
 
     @property
     def widths(self) -> Widths:

@@ -55,6 +55,10 @@ class WideAttention(Protocol):
         """Gradients of q, k and v in fp16."""
         ...
 
+    def workspace(self, heads: int, queries: int, keys: int) -> int:
+        """Bytes that a backward over so many heads takes besides its arguments and results."""
+        ...
+
 
 class ExactFallback(Protocol):
     """Exact additive attention that runs or not by a flag on the device.

@@ -24,6 +24,7 @@ from regard.engines.sine_features.launch import (
 )
 from regard.engines.sine_features.memory import FLOAT, HALF, Notes, Scratch
 from regard.engines.sine_features.parts import PARTS, WideAttention
+from regard.engines.sine_features.widths import Widths
 from regard.engines.sizes import blocks_in
 
 if TYPE_CHECKING:
@@ -102,13 +103,40 @@ def moved(address: Address, words: int) -> Address:
     return address[words:] if isinstance(address, Tensor) else address + 4 * words
 
 
-def parts_of(x: SineInputs, copies: int) -> Iterator[Part]:
-    """The parts of a call of which `copies` of features and values are held at once."""
+class PartShape(NamedTuple):
+    """The sizes that parts follow from: sequences, heads, key heads, lengths, and widths."""
+
+    batch: int
+    heads: int
+    key_heads: int
+    queries: int
+    keys: int
+    widths: Widths
+
+    def bytes_of_head(self, copies: int) -> int:
+        """Bytes of so many copies of the features and values of a head."""
+        columns = self.widths.features + self.widths.values
+        return copies * HALF.itemsize * (self.queries + self.keys) * columns
+
+
+def shape_of(x: SineInputs) -> PartShape:
+    """The sizes of a call."""
     batch, heads, queries, _ = x.a.shape
-    key_heads, keys = x.b.shape[1:3]
-    shared, widths = heads // key_heads, x.widths
-    bytes_of_head = copies * HALF.itemsize * (queries + keys) * (widths.features + widths.values)
-    fitting = max(FEATURE_BYTES // max(bytes_of_head * shared, 1), 1)
+    return PartShape(batch, heads, x.b.shape[1], queries, x.b.shape[2], x.widths)
+
+
+def workspace(shape: PartShape) -> int:
+    """Bytes of features, values and their gradients of the largest part, and of the chunks of its pairs."""
+    most = max(part.total for part in parts_of(shape, 2))
+    pairs = wide_attention().workspace(most, shape.queries, shape.keys)
+    return most * shape.bytes_of_head(2) + pairs
+
+
+def parts_of(shape: PartShape, copies: int) -> Iterator[Part]:
+    """The parts of a call of which `copies` of features and values are held at once."""
+    batch, heads, key_heads = shape[:3]
+    shared = heads // key_heads
+    fitting = max(FEATURE_BYTES // max(shape.bytes_of_head(copies) * shared, 1), 1)
     if fitting >= key_heads:
         step = even_step(batch, fitting // key_heads)
         for first in range(0, batch, step):
@@ -137,7 +165,7 @@ def attend(x: SineInputs, features: Features, notes: Notes) -> tuple[Tensor, Ten
     """The output over features (B, H, Q, X) in fp16, and the LSE (B, H, Q)."""
     attended = features.new(features.attended)
     lse = x.a.new_empty(x.a.shape[:3], dtype=FLOAT)
-    for part in parts_of(x, 1):
+    for part in parts_of(shape_of(x), 1):
         own, call, near = bound(x, part, notes)
         q, k, v = (side.flatten(0, 1) for side in own.sides(call, near))
         hiding = x.hiding.heads(part.first, part.total)
@@ -154,7 +182,7 @@ def backward(
     """The gradients of a, b, v and value; `grad` is that of the output over features."""
     grads = features.new_gradients()
     by_a, by_b, by_v, by_value = grads
-    for part in parts_of(x, 2):
+    for part in parts_of(shape_of(x), 2):
         own, call, near = bound(x, part, notes)
         q, k, v = (side.flatten(0, 1) for side in own.sides(call, near))
         hiding = x.hiding.heads(part.first, part.total)

@@ -24,6 +24,7 @@ from regard.engines.launching import (
 )
 from regard.engines.sizes import blocks_in
 from regard.engines.wide.sizes import (
+    PAIR_BYTES,
     ROWS_SUMMED,
     SLOPE_SCALE,
     WEIGHT_SCALE,
@@ -84,6 +85,11 @@ class Wide:
             add_product(by_v[:, :seen], p.mT, grad[:, here], later, undo)
             later = 1
         return by_q, by_k, by_v
+
+    def workspace(self, heads: int, queries: int, keys: int) -> int:
+        """Bytes that a backward over so many heads takes besides its arguments and results."""
+        rows = chunk_rows(heads, queries, keys, False)
+        return heads * (PAIR_BYTES * rows * aligned(keys) + FLOAT.itemsize * queries)
 
 
 def add_product(total: Tensor, x: Tensor, y: Tensor, beta: int, alpha: float) -> None:
