@@ -59,7 +59,7 @@ UPWARD = {
     ("explaining", "doctor"),  # `regard.explain(module)` sees calls as the doctor does
 }
 # Engines never import one another; these are what they may share; `lineup` alone names them all, and `plan` asks it.
-SHARED_BY_ENGINES = ("base", "gpu", "launching", "native", "sizes", "tiled")
+SHARED_BY_ENGINES = ("base", "drawing", "gpu", "hiding", "launching", "native", "sizes", "tiled")
 ENGINE_PLAN = ("plan", "lineup", "edge_plan")
 # Folders of `nn` are apart, but for what modules share and these.
 SHARED_BY_MODULES = ("fit", "linear", "padding")

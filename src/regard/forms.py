@@ -127,8 +127,8 @@ class Pairwise:
     """`sum_h v_h f(a_h + b_h)` with `f` the activation called `activation`.
 
     `v` is (H, 1, E) so that it broadcasts against `a`. `parameter` is the activation's own number
-    (the negative slope of LeakyReLU), 0.0 if it has none. `series` is the kind of sine series by which
-    engine "sine" replaces tanh if an approximation is allowed.
+    (the negative slope of LeakyReLU), 0.0 if it has none. `series` is the kind of sine series that the
+    caller named for engine "sine", which then runs; empty if none is named.
     """
 
     a: Tensor
@@ -136,7 +136,7 @@ class Pairwise:
     v: Tensor
     activation: str
     parameter: float = 0.0
-    series: str = "matched"
+    series: str = ""
 
     @property
     def query(self) -> Tensor:

@@ -84,7 +84,7 @@ def prepare(
         sink = check_sink(sink, full[-3], value.device)
     given = isinstance(temperature, Tensor) or temperature != 1.0 or temperature is True
     temperature = check_temperature(temperature, ndim, full, value.device) if given else 1.0
-    error = plan.allowed_error(error, engine)
+    error = plan.allowed_error(error, engine, form)
     problem = Problem(
         form, value, mask, bias, sink, temperature, softcap, dropout, want, lead, error, key.shape
     )

@@ -182,7 +182,7 @@ def test_pieces_on_a_gpu_are_addresses(monkeypatch):
 
 
 def test_filling_a_named_tuple():
-    rows = behind.FallbackSignature(*range(9))
+    rows = behind.FallbackSignature(*range(len(behind.FallbackSignature._fields)))
     filled = filling(rows, "b", "device")("x", "y")
     assert filled == rows._replace(b="x", device="y") and type(filled) is behind.FallbackSignature
 
@@ -263,7 +263,7 @@ def test_nothing_keeps_the_tensors_of_a_call_alive():
     )
     memory, notes = features.measure(call)
     output = torch.empty_like(x.value)
-    behind.Behind().attend(notes.holds, x.a, x.b, notes.weight, x.value, False, output)
+    behind.Behind().attend(notes.holds, x.a, x.b, notes.weight, x.value, x.hiding, output)
     seen = [weakref.ref(y) for y in (x.a, x.b, x.v, x.value, memory, output)]
     del x, call, memory, notes, output
     gc.collect()

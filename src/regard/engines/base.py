@@ -68,6 +68,7 @@ class Engine(Protocol):
         name: the value of `engine=` that requests this engine.
         approximate: whether the result has an error beyond rounding. Such an engine runs only where the
             caller allows one, with `error=` or by requesting the engine by name.
+        runs_series: whether it is the engine of a series that a score names.
         every_derivative: whether forward-mode derivatives, and derivatives of derivatives under
             transforms of `torch.func`, pass through it. They pass through PyTorch's plain operations.
         repeats_on: device types on which `repeated` may return a short cut.
@@ -75,6 +76,7 @@ class Engine(Protocol):
 
     name: str
     approximate: bool = False
+    runs_series: bool = False
     every_derivative: bool = False
     repeats_on: tuple[str, ...] = ()
 
@@ -105,6 +107,10 @@ class Engine(Protocol):
     def added_error(self, problem: Problem) -> float:
         """The error bound of an approximation, on top of that of rounding."""
         return 0.0
+
+    def error_bound(self, problem: Problem) -> float | None:
+        """A bound on the whole error of the output, or None for that of rounding plus `added_error`."""
+        return None
 
     def raw_scores(self, problem: Problem) -> Tensor | None:
         """Raw logits (*, H, Q, L) in working precision, or None to leave them to a later engine."""

@@ -19,7 +19,7 @@ from regard.describe import describe
 from regard.engines.base import Engine, RunAgain
 from regard.engines.gpu import HAS_TRITON
 from regard.engines.lineup import ENGINES
-from regard.forms import Inner, Pairwise
+from regard.forms import Form, Inner, Pairwise
 from regard.observed import derivative_levels, in_forward_mode
 from regard.precision import working_dtype
 from regard.problem import Problem
@@ -37,20 +37,26 @@ MAY_COME_LAST = tuple(
     engine for engine in ENGINES if type(engine).comes_last is not Engine.comes_last
 )
 NO_DERIVATIVE = "forward-mode derivatives, and derivatives of derivatives under torch.func, do not pass through it"
+# The engine of a series that a score names.
+SERIES_ENGINE = next(engine.name for engine in ENGINES if engine.runs_series)
 # Device types on which some engine has a short cut for repeated calls.
 REPEATED_ON = frozenset(device for engine in ENGINES for device in engine.repeats_on)
+
+
+# What a caller can do, by whether the score asks for the engine by naming a series.
+ADVICE = {
+    False: "engine=None picks one that serves it; explain(...) shows which",
+    True: "the score asks for this engine by series=; leave that out, or name another engine by engine=",
+}
 
 
 class EngineRefused(ValueError):
     """An engine requested by name cannot serve the call; `reasons` says why."""
 
-    def __init__(self, engine: str, reasons: list[str]) -> None:
+    def __init__(self, engine: str, reasons: list[str], by_series: bool = False) -> None:
         self.engine, self.reasons = engine, reasons
         lines = "".join(f"\n  - {reason}" for reason in reasons)
-        super().__init__(
-            f"engine {engine!r} refuses this call:{lines}\n"
-            "engine=None picks one that serves it; explain(...) shows which"
-        )
+        super().__init__(f"engine {engine!r} refuses this call:{lines}\n{ADVICE[by_series]}")
 
 
 @dataclass(frozen=True)
@@ -108,6 +114,9 @@ def preferred(p: Problem) -> tuple[Engine, ...]:
 
 def pick(problem: Problem, engine: str | None = None) -> Engine:
     """The engine that runs the problem; one requested by name never falls back to another."""
+    by_series = engine is None and runs_series(problem)
+    if by_series:
+        engine = SERIES_ENGINE
     if engine is None:
         every = asks_every_derivative(problem)
         for candidate in preferred(problem):
@@ -119,8 +128,18 @@ def pick(problem: Problem, engine: str | None = None) -> Engine:
     chosen = named_engine(engine)
     reasons = chosen.refusals_of_call(problem)
     if reasons:
-        raise EngineRefused(chosen.name, reasons)
+        raise EngineRefused(chosen.name, reasons, by_series)
     return chosen
+
+
+def names_series(form: Form) -> bool:
+    """Whether the score names the series that replaces tanh."""
+    return isinstance(form, Pairwise) and form.activation == "tanh" and form.series != ""
+
+
+def runs_series(problem: Problem) -> bool:
+    """Whether the series that the score names has to run: where an error is to be kept, that decides."""
+    return problem.error == math.inf and names_series(problem.form)
 
 
 def asks_every_derivative(problem: Problem) -> bool:
@@ -140,12 +159,16 @@ def repeated(
     See `Engine.repeated`. Only the first engine in order is asked: the others serve long calls, whose
     time is spent in kernels and not in Python.
     """
+    if engine is None and runs_series(problem):
+        engine = SERIES_ENGINE
     first = preferred(problem)[0] if engine is None else named_engine(engine)
     return first.repeated(problem, given, output)
 
 
-def allowed_error(error: float | None, engine: str | None) -> float | None:
+def allowed_error(error: float | None, engine: str | None, form: Form) -> float | None:
     """The error that a call allows; an approximate engine requested by name runs with its own bound."""
+    if error is None and engine is None and names_series(form):
+        return math.inf
     if error is None and engine is not None and named_engine(engine).approximate:
         return math.inf
     return error
@@ -175,6 +198,8 @@ def scores(problem: Problem) -> Tensor:
 
 def make_plan(problem: Problem, score: Score, engine: str | None = None) -> Plan:
     """The plan for a problem; see `Plan`."""
+    if engine is None and runs_series(problem):
+        engine = SERIES_ENGINE
     # Not `refusals_of_call`: explaining a call must not count as one.
     refusals = {candidate.name: candidate.refusals(problem) for candidate in ENGINES}
     if engine is None and asks_every_derivative(problem):
@@ -189,11 +214,19 @@ def make_plan(problem: Problem, score: Score, engine: str | None = None) -> Plan
         engine=chosen.name if served else None,
         score=score.name,
         form=problem.form.describe(),
-        error_bound=error_bound(problem) + (chosen.added_error(problem) if served else 0.0),
+        error_bound=stated_bound(problem, chosen if served else None),
         refused={name: reasons for name, reasons in refusals.items() if reasons},
         also=[name for name, reasons in refusals.items() if not reasons and name != chosen.name],
         notes=(chosen.missing_promises(problem) if served else []) + machine_notes(problem),
     )
+
+
+def stated_bound(problem: Problem, engine: Engine | None) -> float:
+    """The bound on the error of the output: the engine's own, or that of rounding and what it adds."""
+    own = None if engine is None else engine.error_bound(problem)
+    if own is not None:
+        return own
+    return error_bound(problem) + (0.0 if engine is None else engine.added_error(problem))
 
 
 def machine_notes(problem: Problem) -> list[str]:

@@ -35,10 +35,12 @@ class Additive(PairwiseScore):
             runs as a matrix product without further approximation.
         reach: with "sine", the largest |a + b| up to which the series follows tanh; default 8. Beyond
             that it deviates from tanh, but stays bounded.
-        series: the kind of series that replaces tanh if engine "sine" is requested by name:
-            "matched" (values and gradients within twice the error of exact bf16), "fast" (values
-            alone, in half the time), "uniform" (the smallest largest error) or "normal" (for standard
-            normal a and b). See docs/sine.md.
+        series: the kind of series that replaces tanh: "matched" (values and gradients within twice the
+            error of exact bf16), "fast" (values alone, in half the time), "uniform" (the smallest
+            largest error) or "normal" (for standard normal a and b). A series that is named here is the
+            one that runs, as if `engine="sine"` were given, or the call raises an error that says why
+            not; `error=` and `engine=` come before it. None: engine "sine" takes "matched". See
+            docs/sine.md.
 
     Parameters: heads * hidden for v, as many for the bias, heads for the gain.
     Dims: any pair, through `Projected`.
@@ -61,13 +63,14 @@ class Additive(PairwiseScore):
         weight_norm: bool = False,
         activation: str = "tanh",
         reach: float | None = None,
-        series: str = "matched",
+        series: str | None = None,
     ) -> None:
         super().__init__()
         check_given_sizes(hidden=hidden, heads=heads)
         check_one_of("activation", activation, ("tanh", "sine"))
-        check_one_of("series", series, KINDS)
-        self.series = series
+        if series is not None:
+            check_one_of("series", series, KINDS)
+        self.series = series or ""
         if activation == "sine":
             reach = 8.0 if reach is None else reach
             row_of(reach)  # raises if there is no series for this reach
@@ -92,7 +95,7 @@ class Additive(PairwiseScore):
         series: dict[str, object] = {}
         if self.activation == "sine":
             series = {"activation": "sine", "reach": self.parameter}
-        if self.series != "matched":
+        if self.series:
             series["series"] = self.series
         return {
             "hidden": self.hidden,

@@ -204,7 +204,7 @@ class PairwiseScore(Score):
 
     activation: str
     parameter: float = 0.0
-    series: str = "matched"
+    series: str = ""
 
     @classmethod
     def how_to_build(cls) -> str:

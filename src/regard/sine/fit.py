@@ -54,7 +54,7 @@ FIT_GOALS = {
 }
 # Rank 3 is for the one unit that lends the columns of its last sine to beta, see
 # engines/sine_features/widths.py.
-RANKS = (3, 4, 5, 6, 7, 8, 10, 12)
+RANKS = (3, 4, 5, 6, 7, 8, 9, 10, 12)
 # Errors grow with about the fourth power of the reach, and a hidden unit takes the next longer row. Steps
 # are therefore short where the error matters: below 5 it is small, beyond 10 it is too large anyway.
 FITTED_REACHES = (
@@ -72,6 +72,9 @@ FIT_STEPS = 200
 # (offset, stretch) for long reaches, where good series are near harmonics of a shorter period; for short
 # reaches; and for the first row, which has no fitted row to start from.
 LONG_STARTS, SHORT_STARTS, SHORT_REACH = ((1.0, 0.62),), ((0.75, 0.8), (0.75, 1.35)), 5.5
+# At the shortest reach nine sines are nearly dependent. From the usual starts a fit ends with frequencies
+# beyond 20, or with coefficients of 13 that cancel.
+ONLY_STARTS = {(9, 1.0): ((0.75, 2.0),)}
 FIRST_STARTS = (*LONG_STARTS, (1.0, 0.55), (1.0, 0.58), (0.75, 0.55), (0.75, 0.8))
 TABLES_FILE = Path(__file__).with_name("tables.json")
 
@@ -196,8 +199,9 @@ def fit(goal: FitGoal, rank: int, reach: float, near: SeriesRow | None = None) -
     """
     number = torch.arange(rank, dtype=torch.float64)
     places = FIRST_STARTS if near is None else SHORT_STARTS if reach <= SHORT_REACH else LONG_STARTS
+    places = ONLY_STARTS.get((rank, reach), places)
     starts = [(number + offset) * math.pi / (stretch * reach) for offset, stretch in places]
-    if near is not None:
+    if near is not None and (rank, reach) not in ONLY_STARTS:
         starts.append(torch.tensor(near.frequencies, dtype=torch.float64))
     tries = [SeriesFit(goal, reach, start).run() for start in starts]
     _, w, c = min(tries, key=lambda found: found[0])

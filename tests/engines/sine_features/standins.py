@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from regard.engines.wide.reference import visible
+
 
 def weights(q: Tensor, k: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
     """Softmax weights (B, H, Q, L) and LSE (B, H, Q)."""
@@ -37,8 +39,8 @@ class PlainFused:
         )
 
 
-def textbook(a, b, v, value, rate, causal):
-    """Exact additive attention (B, H, Q, D), in the dtype given."""
+def textbook(a, b, v, value, rate, causal, seen=None):
+    """Exact additive attention (B, H, Q, D), in the dtype given; `seen` (Z, Q, L) hides pairs."""
     groups = a.shape[1] // b.shape[1]
     b, value = (x.repeat_interleave(groups, 1) for x in (b, value))
     pairs = torch.tanh(a.unsqueeze(-2) + b.unsqueeze(-3))
@@ -46,7 +48,19 @@ def textbook(a, b, v, value, rate, causal):
     if causal:
         hidden = torch.ones(logits.shape[-2:], dtype=torch.bool).triu(1)
         logits = logits.masked_fill(hidden, -torch.inf)
+    if seen is not None:
+        seen = seen.view(logits.shape)
+        logits = torch.where(seen, logits, -torch.inf)
+        logits = torch.where(seen.any(-1, keepdim=True), logits, 0)
+        return torch.where(seen, logits.softmax(-1), 0) @ value
     return logits.softmax(-1) @ value
+
+
+def seen_by(hiding, a, b):
+    """Which pairs (Z, Q, L) are seen."""
+    return torch.stack(
+        [visible(hiding, z, a.shape[2], b.shape[2]) for z in range(a.shape[0] * a.shape[1])]
+    )
 
 
 class PlainExact:
@@ -55,21 +69,21 @@ class PlainExact:
     def __init__(self) -> None:
         self.answers = 0
 
-    def attend(self, skip, a, b, weight, value, causal, output):
+    def attend(self, skip, a, b, weight, value, hiding, output):
         if not skip[0]:
             self.answers += 1
             v = weight.view(a.shape[1], a.shape[-1])
             wide = (x.double() for x in (a, b, v, value))
-            output.copy_(textbook(*wide, 1.0, causal))
+            output.copy_(textbook(*wide, 1.0, False, seen_by(hiding, a, b)))
 
-    def backward(self, skip, grad, a, b, weight, value, rate, causal, *found):
+    def backward(self, skip, grad, a, b, weight, value, rate, hiding, *found):
         if skip[0]:
             return
         self.answers += 1
         v = weight.view(a.shape[1], a.shape[-1]) / rate
         with torch.enable_grad():
             leaves = [x.detach().double().requires_grad_() for x in (a, b, v, value)]
-            out = textbook(*leaves, rate, causal)
+            out = textbook(*leaves, rate, False, seen_by(hiding, a, b))
             grads = torch.autograd.grad(out, leaves, grad.double())
         for into, g in zip(found, grads, strict=True):
             into.copy_(g)

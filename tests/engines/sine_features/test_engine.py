@@ -217,3 +217,20 @@ def test_what_the_engine_behind_does_not_promise_is_said():
         (slope,) = torch.autograd.grad(out.square().sum(), q, create_graph=True)
         (curve,) = torch.autograd.grad(slope.square().sum(), q)
         assert curve.isfinite().all() and curve.any()
+
+
+def test_a_series_that_is_named_runs_or_raises():
+    q = torch.randn(1, 2, 40, 8)
+    score, plain = Additive(8, 2, series="fast"), Additive(8, 2)
+    plain.load_state_dict(score.state_dict())
+    plan = regard.explain(q, q, q, score)
+    assert plan.engine == "sine" and "'fast' of rank 4" in plan.notes[0]
+    assert regard.explain(q, q, q, plain).engine != "sine"
+    near, exact = regard.attention(q, q, q, score), regard.attention(q, q, q, plain)
+    assert 1e-5 < float((near - exact).detach().abs().max()) < 0.1
+    # An engine that is named too has the last word.
+    torch.testing.assert_close(regard.attention(q, q, q, score, engine="reference"), exact)
+    refused = regard.explain(100 * q, q, q, score)
+    assert refused.engine is None and "may reach" in refused.refused["sine"][0]
+    with pytest.raises(EngineRefused, match="the score asks for this engine by series="):
+        regard.attention(100 * q, q, q, score)

@@ -9,6 +9,7 @@ import torch
 import regard
 from regard import Additive, Mask
 from regard.engines.lineup import SINE
+from regard.engines.plan import error_bound, stated_bound
 from regard.engines.sine_features import bounds, device
 from regard.engines.sine_features.parts import PARTS
 from regard.prepare import prepare
@@ -58,7 +59,6 @@ def test_bf16_is_taken_where_its_own_error_is_met_and_nothing_else_unasked():
     assert call is not None and call[:3] == ("uniform", 8, bounds.OWN_ERROR[BF16])
     assert "expected to stay within" in SINE.refusals(problem(dtype=torch.float16))[0]
     assert "allow one by error=" in SINE.refusals(problem(dtype=torch.float32))[0]
-    assert "cuDNN takes at most 256" in SINE.refusals(problem(hidden=32))[0]
 
 
 @pytest.mark.parametrize(
@@ -95,14 +95,15 @@ def test_an_error_is_planned_with_the_shortest_rank():
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"mask": Mask.window(left=3)}, "the only mask it has is a causal one"),
+        ({"mask": Mask.dense(torch.ones(4096, 4096, dtype=torch.bool))}, "no dense ones"),
         (
-            {"mask": Mask.causal("top_left") & Mask.lengths(keys=[9] * 8)},
-            "the only mask it has is a causal one",
+            {
+                "mask": Mask.segments(torch.zeros(4096, dtype=torch.int64))
+                & Mask.segments(torch.ones(4096, dtype=torch.int64))
+            },
+            "one set of segments",
         ),
-        ({"mask": Mask.causal(), "keys": 5000}, "the only mask it has is a causal one"),
         ({"softcap": 3.0}, "no softcap"),
-        ({"dropout": 0.1}, "no dropout"),
         ({"sink": torch.zeros(2, dtype=BF16)}, "no sink"),
         ({"bias": torch.zeros(1, 1, 1, 4096, dtype=BF16)}, "no bias"),
         ({"want": frozenset({"lse"})}, r"no statistics on a GPU \(lse\)"),
@@ -111,7 +112,8 @@ def test_an_error_is_planned_with_the_shortest_rank():
         ({"queries": 1}, "single query"),
         ({"queries": 8}, "for 8 queries"),
         ({"queries": 256, "keys": 256, "lead": (1,)}, "for 256 queries"),
-        ({"value_dim": 200}, "values 200 wide"),
+        ({"value_dim": 300}, "values 300 wide"),
+        ({"hidden": 600}, "features 12000 wide"),
         ({"lead": (40_000,), "queries": 64, "keys": 64}, "more than 65,535"),
         ({"lead": (0,)}, "empty tensors"),
     ],
@@ -119,6 +121,34 @@ def test_an_error_is_planned_with_the_shortest_rank():
 def test_refusals(options, reason):
     found = " ".join(SINE.refusals(problem(**options)))
     assert re.search(reason, found), found
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        ({"hidden": 32}, ("uniform", 9, 576)),
+        ({"hidden": 64}, ("uniform", 9, 1152)),
+        ({"hidden": 64, "queries": 16384, "keys": 16384}, ("uniform", 10, 1280)),
+        ({"hidden": 128}, ("uniform", 9, 2304)),
+        ({"hidden": 16, "value_dim": 200}, ("uniform", 8, 256)),
+        ({"mask": Mask.window(left=3)}, ("uniform", 8, 256)),
+        ({"mask": Mask.lengths(keys=[9] * 8)}, ("uniform", 8, 256)),
+        ({"mask": Mask.causal(), "keys": 5000}, ("uniform", 8, 256)),
+        ({"mask": Mask.segments(torch.zeros(4096, dtype=torch.int64))}, ("uniform", 8, 256)),
+        ({"dropout": 0.1}, ("uniform", 8, 256)),
+        ({"hidden": 64, "mask": Mask.causal()}, ("uniform", 9, 1152)),
+    ],
+)
+def test_the_wide_kernels_run_what_cudnn_does_not_take(options, wanted):
+    p = problem(**options)
+    call, reasons = device.choice.on_device(p)
+    assert reasons == [] and call is not None and call.wide
+    assert (call.kind, call.rank, call.widths.features) == wanted
+    assert SINE.refusals(p) == []
+
+
+def test_the_limit_of_heads_is_cudnns():
+    assert SINE.refusals(problem(hidden=64, lead=(40_000,))) == []
 
 
 def test_small_calls_run_when_asked_for_by_name():
@@ -187,3 +217,44 @@ def test_the_stated_error_is_the_bound_of_the_device():
     assert 0 < SINE.added_error(p) < 0.3
     p.form.a = 100 * p.form.a
     assert SINE.added_error(p) == 0.0  # the exact kernel answers
+
+
+def test_the_stated_error_of_a_series_is_that_of_its_roundings_too():
+    """Not that of exact attention in bf16: a caller who asks for 5e-3 reads a number near it."""
+    q, k, v = (torch.randn(1, 2, 40, n, dtype=BF16) for n in (8, 8, 16))
+    score = Additive(8, 2).to(BF16)
+    for dropout in (0.0, 0.5):
+        p, _ = prepare(q, k, v, score, None, None, None, 1.0, None, dropout, None, "sine", NOTHING)
+        bound = SINE.added_error(p) + 3 * 2**-11 + 2**-8
+        assert stated_bound(p, SINE) == pytest.approx(bound / (1 - dropout))
+    p.form.a = 100 * p.form.a
+    assert SINE.error_bound(p) is None and stated_bound(p, SINE) == error_bound(p)
+
+
+def test_the_plan_states_the_workspace(monkeypatch):
+    monkeypatch.setattr(device.choice, "is_causal_square", lambda p: False)
+    for options, most in (
+        ({"hidden": 64, "heads": 16, "lead": (4,)}, 2**30),
+        ({"hidden": 128, "heads": 16, "lead": (4,)}, 2**30),
+        ({"hidden": 64, "heads": 1, "lead": (1,), "queries": 131_072, "keys": 131_072}, 3 * 2**30),
+    ):
+        p = problem(**options)
+        call, _ = device.choice.on_device(p)
+        assert call is not None and call.wide
+        found = device.workspace(p, call)
+        assert 2**28 < found <= most
+        assert f"at most {found // 2**20} MiB" in SINE.missing_promises(p)[1]
+
+
+def test_a_series_that_is_named_is_the_one_that_runs():
+    fast = Additive(16, 2, series="fast")
+    p = problem(score=fast, queries=64, keys=64)
+    assert p.error == math.inf and SINE.refusals(p) == []
+    call, _ = device.choice.on_device(p)
+    assert call is not None and (call.kind, call.rank) == ("fast", 4)
+    # Where an error is to be kept, it decides.
+    call, _ = device.choice.on_device(problem(score=fast, error=0.01))
+    assert call is not None and (call.kind, call.allowed) == ("uniform", 0.01)
+    # A single query too, which cuDNN is not given.
+    call, _ = device.choice.on_device(problem(score=fast, queries=1))
+    assert call is not None and call.wide and SINE.refusals(problem(score=fast, queries=1)) == []

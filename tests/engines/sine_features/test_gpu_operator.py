@@ -222,7 +222,7 @@ def test_nothing_behind_is_an_error(monkeypatch):
     with pytest.raises(RuntimeError, match="no exact attention is set"):
         operators.run(inputs())
     with pytest.raises(ValueError, match="do not fit into cuDNN"):
-        operators.run(inputs(hidden=40))
+        operators.run(inputs(hidden=600))
 
 
 def test_cudnn_is_called_as_torch_declares_it():

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from regard.engines.hiding import Hiding
 from regard.engines.launching import Pieces
 from regard.engines.triton.behind import Behind
 
@@ -57,11 +58,11 @@ def test_where_the_flag_is_not_set_the_exact_result_is_written(shape, causal, st
     a, b, v, value, grad = call(shape, dtype, strided)
     flag, weight = flagged(v, 0)
     output = torch.full(grad.shape, torch.nan, dtype=dtype)
-    Behind().attend(flag, a, b, weight, value, causal, output)
+    Behind().attend(flag, a, b, weight, value, Hiding(causal), output)
     leaves = [x.double().requires_grad_() for x in (a, b, v, value)]
     wanted = textbook(*leaves, RATE, causal)
     grads = [torch.full(x.shape, torch.nan, dtype=x.dtype) for x in (a, b, v, value)]
-    Behind().backward(flag, grad, a, b, weight, value, RATE, causal, *grads)
+    Behind().backward(flag, grad, a, b, weight, value, RATE, Hiding(causal), *grads)
     exact = torch.autograd.grad(wanted, leaves, grad.double())
     for got, want in zip((output, *grads), (wanted.detach(), *exact), strict=True):
         error = (got.double() - want).abs().max() / want.abs().max()
@@ -72,6 +73,6 @@ def test_where_the_flag_is_set_nothing_is_written():
     a, b, v, value, grad = call("shared", torch.float32)
     flag, weight = flagged(v, 1)
     results = [torch.full(x.shape, 7.0) for x in (grad, a, b, v, value)]
-    Behind().attend(flag, a, b, weight, value, False, results[0])
-    Behind().backward(flag, grad, a, b, weight, value, RATE, False, *results[1:])
+    Behind().attend(flag, a, b, weight, value, Hiding(), results[0])
+    Behind().backward(flag, grad, a, b, weight, value, RATE, Hiding(), *results[1:])
     assert all(bool((x == 7).all()) for x in results)

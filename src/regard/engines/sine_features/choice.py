@@ -9,18 +9,31 @@ import torch
 from torch import Tensor
 
 from regard import sine
+from regard.engines.gpu import is_known
 from regard.engines.sine_features.bounds import (
     BOUNDED,
     FULL_PRECISION,
     LONGEST_SERIES,
     OWN_ERROR,
+    UNKNOWN_LENGTH,
+    WIDE_LONGEST_SERIES,
+    planned_reach,
     shortest_rank,
 )
-from regard.engines.sine_features.widths import WIDEST_FEATURES, WIDEST_VALUE, Widths, lay_out
+from regard.engines.sine_features.widths import (
+    WIDE_FEATURES,
+    WIDE_VALUE,
+    WIDEST_FEATURES,
+    Widths,
+    lay_out,
+    lay_out_wide,
+)
 from regard.forms import Pairwise
 from regard.problem import Problem
 from regard.sine.series import FAST_RANK, MATCHED_RANK, can_lend
 
+# The series of an engine requested by name, where the score names none.
+USUAL_SERIES = "matched"
 # Ranks for an engine requested by name without `error=`: the error is about that of exact attention in bf16.
 USUAL_RANK = {"fast": FAST_RANK, "matched": MATCHED_RANK, "uniform": 6, "normal": 5}
 # On the CPU every sine costs time, and rank 6 is within 1e-4 there (benchmarks/results/sine_cpu.json).
@@ -32,12 +45,17 @@ LENDING = {(kind, rank): can_lend(kind, rank) for kind in sine.KINDS for rank in
 
 
 class Chosen(NamedTuple):
-    """The choices for a call on a GPU: kind and rank of the series, the error that the device allows, widths."""
+    """The choices for a call on a GPU: kind and rank of the series, the error that the device allows, widths.
+
+    `wide` says that the wide kernels run it: features or values are too wide for cuDNN, or it hides pairs
+    or drops weights as cuDNN is not asked to.
+    """
 
     kind: str
     rank: int
     allowed: float
     widths: Widths
+    wide: bool
 
 
 def on_cpu(p: Problem) -> tuple[tuple[str, int] | None, list[str]]:
@@ -45,7 +63,7 @@ def on_cpu(p: Problem) -> tuple[tuple[str, int] | None, list[str]]:
     form, allowed = p.form, p.error
     assert isinstance(form, Pairwise) and allowed is not None
     reach = sine.unit_reach(form)
-    kind = form.series if allowed == math.inf else BOUNDED
+    kind = kind_of(form, allowed == math.inf)
     series = sine.load(kind, CPU_RANK[kind])
     longest, largest = float(series.reach[-1]), float(reach.max())
     if not largest <= longest:  # NaN is refused too
@@ -69,24 +87,44 @@ def on_device(p: Problem) -> tuple[Chosen | None, list[str]]:
     """The choices for a GPU, or the reasons why there are none. Tensors are not read: the device checks them."""
     form = p.form
     assert isinstance(form, Pairwise) and isinstance(p.temperature, float)
-    hidden, value_dim = form.a.shape[-1], p.value.shape[-1]
-    if p.error == math.inf:
-        kind, allowed = form.series, math.inf
-        rank = USUAL_RANK[kind]
-    else:
-        error = OWN_ERROR[p.dtype] if p.error is None else p.error
-        kind, allowed = BOUNDED, error - (FULL_PRECISION if p.dtype == torch.float32 else 0.0)
-        found = shortest_rank(allowed, hidden, 1 / p.temperature)
-        if found is None:
-            why = f"no series up to rank {LONGEST_SERIES} with fp16 features is expected to stay within"
-            return None, [f"{why} {error:.1e} of |value|"]
-        rank = found
-    widths = lay_out(2 * rank * hidden, value_dim, LENDING[kind, rank])
+    hidden, value_dim, rate = form.a.shape[-1], p.value.shape[-1], 1 / p.temperature
+    error = OWN_ERROR.get(p.dtype, 0.0) if p.error is None else p.error
+    named = error == math.inf
+    kind = kind_of(form, named)
+    allowed = error - (FULL_PRECISION if p.dtype == torch.float32 else 0.0)
+    rank = USUAL_RANK[kind] if named else shortest_rank(allowed, hidden, rate)
+    if rank is not None:
+        widths = lay_out(2 * rank * hidden, value_dim, LENDING[kind, rank])
+        if widths is not None and not needs_wide_kernels(p):
+            return Chosen(kind, rank, allowed, widths, False), []
+    if not named and (rank is None or 2 * rank * hidden > WIDEST_FEATURES):
+        lengths = (p.queries, p.keys) if is_known(p.queries, p.keys) else (UNKNOWN_LENGTH,) * 2
+        rank = shortest_rank(allowed, hidden, rate, planned_reach(*lengths))
+    if rank is None:
+        why = f"no series up to rank {WIDE_LONGEST_SERIES} with fp16 features is expected to stay within"
+        return None, [f"{why} {error:.1e} of |value|"]
+    widths = lay_out_wide(2 * rank * hidden, value_dim, LENDING[kind, rank])
     if widths is None:
         why = f"rank {rank} makes features {2 * rank * hidden} wide, for values {value_dim} wide"
-        most = f"{WIDEST_FEATURES} and {WIDEST_VALUE}, with columns for beta among the features"
-        return None, [f"{why}: cuDNN takes at most {most}"]
-    return Chosen(kind, rank, allowed, widths), []
+        most = f"{WIDE_FEATURES:,} and {WIDE_VALUE}, with columns for beta among the features"
+        return None, [f"{why}: the wide kernels take at most {most}"]
+    return Chosen(kind, rank, allowed, widths, True), []
+
+
+def kind_of(form: Pairwise, by_name: bool) -> str:
+    """The kind of series: that of the score for an engine requested by name, else the one with the least bound."""
+    return (form.series or USUAL_SERIES) if by_name else BOUNDED
+
+
+def needs_wide_kernels(p: Problem) -> bool:
+    """Whether the call hides pairs or drops weights as cuDNN is not asked to, or has a single query or key."""
+    hides = p.mask is not None and not is_causal_square(p)
+    return p.dropout > 0 or hides or p.queries < 2 or p.keys < 2
+
+
+def is_causal_square(p: Problem) -> bool:
+    """Whether the mask is the one passed to cuDNN as a flag: causal, with as many keys as queries."""
+    return p.mask is not None and p.queries == p.keys and p.mask.is_only_causal
 
 
 def output_error(p: Problem, logit_error: Tensor) -> float:

@@ -14,17 +14,19 @@ from torch import Tensor
 from regard import sine
 from regard.engines.base import Attended
 from regard.engines.gpu import HAS_CUDNN, HAS_TRITON, generation, is_known, too_large
-from regard.engines.sine_features import choice, operators
-from regard.engines.sine_features.bounds import FEATURE_ROUNDING, OWN_ERROR
+from regard.engines.sine_features import choice, operators, wide
+from regard.engines.sine_features.bounds import FEATURE_ROUNDING, FULL_PRECISION, OWN_ERROR
 from regard.engines.sine_features.parts import PARTS
 from regard.engines.sizes import four_dims, is_too_short_for_series
 from regard.engines.tiled.eager import numbers
 from regard.forms import Pairwise
+from regard.mask import Mask
 from regard.problem import Problem
 from regard.sine.lowering import lending_rows, row_for, weighed
 from regard.sine.series import load_lending
 
-# cuDNN's fp16 attention needs Ampere; widths beyond 128 need Hopper.
+# cuDNN's fp16 attention needs Ampere; widths beyond 128 need Hopper. So do the wide kernels: they compile
+# for Ampere, where nobody has measured whether they are faster than exact attention.
 OLDEST_FOR_CUDNN, OLDEST_FOR_WIDE, WIDE_FEATURES = 8, 9, 128
 MOST_HEADS_OF_CUDNN = 65_535
 SERIES_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
@@ -36,10 +38,13 @@ def refusals(p: Problem) -> list[str]:
     if len(reasons) > 0:
         return reasons
     call, reasons = choice.on_device(p)
-    wide = call is not None and call.widths.features > WIDE_FEATURES
+    if call is None:
+        return reasons
+    wide = call.wide or call.widths.features > WIDE_FEATURES
     if wide and generation(p.device.index) < OLDEST_FOR_WIDE:
-        return [f"features wider than {WIDE_FEATURES} need compute capability 9.0"]
-    return reasons
+        what = f"features wider than {WIDE_FEATURES}, masks that are not causal and dropout"
+        return [f"{what} need compute capability 9.0"]
+    return [] if call.wide else cudnn_sizes(p)
 
 
 def machine(p: Problem) -> list[str]:
@@ -69,35 +74,43 @@ def options(p: Problem) -> list[str]:
         reasons.append(f"fp16 features would lose precision for {p.dtype} inputs")
     elif p.error is None and p.dtype not in OWN_ERROR:
         reasons.append("it is an approximation: allow one by error=, or ask for engine='sine'")
-    if p.mask is not None and not is_causal_square(p):
-        reasons.append("the only mask it has is a causal one with as many keys as queries")
+    if p.mask is not None:
+        reasons += masks(p.mask)
     given = {"bias": p.bias, "sink": p.sink, "softcap": p.softcap}
     reasons += [f"there is no {name} on a GPU" for name, x in given.items() if x is not None]
-    if p.dropout:
-        reasons.append("there is no dropout on a GPU")
     if len(p.want) > 0:
         reasons.append(f"there are no statistics on a GPU ({', '.join(sorted(p.want))})")
     return reasons
 
 
-def sizes(p: Problem) -> list[str]:
-    """Reasons of the sizes: too large for cuDNN or the fallback, or too small to be worth it."""
+def masks(mask: Mask) -> list[str]:
+    """Reasons of the mask: the kernels have spans of keys (lengths, windows, causal) and one set of segments."""
+    reasons = []
+    if len(mask.allowed) > 0:
+        reasons.append("it has masks by lengths, windows and segments on a GPU, and no dense ones")
+    if len(mask.packed) > 1:
+        reasons.append("it has one set of segments on a GPU, not several")
+    return reasons
+
+
+def cudnn_sizes(p: Problem) -> list[str]:
+    """Reasons of sizes that are too large for cuDNN."""
     heads = math.prod(p.lead) * p.heads
+    if heads > MOST_HEADS_OF_CUDNN:
+        return [f"batch times heads is {heads:,}, more than {MOST_HEADS_OF_CUDNN:,}"]
+    return []
+
+
+def sizes(p: Problem) -> list[str]:
+    """Reasons of the sizes: too large for the fallback, or too small to be worth it."""
     reasons = []
     if is_known(p.queries, p.keys):  # kernels of the fallback index with 32 bits
         reasons += too_large(max(p.queries, p.keys), p.form.query.shape[-1])
-    if heads > MOST_HEADS_OF_CUDNN:
-        reasons.append(f"batch times heads is {heads:,}, more than {MOST_HEADS_OF_CUDNN:,}")
-    if p.queries < 2 or p.keys < 2:
+    if (p.queries < 2 or p.keys < 2) and p.error != math.inf:
         reasons.append("for a single query or key exact attention is faster")
     elif is_too_short_for_series(p):
         reasons.append(f"for {p.queries} queries and {p.keys} keys exact attention is faster")
     return reasons
-
-
-def is_causal_square(p: Problem) -> bool:
-    """Whether the mask is the one passed to cuDNN as a flag: causal, with as many keys as queries."""
-    return p.mask is not None and p.queries == p.keys and p.mask.is_only_causal
 
 
 def run(p: Problem) -> Attended:
@@ -114,13 +127,59 @@ def run(p: Problem) -> Attended:
             four_dims(b, lead),
             one_for_each_head(form.v, p.heads),
             four_dims(value, lead),
-            numbers(1 / p.temperature, call.allowed),
-            p.mask is not None,
+            numbers(1 / p.temperature, call.allowed, p.dropout),
+            choice.is_causal_square(p) or hides_what_follows(p),
             call.kind,
             call.rank,
+            *(hidden_pairs(p) if call.wide else ()),
         )
     )
     return Attended(output if len(lead) == 1 else output.reshape(*lead, *output.shape[1:]))
+
+
+def hides_what_follows(p: Problem) -> bool:
+    """Whether query i is known on the host to see no key after i, in a square call.
+
+    With lengths a causal mask ends at the last real query and key. They are at one place where keys and
+    queries are given the same tensor of lengths.
+    """
+    mask = p.mask
+    if mask is None or p.queries != p.keys:
+        return False
+    same = mask.key_lengths is mask.query_lengths
+    return any(band.right == 0 and (same or band.alignment == "top_left") for band in mask.bands)
+
+
+def hidden_pairs(p: Problem) -> tuple[Tensor | None, ...]:
+    """The fields of `SineInputs` from `start` on: spans, segments and the seed of the dropout."""
+    # Drawn on the device of the tensors, so that the host does not wait for a GPU.
+    seed = torch.randint(2**62, (), device=p.device) if p.dropout else None
+    if p.mask is None or choice.is_causal_square(p):
+        return None, None, None, None, seed
+    spans = p.mask.spans(p.queries, p.keys, p.device)
+    segments = spans.segments[0] if len(spans.segments) > 0 else (None, None)
+    ends = [x for x in (spans.start, spans.stop) if x is not None]
+    shared = all(math.prod(x.shape[:-1]) == 1 for x in ends)
+    start, stop = (ends_by_head(x, p, shared) for x in (spans.start, spans.stop))
+    return start, stop, *(ids_by_head(x, p) for x in segments), seed
+
+
+def ends_by_head(x: Tensor | None, p: Problem, shared: bool) -> Tensor | None:
+    """Ends of spans (*, 1, Q or 1) or (Q,) as (1, Q) where all heads share them, else (Z, Q), in int32."""
+    if x is None:
+        return None
+    # They may lie far outside of the keys, where they all mean the same.
+    x = x.clamp(-1, p.keys + 1).to(torch.int32)
+    lead = (1,) if shared else (*p.lead, p.heads)
+    x = x.reshape(x.shape[-1]) if shared else x
+    return x.expand(*lead, p.queries).reshape(-1, p.queries).contiguous()
+
+
+def ids_by_head(x: Tensor | None, p: Problem) -> Tensor | None:
+    """Segment ids (*, 1, length) as (Z, length)."""
+    if x is None:
+        return None
+    return x.expand(*p.lead, p.heads, x.shape[-1]).reshape(-1, x.shape[-1]).contiguous()
 
 
 def one_for_each_head(v: Tensor, heads: int) -> Tensor:
@@ -166,3 +225,24 @@ def added_error(p: Problem) -> float:
     bound += FEATURE_ROUNDING * float((size.square() * powers).sum(-1).amax().sqrt())
     held = float(reach.max()) <= float(series.reach[-1]) and bound <= call.allowed
     return bound if held else 0.0
+
+
+def stated_error(p: Problem) -> float | None:
+    """The bound on the error of the output with all roundings, or None where the exact fallback answers."""
+    series = added_error(p)
+    if series == 0:
+        return None
+    # Weights, values and the sums over them are rounded to fp16, the output to its dtype.
+    rounding = FULL_PRECISION + torch.finfo(p.dtype).eps / 2
+    return (series + rounding) / (1 - p.dropout)
+
+
+def workspace(p: Problem, call: choice.Chosen) -> int:
+    """Bytes that the wide kernels take at most for features and chunks, besides what a call returns.
+
+    With them come the sums of the exact fallback, which is behind every call.
+    """
+    heads, batch = p.heads, math.prod(p.lead)
+    key_heads = max(p.form.key.shape[-3], p.value.shape[-3])
+    shape = wide.PartShape(batch, heads, key_heads, p.queries, p.keys, call.widths)
+    return wide.workspace(shape)

@@ -21,6 +21,7 @@ from regard.forms import Pairwise
 from regard.problem import Problem
 from regard.sine import escapes
 
+MIB = 2**20
 FIRST_NOTE = (
     "tanh is replaced by the sine series {0!r} of rank {1}; gradients are those of the series"
 )
@@ -28,11 +29,16 @@ LAYOUT_NOTE = (
     "it runs through cuDNN with features {0} wide and values {1} wide (one hidden unit lends columns to "
     "the linear term: {2})"
 )
+WIDE_NOTE = (
+    "it runs through kernels of its own with features {0} wide and values {1} wide (one hidden unit lends "
+    "columns to the linear term: {2}), in a workspace of at most {3} MiB"
+)
 RANGE_NOTE = (
     "where |a + b| leaves the range of the series, or its error what is allowed, the exact kernel "
     "answers: the device decides, and regard.sine.escapes counts"
 )
 BACKWARD_NOTE = "cuDNN's backward is not deterministic, and there is no second derivative"
+WIDE_BACKWARD_NOTE = "there is no second derivative"
 
 
 class Sine(Engine):
@@ -44,6 +50,7 @@ class Sine(Engine):
 
     name = "sine"
     approximate = True
+    runs_series = True
 
     def __init__(self, through: Sequence[Engine]) -> None:
         self.through = through
@@ -100,6 +107,12 @@ class Sine(Engine):
         series = sine.load(*chosen(problem))
         return choice.output_error(problem, sine.logit_error(form, series, sine.unit_reach(form)))
 
+    def error_bound(self, problem: Problem) -> float | None:
+        """On a GPU the bound of the series with all its roundings, where the series answers."""
+        if problem.on_cpu or not approximates(problem):
+            return None
+        return device.stated_error(problem)
+
     def missing_promises(self, problem: Problem) -> list[str]:
         """Exactness of value and gradient, and what the engine that runs the features does not keep."""
         if problem.on_cpu or not approximates(problem):
@@ -110,9 +123,11 @@ class Sine(Engine):
         assert call is not None
         return [
             FIRST_NOTE.format(call.kind, call.rank),
-            LAYOUT_NOTE.format(*call.widths),
+            WIDE_NOTE.format(*call.widths, device.workspace(problem, call) // MIB)
+            if call.wide
+            else LAYOUT_NOTE.format(*call.widths),
             RANGE_NOTE,
-            BACKWARD_NOTE,
+            WIDE_BACKWARD_NOTE if call.wide else BACKWARD_NOTE,
         ]
 
     def inner(self, problem: Problem) -> tuple[Engine, Problem]:

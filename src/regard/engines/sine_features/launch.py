@@ -22,7 +22,21 @@ from regard.engines.launching import (
     current_stream,
     sizes_between,
 )
-from regard.engines.sine_features.bounds import FEATURE_ROUNDING, LARGEST_LOGIT
+from regard.engines.sine_features.bounds import (
+    FEATURE_ROUNDING,
+    LARGEST_LOGIT,
+    WIDE_LARGEST_LOGIT,
+)
+from regard.engines.sine_features.memory import (
+    FLOAT,
+    HALF,
+    INT,
+    PLACES_MEASURED,
+    Notes,
+    Scratch,
+    Tables,
+    note_words,
+)
 from regard.engines.sine_features.widths import widths_of
 from regard.engines.sizes import blocks_in, power_of_two
 from regard.sine import escapes
@@ -34,14 +48,13 @@ if TYPE_CHECKING:
 # Elements of a tile of hidden units and of a tile of values that four warps hold in registers. The
 # backward of the keys holds three tiles of values, so that each is smaller.
 UNIT_TILE, VALUE_TILE, GRADIENT_TILE = 2048, 8192, 4096
-# Positions whose range one program measures, and the numbers that it holds at once.
-PLACES_MEASURED, NUMBERS_HELD = 512, 4096
+# Numbers that a program which measures a range holds at once.
+NUMBERS_HELD = 4096
 # Parts of a head's range, heads, and numbers of partial sums that a program reads at once.
 PARTS_READ, HEADS_READ, SUMS_READ = 64, 1024, 2048
 # Powers of two that values (4) and grad_out (1) are scaled to in fp16. Their products, times weights of
 # 1 / L and summed over Q queries, then neither overflow nor underflow for lengths of 32k and more.
 VALUE_TARGET, GRAD_TARGET = 2, 0
-INT, FLOAT, HALF = torch.int32, torch.float32, torch.float16
 MEASURING = {"PLACES": PLACES_MEASURED, "NUMBERS": NUMBERS_HELD}
 
 
@@ -59,6 +72,7 @@ class FeatureSignature(NamedTuple):
     device: torch.device
     series: str
     rank: int
+    wide: bool
 
 
 def feature_signature(x: SineInputs) -> FeatureSignature:
@@ -67,7 +81,7 @@ def feature_signature(x: SineInputs) -> FeatureSignature:
     return FeatureSignature(
         *(a.shape, a.stride(), b.shape, b.stride(), v.stride(), value.shape, value.stride()),
         (a.dtype, b.dtype, v.dtype, value.dtype),
-        *(a.device, x.kind, x.rank),
+        *(a.device, x.kind, x.rank, x.wide),
     )
 
 
@@ -86,63 +100,8 @@ class FeatureCall(NamedTuple):
 def feature_call(x: SineInputs) -> FeatureCall:
     """The addresses and numbers of this call; `x` keeps the memory alive."""
     a, b, v, value = addresses(x.a, x.b, x.v, x.value)
-    rate, allowed = x.numbers.tolist()
+    rate, allowed = x.numbers.tolist()[:2]
     return FeatureCall(a, b, v, value, rate, allowed, current_stream(x.a.device))
-
-
-class Notes(NamedTuple):
-    """What the device finds out about a call, in one allocation that the backward reads too.
-
-    holds (4,): the first number says whether the series holds. weight (H, E): rate v. row (B, K, E): the
-    row of the table for each unit. peak (B, K): the largest |value|. sound (B, H): whether the bound
-    holds for a head. parts: the partial maxima from which the range was found.
-    """
-
-    holds: Address
-    weight: Address
-    row: Address
-    peak: Address
-    sound: Address
-    parts: Address
-
-
-class Scratch(NamedTuple):
-    """Scratch memory of the backward.
-
-    skip (1,): whether the exact fallback has nothing to do. peak (B, H): the largest |grad_out|. parts:
-    its partial maxima. from_queries, from_keys: what each block of queries and of keys adds to dv.
-    """
-
-    skip: Address
-    peak: Address
-    parts: Address
-    from_queries: Address
-    from_keys: Address
-
-
-class Tables(NamedTuple):
-    """Addresses of the columns of the series that kernels read."""
-
-    reach: Address
-    linear: Address
-    frequencies: Address
-    coefficients: Address
-    error: Address
-
-
-def note_words(a: torch.Size, b: torch.Size) -> tuple[tuple[int, torch.dtype], ...]:
-    """The size in words and the dtype of each field of `Notes`, from the shapes of a and b."""
-    (batch, heads, queries, hidden), (_, key_heads, keys, _) = a, b
-    query_parts, key_parts = blocks_in(queries, PLACES_MEASURED), blocks_in(keys, PLACES_MEASURED)
-    parts = (heads * query_parts + key_heads * key_parts) * hidden + key_heads * key_parts
-    return (
-        (4, INT),
-        (heads * hidden, FLOAT),
-        (batch * key_heads * hidden, INT),
-        (batch * key_heads, FLOAT),
-        (batch * heads, INT),
-        (batch * parts, INT),
-    )
 
 
 class Features:
@@ -157,7 +116,8 @@ class Features:
         self.device, self.dtype = signature.device, signature.dtypes[3]
         self.batch, self.heads, self.queries, self.hidden = signature.a
         (_, self.key_heads, self.keys, _), self.value_dim = signature.b, signature.value[-1]
-        self.widths = widths_of(signature.series, signature.rank, self.hidden, self.value_dim)
+        shape = (self.hidden, self.value_dim, signature.wide)
+        self.widths = widths_of(signature.series, signature.rank, *shape)
         load = load_lending if self.widths.lent else sine.load
         self.series = load(signature.series, signature.rank, signature.device)
         # `self.series` keeps the tables alive, to which these addresses point.
@@ -171,10 +131,12 @@ class Features:
         # Tiles of a fixed number of elements: the wider a row, the fewer rows.
         self.block = max(16, UNIT_TILE // padded)
         self.value_block = max(16, VALUE_TILE // wide)
-        self.gradient_block = max(16, GRADIENT_TILE // wide)
+        # A program of the keys holds tiles of units and of values.
+        self.key_block = min(self.value_block, self.block)
+        self.gradient_block = min(max(16, GRADIENT_TILE // wide), self.block)
         self.query_blocks = blocks_in(self.queries, self.block)
         self.output_blocks = blocks_in(self.queries, self.value_block)
-        self.key_blocks = blocks_in(self.keys, self.value_block)
+        self.key_blocks = blocks_in(self.keys, self.key_block)
         self.gradient_blocks = blocks_in(self.keys, self.gradient_block)
         self.fixed = {
             "G": self.heads // self.key_heads,
@@ -222,7 +184,8 @@ class Features:
         self.pick_rows = self.launch(
             *(kernels.pick_rows, self.batch * self.key_heads),
             (INT, v, FLOAT, FLOAT, FLOAT, FLOAT, INT, FLOAT, INT, INT),
-            *(self.batch, *both, *self.parts, *signature.v_stride, FEATURE_ROUNDING, LARGEST_LOGIT),
+            *(self.batch, *both, *self.parts, *signature.v_stride, FEATURE_ROUNDING),
+            WIDE_LARGEST_LOGIT if signature.wide else LARGEST_LOGIT,
             PARTS=max(NUMBERS_HELD // self.fixed["EP"], 16),
         )
         self.make_query = self.launch(
@@ -236,7 +199,7 @@ class Features:
             *(*both, self.keys, self.key_blocks),
             *(*signature.b_stride, *signature.v_stride, *signature.value_stride),
             TARGET=VALUE_TARGET,
-            BLOCK=self.value_block,
+            BLOCK=self.key_block,
         )
         self.make_output = self.launch(
             *(kernels.finish, total * self.output_blocks),
@@ -347,6 +310,10 @@ class Features:
         self.make_key(call.stream, (*known, notes.peak, *addresses(psi, wide)), call.rate)
         return psi, wide
 
+    def sides(self, call: FeatureCall, notes: Notes) -> tuple[Tensor, Tensor, Tensor]:
+        """The features of queries and keys, and the values."""
+        return self.query(call, notes), *self.key(call, notes)
+
     def finish(self, call: FeatureCall, attended: Tensor, notes: Notes) -> Tensor:
         """The output (B, H, Q, D) in the dtype of the values; also counts the call in `escapes`."""
         output = self.new(self.output, self.dtype)
@@ -372,19 +339,42 @@ class Features:
         self, call: FeatureCall, notes: Notes, scratch: Scratch, by_features: Sequence[Tensor]
     ) -> tuple[Tensor, ...]:
         """The gradients of a, b, v and value from those of phi, psi and the values."""
-        signature, tables = self.signature, self.tables
+        grads = self.new_gradients()
+        by_a, by_b, by_v, by_value = grads
+        self.side_gradients(call, notes, scratch, by_features, (by_a, by_b, by_value))
+        self.weight_gradient(call, scratch, by_v)
+        return grads
+
+    def new_gradients(self) -> tuple[Tensor, ...]:
+        """Uninitialised gradients of a, b, v and value."""
+        signature = self.signature
         shapes = (signature.a, signature.b, (self.heads, self.hidden), signature.value)
-        grads = tuple(map(self.new, shapes, signature.dtypes))
-        grad_phi, grad_psi, grad_wide, to_a, to_b, to_v, to_value = addresses(*by_features, *grads)
-        skip, peak_grad, _, from_queries, from_keys = scratch
+        return tuple(map(self.new, shapes, signature.dtypes))
+
+    def side_gradients(
+        self,
+        call: FeatureCall,
+        notes: Notes,
+        scratch: Scratch,
+        by_features: Sequence[Tensor],
+        grads: Sequence[Tensor],
+    ) -> None:
+        """Write the gradients of a, b and value, and what blocks add to that of v."""
+        tables = self.tables
+        grad_phi, grad_psi, grad_wide, to_a, to_b, to_value = addresses(*by_features, *grads)
+        _, peak_grad, _, from_queries, from_keys = scratch
         known = (call.a, call.v, notes.row, tables.frequencies, tables.coefficients)
         known = (*known, notes.peak, peak_grad, grad_phi, to_a, from_queries)
         self.of_query(call.stream, known, call.rate)
         known = (call.b, call.v, notes.row, tables.linear, tables.frequencies)
         known = (*known, notes.peak, peak_grad, grad_psi, grad_wide, to_b, to_value, from_keys)
         self.of_key(call.stream, known, call.rate)
-        self.of_weight(call.stream, (from_queries, from_keys, to_v, skip))
-        return grads
+
+    def weight_gradient(self, call: FeatureCall, scratch: Scratch, by_v: Tensor) -> None:
+        """Write the gradient of v from what all blocks add to it."""
+        (to_v,) = addresses(by_v)
+        known = (scratch.from_queries, scratch.from_keys, to_v, scratch.skip)
+        self.of_weight(call.stream, known)
 
 
 @functools.lru_cache(maxsize=REMEMBERED)

@@ -19,15 +19,12 @@ import torch
 from torch import Tensor
 
 from regard.engines.gpu import on_own_device
-from regard.engines.sine_features.launch import (
-    Notes,
-    feature_call,
-    feature_signature,
-    features_of,
-    note_words,
-)
+from regard.engines.hiding import Hiding
+from regard.engines.sine_features import wide as by_parts
+from regard.engines.sine_features.launch import feature_call, feature_signature, features_of
+from regard.engines.sine_features.memory import Notes, note_words
 from regard.engines.sine_features.parts import PARTS, ExactFallback
-from regard.engines.sine_features.widths import Widths, widths_of
+from regard.engines.sine_features.widths import Widths, fits_cudnn, widths_of
 from regard.engines.tiled.eager import apply, below_autograd, differentiated
 from regard.engines.tiled.operators import LIBRARY, once
 from regard.observed import needs_dispatcher
@@ -37,8 +34,10 @@ class SineInputs(NamedTuple):
     """The arguments of both operators.
 
     a (B, H, Q, E), b (B, K, L, E), v (H, E), value (B, K, L, D), any strides. `numbers` is
-    (1 / temperature, the allowed error), fp64 on the CPU: a tensor, because `torch.compile` makes floats
-    symbols that two operators cannot share. `kind` and `rank` name the series. `causal` needs Q = L.
+    (1 / temperature, the allowed error, the share of weights that are dropped), fp64 on the CPU: a
+    tensor, because `torch.compile` makes floats symbols that two operators cannot share; the last is 0
+    where it is left out. `kind` and `rank` name the series. `causal` needs Q = L. The rest are the fields
+    of `Hiding`.
     """
 
     a: Tensor
@@ -49,17 +48,43 @@ class SineInputs(NamedTuple):
     causal: bool
     kind: str
     rank: int
+    start: Tensor | None = None
+    stop: Tensor | None = None
+    query_segment: Tensor | None = None
+    key_segment: Tensor | None = None
+    seed: Tensor | None = None
+
+    @property
+    def wide(self) -> bool:
+        """Whether the wide kernels run the features, not cuDNN."""
+        if any(x is not None for x in self[FIRST_MASK:]):
+            return True
+        single = self.a.shape[2] < 2 or self.b.shape[2] < 2
+        return single or not fits_cudnn(*self.shape_of_features)
 
     @property
     def widths(self) -> Widths:
-        """The layout for cuDNN; the engine has checked that there is one."""
-        return widths_of(self.kind, self.rank, self.a.shape[-1], self.value.shape[-1])
+        """The layout of features and values; the engine has checked that there is one."""
+        return widths_of(*self.shape_of_features, self.wide)
+
+    @property
+    def shape_of_features(self) -> tuple[str, int, int, int]:
+        """The series, the hidden units and the width of the values."""
+        return self.kind, self.rank, self.a.shape[-1], self.value.shape[-1]
+
+    @property
+    def hiding(self) -> Hiding:
+        """What hides pairs or drops weights."""
+        dropout = 0.0 if self.seed is None else self.numbers.tolist()[2]
+        masks = (self.start, self.stop, self.query_segment, self.key_segment, self.seed)
+        return Hiding(self.causal, *masks, dropout)
 
 
 class Kept(NamedTuple):
     """What the backward needs besides the inputs.
 
-    attended (B, H, Q, X) in fp16 and lse (B, H, Q) as cuDNN returned them; notes, the memory of `Notes`.
+    attended (B, H, Q, X) in fp16 and lse (B, H, Q) of the attention over features; notes, the memory of
+    `Notes`.
     """
 
     attended: Tensor
@@ -68,7 +93,8 @@ class Kept(NamedTuple):
 
 
 SINE_ARGUMENTS = (
-    "Tensor a, Tensor b, Tensor v, Tensor value, Tensor numbers, bool causal, str kind, int rank"
+    "Tensor a, Tensor b, Tensor v, Tensor value, Tensor numbers, bool causal, str kind, int rank, "
+    "Tensor? start, Tensor? stop, Tensor? query_segment, Tensor? key_segment, Tensor? seed"
 )
 KEPT_TENSORS = "Tensor attended, Tensor lse, Tensor notes"
 LIBRARY.define(f"sine_attend({SINE_ARGUMENTS}) -> (Tensor, Tensor, Tensor, Tensor)")
@@ -76,7 +102,9 @@ LIBRARY.define(
     f"sine_attend_backward({SINE_ARGUMENTS}, Tensor grad, {KEPT_TENSORS}) -> (Tensor, Tensor, Tensor, Tensor)"
 )
 INPUT_COUNT = len(SineInputs._fields)
-TENSOR_COUNT = SineInputs._fields.index("causal")
+TENSOR_COUNT, FIRST_MASK = (SineInputs._fields.index(name) for name in ("causal", "start"))
+# Tensors that are saved for the backward before the fields of `Kept`.
+MASKS_SAVED = TENSOR_COUNT + INPUT_COUNT - FIRST_MASK
 
 
 def behind() -> ExactFallback:
@@ -98,13 +126,16 @@ def attend(*flat) -> tuple[Tensor, ...]:
         return tuple(made.zero_() for made in fake_attend(*flat))
     features, call = features_of(feature_signature(x)), feature_call(x)
     memory, notes = features.measure(call)
-    wide = features.key(call, notes)
-    attended, lse = PARTS.fused.forward(features.query(call, notes), *wide, x.causal)
-    # Features are the largest tensors of the call: freed before the output is allocated.
-    del wide
+    if x.wide:
+        attended, lse = by_parts.attend(x, features, notes)
+    else:
+        keys = features.key(call, notes)
+        attended, lse = PARTS.fused.forward(features.query(call, notes), *keys, x.causal)
+        # Features are the largest tensors of the call: freed before the output is allocated.
+        del keys
     output = features.finish(call, attended, notes)
     # Returns at once on the device where the series holds; otherwise it overwrites the output.
-    behind().attend(notes.holds, x.a, x.b, notes.weight, x.value, x.causal, output)
+    behind().attend(notes.holds, x.a, x.b, notes.weight, x.value, x.hiding, output)
     return output, attended, lse, memory
 
 
@@ -121,15 +152,19 @@ def attend_backward(*flat) -> tuple[Tensor, ...]:
     notes = Notes(*features.notes.cut(kept.notes))
     # Addresses do not keep memory alive: the name `memory` does, until the last launch.
     memory, scratch, given = features.output_gradient(call, grad, notes)
-    phi, wide = features.query(call, notes), features.key(call, notes)
-    found = PARTS.fused.backward(given, phi, *wide, kept.attended, kept.lse, x.causal)
-    # Each group of large tensors is freed before the next one is allocated.
-    del given, phi, wide
-    found = tuple(part.contiguous() for part in found)
-    grads = features.input_gradients(call, notes, scratch, found)
-    del found
+    if x.wide:
+        grads = by_parts.backward(x, features, notes, scratch, given, kept)
+        del given
+    else:
+        phi, keys = features.query(call, notes), features.key(call, notes)
+        found = PARTS.fused.backward(given, phi, *keys, kept.attended, kept.lse, x.causal)
+        # Each group of large tensors is freed before the next one is allocated.
+        del given, phi, keys
+        found = tuple(part.contiguous() for part in found)
+        grads = features.input_gradients(call, notes, scratch, found)
+        del found
     known = (scratch.skip, grad, x.a, x.b, notes.weight, x.value)
-    behind().backward(*known, call.rate, x.causal, *grads)
+    behind().backward(*known, call.rate, x.hiding, *grads)
     del memory
     return grads
 
@@ -166,8 +201,9 @@ class SineAttend(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx, inputs, output):
         """Save what the backward starts from."""
-        ctx.save_for_backward(*inputs[:TENSOR_COUNT], *output[1:])
-        ctx.settings = inputs[TENSOR_COUNT:]
+        masks = inputs[FIRST_MASK:]
+        ctx.save_for_backward(*inputs[:TENSOR_COUNT], *masks, *output[1:])
+        ctx.settings = inputs[TENSOR_COUNT:FIRST_MASK]
         ctx.mark_non_differentiable(*output[1:])
         # None instead of zeros for results without gradient: no kernel would read the zeros.
         ctx.set_materialize_grads(False)
@@ -178,7 +214,8 @@ class SineAttend(torch.autograd.Function):
         if grad is None:
             return (None,) * INPUT_COUNT
         saved = ctx.saved_tensors
-        flat = (*saved[:TENSOR_COUNT], *ctx.settings, grad, *saved[TENSOR_COUNT:])
+        flat = (*saved[:TENSOR_COUNT], *ctx.settings, *saved[TENSOR_COUNT:MASKS_SAVED], grad)
+        flat = (*flat, *saved[MASKS_SAVED:])
         # Under create_graph or an observer the operator runs, else its kernels are launched directly.
         if torch.is_grad_enabled() or needs_dispatcher((grad, *saved)):
             grads = once("sine", "attend_backward", *flat)

@@ -1,4 +1,4 @@
-"""The two kinds of attention that the sine operators call: fused (cuDNN) and the exact fallback.
+"""What the sine operators call: attention over features, by cuDNN or the wide kernels, and the exact fallback.
 
 Shape legend: B batch, H query heads, K key heads, Q queries, L keys, W width of the features, X width
 of the values, E hidden units, D value dim.
@@ -11,6 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from regard.engines.hiding import Hiding
 from regard.engines.launching import Address
 
 
@@ -28,12 +29,43 @@ class Fused(Protocol):
         ...
 
 
+class WideAttention(Protocol):
+    """Attention over features in fp16 that cuDNN does not take: (Z, length, width), contiguous.
+
+    `head` is the number of the first of these heads in the whole call, by which weights are drawn.
+    """
+
+    def forward(
+        self, q: Tensor, k: Tensor, v: Tensor, hiding: Hiding, head: int, out: Tensor, lse: Tensor
+    ) -> None:
+        """Write the output (Z, Q, X) in fp16 and the LSE (Z, Q) in fp32."""
+        ...
+
+    def backward(
+        self,
+        grad: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        hiding: Hiding,
+        head: int,
+        out: Tensor,
+        lse: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Gradients of q, k and v in fp16."""
+        ...
+
+    def workspace(self, heads: int, queries: int, keys: int) -> int:
+        """Bytes that a backward over so many heads takes besides its arguments and results."""
+        ...
+
+
 class ExactFallback(Protocol):
     """Exact additive attention that runs or not by a flag on the device.
 
     `skip` is one integer on the device. Where it is 1 the kernels return at once; where it is 0 they
     overwrite their results in place. The host never waits for the device. Inputs have any strides, except
-    `weight`, v / temperature in fp32, which is contiguous like the results. Causal needs Q = L.
+    `weight`, v / temperature in fp32, which is contiguous like the results.
     """
 
     def attend(
@@ -43,7 +75,7 @@ class ExactFallback(Protocol):
         b: Tensor,
         weight: Address,
         value: Tensor,
-        causal: bool,
+        hiding: Hiding,
         output: Tensor,
     ) -> None:
         """Write `softmax(sum_e weight_e tanh(a + b)) value` to `output` (B, H, Q, D).
@@ -61,7 +93,7 @@ class ExactFallback(Protocol):
         weight: Address,
         value: Tensor,
         rate: float,
-        causal: bool,
+        hiding: Hiding,
         grad_a: Tensor,
         grad_b: Tensor,
         grad_v: Tensor,
@@ -113,10 +145,11 @@ class Cudnn:
 
 
 class SineParts:
-    """The attention in use. `lineup.py` sets the exact one, because engines do not import one another."""
+    """The attention in use. `lineup.py` sets the wide and the exact one, because engines do not import one another."""
 
     def __init__(self) -> None:
         self.fused: Fused = Cudnn()
+        self.wide: WideAttention | None = None
         self.exact: ExactFallback | None = None
 
 

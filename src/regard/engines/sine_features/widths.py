@@ -1,12 +1,14 @@
-"""The layout of a call for cuDNN: the widths of features and values, and the columns of beta.
+"""The layout of a call: the widths of features and values, and the columns of beta.
 
-It is a pure function of shapes, so that a call has the same layout on every machine.
+It is a pure function of shapes, so that a call has the same layout on every machine. There are two kinds:
+for cuDNN, and for the wide kernels, which take what cuDNN does not.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+from regard.engines.sizes import blocks_in, power_of_two
 from regard.sine.series import can_lend
 
 # Milliseconds of forward, and of forward and backward, through cuDNN SDPA on one NVIDIA H200 (batch 4,
@@ -25,6 +27,9 @@ COST = {
 }
 CHEAPEST_FIRST = sorted(COST, key=lambda widths: sum(COST[widths]))
 WIDEST_FEATURES, WIDEST_VALUE = 256, 128
+# The same for the wide kernels, which take features in steps and values in powers of two.
+WIDE_FEATURES, WIDE_VALUE = 8192, 256
+FEATURE_STEP, LEAST_VALUE = 64, 16
 # Feature columns of beta: one with its value in fp16, one with what that rounds away.
 BETA_COLUMNS = 2
 
@@ -59,12 +64,33 @@ def lay_out(series_width: int, value_dim: int, lend: bool = True) -> Widths | No
     return None
 
 
-def widths_of(kind: str, rank: int, hidden: int, value_dim: int) -> Widths:
-    """The layout of a call that the engine has checked to have one."""
-    found = lay_out(2 * rank * hidden, value_dim, can_lend(kind, rank))
+def lay_out_wide(series_width: int, value_dim: int, lend: bool = True) -> Widths | None:
+    """The layout for the wide kernels, or None where features or values are too wide for them.
+
+    A unit lends its columns wherever it can: two columns more would be a step of 64 more.
+    """
+    spare = blocks_in(series_width, FEATURE_STEP) * FEATURE_STEP - series_width
+    lent = lend and spare < BETA_COLUMNS
+    columns = series_width if lent else series_width + BETA_COLUMNS
+    features = blocks_in(columns, FEATURE_STEP) * FEATURE_STEP
+    values = max(power_of_two(value_dim), LEAST_VALUE)
+    if features > WIDE_FEATURES or values > WIDE_VALUE:
+        return None
+    return Widths(features, values, lent)
+
+
+def widths_of(kind: str, rank: int, hidden: int, value_dim: int, wide: bool = False) -> Widths:
+    """The layout of a call that the engine has checked to have one; `wide` asks for the wide kernels."""
+    how = lay_out_wide if wide else lay_out
+    found = how(2 * rank * hidden, value_dim, can_lend(kind, rank))
     if found is None:
         raise ValueError(
-            f"rank {rank}, {hidden} hidden units and value dim {value_dim} do not fit into cuDNN; "
-            "see regard.engines.sine_features.widths"
+            f"rank {rank}, {hidden} hidden units and value dim {value_dim} do not fit into cuDNN, nor "
+            "into the wide kernels; see regard.engines.sine_features.widths"
         )
     return found
+
+
+def fits_cudnn(kind: str, rank: int, hidden: int, value_dim: int) -> bool:
+    """Whether cuDNN takes features and values of this call."""
+    return lay_out(2 * rank * hidden, value_dim, can_lend(kind, rank)) is not None

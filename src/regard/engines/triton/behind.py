@@ -15,6 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from regard.engines.hiding import Hiding
 from regard.engines.launching import (
     REMEMBERED,
     Address,
@@ -31,6 +32,8 @@ from regard.engines.tiled import Arguments
 # For one program: rows whose shift it computes, rows it collects, numbers it clears, numbers it sums.
 ROWS_SHIFTED, ROWS_COLLECTED, NUMBERS_CLEARED, NUMBERS_SUMMED = 16, 32, 4096, 1024
 INT, FLOAT = torch.int32, torch.float32
+# The fields of `Hiding` that are ends of spans, which all heads may share.
+SPANS = ("start", "stop")
 
 
 class Behind:
@@ -43,17 +46,17 @@ class Behind:
         b: Tensor,
         weight: Address,
         value: Tensor,
-        causal: bool,
+        hiding: Hiding,
         output: Tensor,
     ) -> None:
         """Write the output (B, H, Q, D) in place."""
-        bound = standby(fallback_signature(a, b, value, causal))
+        bound = standby(fallback_signature(a, b, value, hiding))
         # Addresses do not keep memory alive: these names do, until the launch is queued.
-        memory, value, stop = bound.rows.new(a.device), bound.packed(value), bound.stop()
-        q, k, values, into, *ends = addresses(a, b, value, output, *stop)
+        memory, value, masks = bound.rows.new(a.device), bound.packed(value), bound.masks(hiding)
+        q, k, values, into, *hides = addresses(a, b, value, output, *masks)
         bound.forward(
             current_stream(a.device),
-            (q, k, weight, values, skip, into, *bound.rows.cut(memory), *ends),
+            (q, k, weight, values, skip, into, *bound.rows.cut(memory), *hides),
         )
 
     def backward(
@@ -65,29 +68,33 @@ class Behind:
         weight: Address,
         value: Tensor,
         rate: float,
-        causal: bool,
+        hiding: Hiding,
         grad_a: Tensor,
         grad_b: Tensor,
         grad_v: Tensor,
         grad_value: Tensor,
     ) -> None:
         """Write the gradients in place, after a forward of its own for the statistics of each row."""
-        bound, stream = standby(fallback_signature(a, b, value, causal)), current_stream(a.device)
-        memory, value, stop = bound.sums.new(a.device), bound.packed(value), bound.stop()
+        bound, stream = standby(fallback_signature(a, b, value, hiding)), current_stream(a.device)
+        memory, value, masks = bound.sums.new(a.device), bound.packed(value), bound.masks(hiding)
         grad = grad.contiguous()
         output, tail, peak, shift, *sums = bound.sums.cut(memory)
-        q, k, values, given, *ends = addresses(a, b, value, grad, *stop)
+        q, k, values, given, *hides = addresses(a, b, value, grad, *masks)
         known = (q, k, weight, values, skip)
         ready, back, collect = bound.of_gradient(grad.dtype, grad_v.dtype)
-        bound.forward_again(stream, (*known, output, tail, peak, *ends))
+        bound.forward_again(stream, (*known, output, tail, peak, *hides))
         ready(stream, (given, output, shift, sums[0], skip))
-        back(stream, (*known, given, peak, tail, shift, *sums, *ends))
+        back(stream, (*known, given, peak, tail, shift, *sums, *hides))
         results = addresses(grad_a, grad_b, grad_v, grad_value)
         collect(stream, (*sums, *results, skip), rate)
 
 
 class FallbackSignature(NamedTuple):
-    """The shapes, strides, dtypes, device and causality that calls share to use the same launches."""
+    """The shapes, strides, dtypes, device and masks that calls share to use the same launches.
+
+    `hides` are the fields of `Hiding` that are tensors here, `spans` the number of heads that have a
+    span of their own, 1 if all share it.
+    """
 
     a: torch.Size
     a_stride: tuple[int, ...]
@@ -96,14 +103,21 @@ class FallbackSignature(NamedTuple):
     value: torch.Size
     value_stride: tuple[int, ...]
     dtypes: tuple[torch.dtype, ...]
-    causal: bool
+    hides: tuple[str, ...]
+    spans: int
+    dropout: float
     device: torch.device
 
 
-def fallback_signature(a: Tensor, b: Tensor, value: Tensor, causal: bool) -> FallbackSignature:
+def fallback_signature(a: Tensor, b: Tensor, value: Tensor, hiding: Hiding) -> FallbackSignature:
     """The signature of this call."""
     shapes = (a.shape, a.stride(), b.shape, b.stride(), value.shape, value.stride())
-    return FallbackSignature(*shapes, (a.dtype, b.dtype, value.dtype), causal, a.device)
+    ends = [x.shape[0] for x in (hiding.start, hiding.stop) if x is not None]
+    hides = hiding.names(with_stop=hiding.causal)
+    return FallbackSignature(
+        *(*shapes, (a.dtype, b.dtype, value.dtype), hides, max(ends, default=1)),
+        *(hiding.dropout, a.device),
+    )
 
 
 class Standby:
@@ -119,13 +133,15 @@ class Standby:
         # Templates: everything but the addresses of a call is fixed here.
         self.form = filling(form, "q", "k", "v")
         self.pairs = prepare.pairs(self.args)
-        self.values = filling(prepare.values(self.args), "value")
+        seeded = ("seed",) if "seed" in signature.hides else ()
+        self.values = filling(prepare.values(self.args), "value", *seeded)
+        self.hidden_by = filling(self.pairs, *(x for x in signature.hides if x != "seed"))
         given = self.args.value
         # Decided once: strides of the values are part of the signature.
         self.is_packed = prepare.packed(given) is given
         self.sizes = choices.sizes(self.args)
         self.dtypes = (*signature.dtypes[:2], FLOAT, signature.dtypes[2], INT)
-        self.ends = (INT,) if signature.causal else ()
+        self.mask_dtypes = tuple(INT if x in SPANS else torch.int64 for x in signature.hides)
         self.batch, self.heads, self.queries, self.hidden = signature.a
         self.keys, self.dims = signature.value[-2:]
         total = self.batch * self.heads
@@ -139,17 +155,21 @@ class Standby:
         """The values with their last two dims dense, as the kernels need them."""
         return value if self.is_packed else value.contiguous()
 
-    def stop(self) -> tuple[Tensor, ...]:
-        """The end of the keys that each query sees, or nothing where it sees all."""
-        if not self.signature.causal:
-            return ()
-        ends = torch.arange(1, self.queries + 1, dtype=torch.int32, device=self.signature.device)
-        return (ends,)
+    def masks(self, hiding: Hiding) -> list[Tensor]:
+        """The tensors that hide pairs or drop weights, in the order of `signature.hides`."""
+        if hiding.causal and hiding.stop is None:
+            ends = torch.arange(1, self.queries + 1, dtype=INT, device=self.signature.device)
+            hiding = hiding._replace(stop=ends)
+        return hiding.tensors()
 
-    def operands(self, q, k, v, value, ends) -> tuple:
+    def operands(self, q, k, v, value, masks) -> tuple:
         """The first arguments of both kernels."""
-        pairs = self.pairs._replace(stop=ends[0]) if ends else self.pairs
-        return self.form(q, k, v), pairs, *self.sizes, self.values(value)
+        if "seed" in self.signature.hides:
+            *masks, seed = masks
+            values = self.values(value, seed)
+        else:
+            values = self.values(value)
+        return self.form(q, k, v), self.hidden_by(*masks), *self.sizes, values
 
     def bind_forward(self) -> None:
         """Bind two launches of the forward: one to the output, one in fp32 for the backward."""
@@ -158,15 +178,15 @@ class Standby:
         choices, args = self.choices, self.args
         sides = choices.forward_tile(args)
 
-        def arguments(q, k, v, value, skip, output, tail, peak, *ends) -> tuple:
-            return (*self.operands(q, k, v, value, ends), skip, output, tail, None, peak)
+        def arguments(q, k, v, value, skip, output, tail, peak, *masks) -> tuple:
+            return (*self.operands(q, k, v, value, masks), skip, output, tail, None, peak)
 
         tile = choices.tile(args, sides, self.name, self.units, self.pairs)
         programs = self.batch * self.heads * blocks_in(self.queries, sides[0])
         constants = (tile, choices.chunk(self.units), False)
         self.forward, self.forward_again = (
             Launch(
-                *(forward_kernel, programs, (*self.dtypes, dtype, FLOAT, FLOAT, *self.ends)),
+                *(forward_kernel, programs, (*self.dtypes, dtype, FLOAT, FLOAT, *self.mask_dtypes)),
                 *(arguments, constants),
                 num_warps=sides[2],
             )
@@ -213,16 +233,16 @@ class Standby:
         parts = choices.query_parts(args, programs, sides)
 
         def arguments(
-            a, b, weight, value, skip, grad, peak, tail, shift, by_q, by_k, by_v, by_value, *ends
+            a, b, weight, value, skip, grad, peak, tail, shift, by_q, by_k, by_v, by_value, *masks
         ) -> tuple:
             known = BackwardRows(grad=grad, peak=peak, tail=tail, shift=shift)
             grads = self.grads(by_q, by_k, by_v, by_value)
-            return (*self.operands(a, b, weight, value, ends), known, grads, skip, parts)
+            return (*self.operands(a, b, weight, value, masks), known, grads, skip, parts)
 
         tile = choices.tile(args, sides, self.name, self.units, self.pairs, backward=True)
         back = Launch(
             *(backward_kernel, programs * parts),
-            (*self.dtypes, dtype, *[FLOAT] * 7, *self.ends),
+            (*self.dtypes, dtype, *[FLOAT] * 7, *self.mask_dtypes),
             *(arguments, (tile, choices.chunk(self.units))),
             num_warps=sides[2],
         )
@@ -261,9 +281,14 @@ def arguments(signature: FallbackSignature) -> Arguments:
     def like(shape: torch.Size, stride: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         return torch.empty_strided(shape, stride, dtype=dtype, device="meta")
 
-    stop = None
-    if signature.causal:
-        stop = torch.empty(1, 1, 1, queries, 1, dtype=torch.int32, device="meta")
+    def mask(name: str, queries: int, keys: int) -> Tensor | None:
+        if name not in signature.hides:
+            return None
+        lead = (1, 1, 1) if name in SPANS and signature.spans == 1 else (batch, groups, shared)
+        dtype = INT if name in SPANS else torch.int64
+        return torch.empty(*lead, queries, keys, dtype=dtype, device="meta")
+
+    seeded = "seed" in signature.hides
     return Arguments(
         q=like(signature.a, signature.a_stride, signature.dtypes[0]).unflatten(1, (groups, shared)),
         k=like(signature.b, signature.b_stride, signature.dtypes[1]).unsqueeze(2),
@@ -274,12 +299,12 @@ def arguments(signature: FallbackSignature) -> Arguments:
         rate=None,
         bias=None,
         dense=None,
-        start=None,
-        stop=stop,
-        query_segment=None,
-        key_segment=None,
-        seed=None,
-        numbers=torch.tensor([1.0, 0.0, 0.0, 0.0], dtype=torch.float64, device="cpu"),
+        start=mask("start", queries, 1),
+        stop=mask("stop", queries, 1),
+        query_segment=mask("query_segment", queries, 1),
+        key_segment=mask("key_segment", 1, keys),
+        seed=torch.empty((), dtype=torch.int64, device="meta") if seeded else None,
+        numbers=torch.tensor([1.0, 0.0, signature.dropout, 0.0], dtype=torch.float64, device="cpu"),
         sizes=[batch, groups, shared, queries, keys],
         activation="tanh",
     )

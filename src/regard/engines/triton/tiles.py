@@ -18,6 +18,7 @@ from __future__ import annotations
 import triton.language as tl
 
 import triton
+from regard.engines.drawing import is_kept
 
 # Hidden units of the plain form in one partial sum, see `plain_scores`.
 SUMMED_APART = tl.constexpr(32)
@@ -456,14 +457,10 @@ def off_the_maximum(logits, powers, top, shrink, tile):
 
 @triton.jit
 def kept(values, sizes, z, first_row, first_column, tile):
-    """The dropout factors of a tile, 0 or 1 / (1 - p), from the seed and the position of each pair alone.
-
-    The counter of the generator has 32 bits, so each block of 4096 rows has a seed of its own.
-    """
-    rows, columns = row_index(first_row % 4096, tile), column_index(first_column, tile)
-    seed = tl.load(values.seed) + z.to(tl.int64) * 7919 + first_row // 4096 * 104729
-    draw = tl.rand(seed, rows * sizes.keys + columns)
-    return tl.where(draw >= values.dropout, 1.0 / (1.0 - values.dropout), 0.0)
+    """The dropout factors of a tile, 0 or 1 / (1 - p), from the seed and the position of each pair alone."""
+    rows, columns = row_index(first_row, tile), column_index(first_column, tile)
+    keeps = is_kept(values.seed, z, rows, columns, sizes.queries, values.dropout)
+    return tl.where(keeps, 1.0 / (1.0 - values.dropout), 0.0)
 
 
 @triton.jit
