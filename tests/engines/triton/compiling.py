@@ -102,6 +102,43 @@ class Series(NamedTuple):
         features.input_gradients(call, notes, scratch, found)
 
 
+class WideFeatures(NamedTuple):
+    """The wide kernels of engine `sine`, forward and backward, with the tiles of the GPU."""
+
+    width: int = 512
+    columns: int = 64
+    hides: tuple[str, ...] = ()
+    causal: bool = False
+    dropout: float = 0.0
+
+    def make(self) -> None:
+        """Launch them."""
+        from triton.runtime import driver
+
+        from regard.engines.hiding import Hiding
+        from regard.engines.wide import Wide, passes
+        from regard.engines.wide.sizes import tile_for
+
+        generation, lengths = driver.active.get_current_target().arch // 10, 256
+        passes.tile_of = lambda s, slopes=False: tile_for(
+            generation, False, s.columns, slopes, s.dropout > 0
+        )
+        passes.attend_launch.cache_clear()
+        passes.slopes_launch.cache_clear()
+        shape = (HEADS, lengths)
+        masks = {
+            name: torch.zeros((), dtype=torch.int64)
+            if name == "seed"
+            else torch.zeros(shape, dtype=torch.int32 if name in ("start", "stop") else torch.int64)
+            for name in self.hides
+        }
+        hiding = Hiding(self.causal, dropout=self.dropout, **masks)
+        q, v = (torch.zeros(*shape, n, dtype=FP16) for n in (self.width, self.columns))
+        out, lse = torch.zeros_like(v), torch.zeros(shape)
+        Wide().forward(q, q, v, hiding, 0, out, lse)
+        Wide().backward(v, q, q, v, hiding, 0, out, lse)
+
+
 def causal() -> dict[str, Any]:
     return {"mask": Mask.causal()}
 
@@ -197,6 +234,12 @@ CALLS: dict[str, Call | Series] = {
     "dot in fp32, 16 features": Call(None, FP32, causal, hidden=16, value_dim=256),
     "series in bf16": Series(BF16, hidden=16, value_dim=64, rank=4),
     "series in fp16, beta in columns": Series(FP16, hidden=17, value_dim=33, rank=6),
+    "wide features": WideFeatures(),
+    "wide features, causal": WideFeatures(causal=True),
+    "wide features, lengths": WideFeatures(1152, hides=("stop",)),
+    "wide features, segments": WideFeatures(256, hides=("query_segment", "key_segment")),
+    "wide features, dropout": WideFeatures(256, hides=("seed",), dropout=0.1),
+    "wide features, dv 256": WideFeatures(columns=256),
 }
 
 

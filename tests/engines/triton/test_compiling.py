@@ -36,6 +36,10 @@ OF_FEW_QUERIES_STACK = 8
 # Bytes of stack that a thread may take where a kernel needs more registers than there are: what it took
 # when this was written, on either GPU, and an eighth. Nothing for kernels that are not named.
 STACK = {
+    "wide features, causal": {"attend_kernel": 24},
+    "wide features, lengths": {"attend_kernel": 32},
+    "wide features, segments": {"attend_kernel": 24},
+    "wide features, dv 256": {"attend_kernel": 80},
     "few queries, a part of wider keys": {"decode_backward_kernel": 120},
     "tanh in bf16": {"forward_kernel": 184, "backward_kernel": 288},
     "tanh in bf16, 16 units": {"forward_kernel": 128, "backward_kernel": 288},
@@ -73,7 +77,7 @@ STACK = {
         "key_gradient": 216,
     },
 }
-QUICK = ("one query", "tanh in bf16")
+QUICK = ("one query", "tanh in bf16", "wide features")
 
 
 def compiled(capability: int, names: Sequence[str], cache: Path) -> list[dict[str, Any]]:

@@ -170,9 +170,11 @@ def test_tiles():
     assert tile_for(9, False, 64) == tile_for(10, False, 16) == sizes.HOPPER[64]
     assert tile_for(9, False, 128) == sizes.HOPPER[128]
     assert tile_for(9, False, 64, slopes=True) == sizes.HOPPER_SLOPES[128]
+    assert tile_for(9, False, 64, dropout=True) == sizes.HOPPER_DROPOUT[128]
     assert tile_for(8, False, 64) == tile_for(9, False, 256) == sizes.AMPERE
     assert isinstance(tile_for(0, True, 64), WideTile)
-    large = (*sizes.HOPPER.values(), *sizes.HOPPER_SLOPES.values())
+    large = [*sizes.HOPPER.values(), *sizes.HOPPER_SLOPES.values()]
+    large += sizes.HOPPER_DROPOUT.values()
     for tile, most in (*((tile, 227) for tile in large), (sizes.AMPERE, 99)):
         held = (tile.queries + tile.keys) * tile.step * HALF.itemsize * tile.stages
         assert held <= most * 1024

@@ -31,7 +31,7 @@ LAYOUT_NOTE = (
 )
 WIDE_NOTE = (
     "it runs through kernels of its own with features {0} wide and values {1} wide (one hidden unit lends "
-    "columns to the linear term: {2}), in a workspace of at most {3} MiB"
+    "columns to the linear term: {2}); features and chunks of pairs take at most {3} MiB at a time"
 )
 RANGE_NOTE = (
     "where |a + b| leaves the range of the series, or its error what is allowed, the exact kernel "

@@ -133,7 +133,7 @@ def tile_of(s: WideSignature, slopes: bool = False) -> WideTile:
     """The tile for these calls, of the forward or of the backward."""
     compiled = has_addresses(s.device)
     number = generation(s.device.index) if compiled else 0
-    return tile_for(number, not compiled, s.columns, slopes)
+    return tile_for(number, not compiled, s.columns, slopes, s.dropout > 0)
 
 
 @functools.lru_cache(maxsize=REMEMBERED)

@@ -46,16 +46,21 @@ class WideTile(NamedTuple):
 # In the interpreter small tiles test their edges. `benchmarks/wide.py --tiles` measures them
 # (benchmarks/results/wide_tiles_h200.json).
 HOPPER = {64: WideTile(128, 256, 64, 8, 3), 128: WideTile(128, 128, 64, 8, 4)}
+# Drawing weights takes registers, of which the largest tile has none left.
+HOPPER_DROPOUT = {128: WideTile(128, 128, 64, 8, 3)}
 HOPPER_SLOPES = {128: WideTile(64, 128, 64, 4, 4)}
 AMPERE, INTERPRETED = WideTile(64, 64, 64, 4, 2), WideTile(32, 32, 64, 4, 1)
 
 
-def tile_for(generation: int, interpreted: bool, columns: int, slopes: bool = False) -> WideTile:
+def tile_for(
+    generation: int, interpreted: bool, columns: int, slopes: bool = False, dropout: bool = False
+) -> WideTile:
     """The tile for a GPU of this generation and values this wide; `slopes` of the backward."""
     if interpreted:
         return INTERPRETED
     if generation >= 9:
-        for most, tile in (HOPPER_SLOPES if slopes else HOPPER).items():
+        tiles = HOPPER_SLOPES if slopes else HOPPER_DROPOUT if dropout else HOPPER
+        for most, tile in tiles.items():
             if columns <= most:
                 return tile
     return AMPERE
