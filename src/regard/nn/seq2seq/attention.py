@@ -30,6 +30,7 @@ from regard.nn.seq2seq.checks import (
     check_visible,
     check_window,
 )
+from regard.nn.seq2seq.kernels import KERNELS_ON
 from regard.nn.seq2seq.location import (
     CoverageTerm,
     Location,
@@ -46,7 +47,7 @@ from regard.nn.seq2seq.memory import (
     next_state,
     zero_hidden,
 )
-from regard.nn.seq2seq.step import attend_once, is_ordinary
+from regard.nn.seq2seq.step import attend_once, short_way
 from regard.precision import working_dtype
 from regard.scores import (
     HOW_TO_BUILD,
@@ -150,6 +151,9 @@ class DecoderAttention(nn.Module):
         # Before the projection: NaN in padding would otherwise reach the gradient of its weights.
         keys = zero_padding(keys, real)
         values = keys if values is None else zero_padding(values, real)
+        if values.device.type in KERNELS_ON:
+            # Once for all steps: their kernels read rows that are next to each other.
+            values = values.contiguous()
         side = zero_hidden(self.score.key(keys.unsqueeze(1)), real)
         return Memory(side, values.unsqueeze(1), real, zeroed=real, hidden=hidden_by(real))
 
@@ -200,19 +204,14 @@ class DecoderAttention(nn.Module):
     ) -> AttentionResult | None:
         """The result of one query (B, d) in few operations, or None if it has to go through `look`.
 
-        Only for a step that hides what `prepare` hid and drops no weights; `is_ordinary` has the
+        Only for a step that hides what `prepare` hid and drops no weights; `short_way` has the
         other conditions.
         """
         score = self.score
-        if not is_ordinary(query, memory, score, self.engine) or self.changes_step():
+        way = short_way(query, memory, score, self.engine)
+        if way is None or self.changes_step():
             return None
-        found = attend_once(query, self.keys_now(memory, state), memory, score)
-        if found is None:
-            return None
-        context, weights = found
-        state = AttentionState(weights, state.total + weights)
-        # A copy for the caller, who may change it: backward reads the original.
-        return AttentionResult(context.flatten(1), weights.clone(), state)
+        return attend_once(way, query, self.keys_now(memory, state), memory, state, score)
 
     def changes_step(self) -> bool:
         """Whether dropout, a window, a subclass or a patch changes what a step computes."""

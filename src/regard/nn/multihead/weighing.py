@@ -1,0 +1,78 @@
+"""Attention with weights by two matrix products and a softmax between them, in the dtype of the inputs.
+
+It is for a GPU, and for scores that are inner products: what torch's own module computes when it is asked for
+weights, but that weights and their mean over heads come from one pass. Other calls go through
+`regard.attend`, which computes logits in single precision.
+
+Shape legend: N batch, H query heads, K key heads, G = H / K, L query length, S key length.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import dropout
+
+from regard.engines.weights import mean_weights
+from regard.engines.weights.call import KERNEL_ON, MOST_KEYS
+from regard.forms import InnerKey, InnerQuery
+from regard.mask import Mask
+from regard.observed import is_observed
+from regard.scores import Score
+
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def weigh(
+    query: Tensor, key: Tensor, value: Tensor, score: Score, mask: Mask | None, bias: Tensor | None
+) -> tuple[Tensor, Tensor] | None:
+    """The output (N, H, L, width) and the mean weights (N, L, S), or None for a call of another kind."""
+    tensors = (query, key, value)
+    if is_observed(tensors) or not serves(tensors, score):
+        return None
+    lowered, side = score.query(query), score.key(key)
+    if not isinstance(lowered, InnerQuery) or not isinstance(side, InnerKey):
+        return None
+    # An origin is the mean of the visible keys, which is another one under a mask.
+    if side.origin is not None or side.beta is not None:
+        return None
+    phi = lowered.phi if lowered.scale == 1 else lowered.phi * lowered.scale
+    keep = None if mask is None else four(mask.visible(query.shape[-2], key.shape[-2], key.device))
+    heads, groups = phi.shape[1], side.psi.shape[1]
+    rows = phi.reshape(phi.shape[0], groups, heads // groups * phi.shape[2], phi.shape[3])
+    logits = (rows @ side.psi.mT).view(*phi.shape[:3], key.shape[-2])
+    weights, mean = mean_weights(logits, keep, None if bias is None else four(bias))
+    groups = value.shape[1]
+    weights = weights.view(weights.shape[0], groups, -1, weights.shape[3])
+    return (weights @ value).view(*phi.shape[:3], value.shape[-1]), mean
+
+
+def serves(tensors: tuple[Tensor, Tensor, Tensor], score: Score) -> bool:
+    """Whether these tensors and this score may go this way."""
+    query, key, value = tensors
+    if query.device.type not in KERNEL_ON or query.dtype not in DTYPES or score.softcap is not None:
+        return False
+    if not key.dtype == value.dtype == query.dtype or not 0 < key.shape[-2] <= MOST_KEYS:
+        return False
+    return query.numel() > 0 and all(p.dtype == query.dtype for p in score.parameters())
+
+
+def four(x: Tensor) -> Tensor:
+    """A mask or bias with 4 dims."""
+    return x.view(*[1] * (4 - x.ndim), *x.shape) if x.ndim < 4 else x
+
+
+def drop_weights(weights: Tensor, value: Tensor, rate: float) -> tuple[Tensor, Tensor]:
+    """The output (N, H, L, width) of weights (N, H, L, S) after dropout, and these weights.
+
+    torch returns the weights after dropout. An engine drops them internally and does not return
+    them, so this is done here.
+    """
+    # A value that no query sees may hold anything, NaN included, and 0 * NaN is NaN.
+    group = weights.shape[-3] // value.shape[-3]
+    seen = (weights != 0).any(-2).unflatten(-2, (value.shape[-3], group)).any(-2)
+    value = torch.where(seen.unsqueeze(-1), value, 0)
+    if group > 1:
+        value = value.repeat_interleave(group, -3)
+    weights = dropout(weights, rate)
+    return weights.to(value.dtype) @ value, weights
