@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -39,6 +39,7 @@ VECTOR = 16
 # for few queries too.
 FEW_QUERIES = 16
 BACKENDS_BUT_CUDNN = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+Result = TypeVar("Result")
 
 
 class Sdpa(Engine):
@@ -121,7 +122,7 @@ class Sdpa(Engine):
         return Attended(out if len(p.lead) == 1 else out.unflatten(0, p.lead) if p.lead else out[0])
 
 
-def without_cudnn(run: Callable[[], Tensor]) -> Tensor:
+def without_cudnn(run: Callable[[], Result]) -> Result:
     """The result of `run`, in which SDPA does not choose cuDNN."""
     if is_transformed():
         with sdpa_kernel(BACKENDS_BUT_CUDNN):

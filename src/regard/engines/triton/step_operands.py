@@ -29,6 +29,7 @@ class StepSignature(NamedTuple):
     heads: int
     a_heads: int
     key_heads: int
+    value_heads: int
     units: int
     dims: int
     dtype: torch.dtype
@@ -48,7 +49,7 @@ class StepOperands(NamedTuple):
         a: (B, H or 1, 1, E), contiguous.
         b: (B, K, L, E), its last dim dense.
         v: (H, E), contiguous.
-        value: (B, 1, L, V), its last two dims dense.
+        value: (B, 1, L, V) or with as many heads as the keys, its last two dims dense.
         visible: (B, L), True = attend, or None where all keys are visible.
     """
 
@@ -81,18 +82,20 @@ def step_signature(x: StepOperands, activation: str, parameter: float) -> StepSi
     """The signature of these operands."""
     batch, key_heads, _, units = x.b.shape
     k_b, k_k, k_row, _ = x.b.stride()
-    dims = x.value.shape[3]
+    value_heads, dims = x.value.shape[1], x.value.shape[3]
+    value_b, value_k, *_ = x.value.stride()
     return StepSignature(
         batch,
         x.v.shape[0],
         x.a.shape[1],
         key_heads,
+        value_heads,
         units,
         dims,
         x.b.dtype,
         x.v.dtype,
         k_row,
-        math.gcd(MOST_EVEN, k_b, k_k, k_row, x.value.stride(0), dims),
+        math.gcd(MOST_EVEN, k_b, k_k, k_row, value_b, value_k, dims),
         None if x.visible is None else x.visible.stride(1),
         activation,
         parameter,

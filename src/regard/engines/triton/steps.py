@@ -79,10 +79,9 @@ class StepLaunches:
         given = (form.q, form.k, form.v, values.value, self.pairs.dense)
         self.given = [one for one in given if one is not None]
         self.rows, (self.block, self.wide) = x.batch * x.heads, choices.decode_tile(args)
-        self.rounds = x.dtype in HALF
         # Whether keys and values have one head each that reads them, which then has their whole gradient.
         self.alone = (x.key_heads == x.heads, x.heads == 1)
-        self.forwards: dict[tuple[bool, bool], tuple[Launch, Launch]] = {}
+        self.forwards: dict[tuple, tuple[Launch, Launch]] = {}
         self.backwards: dict[tuple[torch.dtype, bool, bool], Launch] = {}
         _, _, most = choices.decode_parts(self.rows, NOMINAL_KEYS, x.units + x.dims, self.block)
         self.together = choices.combining(most, x.dims)
@@ -106,76 +105,96 @@ class StepLaunches:
     def growing(self, x: StepOperands) -> tuple[int, ...]:
         """What depends on the number of keys, in the order of `decode.GROWING`."""
         k_b, k_k, *_ = x.b.stride()
+        value_b, by_head, *_ = x.value.stride()
+        # The heads of the values are those of the keys, or the second of two dims of heads, or all one.
+        by_head = 0 if x.value.shape[1] == 1 else by_head
+        of_value = (by_head, 0) if x.b.shape[1] > 1 else (0, by_head)
         seen = 0 if x.visible is None else x.visible.stride(0)
-        return (x.b.shape[2], k_b, k_k, 0, x.value.stride(0), *(0,) * 6, seen, 0, 0, 0)
+        return (x.b.shape[2], k_b, k_k, 0, value_b, *of_value, 0, 0, 0, 0, seen, 0, 0, 0)
+
+    def context(self, x: StepOperands) -> Tensor:
+        """The context (B, H, V) alone, without weights and for no backward."""
+        outputs = self.outputs(saves=False)
+        self.run_forward(x, outputs, ())
+        return outputs[-1].to(self.signature.dtype)
 
     def step(self, x: StepOperands, before: Tensor, saves: bool) -> Stepped:
         """The results; with `saves` also what a backward starts from."""
-        own, device, keys = self.signature, self.signature.device, x.b.shape[2]
-        parts, share, scratch, *_ = self.lengths(keys)
-        shape = (own.batch, own.heads, own.dims)
-        rounded = None
-        # The interpreter truncates to half precision where a GPU rounds.
-        if self.rounds and (saves or interpreted()):
-            output = torch.empty(shape, dtype=FLOAT, device=device)
-            if not interpreted():
-                rounded = torch.empty(shape, dtype=own.dtype, device=device)
-        else:
-            output = torch.empty(shape, dtype=own.dtype, device=device)
+        own = self.signature
+        outputs, shape = self.outputs(saves), (own.batch, own.heads, x.b.shape[2])
         shown, weights, total = (
-            torch.empty((own.batch, own.heads, keys), dtype=FLOAT, device=device) for _ in range(3)
+            torch.empty(shape, dtype=FLOAT, device=own.device) for _ in range(3)
         )
-        first, second = self.forward_launches(rounded is not None, output.dtype == own.dtype)
+        self.run_forward(x, outputs, (shown, weights, before, total))
+        output = outputs[0] if saves else None
+        return Stepped(outputs[-1].to(own.dtype), output, shown, weights, total)
+
+    def outputs(self, saves: bool) -> list[Tensor]:
+        """Memory for the context: in fp32 for a backward, and last in the dtype of the values."""
+        x = self.signature
+        # The interpreter truncates to half precision where a GPU rounds: there the host rounds.
+        dtypes = [x.dtype]
+        if x.dtype in HALF:
+            dtypes = [FLOAT] if interpreted() else [FLOAT, x.dtype] if saves else [x.dtype]
+        shape = (x.batch, x.heads, x.dims)
+        return [torch.empty(shape, dtype=dtype, device=x.device) for dtype in dtypes]
+
+    def run_forward(
+        self, x: StepOperands, outputs: Sequence[Tensor], shown: Sequence[Tensor]
+    ) -> None:
+        """Launch both kernels, which write the outputs, and the weights if there is memory for them."""
+        device, keys = self.signature.device, x.b.shape[2]
+        parts, share, scratch, *_ = self.lengths(keys)
+        first, second = self.forward_launches(tuple(one.dtype for one in outputs), bool(shown))
         with device_current(device):
             memory, stream = scratch.new(device), current_stream(device)
-            partial, totals, tops, logits = scratch.cut(memory)
-            given = addresses(*readable(x))
+            *sums, logits = scratch.cut(memory)
+            kept = [logits] if shown else []
             first(
                 stream,
-                (*given, partial, totals, tops, logits),
+                (*addresses(*readable(x)), *sums, *kept),
                 *self.growing(x),
                 parts,
                 share,
                 programs=self.rows * parts,
             )
-            results = [output] if rounded is None else [output, rounded]
-            written = addresses(*results, shown, weights, before, total)
-            into, (seen, copy, old, new) = written[: len(results)], written[len(results) :]
             second(
                 stream,
-                (partial, totals, tops, *into, logits, seen, copy, old, new),
+                (*sums, *addresses(*outputs), *kept, *(addresses(*shown) if shown else ())),
                 keys,
                 parts,
-                own.dims,
+                self.signature.dims,
                 programs=self.rows * self.chunks,
             )
-        context = output.to(own.dtype) if rounded is None else rounded
-        return Stepped(context, output if saves else None, shown, weights, total)
 
-    def forward_launches(self, rounds: bool, alone: bool) -> tuple[Launch, Launch]:
-        """The two launches; `rounds`: the output twice, `alone`: once, in the dtype of the values."""
-        if (rounds, alone) not in self.forwards:
+    def forward_launches(
+        self, dtypes: tuple[torch.dtype, ...], weighs: bool
+    ) -> tuple[Launch, Launch]:
+        """The two launches for outputs of these dtypes, with weights or without."""
+        key = (dtypes, weighs)
+        if key not in self.forwards:
             x, args = self.signature, self.args
-            partial, totals, tops, logits = (meta(FLOAT) for _ in range(4))
+            sums, logits = [meta(FLOAT) for _ in range(3)], meta(FLOAT) if weighs else None
+            shown = ShownWeights(*(meta(FLOAT) for _ in range(4))) if weighs else None
+            kept = [] if logits is None else [logits]
             tile = choices.tile(args, (16, self.block, 4), self.name, self.units, self.pairs)
             side = choices.keys_side_by_side(self.block, x.dims)
             first = launch_of(
                 decode_kernel,
-                [*self.given, partial, totals, tops, logits],
-                (*self.operands, partial, totals, tops, logits),
+                [*self.given, *sums, *kept],
+                (*self.operands, *sums, logits),
                 (tile, self.block, self.wide, side, x.even),
             )
-            output, rounded = meta(x.dtype if alone else FLOAT), meta(x.dtype) if rounds else None
-            shown = ShownWeights(*(meta(FLOAT) for _ in range(4)))
-            results = [output] if rounded is None else [output, rounded]
+            outputs = [meta(dtype) for dtype in dtypes]
+            rounded = outputs[1] if len(outputs) > 1 else None
             second = launch_of(
                 combine_kernel,
-                [partial, totals, tops, *results, logits, *shown],
-                (partial, totals, tops, output, None, None, None, rounded, logits, shown),
+                [*sums, *outputs, *kept, *(shown or ())],
+                (*sums, outputs[0], None, None, None, rounded, logits, shown),
                 (*self.together, choices.COMBINED_KEYS),
             )
-            self.forwards[rounds, alone] = first, second
-        return self.forwards[rounds, alone]
+            self.forwards[key] = first, second
+        return self.forwards[key]
 
     def backward(
         self,

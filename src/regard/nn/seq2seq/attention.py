@@ -18,6 +18,7 @@ from regard.arguments import (
 )
 from regard.attention import attend
 from regard.describe import describe
+from regard.engines import step_plan
 from regard.forms import KeySide, key_tensor
 from regard.mask import Mask
 from regard.nn.padding import real_tokens, zero_padding
@@ -30,7 +31,6 @@ from regard.nn.seq2seq.checks import (
     check_visible,
     check_window,
 )
-from regard.nn.seq2seq.kernels import KERNELS_ON
 from regard.nn.seq2seq.location import (
     CoverageTerm,
     Location,
@@ -151,7 +151,7 @@ class DecoderAttention(nn.Module):
         # Before the projection: NaN in padding would otherwise reach the gradient of its weights.
         keys = zero_padding(keys, real)
         values = keys if values is None else zero_padding(values, real)
-        if values.device.type in KERNELS_ON:
+        if values.device.type in step_plan.STEPS_ON:
             # Once for all steps: their kernels read rows that are next to each other.
             values = values.contiguous()
         side = zero_hidden(self.score.key(keys.unsqueeze(1)), real)

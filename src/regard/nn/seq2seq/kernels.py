@@ -9,14 +9,13 @@ Shape legend: B batch, H heads, K key heads (1 or H), L keys, E hidden units, V 
 from __future__ import annotations
 
 import functools
-from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from regard.activations import ACTIVATIONS
-from regard.engines.gpu import HAS_TRITON, generation
+from regard.engines import step_plan
 from regard.engines.plain import weighted_sum
 from regard.engines.tiled.eager import apply
 from regard.forms import PairwiseKey
@@ -24,35 +23,13 @@ from regard.nn.seq2seq.memory import AttentionResult, AttentionState, Memory
 from regard.observed import needs_dispatcher
 from regard.precision import widened
 
-# Devices whose steps run in kernels, and the oldest compute capability that has them.
-KERNELS_ON: tuple[str, ...] = ("cuda",) if HAS_TRITON else ()
-OLDEST = 8
-DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-ACTIVATIONS_IN_KERNELS = ("tanh", "leaky_relu")
-# Wider values would not fit into the registers of one program; longer rows are not indexed by 32 bits.
-WIDEST_VALUE, MOST_KEYS = 1024, 2**31 - 2**16
-
 
 def serve(memory: Memory, query: Tensor) -> bool:
     """Whether steps over this memory run in kernels: the score is pairwise, and nothing observes the call."""
     side, value = memory.side, memory.value
-    if value.device.type not in KERNELS_ON or not isinstance(side, PairwiseKey):
+    if value.device.type not in step_plan.STEPS_ON or not isinstance(side, PairwiseKey):
         return False
-    if value.dtype not in DTYPES or not 0 < value.shape[3] <= WIDEST_VALUE:
-        return False
-    if value.stride(3) != 1 or value.stride(2) != value.shape[3] or value.shape[2] > MOST_KEYS:
-        return False
-    if value.device.type == "cuda" and generation(value.device.index) < OLDEST:
-        return False
-    return not needs_dispatcher((query, side.b, value))
-
-
-@functools.cache
-def engine() -> ModuleType:
-    """The module with the launches, which imports Triton."""
-    from regard.engines.triton import steps
-
-    return steps
+    return step_plan.serves(side.b, value) and not needs_dispatcher((query, side.b, value))
 
 
 def attend_in_kernels(
@@ -68,11 +45,10 @@ def attend_in_kernels(
 
     None for keys that do not lie in memory as the kernels read them.
     """
-    if activation not in ACTIVATIONS_IN_KERNELS or b.stride(3) != 1 or b.dtype != a.dtype:
+    # Again: the terms of a step may have made other keys.
+    if not step_plan.serves(b, memory.value) or not step_plan.computes(activation, v):
         return None
-    if v.dtype not in DTYPES or v.ndim != 2:
-        return None
-    steps, before = engine(), state.total.to(torch.float32).contiguous()
+    steps, before = step_plan.steps(), state.total.to(torch.float32).contiguous()
     x = steps.StepOperands(a.contiguous(), b, v.contiguous(), memory.value, memory.visible)
     launches = steps.launches_for(steps.step_signature(x, activation, parameter))
     if torch.is_grad_enabled() and any(one.requires_grad for one in (a, b, v, x.value, before)):
@@ -89,7 +65,7 @@ class KernelStep(torch.autograd.Function):
     def forward(ctx, launches, visible, *given: Tensor) -> tuple[Tensor, ...]:
         """Context, weights for the caller and for the state, and their total."""
         *sides, before = given
-        x = engine().StepOperands(*sides, visible)
+        x = step_plan.steps().StepOperands(*sides, visible)
         found = launches.step(x, before, saves=True)
         ctx.launches = launches
         ctx.save_for_backward(*x, found.output, found.weights)
@@ -100,7 +76,7 @@ class KernelStep(torch.autograd.Function):
     def backward(ctx, grad, *of_weights):  # type: ignore[override] # fixed arity
         """Gradients of a, b, v, the values, and the total before the step."""
         *given, visible, output, weights = ctx.saved_tensors
-        x, of_total = engine().StepOperands(*given, visible), of_weights[-1]
+        x, of_total = step_plan.steps().StepOperands(*given, visible), of_weights[-1]
         grad_weights = together(of_weights)
         if grad is None and grad_weights is None:
             return (None,) * 6 + (of_total,)
