@@ -23,6 +23,7 @@ from regard.engines.triton.engine import (
 
 # Device types whose steps run in kernels.
 STEPS_ON: tuple[str, ...] = ("cuda",) if HAS_TRITON else ()
+MOST_NUMBERS = 2**31
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -32,6 +33,9 @@ def serves(b: Tensor, value: Tensor) -> bool:
     if device.type not in STEPS_ON or value.dtype not in DTYPES or b.dtype != value.dtype:
         return False
     if b.stride(3) != 1 or value.stride(3) != 1 or value.stride(2) != value.shape[3]:
+        return False
+    # A launch that is bound for strides of 32 bits cannot take longer ones.
+    if max(b.numel(), value.numel()) >= MOST_NUMBERS:
         return False
     if not 0 < value.shape[3] <= LARGEST_VALUE_DIM or not 0 < b.shape[2] <= MOST_KERNEL_ROWS:
         return False

@@ -31,6 +31,7 @@ from regard.nn.seq2seq.checks import (
     check_visible,
     check_window,
 )
+from regard.nn.seq2seq.gathering import gathered
 from regard.nn.seq2seq.location import (
     CoverageTerm,
     Location,
@@ -155,7 +156,8 @@ class DecoderAttention(nn.Module):
             # Once for all steps: their kernels read rows that are next to each other.
             values = values.contiguous()
         side = zero_hidden(self.score.key(keys.unsqueeze(1)), real)
-        return Memory(side, values.unsqueeze(1), real, zeroed=real, hidden=hidden_by(real))
+        memory = Memory(side, values.unsqueeze(1), real, zeroed=real, hidden=hidden_by(real))
+        return gathered(memory)
 
     def initial_state(self, memory: Memory) -> AttentionState:
         """The state before the first step: nothing was attended to."""

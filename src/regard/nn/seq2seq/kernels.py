@@ -52,7 +52,12 @@ def attend_in_kernels(
     x = steps.StepOperands(a.contiguous(), b, v.contiguous(), memory.value, memory.visible)
     launches = steps.launches_for(steps.step_signature(x, activation, parameter))
     if torch.is_grad_enabled() and any(one.requires_grad for one in (a, b, v, x.value, before)):
-        context, shown, weights, total = apply(KernelStep, launches, x.visible, *x[:4], before)
+        gathering = memory.gathering
+        # Only where one head reads keys and values: others have sums over heads left.
+        if gathering is not None and not (len(v) == 1 and gathering.is_of(b, x.value)):
+            gathering = None
+        given = (launches, gathering, x.visible, *x[:4], before)
+        context, shown, weights, total = apply(KernelStep, *given)
     else:
         context, _, shown, weights, total = launches.step(x, before, saves=False)
     return AttentionResult(context.flatten(1), shown, AttentionState(weights, total))
@@ -62,12 +67,12 @@ class KernelStep(torch.autograd.Function):
     """A step with its gradient."""
 
     @staticmethod
-    def forward(ctx, launches, visible, *given: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx, launches, gathering, visible, *given: Tensor) -> tuple[Tensor, ...]:
         """Context, weights for the caller and for the state, and their total."""
         *sides, before = given
         x = step_plan.steps().StepOperands(*sides, visible)
         found = launches.step(x, before, saves=True)
-        ctx.launches = launches
+        ctx.launches, ctx.gathering = launches, gathering
         ctx.save_for_backward(*x, found.output, found.weights)
         ctx.set_materialize_grads(False)
         return found.context, found.shown, found.weights, found.total
@@ -79,16 +84,22 @@ class KernelStep(torch.autograd.Function):
         x, of_total = step_plan.steps().StepOperands(*given, visible), of_weights[-1]
         grad_weights = together(of_weights)
         if grad is None and grad_weights is None:
-            return (None,) * 6 + (of_total,)
+            return (None,) * 7 + (of_total,)
         if grad is None:
             grad = torch.zeros_like(output)
         rows = [one for one in (grad, grad_weights) if one is not None]
         if torch.is_grad_enabled() or needs_dispatcher(rows):
             found = recorded(ctx, x, grad, grad_weights)
-        else:
+        elif ctx.gathering is None:
             found = ctx.launches.backward(x, grad, output, weights, grad_weights)
             found = [summed_to(g, one) for g, one in zip(found, given, strict=True)]
-        return None, None, *found, of_total
+        else:
+            sums, adds = ctx.gathering.memory(lambda: ctx.launches.new_sides(x.b.shape[2]))
+            of_a, _, of_v, _ = ctx.launches.backward(
+                x, grad, output, weights, grad_weights, into=sums, adds=adds
+            )
+            found = [of_a, None, of_v, None]
+        return None, None, None, *found, of_total
 
 
 def together(grads: tuple[Tensor | None, ...]) -> Tensor | None:
@@ -111,7 +122,7 @@ def recorded(ctx: Any, x: Any, grad: Tensor, grad_weights: Tensor | None) -> lis
         ends = [
             (end, given) for end, given in zip(found, incoming, strict=True) if given is not None
         ]
-        wanted = [i for i, one in enumerate(given) if ctx.needs_input_grad[2 + i]]
+        wanted = [i for i, one in enumerate(given) if ctx.needs_input_grad[3 + i]]
         grads = torch.autograd.grad(
             [end for end, _ in ends],
             [given[i] for i in wanted],
