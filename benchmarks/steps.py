@@ -114,13 +114,15 @@ def step_kernels(keys: int, dtype: torch.dtype) -> Row:
     kind = {"device": DEVICE, "dtype": dtype}
     a, b = torch.randn(BATCH, 1, 1, HIDDEN, **kind), torch.randn(BATCH, 1, keys, HIDDEN, **kind)
     v, value = torch.randn(1, HIDDEN, **kind), torch.randn(BATCH, 1, keys, HIDDEN, **kind)
-    x = steps().StepOperands(a, b, v, value, None)
-    launches = steps().launches_for(steps().step_signature(x, "tanh", 0.0))
+    given = (b, dtype, value, None, "tanh", 0.0)
+    launches = steps().launches_for(steps().step_signature((1, 1), *given))
+    over = steps().MemorySteps(launches, b, value, None)
     before = torch.zeros(BATCH, 1, keys, device=DEVICE)
-    found, grad = launches.step(x, before, saves=True), torch.randn(BATCH, 1, HIDDEN, **kind)
+    found, grad = over.step(a, v, before, saves=True), torch.randn(BATCH, 1, HIDDEN, **kind)
+    known = (grad, found.output, found.weights)
     bytes_read = 2 * b.numel() * b.element_size()
-    forward = in_graph(lambda: launches.step(x, before, saves=False))
-    back = in_graph(lambda: launches.backward(x, grad, found.output, found.weights, None))
+    forward = in_graph(lambda: over.step(a, v, before, saves=False))
+    back = in_graph(lambda: over.backward(a, v, known, None))
     floor = 1e6 * bytes_read / BANDWIDTH
     return {
         "keys": keys,

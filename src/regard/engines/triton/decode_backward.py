@@ -174,7 +174,7 @@ def give_units(
     form, sizes, grads, z, first, part, parts, ds, seen, tile, WIDE: tl.constexpr, EVEN: tl.constexpr,
     ADDS: tl.constexpr,
 ):  # fmt: skip
-    """Write the gradients of a, b and v for ds, the gradient of the raw scores; that of b may be added."""
+    """Write the gradients of a, b and v for ds, the gradient of the raw scores, or add those of b and v."""
     head, keys = z.to(tl.int64), first + tl.arange(0, tile.BN)[:, None]
     own, heads = head * parts + part, tl.num_programs(0) // parts
     for start in range(0, tile.REAL, WIDE):
@@ -198,7 +198,10 @@ def give_units(
         if ADDS:
             of_k += tl.load(grads.k + at, mask=inside, other=0.0).to(tile.WORK)
         tl.store(grads.k + at, of_k, mask=inside)
-        tl.store(grads.v + (part * heads + head) * tile.REAL + unit, of_v, mask=real)
+        into = grads.v + (part * heads + head) * tile.REAL + unit
+        if ADDS:
+            of_v += tl.load(into, mask=real, other=0.0)
+        tl.store(into, of_v, mask=real)
 
 
 @triton.jit
@@ -220,7 +223,8 @@ def give_nothing(
         real, none = unit < tile.REAL, tl.zeros([WIDE], tile.WORK)
         for query in range(sizes.queries):
             tl.store(grads.q + (own * sizes.queries + query) * tile.REAL + unit, none, mask=real)
-        tl.store(grads.v + (part * heads + head) * tile.REAL + unit, none, mask=real)
+        if not ADDS:
+            tl.store(grads.v + (part * heads + head) * tile.REAL + unit, none, mask=real)
         at = (head * sizes.keys + keys) * tile.REAL + unit[None, :]
         inside = (keys < sizes.keys) & real[None, :]
         if not ADDS:
@@ -244,7 +248,7 @@ def decode_backward_kernel(
 ):  # fmt: skip
     """Write all gradients of `DecodePointers`; one program for each block of keys of each head.
 
-    With ADDS the gradients of keys and values are added to what is there.
+    With ADDS the gradients of keys, values and v are added to what is there.
     """
     form = KernelForm(*form[:7], k_b, k_k, k_g, *form[10:])  # type: ignore[bad-argument-count]
     of_bias, of_dense = (bias_b, bias_k, bias_g, bias_q), (dense_b, dense_k, dense_g, dense_q)

@@ -42,24 +42,6 @@ class StepSignature(NamedTuple):
     device: torch.device
 
 
-class StepOperands(NamedTuple):
-    """The tensors of a step, as the caller has them.
-
-    Args:
-        a: (B, H or 1, 1, E), contiguous.
-        b: (B, K, L, E), its last dim dense.
-        v: (H, E), contiguous.
-        value: (B, 1, L, V) or with as many heads as the keys, its last two dims dense.
-        visible: (B, L), True = attend, or None where all keys are visible.
-    """
-
-    a: Tensor
-    b: Tensor
-    v: Tensor
-    value: Tensor
-    visible: Tensor | None
-
-
 class Stepped(NamedTuple):
     """The results of a step.
 
@@ -78,28 +60,35 @@ class Stepped(NamedTuple):
     total: Tensor
 
 
-def step_signature(x: StepOperands, activation: str, parameter: float) -> StepSignature:
-    """The signature of these operands."""
-    batch, key_heads, _, units = x.b.shape
-    k_b, k_k, k_row, _ = x.b.stride()
-    value_heads, dims = x.value.shape[1], x.value.shape[3]
-    value_b, value_k, *_ = x.value.stride()
+def step_signature(
+    heads: tuple[int, int],
+    b: Tensor,
+    v: torch.dtype,
+    value: Tensor,
+    visible: Tensor | None,
+    activation: str,
+    parameter: float,
+) -> StepSignature:
+    """The signature of steps over keys b and values, `heads` being those of v and of the query."""
+    batch, key_heads, _, units = b.shape
+    k_b, k_k, k_row, _ = b.stride()
+    _, value_heads, _, dims = value.shape
+    value_b, value_k, *_ = value.stride()
     return StepSignature(
         batch,
-        x.v.shape[0],
-        x.a.shape[1],
+        *heads,
         key_heads,
         value_heads,
         units,
         dims,
-        x.b.dtype,
-        x.v.dtype,
+        b.dtype,
+        v,
         k_row,
         math.gcd(MOST_EVEN, k_b, k_k, k_row, value_b, value_k, dims),
-        None if x.visible is None else x.visible.stride(1),
+        None if visible is None else visible.stride(1),
         activation,
         parameter,
-        x.b.device,
+        b.device,
     )
 
 
@@ -144,9 +133,3 @@ def nominal(x: StepSignature) -> Arguments:
 def meta(dtype: torch.dtype) -> Tensor:
     """A tensor that stands for an operand of this dtype in the arguments of a kernel."""
     return torch.empty(1, dtype=dtype, device="meta")
-
-
-def readable(x: StepOperands) -> list[Tensor]:
-    """The operands in the order of `StepLaunches.given`; booleans as bytes, which Triton's loads take them for."""
-    seen = [] if x.visible is None else [x.visible.view(torch.uint8)]
-    return [x.a, x.b, x.v, x.value, *seen]

@@ -33,19 +33,17 @@ from regard.engines.triton.decode import combine_kernel, decode_kernel
 from regard.engines.triton.decode_backward import decode_backward_kernel, sum_copies_kernel
 from regard.engines.triton.step_operands import (
     NOMINAL_KEYS,
-    StepOperands,
     Stepped,
     StepSignature,
     meta,
     nominal,
-    readable,
     step_signature,
 )
 from regard.engines.triton.structs import BackwardRows, DecodePointers, ShownWeights
 from regard.precision import HALF
 
 # Modules reach everything that makes a step by the name of this one, which imports Triton.
-__all__ = ["StepLaunches", "StepOperands", "Stepped", "launches_for", "step_signature"]
+__all__ = ["MemorySteps", "StepLaunches", "Stepped", "launches_for", "step_signature"]
 
 FLOAT = torch.float32
 
@@ -63,7 +61,6 @@ class Lengths(NamedTuple):
     share: int
     scratch: Pieces
     blocks: int
-    copies: Pieces
 
 
 class StepLaunches:
@@ -91,81 +88,23 @@ class StepLaunches:
             Launch(sum_copies_kernel, 1, (FLOAT, dtype), as_given, summing.constants)
             for summing, dtype in zip(self.summing(1), (x.dtype, x.v_dtype), strict=True)
         ]
+        self.shape = (x.batch, x.heads, x.dims)
 
     def divided(self, keys: int) -> Lengths:
         """How so many keys are divided."""
         x, rows = self.signature, self.rows
         parts, share, _ = choices.decode_parts(rows, keys, x.units + x.dims, self.block)
         numbers = (rows * parts * x.dims, rows * parts, rows * parts, rows * keys)
-        blocks = blocks_in(keys, self.block)
-        copies = (rows * blocks * x.units, FLOAT)
         scratch = Pieces(*((n, FLOAT) for n in numbers))
-        return Lengths(parts, share, scratch, blocks, Pieces(copies, copies))
+        return Lengths(parts, share, scratch, blocks_in(keys, self.block))
 
-    def growing(self, x: StepOperands) -> tuple[int, ...]:
-        """What depends on the number of keys, in the order of `decode.GROWING`."""
-        k_b, k_k, *_ = x.b.stride()
-        value_b, by_head, *_ = x.value.stride()
-        # The heads of the values are those of the keys, or the second of two dims of heads, or all one.
-        by_head = 0 if x.value.shape[1] == 1 else by_head
-        of_value = (by_head, 0) if x.b.shape[1] > 1 else (0, by_head)
-        seen = 0 if x.visible is None else x.visible.stride(0)
-        return (x.b.shape[2], k_b, k_k, 0, value_b, *of_value, 0, 0, 0, 0, seen, 0, 0, 0)
-
-    def context(self, x: StepOperands) -> Tensor:
-        """The context (B, H, V) alone, without weights and for no backward."""
-        outputs = self.outputs(saves=False)
-        self.run_forward(x, outputs, ())
-        return outputs[-1].to(self.signature.dtype)
-
-    def step(self, x: StepOperands, before: Tensor, saves: bool) -> Stepped:
-        """The results; with `saves` also what a backward starts from."""
-        own = self.signature
-        outputs, shape = self.outputs(saves), (own.batch, own.heads, x.b.shape[2])
-        shown, weights, total = (
-            torch.empty(shape, dtype=FLOAT, device=own.device) for _ in range(3)
-        )
-        self.run_forward(x, outputs, (shown, weights, before, total))
-        output = outputs[0] if saves else None
-        return Stepped(outputs[-1].to(own.dtype), output, shown, weights, total)
-
-    def outputs(self, saves: bool) -> list[Tensor]:
-        """Memory for the context: in fp32 for a backward, and last in the dtype of the values."""
-        x = self.signature
+    def outputs(self, saves: bool) -> tuple[torch.dtype, ...]:
+        """The dtypes that the context is written in: fp32 for a backward, and last that of the values."""
+        dtype = self.signature.dtype
+        if dtype not in HALF:
+            return (dtype,)
         # The interpreter truncates to half precision where a GPU rounds: there the host rounds.
-        dtypes = [x.dtype]
-        if x.dtype in HALF:
-            dtypes = [FLOAT] if interpreted() else [FLOAT, x.dtype] if saves else [x.dtype]
-        shape = (x.batch, x.heads, x.dims)
-        return [torch.empty(shape, dtype=dtype, device=x.device) for dtype in dtypes]
-
-    def run_forward(
-        self, x: StepOperands, outputs: Sequence[Tensor], shown: Sequence[Tensor]
-    ) -> None:
-        """Launch both kernels, which write the outputs, and the weights if there is memory for them."""
-        device, keys = self.signature.device, x.b.shape[2]
-        parts, share, scratch, *_ = self.lengths(keys)
-        first, second = self.forward_launches(tuple(one.dtype for one in outputs), bool(shown))
-        with device_current(device):
-            memory, stream = scratch.new(device), current_stream(device)
-            *sums, logits = scratch.cut(memory)
-            kept = [logits] if shown else []
-            first(
-                stream,
-                (*addresses(*readable(x)), *sums, *kept),
-                *self.growing(x),
-                parts,
-                share,
-                programs=self.rows * parts,
-            )
-            second(
-                stream,
-                (*sums, *addresses(*outputs), *kept, *(addresses(*shown) if shown else ())),
-                keys,
-                parts,
-                self.signature.dims,
-                programs=self.rows * self.chunks,
-            )
+        return (FLOAT,) if interpreted() else (FLOAT, dtype) if saves else (dtype,)
 
     def forward_launches(
         self, dtypes: tuple[torch.dtype, ...], weighs: bool
@@ -196,47 +135,21 @@ class StepLaunches:
             self.forwards[key] = first, second
         return self.forwards[key]
 
-    def backward(
-        self,
-        x: StepOperands,
-        grad: Tensor,
-        output: Tensor,
-        weights: Tensor,
-        grad_weights: Tensor | None,
-        into: Sequence[Tensor] | None = None,
-        adds: bool = False,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The gradients of a, b, v and the values.
+    def sum_up(
+        self, which: int, stream: int | None, copies: Tensor, result: Tensor, blocks: int
+    ) -> None:
+        """Sum the copies of the gradient of a (0) or of v (1)."""
+        summing = self.summing(blocks)[which]
+        pointers = addresses(copies, result)
+        self.sums[which](stream, pointers, *summing.numbers, programs=summing.programs)
 
-        `into` is memory for those of b and the values; with `adds` they are added to what it holds.
-        """
-        own, device, keys = self.signature, self.signature.device, x.b.shape[2]
-        _, _, _, blocks, copies = self.lengths(keys)
-        of_a = torch.empty((own.batch, own.heads, 1, own.units), dtype=own.dtype, device=device)
-        of_v = torch.empty((own.heads, own.units), dtype=own.v_dtype, device=device)
-        of_b, of_value = self.new_sides(keys) if into is None else into
-        known = [grad.contiguous(), output, weights]
-        if grad_weights is not None:
-            # The average gradient of the weights, which the softmax takes off.
-            known += [(weights * grad_weights).sum(-1), grad_weights.contiguous()]
-        launch = self.backward_launch(grad.dtype, grad_weights is not None, adds)
-        with device_current(device):
-            memory, stream = copies.new(device), current_stream(device)
-            of_copies = copies.cut(memory)
-            given = addresses(*readable(x), *known)
-            made = addresses(of_b, of_value, of_a, of_v)
-            launch(
-                stream,
-                (*given, of_copies[0], made[0], of_copies[1], made[1]),
-                *self.growing(x),
-                blocks,
-                programs=self.rows * blocks,
-            )
-            for sum_up, summing, found, result in zip(
-                self.sums, self.summing(blocks), of_copies, made[2:], strict=True
-            ):
-                sum_up(stream, (found, result), *summing.numbers, programs=summing.programs)
-        return of_a, of_b, of_v, of_value
+    def of_v(self, copies: Tensor, keys: int) -> Tensor:
+        """The gradient of v (H, E) from its copies of a call with so many keys."""
+        x = self.signature
+        found = torch.empty((x.heads, x.units), dtype=x.v_dtype, device=x.device)
+        with device_current(x.device):
+            self.sum_up(1, current_stream(x.device), copies, found, self.lengths(keys).blocks)
+        return found
 
     def summing(self, blocks: int) -> tuple[Summing, Summing]:
         """The sums of the gradients of a and of v over blocks of keys."""
@@ -245,17 +158,6 @@ class StepLaunches:
             choices.summing_q(self.rows, x.units, blocks),
             choices.summing_v(x.heads, x.units, blocks * x.batch),
         )
-
-    def new_sides(self, keys: int) -> tuple[Tensor, Tensor]:
-        """Memory for the gradients of b and the values, for each head: in fp32 where heads share them."""
-        x = self.signature
-        of_b, of_value = (
-            torch.empty(
-                (x.batch, x.heads, keys, width), dtype=x.dtype if alone else FLOAT, device=x.device
-            )
-            for width, alone in zip((x.units, x.dims), self.alone, strict=True)
-        )
-        return of_b, of_value
 
     def backward_launch(self, dtype: torch.dtype, weighs: bool, adds: bool) -> Launch:
         """The launch for an incoming gradient of this dtype, and with `weighs` one of the weights."""
@@ -278,6 +180,129 @@ class StepLaunches:
                 (tile, wide, dims, x.even, adds),
             )
         return self.backwards[key]
+
+
+class MemorySteps:
+    """All steps over the same keys and values: what does not change from step to step is laid out once.
+
+    Args:
+        launches: those of the signature.
+        b: (B, K, L, E).
+        value: (B, 1 or K, L, V).
+        visible: (B, L), or None where all keys are visible.
+    """
+
+    def __init__(
+        self, launches: StepLaunches, b: Tensor, value: Tensor, visible: Tensor | None
+    ) -> None:
+        self.launches, self.b, self.value, self.visible = launches, b, value, visible
+        self.keys, self.device = b.shape[2], b.device
+        self.lengths = launches.lengths(self.keys)
+        k_b, k_k, *_ = b.stride()
+        value_b, by_head, *_ = value.stride()
+        # The heads of the values are those of the keys, or the second of two dims of heads, or all one.
+        by_head = 0 if value.shape[1] == 1 else by_head
+        of_value = (by_head, 0) if b.shape[1] > 1 else (0, by_head)
+        seen = 0 if visible is None else visible.stride(0)
+        # What depends on the number of keys, in the order of `decode.GROWING`.
+        self.growing = (self.keys, k_b, k_k, 0, value_b, *of_value, 0, 0, 0, 0, seen, 0, 0, 0)
+        # Triton loads booleans as bytes.
+        self.seen = [] if visible is None else [visible.view(torch.uint8)]
+
+    def context(self, a: Tensor, v: Tensor) -> Tensor:
+        """The context (B, H, V) of queries a (B, H or 1, 1, E) alone, without weights and for no backward."""
+        outputs = self.run_forward(a, v, self.launches.outputs(False), ())
+        return outputs[-1].to(self.launches.signature.dtype)
+
+    def step(self, a: Tensor, v: Tensor, before: Tensor, saves: bool) -> Stepped:
+        """The results; with `saves` also what a backward starts from. `before` (B, H, L) is in fp32."""
+        shown, weights, total = [torch.empty_like(before) for _ in range(3)]
+        dtypes = self.launches.outputs(saves)
+        outputs = self.run_forward(a, v, dtypes, (shown, weights, before, total))
+        context, dtype = outputs[-1], self.launches.signature.dtype
+        context = context if context.dtype is dtype else context.to(dtype)
+        return Stepped(context, outputs[0] if saves else None, shown, weights, total)
+
+    def run_forward(
+        self, a: Tensor, v: Tensor, dtypes: tuple[torch.dtype, ...], shown: Sequence[Tensor]
+    ) -> list[Tensor]:
+        """The context in these dtypes; the weights too if there is memory for them."""
+        own, device = self.launches, self.device
+        parts, share, scratch, *_ = self.lengths
+        outputs = [torch.empty(own.shape, dtype=dtype, device=device) for dtype in dtypes]
+        first, second = own.forward_launches(dtypes, len(shown) > 0)
+        with device_current(device):
+            memory, stream = scratch.new(device), current_stream(device)
+            *sums, logits = scratch.cut(memory)
+            given = addresses(a, self.b, v, self.value, *self.seen, *outputs, *shown)
+            count = 4 + len(self.seen)
+            kept = (logits,) if shown else ()
+            given, made = given[:count], given[count:]
+            made, weights = made[: len(outputs)], made[len(outputs) :]
+            rows = own.rows
+            first(
+                stream, (*given, *sums, *kept), *self.growing, parts, share, programs=rows * parts
+            )
+            programs = rows * own.chunks
+            pointers = (*sums, *made, *kept, *weights)
+            second(stream, pointers, self.keys, parts, own.shape[2], programs=programs)
+        return outputs
+
+    def new_sides(self) -> tuple[Tensor, Tensor]:
+        """Memory for the gradients of b and the values, for each head: in fp32 where heads share them."""
+        x = self.launches.signature
+        of_b, of_value = (
+            torch.empty(
+                (x.batch, x.heads, self.keys, width),
+                dtype=x.dtype if alone else FLOAT,
+                device=x.device,
+            )
+            for width, alone in zip((x.units, x.dims), self.launches.alone, strict=True)
+        )
+        return of_b, of_value
+
+    def new_copies(self) -> Tensor:
+        """Memory for the gradient of v, a copy for each block of keys."""
+        x = self.launches.signature
+        count = self.lengths.blocks * self.launches.rows * x.units
+        return torch.empty(count, dtype=FLOAT, device=self.device)
+
+    def backward(
+        self,
+        a: Tensor,
+        v: Tensor,
+        known: Sequence[Tensor],
+        grad_weights: Tensor | None,
+        sums: tuple[Tensor, Tensor, Tensor] | None = None,
+        adds: bool = False,
+    ) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:
+        """The gradients of a, b, v and the values.
+
+        `known` is the gradient of the context, the output and the weights. `sums` is memory for the gradients
+        of b, of the values and for the copies of that of v, which are then not returned; with `adds` they
+        are added to what it holds.
+        """
+        own, device, x = self.launches, self.device, self.launches.signature
+        blocks = self.lengths.blocks
+        of_a = torch.empty((x.batch, x.heads, 1, x.units), dtype=x.dtype, device=device)
+        of_b, of_value, copies = (*self.new_sides(), self.new_copies()) if sums is None else sums
+        grad, output, weights = known
+        rows = [grad.contiguous(), output, weights]
+        if grad_weights is not None:
+            # The average gradient of the weights, which the softmax takes off.
+            rows += [(weights * grad_weights).sum(-1), grad_weights.contiguous()]
+        launch = own.backward_launch(grad.dtype, grad_weights is not None, adds)
+        parts = torch.empty(blocks * own.rows * x.units, dtype=FLOAT, device=device)
+        with device_current(device):
+            stream = current_stream(device)
+            pointers = addresses(
+                a, self.b, v, self.value, *self.seen, *rows, parts, of_b, copies, of_value
+            )
+            launch(stream, pointers, *self.growing, blocks, programs=own.rows * blocks)
+            own.sum_up(0, stream, parts, of_a, blocks)
+        if sums is not None:
+            return of_a, None, None, None
+        return of_a, of_b, own.of_v(copies, self.keys), of_value
 
 
 def as_given(*operands: object) -> tuple:

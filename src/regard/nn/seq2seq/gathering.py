@@ -1,49 +1,35 @@
-"""Gradients of keys and values that all steps over a memory share: added up where steps write them.
+"""Gradients that all steps over a memory share, added up where steps write them.
 
-Autograd would keep the gradient of each step, as large as the keys themselves, and add them afterwards: three
-times the traffic. Here a step's backward adds to one tensor for all steps, and returns nothing; the node behind
-them, which autograd runs when all steps are done, returns that tensor.
+Autograd would keep the gradients of keys and values of each step, each as large as the keys themselves, and add
+them afterwards: three times the traffic. Here a step's backward adds to one tensor for all steps, and returns
+nothing; the node behind them, which autograd runs when all steps are done, returns that tensor.
 """
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from regard.engines import step_plan
-from regard.forms import PairwiseKey
-from regard.nn.seq2seq.memory import Memory
-from regard.observed import is_observed
-
+Sums = tuple[Tensor, Tensor, Tensor]
 # Backward passes whose sums are kept: one is at work, more only where passes are nested. A pass that wants no
 # gradient of the memory leaves its sums behind, and they must not pile up.
 MOST_PASSES = 4
 
 
 class Gathering:
-    """The sums of the steps over one memory, by backward pass."""
+    """The sums of the steps over one memory, by backward pass: of keys, values, and copies of v.
 
-    def __init__(self) -> None:
-        self.sums: dict[int, tuple[Tensor, Tensor]] = {}
-        self.sides: Callable[[], Tensor | None] | None = None
-        self.values: Callable[[], Tensor | None] | None = None
+    Args:
+        finish: makes the gradient of v of its copies.
+    """
 
-    def watch(self, b: Tensor, value: Tensor) -> None:
-        """Remember the tensors of the memory; weakly, since their graph holds this object."""
-        self.sides, self.values = weakref.ref(b), weakref.ref(value)
+    def __init__(self, finish: Callable[[Tensor], Tensor]) -> None:
+        self.finish, self.sums = finish, {}  # type: dict[int, Sums]
 
-    def is_of(self, b: Tensor, value: Tensor) -> bool:
-        """Whether these are the tensors of the memory, and not what a term or the caller made of them."""
-        if self.sides is None or self.values is None:
-            return False
-        return self.sides() is b and self.values() is value
-
-    def memory(
-        self, make: Callable[[], tuple[Tensor, Tensor]]
-    ) -> tuple[tuple[Tensor, Tensor], bool]:
+    def memory(self, make: Callable[[], Sums]) -> tuple[Sums, bool]:
         """The sums of the backward pass at work, and whether they hold anything yet."""
         task = torch._C._current_graph_task_id()
         if task in self.sums:
@@ -53,41 +39,31 @@ class Gathering:
         self.sums[task] = found = make()
         return found, False
 
-    def take(self) -> tuple[Tensor | None, Tensor | None]:
-        """The sums of the backward pass at work, which are given away."""
-        return self.sums.pop(torch._C._current_graph_task_id(), (None, None))
+    def take(self) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """The gradients of the backward pass at work, which are given away."""
+        found = self.sums.pop(torch._C._current_graph_task_id(), None)
+        if found is None:
+            return None, None, None
+        of_keys, of_values, copies = found
+        return of_keys, of_values, self.finish(copies)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies and pickles have none: they are of other tensors."""
+        return (type(None), ())
 
 
 class Shared(torch.autograd.Function):
-    """Keys and values as they are; the gradient is what the steps have added up, and what else arrives."""
+    """Keys, values and v as they are; the gradient is what the steps have added up, and what else arrives."""
 
     @staticmethod
-    def forward(ctx, gathering, b, value) -> tuple[Tensor, Tensor]:
-        """Views of both."""
+    def forward(ctx, gathering, *given: Tensor) -> tuple[Tensor, ...]:
+        """Views of all."""
         ctx.gathering = gathering
         ctx.set_materialize_grads(False)
-        return b.view_as(b), value.view_as(value)
+        return tuple(x.view_as(x) for x in given)
 
     @staticmethod
     def backward(ctx, *given):  # type: ignore[override] # fixed arity
-        """The gradients of keys and values."""
-        found = ctx.gathering.take()
-        sums = [
-            x if y is None else y if x is None else x + y for x, y in zip(found, given, strict=True)
-        ]
-        return None, *sums
-
-
-def gathered(memory: Memory) -> Memory:
-    """The memory with a place for the gradients of its steps, where kernels add to it; else as it is."""
-    side, value = memory.side, memory.value
-    if not torch.is_grad_enabled() or not isinstance(side, PairwiseKey):
-        return memory
-    if not (side.b.requires_grad or value.requires_grad) or side.b.shape[1] != 1:
-        return memory
-    if is_observed((side.b, value)) or not step_plan.serves(side.b, value):
-        return memory
-    gathering = Gathering()
-    b, value = Shared.apply(gathering, side.b, value)  # type: ignore[not-iterable] # untyped
-    gathering.watch(b, value)
-    return memory._replace(side=PairwiseKey(b), value=value, gathering=gathering)
+        """The gradients of keys, values and v."""
+        sums = zip(ctx.gathering.take(), given, strict=True)
+        return None, *(x if y is None else y if x is None else x + y for x, y in sums)

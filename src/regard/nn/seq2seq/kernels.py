@@ -19,6 +19,7 @@ from regard.engines import step_plan
 from regard.engines.plain import weighted_sum
 from regard.engines.tiled.eager import apply
 from regard.forms import PairwiseKey
+from regard.nn.seq2seq.gathering import Gathering
 from regard.nn.seq2seq.memory import AttentionResult, AttentionState, Memory
 from regard.observed import needs_dispatcher
 from regard.precision import widened
@@ -45,21 +46,27 @@ def attend_in_kernels(
 
     None for keys that do not lie in memory as the kernels read them.
     """
+    value, visible = memory.value, memory.visible
     # Again: the terms of a step may have made other keys.
-    if not step_plan.serves(b, memory.value) or not step_plan.computes(activation, v):
+    if not step_plan.serves(b, value) or not step_plan.computes(activation, v):
         return None
-    steps, before = step_plan.steps(), state.total.to(torch.float32).contiguous()
-    x = steps.StepOperands(a.contiguous(), b, v.contiguous(), memory.value, memory.visible)
-    launches = steps.launches_for(steps.step_signature(x, activation, parameter))
-    if torch.is_grad_enabled() and any(one.requires_grad for one in (a, b, v, x.value, before)):
-        gathering = memory.gathering
-        # Only where one head reads keys and values: others have sums over heads left.
-        if gathering is not None and not (len(v) == 1 and gathering.is_of(b, x.value)):
-            gathering = None
-        given = (launches, gathering, x.visible, *x[:4], before)
-        context, shown, weights, total = apply(KernelStep, *given)
+    steps, heads = step_plan.steps(), (v.shape[0], a.shape[1])
+    given = (b, v.dtype, value, visible, activation, parameter)
+    launches = steps.launches_for(steps.step_signature(heads, *given))
+    over = steps.MemorySteps(launches, b, value, visible)
+    before = state.total.to(torch.float32).contiguous()
+    return take_step(over, None, a.contiguous(), v.contiguous(), before)
+
+
+def take_step(
+    over: Any, gathering: Gathering | None, a: Tensor, v: Tensor, before: Tensor
+) -> AttentionResult:
+    """The result of queries a over a memory that was laid out, `MemorySteps`."""
+    given = (a, over.b, v, over.value, before)
+    if torch.is_grad_enabled() and any(x.requires_grad for x in given):
+        context, shown, weights, total = apply(KernelStep, over, gathering, *given)
     else:
-        context, _, shown, weights, total = launches.step(x, before, saves=False)
+        context, _, shown, weights, total = over.step(a, v, before, False)
     return AttentionResult(context.flatten(1), shown, AttentionState(weights, total))
 
 
@@ -67,39 +74,37 @@ class KernelStep(torch.autograd.Function):
     """A step with its gradient."""
 
     @staticmethod
-    def forward(ctx, launches, gathering, visible, *given: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx, over, gathering, a, b, v, value, before) -> tuple[Tensor, ...]:
         """Context, weights for the caller and for the state, and their total."""
-        *sides, before = given
-        x = step_plan.steps().StepOperands(*sides, visible)
-        found = launches.step(x, before, saves=True)
-        ctx.launches, ctx.gathering = launches, gathering
-        ctx.save_for_backward(*x, found.output, found.weights)
+        found = over.step(a, v, before, True)
+        ctx.over, ctx.gathering = over, gathering
+        ctx.save_for_backward(a, b, v, value, found.output, found.weights)
         ctx.set_materialize_grads(False)
         return found.context, found.shown, found.weights, found.total
 
     @staticmethod
     def backward(ctx, grad, *of_weights):  # type: ignore[override] # fixed arity
         """Gradients of a, b, v, the values, and the total before the step."""
-        *given, visible, output, weights = ctx.saved_tensors
-        x, of_total = step_plan.steps().StepOperands(*given, visible), of_weights[-1]
-        grad_weights = together(of_weights)
+        *given, output, weights = ctx.saved_tensors
+        of_total, grad_weights = of_weights[-1], together(of_weights)
         if grad is None and grad_weights is None:
-            return (None,) * 7 + (of_total,)
+            return (None,) * 6 + (of_total,)
         if grad is None:
             grad = torch.zeros_like(output)
         rows = [one for one in (grad, grad_weights) if one is not None]
         if torch.is_grad_enabled() or needs_dispatcher(rows):
-            found = recorded(ctx, x, grad, grad_weights)
-        elif ctx.gathering is None:
-            found = ctx.launches.backward(x, grad, output, weights, grad_weights)
-            found = [summed_to(g, one) for g, one in zip(found, given, strict=True)]
+            return None, None, *recorded(ctx, given, grad, grad_weights), of_total
+        over, gathering, (a, _, v, _) = ctx.over, ctx.gathering, given
+        known = (grad, output, weights)
+        if gathering is None:
+            found = over.backward(a, v, known, grad_weights)
         else:
-            sums, adds = ctx.gathering.memory(lambda: ctx.launches.new_sides(x.b.shape[2]))
-            of_a, _, of_v, _ = ctx.launches.backward(
-                x, grad, output, weights, grad_weights, into=sums, adds=adds
-            )
-            found = [of_a, None, of_v, None]
-        return None, None, None, *found, of_total
+            sums, adds = gathering.memory(lambda: (*over.new_sides(), over.new_copies()))
+            found = over.backward(a, v, known, grad_weights, sums, adds)
+        found = [
+            None if g is None else summed_to(g, one) for g, one in zip(found, given, strict=True)
+        ]
+        return None, None, *found, of_total
 
 
 def together(grads: tuple[Tensor | None, ...]) -> Tensor | None:
@@ -110,19 +115,23 @@ def together(grads: tuple[Tensor | None, ...]) -> Tensor | None:
 
 def summed_to(grad: Tensor, like: Tensor) -> Tensor:
     """The gradient of a tensor that heads share: the sum over them."""
-    return grad if grad.shape == like.shape else grad.sum_to_size(like.shape).to(like.dtype)
+    if grad.shape == like.shape:
+        return grad
+    if grad.numel() == like.numel():
+        return grad.view(like.shape)
+    return grad.sum_to_size(like.shape).to(like.dtype)
 
 
-def recorded(ctx: Any, x: Any, grad: Tensor, grad_weights: Tensor | None) -> list[Tensor | None]:
+def recorded(
+    ctx: Any, saved: list[Tensor], grad: Tensor, grad_weights: Tensor | None
+) -> list[Tensor | None]:
     """The gradients by plain operations, which have derivatives of their own."""
     with torch.enable_grad():
-        given = [one.view_as(one) for one in x[:4]]
-        found = textbook(x._make((*given, x.visible)), ctx.launches.signature)
+        given = [one.view_as(one) for one in saved]
+        found = textbook(given, ctx.over)
         incoming = [grad.to(found[0].dtype), grad_weights]
-        ends = [
-            (end, given) for end, given in zip(found, incoming, strict=True) if given is not None
-        ]
-        wanted = [i for i, one in enumerate(given) if ctx.needs_input_grad[3 + i]]
+        ends = [(end, x) for end, x in zip(found, incoming, strict=True) if x is not None]
+        wanted = [i for i in range(len(given)) if ctx.needs_input_grad[2 + i]]
         grads = torch.autograd.grad(
             [end for end, _ in ends],
             [given[i] for i in wanted],
@@ -130,21 +139,24 @@ def recorded(ctx: Any, x: Any, grad: Tensor, grad_weights: Tensor | None) -> lis
             create_graph=torch.is_grad_enabled(),
             allow_unused=True,
         )
-    of_all: list[Tensor | None] = [None] * 4
+    of_all: list[Tensor | None] = [None] * len(given)
     for i, one in zip(wanted, grads, strict=True):
         of_all[i] = one
     return of_all
 
 
-def textbook(x: Any, signature: Any) -> tuple[Tensor, Tensor]:
-    """Context (B, H, V) and weights (B, H, L) of `StepOperands` in plain operations."""
-    units = ACTIVATIONS[signature.activation].value(widened(x.a) + x.b, signature.parameter)
-    logits = (units @ widened(x.v).unsqueeze(-1)).squeeze(-1)
-    if x.visible is not None:
-        seen = x.visible.unsqueeze(1)
+def textbook(given: list[Tensor], over: Any) -> tuple[Tensor, Tensor]:
+    """Context (B, H, V) and weights (B, H, L) of a, b, v and values in plain operations."""
+    a, b, v, value = given
+    signature, visible = over.launches.signature, over.visible
+    a = a.view(signature.batch, signature.a_heads, 1, signature.units)
+    units = ACTIVATIONS[signature.activation].value(widened(a) + b, signature.parameter)
+    logits = (units @ widened(v).unsqueeze(-1)).squeeze(-1)
+    if visible is not None:
+        seen = visible.unsqueeze(1)
         # A row that sees nothing is left unmasked: softmax of all -inf is NaN, and so is its gradient.
         logits = torch.where(seen | ~seen.any(-1, keepdim=True), logits, -torch.inf)
     weights = torch.softmax(logits, -1)
-    if x.visible is not None:
-        weights = weights.masked_fill(~x.visible.unsqueeze(1), 0)
-    return weighted_sum(weights, x.value.squeeze(1)), weights
+    if visible is not None:
+        weights = weights.masked_fill(~visible.unsqueeze(1), 0)
+    return weighted_sum(weights, value.squeeze(1)), weights

@@ -170,7 +170,8 @@ def looked_up(form: Form, value: Tensor) -> Tensor | None:
         return None
     if form.b.ndim != 4 or not step_plan.serves(form.b, value):
         return None
-    steps = step_plan.steps()
-    given = steps.StepOperands(form.a.contiguous(), form.b, v.contiguous(), value, None)
-    signature = steps.step_signature(given, form.activation, form.parameter)
-    return steps.launches_for(signature).context(given)
+    steps, heads = step_plan.steps(), (v.shape[0], form.a.shape[1])
+    given = (form.b, v.dtype, value, None, form.activation, form.parameter)
+    launches = steps.launches_for(steps.step_signature(heads, *given))
+    over = steps.MemorySteps(launches, form.b, value, None)
+    return over.context(form.a.contiguous(), v.contiguous())
