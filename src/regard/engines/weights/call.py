@@ -13,13 +13,14 @@ from torch import Tensor
 from regard.engines.gpu import HAS_TRITON, device_current
 from regard.engines.launching import Launch, addresses, current_stream
 from regard.engines.sizes import power_of_two
+from regard.engines.tiled.eager import apply, differentiated
 from regard.precision import working_dtype
 
 # Devices with the kernel, and the largest number of keys that a program of it holds in registers.
 KERNEL_ON: tuple[str, ...] = ("cuda",) if HAS_TRITON else ()
 MOST_KEYS = 8192
 # Keys that lane and load take at once, if the rows are a multiple of them; and keys for one warp.
-EVEN, KEYS_OF_WARP = 8, 512
+EVEN, KEYS_OF_WARP = 8, 256
 
 
 def mean_weights(logits: Tensor, keep: Tensor | None, bias: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -28,7 +29,17 @@ def mean_weights(logits: Tensor, keep: Tensor | None, bias: Tensor | None) -> tu
     `keep` is True where a pair is seen, `bias` is added; both broadcast to 4 dims. A query that sees
     nothing has weights of 0.
     """
-    return MeanWeights.apply(logits, keep, bias)  # type: ignore[return-value] # apply is untyped
+    if differentiated((logits, bias)):
+        return apply(MeanWeights, logits, keep, bias)
+    return weighed(logits, keep, bias)
+
+
+def weighed(logits: Tensor, keep: Tensor | None, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+    """`mean_weights` by the kernel where it fits, else in plain operations."""
+    if logits.device.type in KERNEL_ON and 0 < logits.shape[-1] <= MOST_KEYS:
+        # In the memory of the logits, which nothing reads again: no product keeps its result.
+        return by_kernel(logits.detach(), keep, bias)
+    return plain(logits, keep, bias)
 
 
 class MeanWeights(torch.autograd.Function):
@@ -36,12 +47,8 @@ class MeanWeights(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, logits, keep, bias) -> tuple[Tensor, Tensor]:
-        """By the kernel where it fits, else in plain operations."""
-        if logits.device.type in KERNEL_ON and 0 < logits.shape[-1] <= MOST_KEYS:
-            # In the memory of the logits, which nothing reads again: no product keeps its result.
-            weights, mean = by_kernel(logits.detach(), keep, bias)
-        else:
-            weights, mean = plain(logits, keep, bias)
+        """Compute both, and save the weights."""
+        weights, mean = weighed(logits, keep, bias)
         ctx.save_for_backward(weights)
         ctx.bias = None if bias is None else (bias.shape, bias.dtype)
         ctx.set_materialize_grads(False)

@@ -29,9 +29,12 @@ def mean_weights_kernel(
     n, query = row // queries, row % queries
     key, length = tl.arange(0, BLOCK), keys // EVEN * EVEN
     inside, total = key < keys, tl.zeros([BLOCK], tl.float32)
+    at = logits + (n * heads * queries + query) * length + key
+    ahead = tl.load(at, mask=inside, other=-float("inf"))
     for head in range(heads):
-        at = logits + ((n * heads + head) * queries + query) * length + key
-        x = tl.load(at, mask=inside, other=-float("inf")).to(tl.float32)
+        # The row of the next head is on its way while this one is summed: sums wait for all warps.
+        x, following = ahead.to(tl.float32), at + queries.to(tl.int64) * length
+        ahead = tl.load(following, mask=inside & (head + 1 < heads), other=-float("inf"))
         if bias is not None:
             of_bias = n * bias_n + head * bias_h + query * bias_q + key.to(tl.int64) * bias_l
             x += tl.load(bias + of_bias, mask=inside, other=0.0).to(tl.float32)
@@ -47,4 +50,5 @@ def mean_weights_kernel(
         weights = tl.where(x == -float("inf"), 0.0, weights)
         tl.store(at, weights, mask=inside)
         total += weights
+        at = following
     tl.store(mean + row * length + key, total / heads, mask=inside)

@@ -36,15 +36,21 @@ def weigh(
     # An origin is the mean of the visible keys, which is another one under a mask.
     if side.origin is not None or side.beta is not None:
         return None
-    phi = lowered.phi if lowered.scale == 1 else lowered.phi * lowered.scale
-    keep = None if mask is None else four(mask.visible(query.shape[-2], key.shape[-2], key.device))
-    heads, groups = phi.shape[1], side.psi.shape[1]
-    rows = phi.reshape(phi.shape[0], groups, heads // groups * phi.shape[2], phi.shape[3])
-    logits = (rows @ side.psi.mT).view(*phi.shape[:3], key.shape[-2])
+    phi, psi = lowered.phi, side.psi
+    (batch, heads, queries, width), groups = phi.shape, psi.shape[1]
+    keep = None if mask is None else four(mask.visible(queries, psi.shape[2], psi.device))
+    # Heads that share keys are rows of one product.
+    rows = phi.reshape(batch * groups, heads // groups * queries, width)
+    columns = psi.reshape(batch * groups, psi.shape[2], width).mT
+    # The sum with nothing is there for its `alpha`, which costs no operation.
+    nothing = phi.new_empty(())
+    logits = torch.baddbmm(nothing, rows, columns, beta=0, alpha=lowered.scale)
+    logits = logits.view(batch, heads, queries, psi.shape[2])
     weights, mean = mean_weights(logits, keep, None if bias is None else four(bias))
     groups = value.shape[1]
-    weights = weights.view(weights.shape[0], groups, -1, weights.shape[3])
-    return (weights @ value).view(*phi.shape[:3], value.shape[-1]), mean
+    weights = weights.view(batch * groups, heads // groups * queries, psi.shape[2])
+    output = torch.bmm(weights, value.reshape(batch * groups, *value.shape[2:]))
+    return output.view(batch, heads, queries, value.shape[3]), mean
 
 
 def serves(tensors: tuple[Tensor, Tensor, Tensor], score: Score) -> bool:
@@ -54,7 +60,10 @@ def serves(tensors: tuple[Tensor, Tensor, Tensor], score: Score) -> bool:
         return False
     if not key.dtype == value.dtype == query.dtype or not 0 < key.shape[-2] <= MOST_KEYS:
         return False
-    return query.numel() > 0 and all(p.dtype == query.dtype for p in score.parameters())
+    if not query.numel():
+        return False
+    bare = not score._parameters and not score._modules
+    return bare or all(p.dtype == query.dtype for p in score.parameters())
 
 
 def four(x: Tensor) -> Tensor:
