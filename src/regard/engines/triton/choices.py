@@ -208,8 +208,9 @@ def growing(
         *(pairs.bias_b, pairs.bias_k, pairs.bias_g, pairs.bias_q),
         *(pairs.dense_b, pairs.dense_k, pairs.dense_g, pairs.dense_q),
     )
-    # A sole key has no stride, which would be another constant than that of several.
-    columns = {"bias_l": 1, "dense_l": 1} if sizes.keys == 1 else {}
+    # A sole key has a stride of 0, which would be another constant than that of several.
+    sole = {"bias_l": pairs.bias, "dense_l": pairs.dense} if sizes.keys == 1 else {}
+    columns = {name: 1 for name, x in sole.items() if x is not None}
     bias = dict.fromkeys(("bias_b", "bias_k", "bias_g", "bias_q"), 0)
     dense = dict.fromkeys(("dense_b", "dense_k", "dense_g", "dense_q"), 0)
     return (
@@ -297,8 +298,8 @@ def decode_sums(args: Arguments, parts: int) -> dict[str, Summing]:
     batch, groups, shared, queries, keys = args.sizes
     units, heads = args.q.shape[-1], groups * shared
     found = {"v": summing_v(heads, units, parts * batch)}
-    if parts > 1:
-        found["q"] = summing_q(batch * heads, queries * units, parts)
+    # Of one part too: written at once it would be of another dtype, and the kernel another one.
+    found["q"] = summing_q(batch * heads, queries * units, parts)
     if shared > 1:
         held = min(power_of_two(shared), SUMMED_COPIES)
         for name, each in (("k", keys * units), ("value", keys * args.value.shape[-1])):
