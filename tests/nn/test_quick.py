@@ -194,6 +194,18 @@ def test_hooks_and_other_layers_are_called(taken):
     assert seen == ["value", "out"] * (TOKENS + 1) and any(taken)
 
 
+def test_dropout_that_is_left_on_drops(taken):
+    """As in Monte Carlo dropout, where the rest of the model is in evaluation."""
+    model = Decoder([DecoderBlock(D, H, dropout=0.5)]).eval()
+    x = torch.randn(B, 1, D)
+    with torch.no_grad():
+        _, cache = model.step(x)
+        assert torch.equal(model.step(x, cache)[0], model.step(x, cache)[0])
+        model.blocks[0].around_attention.dropout.train()
+        assert not torch.equal(model.step(x, cache)[0], model.step(x, cache)[0])
+    assert taken == [True] * 4
+
+
 def test_wrong_steps_have_their_own_errors(taken):
     model = decoder("dot")
     with torch.no_grad():

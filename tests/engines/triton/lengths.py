@@ -55,6 +55,7 @@ def stepped(keys: int) -> None:
     given = (key, v.dtype, value, visible, "tanh", 0.0)
     launches = steps().launches_for(steps().step_signature((1, 1), *given))
     over = steps().MemorySteps(launches, key, value, visible)
+    over.step(a, v, total, False)
     found = over.step(a, v, total, True)
     sums = (*over.new_sides(), over.new_copies())
     known = (torch.randn(BATCH, 1, VALUE).bfloat16(), found.output, found.weights)

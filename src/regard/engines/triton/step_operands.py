@@ -46,10 +46,10 @@ class Stepped(NamedTuple):
     """The results of a step.
 
     Args:
-        context: (B, H, V), in the dtype of the values.
+        context: (B, H V), in the dtype of the values.
         output: the context in fp32, for the backward; None unless it was asked for.
         shown: weights (B, H, L) for the caller, who may change them.
-        weights: the same for the state.
+        weights: the same for the state and a backward; those of the caller where there is none.
         total: what was given plus the weights.
     """
 

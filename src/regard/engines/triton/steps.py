@@ -10,6 +10,7 @@ Shape legend: B batch, H heads, K key heads (1 or H), L keys, E hidden units, V 
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -88,7 +89,7 @@ class StepLaunches:
             Launch(sum_copies_kernel, 1, (FLOAT, dtype), as_given, summing.constants)
             for summing, dtype in zip(self.summing(1), (x.dtype, x.v_dtype), strict=True)
         ]
-        self.shape = (x.batch, x.heads, x.dims)
+        self.shape = (x.batch, x.heads * x.dims)
 
     def divided(self, keys: int) -> Lengths:
         """How so many keys are divided."""
@@ -107,14 +108,16 @@ class StepLaunches:
         return (FLOAT,) if interpreted() else (FLOAT, dtype) if saves else (dtype,)
 
     def forward_launches(
-        self, dtypes: tuple[torch.dtype, ...], weighs: bool
+        self, dtypes: tuple[torch.dtype, ...], shown: int
     ) -> tuple[Launch, Launch]:
-        """The two launches for outputs of these dtypes, with weights or without."""
-        key = (dtypes, weighs)
+        """The two launches for outputs of these dtypes: without weights (0), with them (3), and a copy (4)."""
+        key = (dtypes, shown)
         if key not in self.forwards:
             x, args = self.signature, self.args
-            sums, logits = [meta(FLOAT) for _ in range(3)], meta(FLOAT) if weighs else None
-            shown = ShownWeights(*(meta(FLOAT) for _ in range(4))) if weighs else None
+            sums, logits = [meta(FLOAT) for _ in range(3)], meta(FLOAT) if shown else None
+            given = [meta(FLOAT) for _ in range(shown)]
+            copy = given[1:-2] or [None]
+            weights = ShownWeights(given[0], *copy, *given[-2:]) if shown else None
             kept = [] if logits is None else [logits]
             tile = choices.tile(args, (16, self.block, 4), self.name, self.units, self.pairs)
             side = choices.keys_side_by_side(self.block, x.dims)
@@ -128,8 +131,8 @@ class StepLaunches:
             rounded = outputs[1] if len(outputs) > 1 else None
             second = launch_of(
                 combine_kernel,
-                [*sums, *outputs, *kept, *(shown or ())],
-                (*sums, outputs[0], None, None, None, rounded, logits, shown),
+                [*sums, *outputs, *kept, *given],
+                (*sums, outputs[0], None, None, None, rounded, logits, weights),
                 (*self.together, choices.COMBINED_KEYS),
             )
             self.forwards[key] = first, second
@@ -210,15 +213,18 @@ class MemorySteps:
         self.seen = [] if visible is None else [visible.view(torch.uint8)]
 
     def context(self, a: Tensor, v: Tensor) -> Tensor:
-        """The context (B, H, V) of queries a (B, H or 1, 1, E) alone, without weights and for no backward."""
+        """The context (B, H V) of queries a (B, H or 1, 1, E) alone, without weights and for no backward."""
         outputs = self.run_forward(a, v, self.launches.outputs(False), ())
         return outputs[-1].to(self.launches.signature.dtype)
 
     def step(self, a: Tensor, v: Tensor, before: Tensor, saves: bool) -> Stepped:
         """The results; with `saves` also what a backward starts from. `before` (B, H, L) is in fp32."""
-        shown, weights, total = [torch.empty_like(before) for _ in range(3)]
+        weights, total = torch.empty_like(before), torch.empty_like(before)
+        # The caller may change what it is shown; a backward reads the other.
+        shown = torch.empty_like(before) if saves else weights
         dtypes = self.launches.outputs(saves)
-        outputs = self.run_forward(a, v, dtypes, (shown, weights, before, total))
+        results = (shown, weights, before, total) if saves else (weights, before, total)
+        outputs = self.run_forward(a, v, dtypes, results)
         context, dtype = outputs[-1], self.launches.signature.dtype
         context = context if context.dtype is dtype else context.to(dtype)
         return Stepped(context, outputs[0] if saves else None, shown, weights, total)
@@ -230,7 +236,7 @@ class MemorySteps:
         own, device = self.launches, self.device
         parts, share, scratch, *_ = self.lengths
         outputs = [torch.empty(own.shape, dtype=dtype, device=device) for dtype in dtypes]
-        first, second = own.forward_launches(dtypes, len(shown) > 0)
+        first, second = own.forward_launches(dtypes, len(shown))
         with device_current(device):
             memory, stream = scratch.new(device), current_stream(device)
             *sums, logits = scratch.cut(memory)
@@ -245,7 +251,7 @@ class MemorySteps:
             )
             programs = rows * own.chunks
             pointers = (*sums, *made, *kept, *weights)
-            second(stream, pointers, self.keys, parts, own.shape[2], programs=programs)
+            second(stream, pointers, self.keys, parts, own.signature.dims, programs=programs)
         return outputs
 
     def new_sides(self) -> tuple[Tensor, Tensor]:
@@ -316,10 +322,10 @@ def launch_of(
     """The launch of a kernel by the addresses of these operands, in this order, and then its numbers."""
     tensors, fill = slotted(template)
     at = {id(one): i for i, one in enumerate(operands)}
-    order, count = [at[id(one)] for one in tensors], len(operands)
+    chosen, count = operator.itemgetter(*[at[id(one)] for one in tensors]), len(operands)
 
-    def arguments(*given: object) -> tuple:
-        return (*fill(*[given[i] for i in order]), *given[count:])
+    def arguments(*given: object) -> list:
+        return [*fill(*chosen(given)), *given[count:]]
 
     dtypes = [one.dtype for one in operands]
     return Launch(kernel, 1, dtypes, arguments, constants, **choices.DECODE_OPTIONS)

@@ -171,7 +171,9 @@ class DecoderAttention(nn.Module):
         `state` is what the previous call returned; None starts a new sequence.
         """
         check_memory(memory)
-        if memory.ready is not None and not self.changes_step():
+        # First: under torch.compile each attribute read below would become a guard.
+        compiles = torch.compiler.is_compiling()
+        if not compiles and memory.ready is not None and not self.changes_step():
             result = ready_step(self._modules, self.engine, query, memory, state)
             if result is not None:
                 return result

@@ -67,7 +67,7 @@ def take_step(
         context, shown, weights, total = apply(KernelStep, over, gathering, *given)
     else:
         context, _, shown, weights, total = over.step(a, v, before, False)
-    return AttentionResult(context.flatten(1), shown, AttentionState(weights, total))
+    return AttentionResult(context, shown, AttentionState(weights, total))
 
 
 class KernelStep(torch.autograd.Function):
@@ -146,7 +146,7 @@ def recorded(
 
 
 def textbook(given: list[Tensor], over: Any) -> tuple[Tensor, Tensor]:
-    """Context (B, H, V) and weights (B, H, L) of a, b, v and values in plain operations."""
+    """Context (B, H V) and weights (B, H, L) of a, b, v and values in plain operations."""
     a, b, v, value = given
     signature, visible = over.launches.signature, over.visible
     a = a.view(signature.batch, signature.a_heads, 1, signature.units)
@@ -159,4 +159,4 @@ def textbook(given: list[Tensor], over: Any) -> tuple[Tensor, Tensor]:
     weights = torch.softmax(logits, -1)
     if visible is not None:
         weights = weights.masked_fill(~visible.unsqueeze(1), 0)
-    return weighted_sum(weights, value.squeeze(1)), weights
+    return weighted_sum(weights, value.squeeze(1)).flatten(1), weights

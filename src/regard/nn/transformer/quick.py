@@ -119,7 +119,7 @@ def look_back(block: DecoderBlock, x: Tensor, memory: Cache) -> Tensor:
 
 def leave(around: Residual, x: Tensor, y: Tensor) -> Tensor:
     """`Residual.leave`, without a call of dropout where it does nothing."""
-    return x + y if around.pre and not around.training else around.leave(x, y)
+    return x + y if around.pre and not around.dropout.training else around.leave(x, y)
 
 
 def sides(layer: Heads, tokens: Tensor, with_key: bool) -> tuple[Tensor, Any]:
