@@ -40,8 +40,8 @@ def nothing_launched() -> Iterator[None]:
     with (
         mock.patch.object(launching, "has_addresses", lambda device: True),
         mock.patch.object(launching, "current_stream", lambda device: 0),
-        mock.patch.object(launching, "direct", lambda compiled, programs: lambda *given: None),
-        mock.patch.object(launching.Launch, "ordinary", lambda *given: None),
+        mock.patch.object(launching, "direct", lambda compiled: lambda *given: None),
+        mock.patch.object(launching.Launch, "ordinary", lambda *given, **more: None),
         mock.patch.object(launching, "SIGHTS", 1),
         mock.patch.object(lineup.TRITON, "refusals", lambda problem: []),
         mock.patch.object(plan, "REPEATED_ON", ("cpu",)),

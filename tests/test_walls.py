@@ -60,7 +60,7 @@ UPWARD = {
 }
 # Engines never import one another; these are what they may share; `lineup` alone names them all, and `plan` asks it.
 SHARED_BY_ENGINES = ("base", "drawing", "gpu", "hiding", "launching", "native", "sizes", "tiled")
-ENGINE_PLAN = ("plan", "lineup", "edge_plan")
+ENGINE_PLAN = ("plan", "lineup", "edge_plan", "step_plan")
 # Folders of `nn` are apart, but for what modules share and these.
 SHARED_BY_MODULES = ("fit", "linear", "padding")
 MODULE_NEIGHBOURS = {("transformer", "position")}

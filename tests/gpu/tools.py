@@ -28,7 +28,7 @@ def all_ordinary():
 def none_ordinary():
     """A launch that is not bound raises."""
 
-    def refuse(self, *given):
+    def refuse(self, *given, **more):
         raise AssertionError(f"{self.kernel} was not bound")
 
     original, Launch.ordinary = Launch.ordinary, refuse

@@ -76,7 +76,7 @@ def ways(monkeypatch):
 @contextlib.contextmanager
 def the_whole_way():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(attention, "is_ordinary", lambda *_: False)
+        patch.setattr(attention, "short_way", lambda *_: None)
         yield
 
 
@@ -375,10 +375,10 @@ def test_the_limit_of_other_devices_is_their_own(monkeypatch):
     memory = module.prepare(torch.empty(B, L, K, device="meta"))
     query = torch.empty(B, Q, device="meta")
     monkeypatch.setattr(step, "FEW_TANH_OF_ONE_QUERY", 0)
-    assert step.is_ordinary(query, memory, module.score, None)
+    assert step.short_way(query, memory, module.score, None) == "plain"
     assert module(query, memory).context.shape == (B, K)
     monkeypatch.setattr(step, "FEW_PRODUCTS_ON_GPU", B * L * E - 1)
-    assert not step.is_ordinary(query, memory, module.score, None)
+    assert step.short_way(query, memory, module.score, None) is None
 
 
 def test_memories_that_prepare_did_not_make(ways):

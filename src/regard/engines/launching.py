@@ -132,7 +132,7 @@ class Launch:
 
     Args:
         kernel: made by `triton.jit`.
-        programs: number of programs in the grid.
+        programs: number of programs in the grid, where a call gives no other.
         dtypes: what the pointers among the operands point to; pointers come first.
         arguments: builds all arguments of the kernel but `constants` from the operands.
         constants: the last arguments, which the kernel is compiled for.
@@ -153,13 +153,20 @@ class Launch:
         # One entry for each combination of aligned operands that callers have used.
         self.bound: dict[tuple[bool, ...] | None, Callable] = {}
 
-    def __call__(self, stream: int | None, pointers: Sequence[Address], *floats: float) -> Any:
+    def __call__(
+        self,
+        stream: int | None,
+        pointers: Sequence[Address],
+        *numbers: float,
+        programs: int | None = None,
+    ) -> Any:
         """Launch it on `stream`, which `current_stream` returned.
 
         Returns the compiled kernel where the launch went through Triton, else None.
         """
+        programs = self.programs if programs is None else programs
         if stream is None or self.kernel.pre_run_hooks:
-            return self.ordinary(pointers, *floats)
+            return self.ordinary(pointers, *numbers, programs=programs)
         # The bitwise or of all pointers is aligned if each of them is: one test for nearly every call.
         together = 0
         for pointer in pointers:
@@ -167,22 +174,22 @@ class Launch:
         aligned = None if together % ALIGNMENT == 0 else alignments(pointers)
         run = self.bound.get(aligned)
         if run is not None:
-            run(stream, *self.arguments(*pointers, *floats), *self.constants)
+            run(programs, stream, *self.arguments(*pointers, *numbers), *self.constants)
             return None
-        compiled = self.ordinary(pointers, *floats)
-        run = direct(compiled, self.programs)
+        compiled = self.ordinary(pointers, *numbers, programs=programs)
+        run = direct(compiled)
         if run is not None:
             self.bound[aligned] = run
         return compiled
 
-    def ordinary(self, pointers: Sequence[Address], *floats: float) -> Any:
+    def ordinary(self, pointers: Sequence[Address], *numbers: float, programs: int) -> Any:
         """Launch it through Triton, and return the compiled kernel."""
         given = [
             x if isinstance(x, Tensor) else Pointer(x, dtype)
             for x, dtype in zip(pointers, self.dtypes, strict=True)
         ]
-        arguments = self.arguments(*given, *floats)
-        return self.kernel[(self.programs,)](*arguments, *self.constants, **self.options)
+        arguments = self.arguments(*given, *numbers)
+        return self.kernel[(programs,)](*arguments, *self.constants, **self.options)
 
 
 def alignments(pointers: Sequence) -> tuple[bool, ...]:
@@ -190,8 +197,8 @@ def alignments(pointers: Sequence) -> tuple[bool, ...]:
     return tuple(pointer % ALIGNMENT == 0 for pointer in pointers)
 
 
-def direct(compiled: Any, programs: int) -> Callable | None:
-    """A function of the stream and all arguments that launches the kernel without Triton's Python.
+def direct(compiled: Any) -> Callable | None:
+    """A function of grid, stream and all arguments that launches the kernel without Triton's Python.
 
     None where the kernel, or this version of Triton, has no launcher of the known form.
     """
@@ -208,10 +215,9 @@ def direct(compiled: Any, programs: int) -> Callable | None:
         return None
     if scratch:  # the kernel needs memory that Triton allocates for each launch
         return None
-    grid = (programs, 1, 1)
     # No scratch memory, the kernel's metadata, and no launch hooks.
     rest = (function, *how, None, None, packed, None, None, None)
-    return lambda stream, *arguments: launch(*grid, stream, *rest, *arguments)
+    return lambda programs, stream, *arguments: launch(programs, 1, 1, stream, *rest, *arguments)
 
 
 def sizes_between(pointers: int, *sizes: Any) -> Callable[..., tuple]:

@@ -7,8 +7,10 @@ refuses what SDPA would do slowly or wrongly.
 
 from __future__ import annotations
 
+import functools
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -16,6 +18,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import pad, scaled_dot_product_attention
 
 from regard.engines.base import Attended, Engine
+from regard.engines.gpu import is_known
 from regard.engines.sizes import four_dims
 from regard.forms import Inner
 from regard.mask import Mask
@@ -32,8 +35,11 @@ LARGEST_DENSE_MASK = 2**24
 VECTOR = 16
 
 # cuDNN's backward gives NaN for some masked lengths (pytorch #196678), so it is excluded where there is
-# a mask.
-MASKED_BACKENDS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+# a mask. It builds a plan for every new number of keys, 40 ms at each step of a decoder, so it is excluded
+# for few queries too.
+FEW_QUERIES = 16
+BACKENDS_BUT_CUDNN = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+Result = TypeVar("Result")
 
 
 class Sdpa(Engine):
@@ -99,11 +105,11 @@ class Sdpa(Engine):
         # A literal: the comparison itself would be a symbol under torch.compile.
         grouped = True if key.shape[-3] != query.shape[-3] else False  # noqa: SIM210
         arguments = (query, key, value, keep, p.dropout, causal)
-        if keep is not None and not on_cpu:
-            with sdpa_kernel(MASKED_BACKENDS):
-                out = scaled_dot_product_attention(*arguments, scale=scale, enable_gqa=grouped)
-        else:
-            out = scaled_dot_product_attention(*arguments, scale=scale, enable_gqa=grouped)
+        run = functools.partial(
+            scaled_dot_product_attention, *arguments, scale=scale, enable_gqa=grouped
+        )
+        few = is_known(p.queries) and p.queries < FEW_QUERIES
+        out = without_cudnn(run) if not on_cpu and (few or keep is not None) else run()
         if on_cpu and out.requires_grad and not is_transformed():
             differentiate_again(out)
         if on_cpu and width > value_width:
@@ -114,6 +120,20 @@ class Sdpa(Engine):
         if rows is not None:
             out = torch.where(rows, out, 0)
         return Attended(out if len(p.lead) == 1 else out.unflatten(0, p.lead) if p.lead else out[0])
+
+
+def without_cudnn(run: Callable[[], Result]) -> Result:
+    """The result of `run`, in which SDPA does not choose cuDNN."""
+    if is_transformed():
+        with sdpa_kernel(BACKENDS_BUT_CUDNN):
+            return run()
+    # `sdpa_kernel` takes as long as two launches: it reads and sets the switches of all backends.
+    allowed = torch._C._get_cudnn_sdp_enabled()
+    torch._C._set_sdp_use_cudnn(False)
+    try:
+        return run()
+    finally:
+        torch._C._set_sdp_use_cudnn(allowed)
 
 
 @torch.no_grad()

@@ -266,26 +266,27 @@ class BoundForward:
     def bind_decode(self, written: tuple[Tensor | None, ...]) -> None:
         """Bind the launches of the decode kernels, for few queries."""
         x, dims = self.operands, self.shape[-1]
-        rows, block, wide, parts, share, even = choices.decode_split(x.args)
-        together = choices.combining(parts, dims)
+        rows, block, wide, parts, share, even, most = choices.decode_split(x.args)
+        together = choices.combining(most, dims)
         shapes = ((rows * parts, dims), (rows * parts,), (rows * parts,))
         found = [torch.empty(shape, dtype=FLOAT, device="meta") for shape in shapes]
         self.steps = Steps([*x.given, *self.results], [*x.pieces, *found])
         x.add_preparation(self.steps)
         ((form, name, units),) = x.forms
         tile = choices.tile(x.args, (16, block, 4), name, units, x.pairs)
+        operands = choices.growing(form, x.pairs, x.sizes, x.values)
         self.steps.add(
             decode_kernel,
             rows * parts,
-            (form, x.pairs, x.sizes, x.values, *found, parts, share),
+            (*operands[:4], *found, None, *operands[4:], parts, share),
             (tile, block, wide, choices.keys_side_by_side(block, dims), even),
             **choices.DECODE_OPTIONS,
         )
         self.steps.add(
             combine_kernel,
             rows * max(blocks_in(dims, together[1]), 1),
-            (*found, *written, parts, dims),
-            together,
+            (*found, *written, None, None, None, x.args.sizes[4], parts, dims),
+            (*together, choices.COMBINED_KEYS),
             **choices.DECODE_OPTIONS,
         )
 

@@ -208,11 +208,12 @@ class BoundDecodeBackward:
         self.steps = Steps([*x.given, *known.given, *results.values()], [*x.pieces, *pieces])
         x.add_preparation(self.steps)
         ((form, name, units),) = x.forms
+        operands = choices.growing(form, x.pairs, x.sizes, x.values)
         self.steps.add(
             decode_backward_kernel,
             x.count * parts,
-            (form, x.pairs, x.sizes, x.values, known.rows, found, parts),
-            (choices.tile(x.args, sides, name, units, x.pairs, True), wide, dims, even),
+            (*operands[:4], known.rows, found, *operands[4:], parts),
+            (choices.tile(x.args, sides, name, units, x.pairs, True), wide, dims, even, False),
             **choices.DECODE_OPTIONS,
         )
         for name, summing in sums.items():

@@ -89,20 +89,20 @@ def launch_decode(
     args: Arguments, output: Tensor, tail: Tensor, spread: Tensor, peak: Tensor
 ) -> None:
     """Run the decode kernels, for few queries, which write these tensors."""
-    rows, block, wide, parts, share, even = choices.decode_split(args)
+    rows, block, wide, parts, share, even, most = choices.decode_split(args)
     changes, dims = prepare.pairs(args), output.shape[-1]
-    together = choices.combining(parts, dims)
+    together = choices.combining(most, dims)
     totals, tops = (output.new_empty(rows * parts) for _ in range(2))
     partial = output.new_empty((rows * parts, dims))
     ((form, form_name, units),) = prepare.direct(args)
+    operands = choices.growing(form, changes, choices.sizes(args), prepare.values(args))
     decode_kernel[(rows * parts,)](
-        form,
-        changes,
-        choices.sizes(args),
-        prepare.values(args),
+        *operands[:4],
         partial,
         totals,
         tops,
+        None,
+        *operands[4:],
         parts,
         share,
         choices.tile(args, (16, block, 4), form_name, units, changes),
@@ -120,9 +120,12 @@ def launch_decode(
         tail,
         spread,
         peak,
+        *(None, None, None),
+        args.sizes[4],
         parts,
         dims,
         *together,
+        choices.COMBINED_KEYS,
         **choices.DECODE_OPTIONS,
     )
 
@@ -200,18 +203,18 @@ def launch_decode_backward(
     sides, wide, dims, parts, even = choices.decode_blocks(args)
     changes, grads = prepare.pairs(args), DecodeBuffers(args, parts, bias_gradient)
     ((form, form_name, units),) = prepare.direct(args)
+    operands = choices.growing(form, changes, choices.sizes(args), prepare.values(args))
     decode_backward_kernel[(prepare.count(args) * parts,)](
-        form,
-        changes,
-        choices.sizes(args),
-        prepare.values(args),
+        *operands[:4],
         known,
         grads.pointers(),
+        *operands[4:],
         parts,
         choices.tile(args, sides, form_name, units, changes, backward=True),
         wide,
         dims,
         even,
+        False,
         **choices.DECODE_OPTIONS,
     )
     return grads

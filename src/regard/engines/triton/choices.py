@@ -18,7 +18,7 @@ from regard.engines.sizes import blocks_in, power_of_two
 from regard.engines.tiled import Arguments
 from regard.engines.triton import lanes, prepare
 from regard.engines.triton.engine import FEWEST_QUERIES_FOR_TILES
-from regard.engines.triton.structs import KernelSizes, KernelTile, PairTerms
+from regard.engines.triton.structs import KernelForm, KernelSizes, KernelTile, PairTerms, Values
 from regard.precision import working_dtype
 
 WORK_DTYPE = {torch.float32: tl.float32, torch.float64: tl.float64}
@@ -36,6 +36,8 @@ DECODE_PROGRAMS = 264
 DECODE_SHARE = 65536
 # Numbers that one program of `combine_kernel` holds: few, so that there are many programs.
 COMBINED = 1024
+# Keys whose weights it writes at once.
+COMBINED_KEYS = 256
 # Compiler options of the decode kernels. All lanes of a reduction store the sum, so they have to end with
 # the same bits. With fusion, a product fused into the first addition is rounded in one lane and not in
 # another.
@@ -122,7 +124,8 @@ class Split(NamedTuple):
     """How `decode_kernel` divides the keys of a call.
 
     Each of `rows` queries (of all heads) has `parts` programs, which take `share` keys each and read
-    `block` keys and `wide` hidden units at once. `even` is a common divisor of the strides of rows.
+    `block` keys and `wide` hidden units at once. `even` is a common divisor of the strides of rows. With
+    any number of keys there are at most `most` parts.
     """
 
     rows: int
@@ -131,18 +134,29 @@ class Split(NamedTuple):
     parts: int
     share: int
     even: int
+    most: int
 
 
 def decode_split(args: Arguments) -> Split:
     """How `decode_kernel` divides this call."""
     queries, keys = args.sizes[3:]
     rows, (block, wide) = prepare.count(args) * queries, decode_tile(args)
-    programs = rows * 2 if interpreted() else DECODE_PROGRAMS
-    numbers = keys * (args.q.shape[-1] + args.value.shape[-1])
-    parts = max(programs // max(rows, 1), blocks_in(numbers, DECODE_SHARE))
-    parts = max(min(parts, 2 * programs // max(rows, 1), blocks_in(keys, block)), 1)
+    numbers = args.q.shape[-1] + args.value.shape[-1]
+    parts, share, most = decode_parts(rows, keys, numbers, block)
+    return Split(rows, block, wide, parts, share, evenness(args), most)
+
+
+def decode_parts(rows: int, keys: int, numbers: int, block: int) -> tuple[int, int, int]:
+    """The parts of the keys of each row, the keys in a part, and the most parts that so many rows may have.
+
+    `numbers` are those of one key and its value.
+    """
+    programs, rows = rows * 2 if interpreted() else DECODE_PROGRAMS, max(rows, 1)
+    most = max(2 * programs // rows, 1)
+    parts = max(programs // rows, blocks_in(keys * numbers, DECODE_SHARE))
+    parts = max(min(parts, most, blocks_in(keys, block)), 1)
     share = max(blocks_in(blocks_in(keys, parts), block), 1) * block
-    return Split(rows, block, wide, max(blocks_in(keys, share), 1), share, evenness(args))
+    return max(blocks_in(keys, share), 1), share, most
 
 
 def evenness(args: Arguments) -> int:
@@ -165,7 +179,8 @@ def keys_side_by_side(block: int, dims: int) -> int:
 def combining(parts: int, dims: int) -> tuple[int, int]:
     """The number of parts that a program of `combine_kernel` holds, and of value dims.
 
-    The dims are few, so that many programs share the work of one query.
+    The dims are few, so that many programs share the work of one query. `parts` are the most that there
+    may be: with a number for each length, lengths would have kernels of their own.
     """
     wide = power_of_two(parts)
     return wide, min(power_of_two(dims), max(COMBINED // wide, 16))
@@ -179,6 +194,32 @@ def is_decode(args: Arguments, entropy: bool) -> bool:
     """
     few = args.v is not None and args.sizes[3] < FEWEST_QUERIES_FOR_TILES
     return few and not entropy and args.seed is None
+
+
+def growing(
+    form: KernelForm, pairs: PairTerms, sizes: KernelSizes, values: Values
+) -> tuple[KernelForm, PairTerms, KernelSizes, Values, *tuple[int, ...]]:
+    """The first arguments of the decode kernels: what depends on the number of keys is taken out of tuples.
+
+    The numbers taken out follow in the order of `decode.GROWING`; 0 stands in their places.
+    """
+    numbers = (
+        *(sizes.keys, form.k_b, form.k_k, form.k_g, values.value_b, values.value_k, values.value_g),
+        *(pairs.bias_b, pairs.bias_k, pairs.bias_g, pairs.bias_q),
+        *(pairs.dense_b, pairs.dense_k, pairs.dense_g, pairs.dense_q),
+    )
+    # A sole key has a stride of 0, which would be another constant than that of several.
+    sole = {"bias_l": pairs.bias, "dense_l": pairs.dense} if sizes.keys == 1 else {}
+    columns = {name: 1 for name, x in sole.items() if x is not None}
+    bias = dict.fromkeys(("bias_b", "bias_k", "bias_g", "bias_q"), 0)
+    dense = dict.fromkeys(("dense_b", "dense_k", "dense_g", "dense_q"), 0)
+    return (
+        form._replace(k_b=0, k_k=0, k_g=0),
+        pairs._replace(**bias, **dense, **columns),
+        sizes._replace(keys=0),
+        values._replace(value_b=0, value_k=0, value_g=0),
+        *numbers,
+    )
 
 
 class Blocks(NamedTuple):
@@ -220,7 +261,8 @@ def decode_tile(args: Arguments) -> tuple[int, int]:
 class Summing(NamedTuple):
     """The sizes for `sum_copies_kernel`: `rows` of `columns` numbers, with `copies` of each to sum.
 
-    Rows are `of_row` apart, copies of a row `of_copy`.
+    Rows are `of_row` apart, copies of a row `of_copy`. A program takes `wide` columns, and reads `held`
+    copies at once: neither follows from the number of keys, for which kernels would be compiled anew.
     """
 
     rows: int
@@ -228,11 +270,13 @@ class Summing(NamedTuple):
     copies: int
     of_copy: int
     of_row: int
+    held: int
+    wide: int
 
     @property
     def programs(self) -> int:
         """The number of programs to launch."""
-        return self.rows * blocks_in(self.columns, SUMMED_COLUMNS)
+        return self.rows * blocks_in(self.columns, self.wide)
 
     @property
     def numbers(self) -> tuple[int, int, int, int]:
@@ -242,7 +286,7 @@ class Summing(NamedTuple):
     @property
     def constants(self) -> tuple[int, int]:
         """The compile-time sizes of the kernel."""
-        return min(power_of_two(self.copies), SUMMED_COPIES), SUMMED_COLUMNS
+        return self.held, self.wide
 
 
 def decode_sums(args: Arguments, parts: int) -> dict[str, Summing]:
@@ -253,14 +297,26 @@ def decode_sums(args: Arguments, parts: int) -> dict[str, Summing]:
     """
     batch, groups, shared, queries, keys = args.sizes
     units, heads = args.q.shape[-1], groups * shared
-    found = {"v": Summing(heads, units, parts * batch, heads * units, units)}
-    if parts > 1:
-        each = queries * units
-        found["q"] = Summing(batch * heads, each, parts, each, parts * each)
+    found = {"v": summing_v(heads, units, parts * batch)}
+    # Of one part too: written at once it would be of another dtype, and the kernel another one.
+    found["q"] = summing_q(batch * heads, queries * units, parts)
     if shared > 1:
+        held = min(power_of_two(shared), SUMMED_COPIES)
         for name, each in (("k", keys * units), ("value", keys * args.value.shape[-1])):
-            found[name] = Summing(batch * groups, each, shared, each, shared * each)
+            at = (each, shared * each)
+            found[name] = Summing(batch * groups, each, shared, *at, held, SUMMED_COLUMNS)
     return found
+
+
+def summing_q(rows: int, each: int, parts: int) -> Summing:
+    """The sum of the gradients of queries, `each` numbers for each row (a sequence and head)."""
+    return Summing(rows, each, parts, each, parts * each, SUMMED_COPIES, SUMMED_COLUMNS)
+
+
+def summing_v(heads: int, units: int, copies: int) -> Summing:
+    """The sum of the gradients of v: few numbers with many copies, so that a program takes few columns."""
+    wide = SUMMED_COLUMNS // 4
+    return Summing(heads, units, copies, heads * units, units, 4 * SUMMED_COPIES, wide)
 
 
 def registers(form_name: str, most: int) -> dict[str, Any]:

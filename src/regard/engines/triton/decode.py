@@ -10,6 +10,7 @@ from __future__ import annotations
 import triton.language as tl
 
 import triton
+from regard.engines.triton.structs import KernelForm, KernelSizes, PairTerms, Values
 from regard.engines.triton.tiles import (
     activated,
     at_head,
@@ -17,6 +18,11 @@ from regard.engines.triton.tiles import (
     seen_pairs,
 )
 
+# Arguments of both kernels that depend on the number of keys, in the order of `choices.growing`.
+GROWING = (
+    "keys", "k_b", "k_k", "k_g", "value_b", "value_k", "value_g", "bias_b", "bias_k", "bias_g",
+    "bias_q", "dense_b", "dense_k", "dense_g", "dense_q",
+)  # fmt: skip
 # Bits of the values of a block up to which registers can hold them while its scores are computed.
 EARLY_BITS = tl.constexpr(2**18)
 
@@ -131,13 +137,19 @@ def step_values(
 
 @triton.jit
 def step_weights(
-    form, pairs, sizes, z, query, first, seen, top, tile, BK: tl.constexpr, WIDE: tl.constexpr,
+    form, pairs, sizes, z, query, first, seen, top, kept, tile, BK: tl.constexpr, WIDE: tl.constexpr,
     SIDE: tl.constexpr, EVEN: tl.constexpr,
 ):  # fmt: skip
-    """The largest logit after BK more keys, the factor for sums so far, and the weights for each dim."""
+    """The largest logit after BK more keys, the factor for sums so far, and the weights for each dim.
+
+    The logits themselves are written to `kept` (Z, Q, L), unless it is None.
+    """
     rows, columns = query + tl.arange(0, 1)[:, None], first + tl.arange(0, BK)[None, :]
     score = row_scores(form, sizes, z, query, first, tile, BK, WIDE, EVEN)[None, :]
     logits = final_logits(score, pairs, sizes, z, rows, columns, seen)[2]
+    if kept is not None:
+        at = (z.to(tl.int64) * sizes.queries + query) * sizes.keys + columns
+        tl.store(kept + at, logits, mask=columns < sizes.keys)
     logits = tl.reshape(logits, [SIDE, BK // SIDE, 1])
     raised = tl.maximum(top, tl.max(logits, 1, keep_dims=True))
     base = tl.where(raised == -float("inf"), 0.0, raised)
@@ -147,7 +159,7 @@ def step_weights(
 
 @triton.jit
 def decode_step(
-    form, pairs, sizes, values, z, query, first, seen, state, tile, BK: tl.constexpr,
+    form, pairs, sizes, values, z, query, first, seen, state, logits, tile, BK: tl.constexpr,
     WIDE: tl.constexpr, SIDE: tl.constexpr, EVEN: tl.constexpr,
 ):  # fmt: skip
     """The state after BK more keys: largest logit (SIDE, 1, 1), sums of weights and values (SIDE, 1, dv)."""
@@ -156,11 +168,11 @@ def decode_step(
         # Values are loaded before the scores, so that the latencies of both overlap.
         x = step_values(sizes, values, z, first, tile, BK, SIDE, EVEN)
         raised, shrink, weights = step_weights(
-            form, pairs, sizes, z, query, first, seen, top, tile, BK, WIDE, SIDE, EVEN
+            form, pairs, sizes, z, query, first, seen, top, logits, tile, BK, WIDE, SIDE, EVEN
         )
     else:
         raised, shrink, weights = step_weights(
-            form, pairs, sizes, z, query, first, seen, top, tile, BK, WIDE, SIDE, EVEN
+            form, pairs, sizes, z, query, first, seen, top, logits, tile, BK, WIDE, SIDE, EVEN
         )
         x = step_values(sizes, values, z, first, tile, BK, SIDE, EVEN)
     terms = weights * x.to(tile.WORK)
@@ -171,16 +183,23 @@ def decode_step(
     return raised, total * shrink + more, sums * shrink + further
 
 
-@triton.jit
+@triton.jit(do_not_specialize=[*GROWING, "parts", "share"])
 def decode_kernel(
-    form, pairs, sizes, values, output, totals, tops, parts, share, tile, BK: tl.constexpr,
-    WIDE: tl.constexpr, SIDE: tl.constexpr, EVEN: tl.constexpr,
+    form, pairs, sizes, values, output, totals, tops, logits, keys, k_b, k_k, k_g, value_b, value_k,
+    value_g, bias_b, bias_k, bias_g, bias_q, dense_b, dense_k, dense_g, dense_q, parts, share, tile,
+    BK: tl.constexpr, WIDE: tl.constexpr, SIDE: tl.constexpr, EVEN: tl.constexpr,
 ):  # fmt: skip
     """Write sums (Z, Q, parts, dv), totals and largest logits; one program for a part of a query's keys.
 
     SIDE keys of a block are spread over the lanes, the others are in registers of the same lanes. Each of
-    the SIDE has an online softmax of its own, so that lanes exchange nothing until the end.
+    the SIDE has an online softmax of its own, so that lanes exchange nothing until the end. `logits`
+    (Z, Q, L) are written too, unless they are None.
     """
+    form = KernelForm(*form[:7], k_b, k_k, k_g, *form[10:])  # type: ignore[bad-argument-count]
+    of_bias, of_dense = (bias_b, bias_k, bias_g, bias_q), (dense_b, dense_k, dense_g, dense_q)
+    pairs = PairTerms(*pairs[:5], *of_bias, *pairs[9:11], *of_dense, *pairs[15:])  # type: ignore[bad-argument-count]
+    sizes = KernelSizes(sizes.groups, sizes.heads, sizes.queries, keys, sizes.value_dim)
+    values = Values(values.value, value_b, value_k, value_g, values.dropout, values.seed)
     part = tl.program_id(0) % parts
     row = tl.program_id(0) // parts
     z, query = row // sizes.queries, row % sizes.queries
@@ -190,18 +209,26 @@ def decode_kernel(
         tl.zeros([SIDE, 1, tile.DV], tile.WORK),
     )
     rows = query + tl.arange(0, 1)[:, None]
-    begin, end = seen_range(pairs, sizes, z, query, part * share, (part + 1) * share, BK)
+    begin, end = part * share, tl.minimum((part + 1) * share, keys)
+    if logits is None:
+        begin, end = seen_range(pairs, sizes, z, query, begin, end, BK)
     for first in range(begin, end, BK):
-        seen = seen_pairs(pairs, sizes, z, rows, first + tl.arange(0, BK)[None, :])
-        if tile.SPARSE:
+        columns = first + tl.arange(0, BK)[None, :]
+        seen = seen_pairs(pairs, sizes, z, rows, columns)
+        # Logits of hidden keys are written as well: those of their blocks are not left out by the range.
+        if tile.SPARSE or (tile.HIDES and logits is not None):
             if tl.max(tl.max(seen.to(tl.int32), 1), 0) > 0:
                 state = decode_step(
-                    form, pairs, sizes, values, z, query, first, seen, state, tile, BK, WIDE,
+                    form, pairs, sizes, values, z, query, first, seen, state, logits, tile, BK, WIDE,
                     SIDE, EVEN,
                 )  # fmt: skip
+            elif logits is not None:
+                nothing = tl.full([1, BK], -float("inf"), tile.WORK)
+                at = row.to(tl.int64) * keys + columns
+                tl.store(logits + at, nothing, mask=columns < keys)
         else:
             state = decode_step(
-                form, pairs, sizes, values, z, query, first, seen, state, tile, BK, WIDE, SIDE,
+                form, pairs, sizes, values, z, query, first, seen, state, logits, tile, BK, WIDE, SIDE,
                 EVEN,
             )  # fmt: skip
     top, total, sums = state
@@ -216,15 +243,16 @@ def decode_kernel(
     tl.store(output + at * even(sizes.value_dim, EVEN) + dims, found, mask=dims < sizes.value_dim)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["keys", "parts"])
 def combine_kernel(
-    parts_output, totals, tops, output, tail, entropy, peak, parts, value_dim,
-    PARTS: tl.constexpr, CHUNK: tl.constexpr,
+    parts_output, totals, tops, output, tail, entropy, peak, rounded, logits, shown, keys, parts,
+    value_dim, PARTS: tl.constexpr, CHUNK: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
     """Write the results of one query from its parts; each program takes CHUNK value dims.
 
-    Each program computes the weights of the parts again, which costs less than sharing them. The decode
-    kernels do not compute the entropy: it is written as 0, or not at all where it is None.
+    Each program computes the weights of the parts again, which costs less than sharing them. Results that
+    are None are not written. The decode kernels do not compute the entropy: it is written as 0. `rounded`
+    is the output again, in another dtype. `shown` are `ShownWeights`, made from `logits` (Z, Q, L).
     """
     # At least one program, also where values have no dims: it writes the other results.
     chunks = tl.maximum(tl.cdiv(value_dim, CHUNK), 1)
@@ -242,10 +270,31 @@ def combine_kernel(
     at = (row * parts + n[:, None]) * value_dim + dims[None, :]
     inside = real[:, None] & (dims[None, :] < value_dim)
     sums = tl.load(parts_output + at, mask=inside, other=0.0) * shrink[:, None]
-    tl.store(output + row * value_dim + dims, tl.sum(sums, 0) / filled, mask=dims < value_dim)
-    if chunk == 0:
+    found = tl.sum(sums, 0) / filled
+    tl.store(output + row * value_dim + dims, found, mask=dims < value_dim)
+    if rounded is not None:
+        tl.store(rounded + row * value_dim + dims, found, mask=dims < value_dim)
+    if chunk == 0 and tail is not None:
         tl.store(tail + row, tl.log(filled))
         if entropy is not None:
             tl.store(entropy + row, 0.0)
         # A maximum ignores NaN, a sum does not.
         tl.store(peak + row, tl.where(whole != whole, whole, raised))
+    if logits is not None:
+        for first in range(chunk * KEYS, keys, chunks * KEYS):
+            key = first + tl.arange(0, KEYS)
+            show_weights(logits, shown, row * keys + key, key < keys, base, filled)
+
+
+@triton.jit
+def show_weights(logits, shown, at, inside, base, filled):
+    """Write the weights of some keys of a query: the exponentials over their sum, and 0 for hidden keys."""
+    logit = tl.load(logits + at, mask=inside, other=-float("inf"))
+    # A hidden key has weight 0 also in a row whose sum is NaN.
+    weights = tl.where(logit == -float("inf"), 0.0, tl.exp(logit - base) / filled)
+    tl.store(shown.weights + at, weights, mask=inside)
+    if shown.copy is not None:
+        tl.store(shown.copy + at, weights, mask=inside)
+    if shown.after is not None:
+        before = tl.load(shown.before + at, mask=inside, other=0.0)
+        tl.store(shown.after + at, before + weights, mask=inside)

@@ -4,7 +4,10 @@ A tile of the other backward is 16 or 32 queries high and would be nearly empty.
 block of keys of one head and processes all queries one after another, while the block stays in
 registers. Gradients of its keys and values it writes once. Gradients of queries and of v it sums over its
 own keys and writes to memory of its own; `sum_copies_kernel` then sums these copies. There are no atomic
-additions, so that results are the same to the bit from run to run.
+additions, so that results are the same to the bit from run to run. As in `decode.py`, what depends on the
+number of keys is an argument of its own.
+
+Where the forward returned the weights they are read, and no score is computed again.
 """
 
 from __future__ import annotations
@@ -12,7 +15,8 @@ from __future__ import annotations
 import triton.language as tl
 
 import triton
-from regard.engines.triton.decode import keys_at, summed_units, units_to_sum, values_at
+from regard.engines.triton.decode import GROWING, keys_at, summed_units, units_to_sum, values_at
+from regard.engines.triton.structs import KernelForm, KernelSizes, PairTerms, Values
 from regard.engines.triton.tiles import (
     activated,
     at_head,
@@ -78,9 +82,9 @@ def block_scores(form, sizes, z, first, tile, WIDE: tl.constexpr, EVEN: tl.const
 @triton.jit
 def block_values(
     sizes, values, known, grads, z, first, weights, seen, tile, CHUNK: tl.constexpr,
-    EVEN: tl.constexpr,
+    EVEN: tl.constexpr, ADDS: tl.constexpr,
 ):  # fmt: skip
-    """<grad, value - output> of each pair, (BM, BN); also writes the gradient of the values."""
+    """<grad, value - output> of each pair, (BM, BN); also writes the gradient of the values, or adds it."""
     slope = tl.zeros([tile.BM, tile.BN], tile.WORK)
     key = first + tl.arange(0, tile.BN)[:, None]
     value, width = values_at(sizes, values, z, EVEN)
@@ -103,8 +107,32 @@ def block_values(
             slopes = tl.sum(grad[None, :] * beyond, 1)
             slope += into_row(slopes[None, :], query, tile)
             given += tl.where(visible, row_of(weights, query, tile) * grad[None, :], 0.0)
-        tl.store(grads.value + head * sizes.keys * width + at, given, mask=inside)
+        into = grads.value + head * sizes.keys * width + at
+        if ADDS:
+            given += tl.load(into, mask=inside, other=0.0).to(tile.WORK)
+        tl.store(into, given, mask=inside)
     return slope
+
+
+@triton.jit
+def gradient_by_weights(
+    sizes, values, known, grads, z, first, seen, tile, CHUNK: tl.constexpr, EVEN: tl.constexpr,
+    ADDS: tl.constexpr,
+):  # fmt: skip
+    """The gradient of the logits (BM, BN) from the weights that the forward wrote; also that of the values."""
+    rows = tl.arange(0, tile.BM)[:, None]
+    columns = first + tl.arange(0, tile.BN)[None, :]
+    row, here = z.to(tl.int64) * sizes.queries + rows, rows < sizes.queries
+    at, inside = row * sizes.keys + columns, here & (columns < sizes.keys)
+    weights = tl.load(known.weights + at, mask=inside, other=0.0)
+    slope = block_values(
+        sizes, values, known, grads, z, first, weights, seen, tile, CHUNK, EVEN, ADDS
+    )
+    if known.grad_weights is not None:
+        slope += tl.load(known.grad_weights + at, mask=inside, other=0.0)
+        # What the weights of a row get on average, which the softmax takes off.
+        slope -= tl.load(known.shift + row, mask=here, other=0.0)
+    return tl.where(seen, slope * weights, 0.0)
 
 
 @triton.jit
@@ -124,7 +152,9 @@ def block_gradient(
     # Two exponentials: below - tail would be rounded for each pair on its own, while the error of
     # exp(-tail) is the same for a whole row.
     weights = tl.where(seen, tl.exp(below) * tl.exp(-tail), 0.0)
-    slope = block_values(sizes, values, known, grads, z, first, weights, seen, tile, CHUNK, EVEN)
+    slope = block_values(
+        sizes, values, known, grads, z, first, weights, seen, tile, CHUNK, EVEN, False
+    )
     if known.grad_tail is not None:
         slope += tl.load(known.grad_tail + row, mask=here, other=0.0).to(tile.WORK)
     ds = tl.where(seen, slope * weights, 0.0)
@@ -141,9 +171,10 @@ def block_gradient(
 
 @triton.jit
 def give_units(
-    form, sizes, grads, z, first, part, parts, ds, seen, tile, WIDE: tl.constexpr, EVEN: tl.constexpr
+    form, sizes, grads, z, first, part, parts, ds, seen, tile, WIDE: tl.constexpr, EVEN: tl.constexpr,
+    ADDS: tl.constexpr,
 ):  # fmt: skip
-    """Write the gradients of a, b and v for ds, the gradient of the raw scores."""
+    """Write the gradients of a, b and v for ds, the gradient of the raw scores, or add those of b and v."""
     head, keys = z.to(tl.int64), first + tl.arange(0, tile.BN)[:, None]
     own, heads = head * parts + part, tl.num_programs(0) // parts
     for start in range(0, tile.REAL, WIDE):
@@ -163,31 +194,41 @@ def give_units(
             tl.store(grads.q + at, v * tl.sum(terms, 0), mask=real)
             q += form.q_row
         at = (head * sizes.keys + keys) * tile.REAL + unit[None, :]
-        tl.store(grads.k + at, v[None, :] * of_b, mask=inside)
-        tl.store(grads.v + (part * heads + head) * tile.REAL + unit, of_v, mask=real)
+        of_k = v[None, :] * of_b
+        if ADDS:
+            of_k += tl.load(grads.k + at, mask=inside, other=0.0).to(tile.WORK)
+        tl.store(grads.k + at, of_k, mask=inside)
+        into = grads.v + (part * heads + head) * tile.REAL + unit
+        if ADDS:
+            of_v += tl.load(into, mask=real, other=0.0)
+        tl.store(into, of_v, mask=real)
 
 
 @triton.jit
 def give_nothing(
-    pairs, sizes, grads, z, first, part, parts, tile, WIDE: tl.constexpr, CHUNK: tl.constexpr
+    pairs, sizes, grads, z, first, part, parts, tile, WIDE: tl.constexpr, CHUNK: tl.constexpr,
+    ADDS: tl.constexpr,
 ):  # fmt: skip
-    """Write zeros as all gradients of a block of keys that no query sees."""
+    """Write zeros as all gradients of a block of keys that no query sees, or leave what is there."""
     head, keys = z.to(tl.int64), first + tl.arange(0, tile.BN)[:, None]
     own, heads = head * parts + part, tl.num_programs(0) // parts
     for start in range(0, sizes.value_dim, CHUNK):
         dims = start + tl.arange(0, CHUNK)[None, :]
         inside = (keys < sizes.keys) & (dims < sizes.value_dim)
         at = (head * sizes.keys + keys) * sizes.value_dim + dims
-        tl.store(grads.value + at, tl.zeros([tile.BN, CHUNK], tile.WORK), mask=inside)
+        if not ADDS:
+            tl.store(grads.value + at, tl.zeros([tile.BN, CHUNK], tile.WORK), mask=inside)
     for start in range(0, tile.REAL, WIDE):
         unit = start + tl.arange(0, WIDE)
         real, none = unit < tile.REAL, tl.zeros([WIDE], tile.WORK)
         for query in range(sizes.queries):
             tl.store(grads.q + (own * sizes.queries + query) * tile.REAL + unit, none, mask=real)
-        tl.store(grads.v + (part * heads + head) * tile.REAL + unit, none, mask=real)
+        if not ADDS:
+            tl.store(grads.v + (part * heads + head) * tile.REAL + unit, none, mask=real)
         at = (head * sizes.keys + keys) * tile.REAL + unit[None, :]
         inside = (keys < sizes.keys) & real[None, :]
-        tl.store(grads.k + at, tl.zeros([tile.BN, WIDE], tile.WORK), mask=inside)
+        if not ADDS:
+            tl.store(grads.k + at, tl.zeros([tile.BN, WIDE], tile.WORK), mask=inside)
     rows, columns = tl.arange(0, tile.BM)[:, None], first + tl.arange(0, tile.BN)[None, :]
     here = rows < sizes.queries
     if grads.bias is not None:
@@ -199,28 +240,42 @@ def give_nothing(
         tl.store(grads.rate + own * sizes.queries + rows, none, mask=here)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=[*GROWING, "parts"])
 def decode_backward_kernel(
-    form, pairs, sizes, values, known, grads, parts, tile, WIDE: tl.constexpr,
-    CHUNK: tl.constexpr, EVEN: tl.constexpr,
+    form, pairs, sizes, values, known, grads, keys, k_b, k_k, k_g, value_b, value_k, value_g, bias_b,
+    bias_k, bias_g, bias_q, dense_b, dense_k, dense_g, dense_q, parts, tile, WIDE: tl.constexpr,
+    CHUNK: tl.constexpr, EVEN: tl.constexpr, ADDS: tl.constexpr,
 ):  # fmt: skip
-    """Write all gradients of `DecodePointers`; one program for each block of keys of each head."""
+    """Write all gradients of `DecodePointers`; one program for each block of keys of each head.
+
+    With ADDS the gradients of keys, values and v are added to what is there.
+    """
+    form = KernelForm(*form[:7], k_b, k_k, k_g, *form[10:])  # type: ignore[bad-argument-count]
+    of_bias, of_dense = (bias_b, bias_k, bias_g, bias_q), (dense_b, dense_k, dense_g, dense_q)
+    pairs = PairTerms(*pairs[:5], *of_bias, *pairs[9:11], *of_dense, *pairs[15:])  # type: ignore[bad-argument-count]
+    sizes = KernelSizes(sizes.groups, sizes.heads, sizes.queries, keys, sizes.value_dim)
+    values = Values(values.value, value_b, value_k, value_g, values.dropout, values.seed)
     part, z = tl.program_id(0) % parts, tl.program_id(0) // parts
     first = part * tile.BN
     rows = tl.arange(0, tile.BM)[:, None]
     seen = seen_pairs(pairs, sizes, z, rows, first + tl.arange(0, tile.BN)[None, :])
     if tile.HIDES:
         if tl.max(tl.max(seen.to(tl.int32), 1), 0) == 0:
-            give_nothing(pairs, sizes, grads, z, first, part, parts, tile, WIDE, CHUNK)
+            give_nothing(pairs, sizes, grads, z, first, part, parts, tile, WIDE, CHUNK, ADDS)
             return
-    ds = block_gradient(
-        form, pairs, sizes, values, known, grads, z, first, part, parts, seen, tile, WIDE, CHUNK,
-        EVEN,
-    )  # fmt: skip
-    give_units(form, sizes, grads, z, first, part, parts, ds, seen, tile, WIDE, EVEN)
+    if known.weights is not None:
+        ds = gradient_by_weights(
+            sizes, values, known, grads, z, first, seen, tile, CHUNK, EVEN, ADDS
+        )
+    else:
+        ds = block_gradient(
+            form, pairs, sizes, values, known, grads, z, first, part, parts, seen, tile, WIDE, CHUNK,
+            EVEN,
+        )  # fmt: skip
+    give_units(form, sizes, grads, z, first, part, parts, ds, seen, tile, WIDE, EVEN, ADDS)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["copies", "of_copy", "of_row", "columns"])
 def sum_copies_kernel(
     found, result, copies, of_copy, of_row, columns, COPIES: tl.constexpr,
     WIDE: tl.constexpr,

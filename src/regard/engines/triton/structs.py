@@ -157,7 +157,8 @@ class BackwardRows(NamedTuple):
 
     `shift` is `grad_tail - <grad, output>`; the decode kernel gets `grad_tail` and `output` instead and
     computes it. Where `given` (Z, Q, L) is not None, it is the gradient of the raw scores themselves, and
-    no other field is read.
+    no other field is read. The decode kernel may get the `weights` (Z, Q, L) in place of peak and tail, and
+    with them a `grad_weights`, whose average under the weights is then the `shift`.
     """
 
     given: Any = None
@@ -169,6 +170,17 @@ class BackwardRows(NamedTuple):
     grad_entropy: Any = None
     output: Any = None
     grad_tail: Any = None
+    weights: Any = None
+    grad_weights: Any = None
+
+
+class ShownWeights(NamedTuple):
+    """Weights (Z, Q, L) that `combine_kernel` writes, a copy of them, and their sum with `before`."""
+
+    weights: Any
+    copy: Any = None
+    before: Any = None
+    after: Any = None
 
 
 class GradientPointers(NamedTuple):

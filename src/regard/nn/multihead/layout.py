@@ -37,7 +37,7 @@ def batch_and_length(x: Tensor, layout: str) -> tuple[int, int]:
 
 def to_heads(x: Tensor, heads: int, layout: str) -> Tensor:
     """A view (N, H, L, W) of a tensor whose last dim is H * W."""
-    x = x.unflatten(-1, (heads, x.shape[-1] // heads))
+    x = x.view(*x.shape[:-1], heads, x.shape[-1] // heads)
     if layout == NO_BATCH:
         return x.transpose(0, 1).unsqueeze(0)
     return x.transpose(1, 2) if layout == BATCH_FIRST else x.permute(1, 2, 0, 3)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import dropout, linear
+from torch.nn.functional import linear
 
 from regard.arguments import check_given_sizes, check_probability, check_sizes
 from regard.attention import attend, attention
@@ -22,6 +22,7 @@ from regard.nn.multihead.errors import WrongValue
 from regard.nn.multihead.layout import LENGTH_FIRST, NO_BATCH, from_heads, to_heads
 from regard.nn.multihead.masks import real_keys, translate
 from regard.nn.multihead.nested import cut_padding, pad_nested
+from regard.nn.multihead.weighing import drop_weights, weigh
 from regard.scores import Score, make_score
 
 
@@ -262,9 +263,11 @@ class MultiheadAttention(nn.Module):
             mask, bias = Mask.causal("top_left"), None
         if key_padding_mask is not None:
             key, value = _without_padding(query, key, value, key_padding_mask, sizes.layout)
-        output, weights = self._attend(query, key, value, mask, bias, need_weights, sizes.layout)
+        averages = need_weights and average_attn_weights
+        output, weights = self._attend(
+            query, key, value, mask, bias, need_weights, averages, sizes.layout
+        )
         if weights is not None:
-            weights = weights.mean(-3) if average_attn_weights else weights
             weights = weights.squeeze(0) if sizes.layout == NO_BATCH else weights
             weights = weights.to(query.dtype)
         return cut_padding(output, given) if nested else output, weights
@@ -277,16 +280,22 @@ class MultiheadAttention(nn.Module):
         mask: Mask | None,
         bias: Tensor | None,
         need_weights: bool,
+        averages: bool,
         layout: str,
     ) -> tuple[Tensor, Tensor | None]:
-        """The output in the layout of the query, and the weights (N, H, L, S)."""
+        """The output in the layout of the query, and the weights (N, H, L, S), or (N, L, S) if it averages."""
         projected = self._project(query, key, value)
         q = to_heads(projected.query, self.num_heads, layout)
         k = self._add_keys(to_heads(projected.key, self.key_heads, layout), self.bias_k)
         v = self._add_keys(to_heads(projected.value, self.key_heads, layout), self.bias_v)
         rate, weights = self.dropout if self.training else 0.0, None
         score, engine = self.score, self.engine
-        if not need_weights:
+        together = None
+        if averages and not rate and engine is None:
+            together = weigh(q, k, v, score, mask, bias)
+        if together is not None:
+            found, weights = together
+        elif not need_weights:
             found = attention(q, k, v, score, mask=mask, bias=bias, dropout=rate, engine=engine)
         else:
             want = ("weights",)
@@ -295,7 +304,8 @@ class MultiheadAttention(nn.Module):
             assert weights is not None
             # The engine ran without dropout, for weights that it can return; drop some of them here.
             if rate:
-                found, weights = _drop_weights(weights, v, rate)
+                found, weights = drop_weights(weights, v, rate)
+            weights = weights.mean(-3) if averages else weights
         return self.out_proj(from_heads(found, layout)), weights
 
     def _project(self, query: Tensor, key: Tensor, value: Tensor) -> Projections:
@@ -359,22 +369,6 @@ class MultiheadAttention(nn.Module):
         text += f", batch_first={self.batch_first}" if self.batch_first else ""
         text += f", key_heads={self.key_heads}" if self.key_heads != self.num_heads else ""
         return text + (f", engine={self.engine!r}" if self.engine is not None else "")
-
-
-def _drop_weights(weights: Tensor, value: Tensor, rate: float) -> tuple[Tensor, Tensor]:
-    """The output (N, H, L, width) of weights (N, H, L, S) after dropout, and these weights.
-
-    torch returns the weights after dropout. An engine drops them internally and does not return
-    them, so this is done here.
-    """
-    # A value that no query sees may hold anything, NaN included, and 0 * NaN is NaN.
-    group = weights.shape[-3] // value.shape[-3]
-    seen = (weights != 0).any(-2).unflatten(-2, (value.shape[-3], group)).any(-2)
-    value = torch.where(seen.unsqueeze(-1), value, 0)
-    if group > 1:
-        value = value.repeat_interleave(group, -3)
-    weights = dropout(weights, rate)
-    return weights.to(value.dtype) @ value, weights
 
 
 def _without_padding(

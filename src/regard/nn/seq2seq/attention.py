@@ -11,13 +11,11 @@ from torch import Tensor, nn
 from regard.arguments import (
     Counts,
     check_counts,
-    check_given_sizes,
-    check_one_of,
     check_probability,
-    check_sizes,
 )
 from regard.attention import attend
 from regard.describe import describe
+from regard.engines import step_plan
 from regard.forms import KeySide, key_tensor
 from regard.mask import Mask
 from regard.nn.padding import real_tokens, zero_padding
@@ -46,17 +44,14 @@ from regard.nn.seq2seq.memory import (
     next_state,
     zero_hidden,
 )
-from regard.nn.seq2seq.step import attend_once, is_ordinary
+from regard.nn.seq2seq.ready import made_ready, ready_step
+from regard.nn.seq2seq.scores import luong_score, score_object
+from regard.nn.seq2seq.step import attend_once, short_way
 from regard.precision import working_dtype
 from regard.scores import (
-    HOW_TO_BUILD,
     Additive,
-    Bilinear,
-    Dot,
     Projected,
-    ScaledDot,
     Score,
-    make_score,
 )
 from regard.scores.base import is_as_written
 
@@ -93,7 +88,7 @@ class DecoderAttention(nn.Module):
         engine: str | None = None,
     ) -> None:
         super().__init__()
-        score = _score_object(score, width)
+        score = score_object(score, width)
         check_probability(dropout=dropout)
         if location is not None and not isinstance(location, Location):
             raise TypeError(f"location must be Location(...) or None, got {describe(location)}")
@@ -150,8 +145,12 @@ class DecoderAttention(nn.Module):
         # Before the projection: NaN in padding would otherwise reach the gradient of its weights.
         keys = zero_padding(keys, real)
         values = keys if values is None else zero_padding(values, real)
+        if values.device.type in step_plan.STEPS_ON:
+            # Once for all steps: their kernels read rows that are next to each other.
+            values = values.contiguous()
         side = zero_hidden(self.score.key(keys.unsqueeze(1)), real)
-        return Memory(side, values.unsqueeze(1), real, zeroed=real, hidden=hidden_by(real))
+        memory = Memory(side, values.unsqueeze(1), real, zeroed=real, hidden=hidden_by(real))
+        return made_ready(memory, self.score)
 
     def initial_state(self, memory: Memory) -> AttentionState:
         """The state before the first step: nothing was attended to."""
@@ -172,6 +171,12 @@ class DecoderAttention(nn.Module):
         `state` is what the previous call returned; None starts a new sequence.
         """
         check_memory(memory)
+        # First: under torch.compile each attribute read below would become a guard.
+        compiles = torch.compiler.is_compiling()
+        if not compiles and memory.ready is not None and not self.changes_step():
+            result = ready_step(self._modules, self.engine, query, memory, state)
+            if result is not None:
+                return result
         key = key_tensor(memory.side)
         check_query(query, key.shape[0], self.score, type(self).__name__)
         if state is None:
@@ -200,19 +205,14 @@ class DecoderAttention(nn.Module):
     ) -> AttentionResult | None:
         """The result of one query (B, d) in few operations, or None if it has to go through `look`.
 
-        Only for a step that hides what `prepare` hid and drops no weights; `is_ordinary` has the
+        Only for a step that hides what `prepare` hid and drops no weights; `short_way` has the
         other conditions.
         """
         score = self.score
-        if not is_ordinary(query, memory, score, self.engine) or self.changes_step():
+        way = short_way(query, memory, score, self.engine)
+        if way is None or self.changes_step():
             return None
-        found = attend_once(query, self.keys_now(memory, state), memory, score)
-        if found is None:
-            return None
-        context, weights = found
-        state = AttentionState(weights, state.total + weights)
-        # A copy for the caller, who may change it: backward reads the original.
-        return AttentionResult(context.flatten(1), weights.clone(), state)
+        return attend_once(way, query, self.keys_now(memory, state), memory, state, score)
 
     def changes_step(self) -> bool:
         """Whether dropout, a window, a subclass or a patch changes what a step computes."""
@@ -353,7 +353,7 @@ class LuongAttention(DecoderAttention):
         engine: str | None = None,
     ) -> None:
         super().__init__(
-            _luong_score(query_dim, key_dim, mode, heads, scaled, hidden),
+            luong_score(query_dim, key_dim, mode, heads, scaled, hidden),
             location=location,
             coverage=coverage,
             window=window,
@@ -361,40 +361,3 @@ class LuongAttention(DecoderAttention):
             engine=engine,
         )
         self.mode = mode
-
-
-def _luong_score(
-    query_dim: int, key_dim: int, mode: str, heads: int, scaled: bool, hidden: int | None
-) -> Score:
-    """The score that `LuongAttention` documents, or an error."""
-    check_one_of("mode", mode, ("dot", "general", "concat"))
-    check_given_sizes(query_dim=query_dim, key_dim=key_dim, heads=heads)
-    check_sizes(hidden=hidden)
-    if hidden is not None and mode != "concat":
-        raise ValueError(f"hidden={hidden} is for mode='concat', got mode={mode!r}")
-    if scaled and mode != "dot":
-        raise ValueError(f"scaled=True is for mode='dot'; mode={mode!r} learns its own scale")
-    if mode == "concat":
-        return Projected(Additive(hidden or query_dim, heads), query_dim, key_dim)
-    if mode == "general":
-        return Bilinear(query_dim, key_dim, heads)
-    if query_dim != key_dim:
-        raise ValueError(
-            f"mode='dot' needs query_dim == key_dim, got {query_dim} and {key_dim}; use mode='general'"
-        )
-    if heads != 1:
-        raise ValueError(f"mode='dot' has nothing to tell {heads} heads apart; use mode='general'")
-    return ScaledDot() if scaled else Dot()
-
-
-def _score_object(score: Score | str | None, width: int | None) -> Score:
-    """The score, or the one of that name; a name with parameters needs their width."""
-    check_sizes(width=width)
-    if isinstance(score, Score) and width is not None:
-        raise ValueError(f"width={width} is for a score given by name, got {score.name!r} itself")
-    if width is None and isinstance(score, str) and score in HOW_TO_BUILD:
-        raise ValueError(
-            f"score={score!r} has parameters: give the width of queries and keys, width=..., or "
-            f"the object, score={HOW_TO_BUILD[score]}"
-        )
-    return make_score(score, width or 1, heads=1)

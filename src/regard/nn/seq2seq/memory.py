@@ -9,13 +9,16 @@ N layers, D width.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
 from regard.describe import sizes
 from regard.forms import InnerKey, KeySide, PairwiseKey, key_tensor
+
+if TYPE_CHECKING:
+    from regard.nn.seq2seq.ready import Ready
 
 
 class Hidden(NamedTuple):
@@ -47,6 +50,7 @@ class Memory(NamedTuple):
         zeroed: the tensor by which hidden keys and values were set to 0. If it is not the same object
             as `visible`, hidden keys and values may hold anything.
         hidden: what `zeroed` hides, in the shapes that a step needs; None if it was not made.
+        ready: what kernels need for steps over it; None if it was not made.
 
     Do not change `visible` in place: the zeros and `hidden` were made from it. `_replace` sets another.
     """
@@ -56,6 +60,7 @@ class Memory(NamedTuple):
     visible: Tensor | None
     zeroed: Tensor | None = None
     hidden: Hidden | None = None
+    ready: Ready | None = None
 
     def reorder(self, index: Tensor) -> Memory:
         """The memory with its sequences taken in the order `index`, repeats allowed."""

@@ -1,14 +1,17 @@
-"""Attention of one query for each sequence over a prepared memory, in a dozen operations.
+"""Attention of one query for each sequence over a prepared memory, in a dozen operations or two kernels.
 
 A small step is bound by Python and kernel launches, not by arithmetic. What `regard.attend` checks,
 zeroes and plans at each call was done once in `prepare`: padding is 0, and the masks are ready. The
-rest is the textbook formula; for pairwise scores it is what engine `plain` computes.
+rest is the textbook formula; for pairwise scores it is what engine `plain` computes, and on a GPU what
+`kernels.py` does.
 
 Shape legend: B batch, H heads, K key heads, L keys, D width of queries, V value width, E hidden
 width.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,9 +21,10 @@ from regard.activations import ACTIVATIONS
 from regard.checks import check_lowered
 from regard.engines.plain import FEW_TANH_OF_ONE_QUERY, weighted_sum
 from regard.forms import Inner, InnerKey, KeySide, PairwiseKey, key_tensor
-from regard.nn.seq2seq.memory import Memory
+from regard.nn.seq2seq import kernels
+from regard.nn.seq2seq.memory import AttentionResult, AttentionState, Memory
 from regard.observed import is_observed
-from regard.precision import HALF, widened
+from regard.precision import HALF, widened, working_dtype
 from regard.scores import PairwiseScore, Projected, Score
 from regard.scores.base import is_as_written
 
@@ -38,40 +42,53 @@ PROJECTING = {
 }
 
 
-def is_ordinary(query: Tensor, memory: Memory, score: Score, engine: str | None) -> bool:
-    """Whether queries (B, D) may take the short way: the result is the same, and it is faster.
+class StepForm(NamedTuple):
+    """The pairwise form of a step: a (B, H or 1, 1, E), b (B, K, L, E), v (H, E) and the activation."""
+
+    a: Tensor
+    b: Tensor
+    v: Tensor
+    activation: str
+    parameter: float
+
+
+def short_way(query: Tensor, memory: Memory, score: Score, engine: str | None) -> str | None:
+    """The short way that queries (B, D) may take, with the same result: "kernels", "plain", or None.
 
     Calls that are observed, large, or to be refused with an error go through `regard.attend`. Modes
-    and profilers do not count as observers here: they see the PyTorch operations of the short way.
+    and profilers do not count as observers of the plain way: they see its PyTorch operations.
     """
     key, value = key_tensor(memory.side), memory.value
     # First: under torch.compile each attribute read below would become a guard.
     if is_observed((query, key, value), keeps_operations=True):
-        return False
+        return None
     visible, hidden = memory.visible, memory.hidden
     if visible is not None and (
         hidden is None or hidden.by is not visible or memory.zeroed is not visible
     ):
-        return False
+        return None
     if value.is_inference() and torch.is_grad_enabled():  # autograd cannot save inference tensors
-        return False
+        return None
     if score.softcap is not None or not _is_one_operation(score):
-        return False
+        return None
     if not _fit(query, key, value, score):
-        return False
+        return None
     if isinstance(memory.side, InnerKey):
-        # In half precision the keys would have to be copied to single precision.
-        return engine is None and key.dtype not in HALF
+        # On a CPU products in half precision take longer than the copy to fp32 that engines make.
+        slow = key.dtype in HALF and key.device.type == "cpu"
+        return "plain" if engine is None and not slow else None
+    if engine in (None, "triton") and kernels.serve(memory, query):
+        return "kernels"
     heads = score.heads or 1
     products = key.numel() if key.shape[1] == heads else key.numel() * heads
     few = FEW_TANH_OF_ONE_QUERY if key.device.type == "cpu" else FEW_PRODUCTS_ON_GPU
-    return engine in (None, "plain") and products <= few
+    return "plain" if engine in (None, "plain") and products <= few else None
 
 
 def attend_once(
-    query: Tensor, side: KeySide, memory: Memory, score: Score
-) -> tuple[Tensor, Tensor] | None:
-    """Context (B, H, V) and weights (B, H, L) of queries (B, D) for which `is_ordinary` holds.
+    way: str, query: Tensor, side: KeySide, memory: Memory, state: AttentionState, score: Score
+) -> AttentionResult | None:
+    """The result for queries (B, D) by a way that `short_way` returned.
 
     `side` is the memory's keys with the terms of this step. None if the score is lowered to a form
     that other engines run better.
@@ -80,18 +97,28 @@ def attend_once(
     if hidden is not None and torch.is_grad_enabled():
         # NaN in a query that sees nothing, times a gradient of 0, would reach the parameters.
         query = query.masked_fill(hidden.whole, 0)
-    logits = _logits(query, side, score)
+    form = _step_form(query, side, score)
+    if way == "kernels" and isinstance(form, StepForm):
+        return kernels.attend_in_kernels(*form, memory, state)
+    logits = _logits(form, score)
     if logits is None:
         return None
+    dtype = working_dtype(logits.dtype)
     if hidden is None:
-        weights = torch.softmax(logits, -1)
+        weights = torch.softmax(logits, -1, dtype=dtype)
     else:
         logits = torch.where(hidden.keys, hidden.logit, logits)
-        weights = torch.softmax(logits, -1).masked_fill(hidden.keys, 0)
+        weights = torch.softmax(logits, -1, dtype=dtype).masked_fill(hidden.keys, 0)
     value = memory.value.squeeze(1)
     if weights.dtype == value.dtype:
-        return torch.bmm(weights, value), weights
-    return weighted_sum(weights, value), weights
+        context = torch.bmm(weights, value)
+    elif isinstance(form, Inner):  # as its logits, in the dtype of the inputs
+        context = torch.bmm(weights.to(value.dtype), value)
+    else:
+        context = weighted_sum(weights, value)
+    state = AttentionState(weights, state.total + weights)
+    # A copy for the caller, who may change it: backward reads the original.
+    return AttentionResult(context.flatten(1), weights.clone(), state)
 
 
 def _is_one_operation(score: Score) -> bool:
@@ -133,9 +160,9 @@ def _are_alike(module: nn.Module, dtype: torch.dtype, device: torch.device) -> b
     return True
 
 
-def _logits(query: Tensor, side: KeySide, score: Score) -> Tensor | None:
-    """The logits (B, H, L) of queries (B, D) in working precision, or None; see `attend_once`."""
-    given, heads = score, score.heads or 1
+def _step_form(query: Tensor, side: KeySide, score: Score) -> StepForm | Inner:
+    """The form of queries (B, D) and lowered keys."""
+    given = score
     if type(score) is Projected and is_as_written(score, PROJECTING):
         # One matrix product for all sequences, not one for each.
         rows = linear(query, score.query_weight, score.query_bias)
@@ -145,15 +172,22 @@ def _logits(query: Tensor, side: KeySide, score: Score) -> Tensor | None:
     if isinstance(score, PairwiseScore) and isinstance(side, PairwiseKey):
         v = score.bare()
         if v is not None and query.shape[1] in (1, len(v)) and query.shape[3] == side.b.shape[3]:
-            return _pairwise_logits(query, side.b, v, score.activation, score.parameter)
+            return StepForm(query, side.b, v, score.activation, score.parameter)
     # As `attend` lowers queries, also if a score overrides `query_for`.
     origin = side.origin if isinstance(side, InnerKey) else None
     lowered = score.query(query) if origin is None else score.query_at(query, origin)
     check_lowered(side, lowered, given)
     form = score.join(lowered, side)
     if isinstance(form, Inner):
-        return _inner_logits(form) if _is_usual(form, heads) else None
-    return _pairwise_logits(form.a, form.b, form.v.squeeze(-2), form.activation, form.parameter)
+        return form
+    return StepForm(form.a, form.b, form.v.squeeze(-2), form.activation, form.parameter)
+
+
+def _logits(form: StepForm | Inner, score: Score) -> Tensor | None:
+    """The logits (B, H, L) in working precision, or None; see `attend_once`."""
+    if isinstance(form, Inner):
+        return _inner_logits(form) if _is_usual(form, score.heads or 1) else None
+    return _pairwise_logits(*form)
 
 
 def _pairwise_logits(

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from regard.arguments import Counts
 from regard.describe import describe
+from regard.engines import step_plan
 from regard.mask import Mask
 from regard.nn.position import Alibi, Rotary
 from regard.nn.transformer.cache import EMPTY, Cache, begin, tokens_in
@@ -194,7 +195,11 @@ class CrossAttention(Heads):
     def prepare_after(self, padding: Cache, memory: Tensor) -> Cache:
         """As `prepare`, for a memory whose padding is known and zeroed already."""
         check_tokens(memory, self.memory_dim, "memory", self.value)
-        return padding.append(self.compare, self.keys(memory), self.values(memory))
+        values = self.values(memory)
+        if values.device.type in step_plan.STEPS_ON:
+            # Once for all steps: their kernels read rows that are next to each other.
+            values = values.contiguous()
+        return padding.append(self.compare, self.keys(memory), values)
 
     def forward(
         self,

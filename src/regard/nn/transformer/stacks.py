@@ -18,7 +18,9 @@ from regard.nn.position import LearnedPosition, Sinusoidal
 from regard.nn.transformer.blocks import Block, BlockOutput, DecoderBlock, EncoderBlock
 from regard.nn.transformer.cache import EMPTY, Cache, Checked, DecoderCache, begin
 from regard.nn.transformer.heads import check_tokens
+from regard.nn.transformer.quick import next_token
 from regard.norms import normalize
+from regard.scores.base import is_as_written
 
 
 class EncoderOutput(NamedTuple):
@@ -221,6 +223,12 @@ class Decoder(Stack):
 
         None starts without padding and memory; otherwise start with `begin(...)`.
         """
+        check_tokens(x, self.dim, "x", self.blocks[0].attention.out)
+        if cache is not None and mask is None and is_as_written(self, STEPPING):
+            self._check_cache(cache)
+            found = next_token(self, x, cache)
+            if found is not None:
+                return found
         result = self.attend(x, cache=cache, mask=mask)
         return result.output, result.cache
 
@@ -288,3 +296,7 @@ class Decoder(Stack):
                 f"the cache holds {len(cache.memory)} memories for {len(self.blocks)} blocks that "
                 f"{'need' if self.has_memory else 'have no'} memory; make it with begin()"
             )
+
+
+# `next_token` repeats what this computes, so it is left out if a subclass or a patch replaces it.
+STEPPING: dict[str, object] = {"attend": Decoder.attend}
