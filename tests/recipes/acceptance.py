@@ -31,6 +31,7 @@ ASKED = {
     "translate": ["Dienstag, 4. Juli 2028"],
     "letters": ["attention", "thoughtful"],
     "molecules": ["CCO", "CC(=O)Oc1ccccc1C(=O)O"],
+    "align": ["0 0.1 0.4 1.9 2.0 1.9 0.3 0.1 0"],
 }
 
 

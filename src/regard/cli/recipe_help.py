@@ -230,6 +230,39 @@ USAGES = {
         ),
         "gatv2",
     ),
+    "align": Usage(
+        "[SERIES]...",
+        "Classify every SERIES by the nearest training series. A SERIES is an argument in quotes, or a line of --file or "
+        "of a pipe: numbers between spaces or commas, channels between semicolons. Put -- before one that "
+        "begins with a minus. A line of output is "
+        "its class.",
+        "Draw how two SERIES fit: matched steps, costs with the cheapest path, energy over shifts. One SERIES is drawn "
+        "with the training series nearest to it; without any, two training series are.",
+        {
+            "train": (
+                "train",
+                "train --set japanesevowels --score cosine",
+                "train --set coffee --download --out coffee.safetensors",
+            ),
+            "predict": (
+                "predict --file series.txt",
+                'predict "0.1 0.4 0.9 0.3 0.1"',
+                "predict --file series.txt --to classes.txt",
+            ),
+            "compare": (
+                "compare",
+                "compare --set ucr --data DIR --full",
+                "compare --set trace --seeds 3 --only gatv2 --lang zh",
+                "compare --json",
+            ),
+            "show": ("show", "show --to pair.png", 'show "0 1 2 1 0 0" "0 0 1 2 1 0"'),
+        },
+        (
+            "scaled_dot", "cosine", "additive", "gatv2", "not learned", "euclid", "dtw", "dtw window",
+            "msm", "twe",
+        ),
+        "scaled_dot",
+    ),
 }  # fmt: skip
 
 

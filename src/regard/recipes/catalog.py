@@ -84,6 +84,34 @@ RECIPES = (
         ("esol", "freesolv", "bbbp"),
         ("torch_geometric", "rdkit"),
     ),
+    Listed(
+        "align",
+        Text(
+            "Align series in time, by a cost that attention learns.",
+            "用注意力学到的代价对齐时间序列。",
+        ),
+        Text("gestures of GunPoint (aeon)", "GunPoint 手势（aeon）"),
+        (
+            "gunpoint",
+            "arrowhead",
+            "basicmotions",
+            "italypower",
+            "japanesevowels",
+            "osuleaf",
+            "trace",
+        ),
+        (
+            "car",
+            "coffee",
+            "ecg200",
+            "facefour",
+            "oliveoil",
+            "plane",
+            "syntheticcontrol",
+            "ucr",
+        ),
+        ("aeon", "numba", "tslearn"),
+    ),
 )
 
 
