@@ -17,7 +17,7 @@ from regard.recipes.anomaly.baselines import matrix_profile, median_distance, su
 from regard.recipes.anomaly.measures import measured, vus_pr
 from regard.recipes.anomaly.nab import TUNING, contents, series_of
 from regard.recipes.anomaly.planted import ANOMALIES, pattern, planted
-from regard.recipes.anomaly.windows import judged, moving_mean, to_points, windows_of
+from regard.recipes.anomaly.windows import judged, moving_mean, rows_of, to_points, windows_of
 from regard.recipes.estimator import RecipeError
 from regard.recipes.sources import VARIABLE, DataError
 
@@ -140,8 +140,8 @@ def test_windows_are_those_of_the_series():
 
     x = torch.arange(24.0).reshape(12, 2)
     found = windows_of(x, 4)
-    assert found.shape == (9, 8)
-    torch.testing.assert_close(found[3], x[3:7].flatten())
+    assert found.shape == (9, 4, 2) and found.data_ptr() == x.data_ptr()
+    torch.testing.assert_close(rows_of(found, slice(3, 4))[0], x[3:7].flatten())
     assert judged(100, 64)[-1] == 99 and judged(1, 64).tolist() == [0]
 
 

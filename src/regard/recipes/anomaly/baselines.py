@@ -36,7 +36,9 @@ def sub_pca(values: np.ndarray, window: int, removed: int) -> np.ndarray:
         removed: leading components whose part is taken out of a window before its squared length is its score; 0
             for the Mahalanobis distance over all of them, which is the Sub-PCA of TSB-AD up to a root.
     """
-    windows = windows_of(standardised(values, scale_of([values])), window).double().numpy()
+    windows = (
+        windows_of(standardised(values, scale_of([values])), window).flatten(1).double().numpy()
+    )
     spread = windows.std(0)
     windows = (windows - windows.mean(0)) / np.where(spread > 0, spread, 1.0)
     if not windows.any():

@@ -23,6 +23,7 @@ from regard.recipes.anomaly.series import (
 )
 from regard.recipes.anomaly.threshold import calibrated
 from regard.recipes.anomaly.windows import (
+    rows_of,
     scale_of,
     smoothing,
     standardised,
@@ -260,7 +261,7 @@ class AnomalyDetector(Recipe):
                 f"start must be 0 to {last}, the first point of a window, got {start}"
             )
         scale, ready, memory, first = self.ground(values)
-        one, allowed = windows_of(ready, self.window)[start : start + 1], None
+        one, allowed = rows_of(windows_of(ready, self.window), slice(start, start + 1)), None
         if first is not None:
             allowed = memory.allowed(torch.tensor([first + start], device=one.device), self.window)
         weights = self.model_.weights(one, memory.windows, allowed)[0]

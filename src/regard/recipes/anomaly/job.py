@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.recipes.anomaly.net import WindowNet
-from regard.recipes.anomaly.windows import windows_of
+from regard.recipes.anomaly.windows import rows_of, windows_of
 from regard.recipes.training import Job
 
 STEPS = 50  # of an epoch
@@ -80,7 +80,9 @@ class WindowJob(Job):
         asking = torch.from_numpy(draw.integers(min(low, high - 1), high, self.size))
         asked = torch.from_numpy(draw.integers(0, count, min(KEYS, count)))
         allowed = (asking[:, None] - asked).abs() >= self.width
-        return WindowBatch(windows[asking], windows[asked], allowed.to(windows.device))
+        return WindowBatch(
+            rows_of(windows, asking), rows_of(windows, asked), allowed.to(windows.device)
+        )
 
     def loss(self, batch: WindowBatch) -> Tensor:
         """The mean squared residual; without a gradient where weights are equal, for which the loop gets one of 0."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from regard.recipes.anomaly.net import WindowNet
-from regard.recipes.anomaly.windows import judged, windows_of
+from regard.recipes.anomaly.windows import judged, rows_of, windows_of
 
 AT_ONCE = 1024  # windows in a call
 
@@ -32,9 +32,9 @@ class Memory:
 
     @classmethod
     def of(cls, windows: Tensor, most: int) -> Memory:
-        """At most so many of the windows of one series, evenly spaced."""
+        """At most so many of the windows (M, W, C) of one series, evenly spaced."""
         places = torch.linspace(0, len(windows) - 1, min(most, len(windows))).round().long()
-        return cls(windows[places], places.to(windows.device))
+        return cls(rows_of(windows, places), places.to(windows.device))
 
     def allowed(self, places: Tensor, width: int) -> Tensor:
         """Which windows of the memory those at these places may see."""
@@ -53,7 +53,7 @@ def joined(series: list[Tensor], width: int, most: int) -> Memory:
     )
     kept = every[np.linspace(0, len(every) - 1, min(most, len(every))).round().astype(np.int64)]
     parts = [
-        one[torch.from_numpy(kept[(kept >= start) & (kept < start + len(one))] - start)]
+        rows_of(one, torch.from_numpy(kept[(kept >= start) & (kept < start + len(one))] - start))
         for start, one in zip(starts, each, strict=False)
     ]
     return Memory(torch.cat(parts), torch.from_numpy(kept).to(series[0].device))
@@ -84,9 +84,9 @@ def window_scores(net: WindowNet, values: Tensor, memory: Memory, start: int | N
     for index in torch.from_numpy(chosen).to(values.device).split(AT_ONCE):
         allowed = None if start is None else memory.allowed(index + start, width)
         if totals is None:
-            found.append(net(windows[index], memory.windows, allowed).mean((1, 2)))
+            found.append(net(rows_of(windows, index), memory.windows, allowed).mean((1, 2)))
         else:
-            found.append(-net.received(windows[index], memory.windows, totals, allowed))
+            found.append(-net.received(rows_of(windows, index), memory.windows, totals, allowed))
     scores = torch.cat(found).double().cpu().numpy()
     return np.interp(np.arange(len(windows)), chosen, scores)
 

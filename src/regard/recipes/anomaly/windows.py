@@ -27,8 +27,13 @@ def scale_of(series: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def windows_of(values: Tensor, width: int) -> Tensor:
-    """All windows (M, W * C) of a series (T, C), a view as far as there is one channel."""
-    return values.unfold(0, width, 1).transpose(1, 2).flatten(1)
+    """All windows (M, W, C) of a series (T, C), as a view: copied, they would take W times the memory of the series."""
+    return values.unfold(0, width, 1).transpose(1, 2)
+
+
+def rows_of(windows: Tensor, index: Tensor | slice) -> Tensor:
+    """Some of the windows, each as one row: (B, W * C)."""
+    return windows[index].flatten(1)
 
 
 def judged(count: int, width: int) -> np.ndarray:
