@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from regard.measuring.statistics import Estimate
-from regard.recipes.comparing.intervals import sample
+from regard.recipes.comparing.intervals import Sampled, sample
 from regard.recipes.comparing.results import Compared, ComparedRow, MetricWords
 from regard.recipes.comparing.sentences import sentences, to_use, winner
 from regard.recipes.comparing.table import change, titled
@@ -231,3 +231,15 @@ def test_intervals_end_at_the_bounds_of_the_metric() -> None:
     assert found.interval().high > 100
     assert found.interval(bounds=ACCURACY.bounds).high == 100
     assert ACCURACY.widest() == (-100, 100)
+
+
+def test_an_interval_holds_its_mean_where_all_draws_are_alike():
+    """Of one test row it ended a rounding error above the mean, and no chart could be drawn."""
+    values = np.array([0.8947368421052632, 0.8947368421052633, 0.8947368421052632])
+    for count in (1, 3):
+        own = values[:count]
+        found = Sampled(own, np.repeat(own[None], 7, 0)).interval()
+        assert found.low <= found.value <= found.high
+    rows = {"only": [np.array([[0.1 * 3]])] * 3}
+    found = sample(rows, MEAN)["only"].interval()
+    assert found.low <= found.value <= found.high

@@ -32,7 +32,6 @@ ABSENT = {
         Text("transfer to another domain with few labels", "向标签很少的另一领域迁移"), "transfer"
     ),
     "G6": Absent(Text("weights as evidence, not explanation", "权重是证据，不是解释"), "text"),
-    "H1": Absent(Text("anomalies in time series", "时间序列中的异常"), "anomaly"),
     "H5": Absent(
         Text(
             "alignment of audio with symbols and of image regions with words",

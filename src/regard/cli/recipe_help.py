@@ -263,6 +263,38 @@ USAGES = {
         ),
         "scaled_dot",
     ),
+    "anomaly": Usage(
+        "[POINT]...",
+        "Find the anomalies in one series. Each POINT is a number, or one for each channel with commas between, "
+        "after an ISO 8601 time or not; an argument, or a line of --file or of a pipe, whose first line may be a "
+        "header. A line of output is the number of a POINT from 0, a tab, and 1 for an alarm or 0.",
+        "Draw a series of POINT as in predict, its scores, and the strangest window with what it attends to; without "
+        "POINT, of the embedded set.",
+        {
+            "train": (
+                "train",
+                "train --score additive --out additive.safetensors",
+                "train --set nab --data DIR",
+            ),
+            "predict": (
+                "predict --file series.csv --to alarms.txt",
+                "predict --file series.csv --model mine.safetensors",
+                "predict < series.csv",
+            ),
+            "compare": (
+                "compare --set daphnet",
+                "compare --set nab --data DIR --full",
+                "compare --seeds 3 --only gaussian,Sub-PCA --lang zh",
+                "compare --json",
+            ),
+            "show": ("show", "show --to anomaly.png"),
+        },
+        (
+            "gaussian", "scaled_dot", "cosine", "additive", "density", "forecast", "global query",
+            "untrained", "equal weights", "Sub-PCA", "matrix profile", "median",
+        ),
+        "gaussian",
+    ),
 }  # fmt: skip
 
 

@@ -112,6 +112,20 @@ RECIPES = (
         ),
         ("aeon", "numba", "tslearn"),
     ),
+    Listed(
+        "anomaly",
+        Text(
+            "Find anomalies in series by attention between their windows.",
+            "用窗口间的注意力发现序列中的异常。",
+        ),
+        Text(
+            "blood pressure with a bleeding (UCR archive in aeon)",
+            "含一次出血的血压（aeon 中的 UCR 档案）",
+        ),
+        ("kdd", "daphnet"),
+        ("nab",),
+        ("aeon", "stumpy"),
+    ),
 )
 
 

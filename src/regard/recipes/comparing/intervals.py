@@ -75,7 +75,8 @@ class Sampled:
             found = found + noise * self.values.std(ddof=1) / np.sqrt(count)
         tail = (1 - LEVEL) / 2 / max(several, 1)
         low, high = np.clip(np.quantile(found, [tail, 1 - tail]), *bounds)
-        return Estimate(self.mean, float(low), float(high))
+        # Of draws that are all alike, as of one test row, rounding may put both ends on one side of the mean.
+        return Estimate(self.mean, float(min(low, self.mean)), float(max(high, self.mean)))
 
 
 def sample(
