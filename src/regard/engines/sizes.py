@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 # and half as long at 2**31 (benchmarks/results/small_h200_large.json), though on the device alone it is
 # faster from 2**28 on (h200.json).
 SERIES_QUERIES, SERIES_TANH = 32, 2**30
+# The wide kernels have more launches, and masks are resolved by a few dozen small operations: called from
+# Python, 2**34 tanh with lengths take 0.4 ms longer than on the device forward, and 1.1 ms with backward
+# (benchmarks/results/wide_h200.json). Exact attention does 4.2e12 tanh a second (docs/benchmarks.md), 2**32 in
+# 1 ms. Smaller calls through the wide kernels were not measured.
+WIDE_SERIES_TANH = 2**32
 
 # Below either of these, tiles in PyTorch are about as fast as the engine `compiled`, which turns keys and values
 # for each call: at 2**21 tanh they take 1.2 times as long forward, at 2**20.3 and with 8 queries less.

@@ -147,6 +147,13 @@ def test_the_wide_kernels_run_what_cudnn_does_not_take(options, wanted):
     assert SINE.refusals(p) == []
 
 
+def test_short_calls_of_the_wide_kernels_are_left_to_exact_attention():
+    for options in ({"hidden": 32}, {"dropout": 0.1, "hidden": 16}):
+        for error, runs in ((None, False), (math.inf, True)):
+            p = problem(**options, queries=2048, keys=2048, error=error)
+            assert (SINE.refusals(p) == []) is runs
+
+
 def test_the_limit_of_heads_is_cudnns():
     assert SINE.refusals(problem(hidden=64, lead=(40_000,))) == []
 

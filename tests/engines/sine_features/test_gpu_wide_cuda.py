@@ -95,7 +95,7 @@ def test_widths_and_grouped_heads(key_heads, hidden, value_dim):
 
 
 def test_by_default_it_keeps_to_the_error_of_bf16():
-    q, k, v, score = inputs(2048)
+    q, k, v, score = inputs(4096)
     plan = regard.explain(q, k, v, score)
     assert plan.engine == "sine" and plan.error_bound < 1.2e-2
     grad = gradient(q, v)

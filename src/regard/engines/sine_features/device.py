@@ -17,7 +17,12 @@ from regard.engines.gpu import HAS_CUDNN, HAS_TRITON, generation, is_known, too_
 from regard.engines.sine_features import choice, operators, wide
 from regard.engines.sine_features.bounds import FEATURE_ROUNDING, FULL_PRECISION, OWN_ERROR
 from regard.engines.sine_features.parts import PARTS
-from regard.engines.sizes import four_dims, is_too_short_for_series
+from regard.engines.sizes import (
+    WIDE_SERIES_TANH,
+    four_dims,
+    is_too_short_for_series,
+    tanh_count,
+)
 from regard.engines.tiled.eager import numbers
 from regard.forms import Pairwise
 from regard.mask import Mask
@@ -44,7 +49,11 @@ def refusals(p: Problem) -> list[str]:
     if wide and generation(p.device.index) < OLDEST_FOR_WIDE:
         what = f"features wider than {WIDE_FEATURES}, masks that are not causal and dropout"
         return [f"{what} need compute capability 9.0"]
-    return [] if call.wide else cudnn_sizes(p)
+    if not call.wide:
+        return cudnn_sizes(p)
+    if p.error != math.inf and tanh_count(p) < WIDE_SERIES_TANH:
+        return [f"for {p.queries} queries and {p.keys} keys exact attention is faster"]
+    return []
 
 
 def machine(p: Problem) -> list[str]:
