@@ -15,6 +15,7 @@ from pathlib import Path
 
 import choose_real
 import front
+import performance
 from front_picture import draw
 from front_recipes import on_front_page, recipes_table
 
@@ -198,6 +199,7 @@ PAGES: dict[str, dict[str, Callable[[], str]]] = {
         "recipes": partial(recipes_table, "docs/recipes", "zh", on_front_page),
     },
     "docs/benchmarks.md": {"cpu": cpu_table, "gpu": gpu_table},
+    "docs/performance.md": {"wide": performance.wide_table, "steps": performance.steps_table},
     "docs/recipes.md": {"recipes": partial(recipes_table, "recipes")},
     "docs/choose.md": {"real": lambda: choose_real.table(front.load("choose_real"))},
 }
