@@ -93,18 +93,7 @@ def parser() -> argparse.ArgumentParser:
         action="store_true",
         help="go on with what is in the results; a setting that lacks a candidate is measured again",
     )
-    add(
-        "--out",
-        type=folder,
-        metavar="DIR",
-        help=f"folder (default: {RESULTS} if there, else regard-bench)",
-    )
-    add(
-        "--name",
-        type=file_name,
-        metavar="NAME",
-        help="of the files (default: from the device, as h200 or cpu)",
-    )
+    add_files(found)
     add("--seed", type=seed, default=0, metavar="N", help="of the inputs (default: 0)")
     add("--threads", type=count, metavar="N", help="CPU threads (default: as many as are free)")
     add(
@@ -119,6 +108,23 @@ def parser() -> argparse.ArgumentParser:
     )
     add("--json", action="store_true", help="print JSON in place of the tables")
     return found
+
+
+def add_files(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say where results go."""
+    add = parser.add_argument
+    add(
+        "--out",
+        type=folder,
+        metavar="DIR",
+        help=f"folder (default: {RESULTS} if there, else regard-bench)",
+    )
+    add(
+        "--name",
+        type=file_name,
+        metavar="NAME",
+        help="of the files (default: from the device, as h200 or cpu)",
+    )
 
 
 def sizes(text: str) -> tuple[int, ...]:
