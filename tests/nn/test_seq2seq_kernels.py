@@ -433,10 +433,11 @@ def test_wrong_calls_have_their_own_errors():
 
 
 def test_a_memory_says_its_sizes():
+    """Of what was given; not what kernels need."""
     module = BahdanauAttention(Q, K, E)
     memory = module.prepare(drawn(module)[1])
-    assert isinstance(memory.ready, Ready)
-    assert f"queries=({B}, {Q})" in repr(memory)
+    assert isinstance(memory.ready, Ready) and repr(memory.ready) == f"Ready(queries=({B}, {Q}))"
+    assert repr(memory).endswith("visible=None, zeroed=None, hidden=None)")
 
 
 def test_large_tensors_are_left_to_other_engines(monkeypatch, taken):

@@ -70,7 +70,10 @@ class Memory(NamedTuple):
             return Memory(side, value, visible)
         return Memory(side, value, visible, visible, hidden_by(visible))
 
-    __repr__ = sizes
+    def __repr__(self) -> str:
+        """The sizes, without the numbers and what kernels need."""
+        parts = zip(self._fields[:-1], self[:-1], strict=True)
+        return f"Memory({', '.join(f'{name}={sizes(x)}' for name, x in parts)})"
 
 
 class AttentionState(NamedTuple):
