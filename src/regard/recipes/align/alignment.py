@@ -16,13 +16,13 @@ import numpy as np
 import torch
 
 from regard import Score
+from regard.measuring.statistics import LEVEL
 from regard.recipes.align.net import StepScore, inputs_of, scale_of
 from regard.recipes.align.series import SeriesLayout, check_channels, check_layout, checked_one
 from regard.recipes.align.warping import hard_path, soft_path
 from regard.recipes.estimator import RecipeError
 
 DRAWS = 400  # of the bootstrap
-LEVEL = 0.95
 SAME = 1e-9  # energies that differ by less than this share of the largest cost are equal
 
 

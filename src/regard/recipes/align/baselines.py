@@ -65,15 +65,15 @@ class Judged(NamedTuple):
     seconds: tuple[float, float]
 
 
-KEPT: dict[tuple[str, str], Judged] = {}
+COMPUTED: dict[tuple[str, str], Judged] = {}
 
 
 def by_distance(data: Dataset, name: str) -> Judged:
     """A distance on a set. Nothing in it is random, so that one process computes it once for all seeds."""
     key = fingerprint(data), name
-    if key not in KEPT:
-        KEPT[key] = computed(data, DISTANCES[name])
-    return KEPT[key]
+    if key not in COMPUTED:
+        COMPUTED[key] = computed(data, DISTANCES[name])
+    return COMPUTED[key]
 
 
 def computed(data: Dataset, distance: ElasticDistance) -> Judged:

@@ -157,7 +157,7 @@ def comparison(data: Dataset, full: bool, device: str | None) -> Comparison:
         tuple(rows),
         REFERENCE,
         SEEDS if full else SEEDS[:2],
-        NOTES,
+        (*NOTES, WINS) if data.name == ARCHIVE else NOTES,
     )
 
 
@@ -196,4 +196,8 @@ NOTES = (
         "learned features; scaled dot stands for them. MSM and TWE have a window of 0.2.",
         "点积、缩放点积、高斯、双线性与低秩的代价同属一类：所学特征之差的二次型；以缩放点积为代表。MSM 与 TWE 的窗口为 0.2。",
     ),
+)
+WINS = Text(
+    "Wins, ties and losses are counted against DTW with a chosen window, set by set.",
+    "胜、平、负均逐个数据集与选定窗口的 DTW 相比。",
 )

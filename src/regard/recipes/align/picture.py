@@ -95,8 +95,8 @@ def plot_energy(canvas: Canvas, axes: Axes, found: SeriesAlignment) -> None:
     axes.plot(found.lags, found.energy, color=BLUE, lw=1.6)
     axes.set_ylim(bottom=0)
     low, high = found.interval
-    sign = "{:+d}".format
-    told = f"{sign(found.lag)} [{sign(low)}, {sign(high)}]".replace("-", "−")
+    lag, least, most = (f"{n:+d}".replace("-", "−") if n else "0" for n in (found.lag, low, high))
+    told = f"{lag} [{least}, {most}]"
     canvas.label(
         axes,
         Text("shift of y, steps", "y 的移位（步）"),

@@ -28,7 +28,7 @@ class ChosenStart(NamedTuple):
     seconds: float
 
 
-KEPT: dict[tuple[str, str], ChosenStart] = {}
+STARTS: dict[tuple[str, str], ChosenStart] = {}
 
 
 def left_out_accuracy(distances: np.ndarray, y: np.ndarray) -> float:
@@ -55,14 +55,14 @@ def chosen_start(
     made by squared distances, and a process makes it once for each set.
     """
     key = fingerprint_of(x, y), f"{window} {slope}"
-    if key not in KEPT:
+    if key not in STARTS:
         begun = worked()
         if window is None:
             window = best({one: (points_at(x, slope or 0.0), one) for one in WINDOWS}, y)
         if slope is None:
             slope = best({one: (points_at(x, one), window) for one in SLOPES}, y)
-        KEPT[key] = ChosenStart(float(window), float(slope), worked() - begun)
-    return KEPT[key]
+        STARTS[key] = ChosenStart(float(window), float(slope), worked() - begun)
+    return STARTS[key]
 
 
 def best(tried: dict[float, tuple[list[np.ndarray], float]], y: np.ndarray) -> float:
