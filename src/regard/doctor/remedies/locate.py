@@ -266,7 +266,8 @@ class Noting(Follower):
         found = super().product(name, args, kwargs, out, depth)
         if found is None and self.products and same(self.products[-1].result, out):
             entry: Product = self.products[-1]
-            self.made.append((entry.query, entry.key, self.locator.here()["product"]))
+            if entry.query is not None and entry.key is not None:
+                self.made.append((entry.query, entry.key, self.locator.here()["product"]))
         return found
 
     def _found(self, entry: TrackedSoftmax, value: Tensor | None, factor: Tensor) -> Found:

@@ -15,7 +15,7 @@ from regard.doctor.vitals.logits import Size
 from regard.doctor.vitals.outputs import output_vitals, value_vitals
 from regard.doctor.vitals.position import position_vitals
 from regard.doctor.vitals.sinks import sink_vitals
-from regard.doctor.vitals.tanh import tanh_vitals
+from regard.doctor.vitals.tanh import hidden_vitals, tanh_vitals
 from regard.doctor.vitals.weights import RowReadings, Sums
 
 
@@ -40,6 +40,8 @@ def summarise(
         found["c50"] = c50(seen, size, rows, each, sums)
     if seen.pairwise is not None:
         found.update(tanh_vitals(seen, seen.pairwise, size, rows))
+    elif seen.hidden is not None:
+        found.update(hidden_vitals(seen.hidden, size.heads))
     return found
 
 

@@ -61,6 +61,7 @@ class Vital(NamedTuple):
 _INNER = frozenset({SeenForm.INNER})
 _PAIRWISE = frozenset({SeenForm.PAIRWISE})
 _SIDES = _INNER | _PAIRWISE
+_HIDDEN = _PAIRWISE | {SeenForm.LOGITS}  # of logits only where the tanh was seen
 _ALL = frozenset(SeenForm)
 _CHEAP, _SAMPLED = Level.CHEAP, Level.SAMPLED
 _MEAN, _MAX, _SUM = Merge.MEAN, Merge.MAX, Merge.SUM
@@ -282,7 +283,7 @@ VITALS: tuple[Vital, ...] = (
         "tanh_saturated",
         "share",
         _SAMPLED,
-        _PAIRWISE,
+        _HIDDEN,
         _MEAN,
         "share of sampled hidden units whose tanh has less than a tenth of its full slope",
     ),
@@ -298,7 +299,7 @@ VITALS: tuple[Vital, ...] = (
         "tanh_slope",
         "slope",
         _SAMPLED,
-        _PAIRWISE,
+        _HIDDEN,
         _MEAN,
         "mean slope of the sampled tanh",
         low_is_worse=True,
