@@ -129,8 +129,8 @@ def follow(mode: Mode, func: Callable, args: tuple, kwargs: dict) -> Any:
 
 def show_found(capture: Capture, found: Found) -> None:
     """Measure a softmax that turned out to be attention."""
-    heads = capture.stack[-1].heads
-    logits = as_heads(found.logits, heads)
+    heads_of = capture.stack[-1].heads
+    logits = as_heads(found.logits, heads_of)
     batch, heads = logits.shape[:2]
     value = found.value
     if value is not None and value.ndim == 3:
@@ -144,6 +144,14 @@ def show_found(capture: Capture, found: Found) -> None:
     if found.sides is not None:
         sides["query"], sides["key"] = found.sides
     seen = Seen(logits=logits, value=value, sink=sink, hidden=found.hidden)
+    if found.sides is not None and not torch.compiler.is_compiling():
+        query, key = (as_heads(x.detach(), heads_of) for x in found.sides)
+        key = key.transpose(-1, -2)
+        fits = query.shape[:3] == logits.shape[:3] and key.shape[:3] == (
+            *logits.shape[:2],
+            logits.shape[-1],
+        )
+        seen = seen._replace(made_of=(query, key) if fits else None)
     capture.show("softmax", seen, sides, 1.0)
 
 

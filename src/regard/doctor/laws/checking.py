@@ -43,6 +43,9 @@ EXPLAINS = {
     "one-sample-one-answer": ("own-token", "who-may-see-whom", "padding-is-not-read"),
     "own-token": ("who-may-see-whom", "padding-is-not-read"),
 }
+# Decoding compares with the whole pass, which has to be right first, wherever it is broken.
+COMPARES = "steps-are-the-whole"
+NO_MATTER = ("gradients-arrive", "order-is-seen", "precision-is-enough")
 
 
 def check(
@@ -131,6 +134,8 @@ def without_consequences(rulings: list[Ruling]) -> list[Ruling]:
         if ruling.padded and "padding-is-not-read" in broken:
             # A query under padding may see anything, and who reads padding sees what it has seen.
             causes.append("padding-is-not-read")
+        if ruling.law == COMPARES and ruling.findings:
+            causes += [x for x in broken if x not in (COMPARES, *NO_MATTER)]
         if not causes:
             kept.append(ruling)
             continue

@@ -329,6 +329,15 @@ VITALS: tuple[Vital, ...] = (
         _MEAN,
         "share of the values' energy that all keys have in common: 1 means all values are the same",
     ),
+    Vital(
+        "applied_scale",
+        "factor",
+        _SAMPLED,
+        _INNER | {SeenForm.LOGITS},
+        _MEAN,
+        "the factor that was applied to <query, key>, times sqrt(d): 1 as usual, sqrt(d) without a scale, "
+        "1 / sqrt(d) if it was applied twice; of written out attention by regression",
+    ),
 )
 
 INDEX: Mapping[str, int] = {vital.name: place for place, vital in enumerate(VITALS)}
