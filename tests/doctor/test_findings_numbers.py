@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import importlib
+import json
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -23,6 +25,7 @@ from regard.doctor.findings import (
     findings_of,
     merged,
 )
+from regard.doctor.findings.calibration import COUNTS, LAW_COUNTS, sure
 from regard.doctor.findings.evidence import filled, has_fixed_positions
 from regard.doctor.findings.growing_logits import GROWING
 from regard.doctor.findings.large_logits import LARGE_LOGITS
@@ -35,6 +38,7 @@ from .patients import HEALTHY, PLANTED
 from .patients.models import Model, attentions
 
 NAMES = tuple(vital.name for vital in VITALS)
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 FACTS = Facts(SeenForm.INNER, 4, 32, 32, 16, 0.25, False)
 # One of the largest logit and one of the variance, which make large logits.
 SICK = {"logit_max": 500.0, "logit_var": 900.0}
@@ -75,12 +79,12 @@ def test_all_columns_nan_in_between():
     assert finding.disease == "large-logits" and finding.since == 2
 
 
-def test_one_step_is_enough_but_less_sure():
+def test_one_step_is_enough():
     (one,) = findings_of([made([7], **SICK)])
     (many,) = findings_of([made(list(range(20)), **SICK)])
     assert one.since == 7 and many.since == 0
     assert one.severity is many.severity is Severity.WARNING
-    assert 0.5 < one.confidence < many.confidence <= 1
+    assert one.confidence == many.confidence == sure("large-logits")
 
 
 def test_a_single_spike_is_no_state():
@@ -196,7 +200,7 @@ def test_only_the_first_broken_site_is_named():
     assert "came in with the input" in finding.explanation
     gone = early._replace(steps=[7, 8])
     (finding,) = findings_of([clean._replace(steps=[7, 8]), gone])
-    assert "no longer kept" in finding.explanation and finding.confidence == 0.5
+    assert "no longer kept" in finding.explanation and finding.confidence < 0.5
 
 
 def test_rows_without_keys_are_the_origin_of_nan_after_them():
@@ -303,3 +307,13 @@ def test_narrow_gaussian_attention_is_not_called_unscaled():
         for _ in range(3):
             layer(torch.randn(8, 20, 32)).sum().backward()
     assert "unscaled-logits" not in {finding.name for finding in doctor.findings()}
+
+
+def test_how_sure_a_finding_is_was_counted():
+    """`python -m tests.doctor.calibration` writes the counts."""
+    counted = json.loads((RESULTS / "doctor-sureness.json").read_text())
+    assert {name: tuple(x) for name, x in counted["right_and_all"].items()} == COUNTS
+    assert counted["sure"] == {name: sure(name) for name in COUNTS}
+    assert tuple(counted["laws_right_and_all"]) == LAW_COUNTS
+    assert {x.name for x in DISEASES} - set(COUNTS) == {"no-op-sink"}
+    assert sure("no-op-sink") == 0.5 and min(map(sure, COUNTS)) > 0.5

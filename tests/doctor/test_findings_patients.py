@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from regard.doctor.findings import DISEASES, Finding, Severity
+from regard.doctor.watch import watch
 
 from .patients import HEALTHY, PLANTED, Patient
 
@@ -91,8 +93,6 @@ def test_freezing_on_purpose_is_a_note():
 
 def test_since_is_when_it_began():
     """The broken norm comes into a model that was healthy for four steps."""
-    from regard.doctor.watch import watch
-
     from .patients.logits import Large
     from .patients.models import head_rows
 
@@ -106,3 +106,18 @@ def test_since_is_when_it_began():
         patient.run(model)
     (finding,) = doctor.findings()
     assert finding.disease == Large.disease and finding.heads == (2,) and finding.since == 4
+
+
+def test_a_shifted_mask_of_a_causal_module_is_a_note():
+    """A GPT-2 whose mask shows each token its successor is not given a clean bill."""
+    pytest.importorskip("transformers")
+    from .laws.hosts import huggingface, ids_and_mask
+
+    for fault, said in (("shifted-mask", ["missing-mask"]), ("", [])):
+        torch.manual_seed(0)
+        model = huggingface.built("GPT2LMHeadModel", {1: fault}).eval()
+        with watch(model, every=1) as doctor:
+            model(**ids_and_mask())
+        assert [x.disease for x in doctor.findings()] == said
+        assert {x.site for x in doctor.findings()} <= {"transformer.h.1.attn"}
+        assert all("check(model, batch, causal=True)" in x.explanation for x in doctor.findings())

@@ -184,7 +184,11 @@ def test_one_length_is_kept_to_rounding(remedy):
     """Where queries and keys have one length already the function stays: what the maths allows."""
     model, x = build("sdpa"), tokens64()
     torch.manual_seed(0)
-    treat(model, x, "qk-norm", finding(*LARGE), keep=True)  # makes it so
+    # makes it so, in another way: the same remedy is not put twice
+    if remedy == "qk-norm":
+        treat(model, x, "cosine", finding(*LARGE))
+    else:
+        treat(model, x, "qk-norm", finding(*LARGE), keep=True)
     output = model(x)
     treatment = treat(model, x, remedy, finding(*LOUD))
     assert treatment.moved < 1e-5 * largest(output)
@@ -354,7 +358,7 @@ def test_every_remedy_says_what_it_is():
         assert remedy.applies == (remedy.name not in TOLD)
 
 
-TOLD = ("epsilon", "gradient", "numbers")
+TOLD = ("epsilon", "gradient", "numbers", "rate")
 
 
 @pytest.mark.parametrize("name", TOLD)

@@ -117,6 +117,12 @@ def test_the_width_is_what_columns_says_or_the_terminal_has(
 
 def test_healthy_empty_and_unmeasured() -> None:
     assert summary_text(record_of(examined(), [])).startswith("✓ A clean bill of health.")
+
+
+def test_a_clean_bill_says_what_was_checked_and_what_was_not():
+    text = " ".join(summary_text(record_of(examined(), [])).split())
+    assert "Checked: logits, weights, masks of the layers, " in text
+    assert "Not checked: " in text and "wiring, which regard.doctor.check tests." in text
     assert summary_text(record_of(watch(Stack()), [])).startswith("? No attention was seen.")
     assert "nothing could be measured" in summary_text(values_record(constant(2, 2, torch.nan)))
 

@@ -197,6 +197,7 @@ def test_summaries_fit_the_screen(remedy):
     assert all(len(line) <= 80 for line in text.splitlines()), text
     assert "key_norm growth needs several" in text and "tanh_slope: not measured" in text
     assert text.count("logit_max:") == 1 and "logit_max growth" not in text
+    model, x = case(200.0)
     narrow = watch(model).treat(made, "temperature", x).summary(60)
     assert all(len(line) <= 60 for line in narrow.splitlines()[1:])
 

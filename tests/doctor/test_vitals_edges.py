@@ -16,7 +16,13 @@ def kinds() -> dict[SeenForm, Seen]:
     """A call of each kind in which every vital that the kind allows can be measured."""
     inner = make(sink=torch.zeros(HEADS)).seen
     pairwise = make(lambda: regard.Additive(8, HEADS), sink=torch.zeros(HEADS)).seen
-    logits = Seen(logits=inner.query @ inner.key.mT, value=inner.value, sink=inner.sink)
+    logits = Seen(
+        logits=inner.query @ inner.key.mT,
+        value=inner.value,
+        sink=inner.sink,
+        made_of=(inner.query, inner.key),
+        hidden=torch.tanh(torch.randn(4, 8)),
+    )
     return {SeenForm.INNER: inner, SeenForm.PAIRWISE: pairwise, SeenForm.LOGITS: logits}
 
 

@@ -58,24 +58,30 @@ def run_check(asked: Asked) -> int:
         result.show()
     saved = asked.report is None or save(result, asked.report, quiet=asked.as_json)
     alarms = ("failure", "warning", "note") if asked.strict else ("failure", "warning")
-    ill = any(str(x.severity) in alarms for x in result.findings)
+    ill = any(str(x.severity) in alarms for ruling in result.rulings for x in ruling.findings)
     return 0 if saved and not ill else 1
 
 
 def checked(patient: Patient, causal: bool | None, where: torch.device) -> Checked:
-    """The result for a patient's first batch."""
+    """The result for a patient's first batch, with what its vitals show in one evaluation."""
+    import torch
+
     from regard.doctor.checkup import batch_at, run
     from regard.doctor.laws.checking import check
     from regard.doctor.running import undisturbed
+    from regard.doctor.vitals import Level
+    from regard.doctor.watch import watch
 
     for sentence in patient.said:
         click.echo(f"{patient.name}: {sentence}", err=True)
     patient.model.to(where)
     batch = batch_at(patient, 0, where)
-    with undisturbed(patient.model):
+    doctor = watch(patient.model, Level.EXACT)
+    with undisturbed(patient.model), torch.no_grad(), doctor:
         run(patient, batch)  # an error of the model becomes one sentence here
     with progress(console(stderr=True)) as step:
-        return check(patient.model, batch, causal=causal, on_law=step)
+        result = check(patient.model, batch, causal=causal, on_law=step)
+    return result._replace(vitals=tuple(doctor.findings()))
 
 
 def save(result: Checked, path: Path, quiet: bool) -> bool:

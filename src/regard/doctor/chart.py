@@ -26,6 +26,8 @@ from regard.doctor.vitals.waiting import Waiting, squares_fit
 
 # A module called in a loop (a recurrent decoder) makes a site for each turn, up to this many.
 MOST_CALLS = 64
+# What `WatchedSite.asked` says of a side.
+ASKED, DETACHED, NO_GRAD, UNREAD = "asked", "detached", "no_grad", "unread"
 
 
 class Vitals(NamedTuple):
@@ -116,6 +118,9 @@ class WatchedSite:
         heads: number of query heads; 0 before the first measurement.
         ring: its last steps; None before the first measurement.
         facts: sizes and options of the last call that was measured.
+        asked: for each side of the last call whether its gradient was asked for: "asked", "detached" if it
+            needs none, "no_grad" if autograd was off, "unread" if it came and could not be measured;
+            empty where that is not known.
     """
 
     def __init__(self, name: str, module: str, route: str, index: int) -> None:
@@ -123,6 +128,7 @@ class WatchedSite:
         self.heads = 0
         self.ring: Ring | None = None
         self.facts: Facts | None = None
+        self.asked: dict[str, str] = {}
 
     def __repr__(self) -> str:
         """Name, route and heads."""
@@ -257,6 +263,7 @@ class Chart:
                         self.vitals.gradient(gradient, site.heads).nan_to_num(torch.inf, torch.inf)
                     )
         except (RuntimeError, ValueError) as error:
+            site.asked[side] = UNREAD
             self.note(f"gradient not measured: {type(error).__name__}: {error}", site.name)
 
     def finish(self) -> None:

@@ -58,6 +58,8 @@ class Seen(NamedTuple):
         softcap: bounds the logits to `softcap * tanh(logits / softcap)`, before the bias.
         sink: logit of an extra outcome that has no value; broadcasts to (B, H, Q).
         flex: the functions applied to `scale <query, key>`, in place of shift, soft cap, bias and mask.
+        made_of: query (B, H, Q, D) and key (B, H, L, D) of `logits`, where their product was seen.
+        hidden: (..., E), the tanh of an additive score that is written out, beside `logits`.
     """
 
     query: Tensor | None = None
@@ -73,3 +75,5 @@ class Seen(NamedTuple):
     softcap: float | None = None
     sink: Tensor | None = None
     flex: SeenFlex | None = None
+    made_of: tuple[Tensor, Tensor] | None = None
+    hidden: Tensor | None = None

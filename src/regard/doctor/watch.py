@@ -111,16 +111,17 @@ class Doctor:
         self._prepare()
 
     def _prepare(self) -> None:
-        """Set what a copy or a pickle does not take along: capture, undo stack and `attached`."""
+        """Set what a copy or a pickle does not take along: capture, treatments, undo stack, `attached`."""
         self.capture = Capture(self.model, self.chart)
         self._undo = ExitStack()
         self.attached = False
+        self.treatments: list[Treatment] = []
         # A doctor that was garbage collected can no longer be read, so its hooks come off too.
         weakref.finalize(self, self._undo.close)
 
     def __getstate__(self) -> dict[str, Any]:
         """The state of a copy or pickle: without the capture, whose hooks belong to this object."""
-        own = ("capture", "_undo", "attached")
+        own = ("capture", "_undo", "attached", "treatments")
         return {name: x for name, x in vars(self).items() if name not in own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

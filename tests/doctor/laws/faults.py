@@ -32,6 +32,7 @@ class Fault(NamedTuple):
 WHO, PAD, ONE = "who-may-see-whom", "padding-is-not-read", "one-sample-one-answer"
 SUM, OWN, ORDER = "distribution-over-keys", "own-token", "order-is-seen"
 GRAD, EVAL, MATTER = "gradients-arrive", "evaluation-is-a-function", "queries-and-keys-matter"
+STEPS, EXACT = "steps-are-the-whole", "precision-is-enough"
 
 FAULTS = {
     "shifted-mask": Fault(WHO, ("causal",)),
@@ -61,12 +62,23 @@ FAULTS = {
     "rotary-on-queries-only": Fault(ORDER, ("rotary",)),
     "rotary-lost": Fault(ORDER, ("rotary",)),
     "positions-lost": Fault(ORDER, ("table",)),
+    "positions-restart": Fault(STEPS, ("own-cache",)),
+    "cache-turned": Fault(STEPS, ("cache",)),
+    "newest-key-hidden": Fault(STEPS, ("cache",)),
+    "weights-in-half": Fault(EXACT),
+    "sums-in-half": Fault(EXACT),
 }
 # Faults of the weights and the order of steps, which only attention that is written out can have.
 WRITTEN = ("softmax-over-queries", "softmax-over-heads", "softmax-over-batch", "mask-after-softmax",
-           "weights-without-gradient")  # fmt: skip
+           "weights-without-gradient", "weights-in-half", "sums-in-half")  # fmt: skip
 # Planted by the host, outside of `attend`.
-OUTSIDE = ("rotary-on-queries-only", "rotary-lost", "positions-lost", "result-by-view")
+OUTSIDE = (
+    "rotary-on-queries-only",
+    "rotary-lost",
+    "positions-lost",
+    "result-by-view",
+    "positions-restart",
+)
 
 
 def visible_pairs(
@@ -75,6 +87,7 @@ def visible_pairs(
     """(B or 1, 1 or H, Q, L), True = may see; None for everything."""
     queries, heads = q.shape[-2], q.shape[1]
     shape = (1, 1, queries, keys)
+    decoding = queries < keys
     band = torch.ones(shape, dtype=torch.bool).tril(keys - queries) if causal else None
     if fault == "shifted-mask":
         band = torch.ones(shape, dtype=torch.bool).tril(1)
@@ -88,6 +101,9 @@ def visible_pairs(
     elif fault == "one-head-unmasked":
         band = band.expand(1, heads, -1, -1).clone()
         band[:, 0] = True
+    elif fault == "newest-key-hidden" and decoding:
+        band = torch.ones(shape, dtype=torch.bool)
+        band[..., -1] = False
     if real is None:
         return band
     hides = real[:, None, None, :]
@@ -130,6 +146,10 @@ def attend(
     logits = logits if bias is None else logits + bias
     weights = weights_of(fault, logits, visible)
     weights = F.dropout(weights, 0.5) if fault == "dropout-left-on" else weights
+    if fault == "weights-in-half":
+        weights = weights.half().float()
+    elif fault == "sums-in-half":
+        return (weights.half() @ v.half()).float()
     return torch.einsum("bhqk,bhkd->bhqd", weights, v) if how == "einsum" else weights @ v
 
 
@@ -165,6 +185,8 @@ def changed_sides(fault: str, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, 
         k = k.detach()
     elif fault == "zero-queries":
         q = q * 0.0
+    elif fault == "cache-turned" and q.shape[-2] < k.shape[-2]:
+        k = k.roll(1, -2)
     elif fault == "same-query":
         q = q[:, :, :1].expand_as(q)
     return q, k, v

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from . import huggingface, kept_apart
+from .cached import CachedDecoder
 from .faults import FAULTS, OUTSIDE
 from .handmade import DIM, WORDS, Bahdanau, Pooling, Small, Torch, Whole
 
@@ -109,7 +110,19 @@ def of_transformers(
                 (*has, "own-queries"), {}, faults or inside, apart)  # fmt: skip
 
 
+def cached(name: str, rotary: bool, pairs: bool) -> Host:
+    def batch() -> dict[str, Tensor]:
+        return {"x": tokens(B, T), "attention_mask": real(left=True)}
+
+    made = ("weights-in-half", "positions-restart", "cache-turned", "newest-key-hidden", *MASKS)
+    return Host(name, lambda f: CachedDecoder(f, rotary=rotary, pairs=pairs), batch, 3, "blocks.{}",
+                ("causal", "padding", "own-queries", "cache", *(("own-cache",) if rotary else ())),
+                {"causal": True}, made)  # fmt: skip
+
+
 HOSTS = (
+    cached("cached-decoder", rotary=False, pairs=False),
+    cached("cached-decoder-rotary", rotary=True, pairs=True),
     small("decoder-sdpa", ("padding",), causal=True),
     small("decoder-matmul-rotary", (), {"positions": "rotary"}, causal=True, how="matmul",
           positions="rotary", form="tuple"),
@@ -128,7 +141,7 @@ HOSTS = (
          lambda: (tokens(T, B), real() == 0), 3, "layers.{}.self_attn", ("padding", "table"),
          {}, (*MASKS, "positions-lost")),
     of_transformers("GPT2LMHeadModel", lambda: ids_and_mask(left=True, labels=True), "transformer.h.{}.attn",
-                    ("causal", "padding")),
+                    ("causal", "padding", "cache")),
     of_transformers("BertForMaskedLM", ids_and_mask, "bert.encoder.layer.{}.attention.self", ("padding",)),
     of_transformers("ViTModel", lambda: {"pixel_values": torch.randn(B, 3, 32, 32)},
                     "layers.{}.attention", ()),

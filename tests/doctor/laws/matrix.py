@@ -1,16 +1,16 @@
 """Counts planted faults that are found, and healthy models that are accused: writes a result file.
 
-`python -m tests.doctor.laws.matrix benchmarks/results/laws.json` from the root of the repository.
+`python -m tests.doctor.laws.matrix benchmarks/results/doctor-laws.json` from the root of the repository. It writes after
+each group; names of groups after the file count only these anew.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-import time
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ from regard.doctor.laws.checking import check
 from regard.doctor.laws.result import Checked
 
 from .faults import FAULTS
-from .healthy import HEALTHY, WIDE
+from .healthy import HEALTHY, WIDE, Healthy
 from .hosts import HOSTS, Host
 
 # What was counted when hosts and models were looked at for the first time, before anything was changed.
@@ -83,51 +83,56 @@ def outcome(case: Planted, result: Checked) -> Outcome:
     return Outcome(ruling is not None, placed, others)
 
 
-def main(path: str) -> None:
-    """Count everything and write it."""
-    started = time.perf_counter()
-    result: dict[str, Any] = {
-        "torch": str(torch.__version__),
-        "command": "python -m tests.doctor.laws.matrix",
+def count_planted(apart: bool) -> dict[str, Any]:
+    """Planted faults that are found in hosts that were kept apart, or in the others."""
+    counts, missed = Counter(), []
+    for case in planted(apart):
+        said = outcome(case, examined(case))
+        counts.update(planted=1, found=said.found, at_the_right_site=said.placed)
+        counts.update(with_other_laws_broken=bool(said.others))
+        if not (said.found and said.placed) or said.others:
+            missed.append({"case": case.name, **said._asdict()})
+    hosts = sorted({h.name for h in HOSTS if h.apart == apart})
+    return {**counts, "hosts": hosts, "missed": missed}
+
+
+def count_healthy(cases: list[Healthy]) -> dict[str, Any]:
+    """Healthy models that are accused."""
+    accused, notes = [], 0
+    for case in cases:
+        said = case.examined()
+        if said.broken:
+            accused.append({"case": case.name, "broken": [x.law for x in said.broken]})
+        notes += any(x.severity is Severity.NOTE for x in said.findings)
+    return {
+        "healthy": len(cases),
+        "alarms": len(accused),
+        "with_notes": notes,
+        "accused": accused,
     }
-    for name, apart in (("hosts the laws were made with", False), ("hosts kept apart", True)):
-        counts, missed = Counter(), []
-        for case in planted(apart):
-            said = outcome(case, examined(case))
-            counts.update(planted=1, found=said.found, at_the_right_site=said.placed)
-            counts.update(with_other_laws_broken=bool(said.others))
-            if not (said.found and said.placed) or said.others:
-                missed.append({"case": case.name, **said._asdict()})
-        result[name] = {
-            **counts,
-            "hosts": sorted({h.name for h in HOSTS if h.apart == apart}),
-            "missed": missed,
-        }
-        print(name, dict(counts))
-    groups = {
-        "healthy models": [x for x in HEALTHY if not x.apart],
-        "healthy models kept apart": [x for x in HEALTHY if x.apart],
-        "families of transformers": list(WIDE),
-    }
-    for name, cases in groups.items():
-        alarms, notes = [], 0
-        for case in cases:
-            said = case.examined()
-            alarms += (
-                [{"case": case.name, "broken": [x.law for x in said.broken]}] if said.broken else []
-            )
-            notes += any(x.severity is Severity.NOTE for x in said.findings)
-        result[name] = {
-            "healthy": len(cases),
-            "alarms": len(alarms),
-            "with_notes": notes,
-            "accused": alarms,
-        }
-        print(name, {key: value for key, value in result[name].items() if key != "accused"})
-    result["at the first look"] = FIRST_LOOK
-    result["seconds"] = round(time.perf_counter() - started)
-    Path(path).write_text(json.dumps(result, indent=1) + "\n")
+
+
+GROUPS: dict[str, Callable[[], dict[str, Any]]] = {
+    "hosts the laws were made with": lambda: count_planted(False),
+    "hosts kept apart": lambda: count_planted(True),
+    "healthy models": lambda: count_healthy([x for x in HEALTHY if not x.apart]),
+    "healthy models kept apart": lambda: count_healthy([x for x in HEALTHY if x.apart]),
+    "families of transformers": lambda: count_healthy(list(WIDE)),
+}
+
+
+def main(path: str, *names: str) -> None:
+    """Count all groups, or those named, and write them beside what the file has."""
+    file = Path(path)
+    result: dict[str, Any] = json.loads(file.read_text()) if names else {}
+    result.pop("seconds", None)
+    result |= {"torch": str(torch.__version__), "command": "python -m tests.doctor.laws.matrix"}
+    for name in names or GROUPS:
+        result[name] = GROUPS[name]()
+        print(name, {k: x for k, x in result[name].items() if isinstance(x, int)}, flush=True)
+        result["at the first look"] = FIRST_LOOK
+        file.write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 import regard
 from regard.doctor import LAWS, Severity, check
 from regard.doctor.laws import Verdict
-from regard.doctor.laws.checking import merged
 from regard.doctor.laws.picture import images
+from regard.doctor.laws.result import merged
 
 from ..reporting import finding
 from .handmade import DIM, WORDS, Small, Whole

@@ -86,7 +86,8 @@ def test_a_law_that_is_switched_off_is_missed(law: str) -> None:
     without = check(model, batch, **case.host.options, laws=others)
     assert found.ruling(law).verdict is Verdict.BROKEN
     assert law not in {x.law for x in without.broken}
-    assert {x.law for x in without.broken} <= set(FAULTS[case.fault].also)
+    # A mask of the whole pass that decoding does not have is seen by comparing the two, too.
+    assert {x.law for x in without.broken} <= {*FAULTS[case.fault].also, "steps-are-the-whole"}
 
 
 def test_every_law_has_a_planted_fault_in_several_hosts() -> None:

@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
-from . import fresh, huggingface, trained
-from .gradients import CutByData, CutOutside, DeadGradient, DeadHead, NoGradient, TiedSides
+from . import fresh, huggingface, recurrent, trained
+from .gradients import (
+    CutByData,
+    CutLayer,
+    CutOutside,
+    DeadGradient,
+    DeadHead,
+    DetachedValues,
+    DetachedWeights,
+    FrozenZero,
+    NoGradient,
+    TiedSides,
+)
 from .heads import (
     CapturedLayer,
     CollapsedEntropy,
@@ -33,7 +44,8 @@ from .masks import (
     Unregistered,
 )
 from .patient import Patient, call
-from .positions import Swamped, SwampedEncoder, WashedOut
+from .positions import Swamped, SwampedEncoder, WashedOut, WashedOutLearned
+from .recurrent import SaturatedDecoder
 
 __all__ = ["HEALTHY", "PLANTED", "Patient", "call"]
 
@@ -52,8 +64,10 @@ PLANTED: tuple[Patient, ...] = tuple(
         CapturedLayer,
         TwinHeads,
         SaturatedTanh,
+        SaturatedDecoder,
         NoResiduals,
         WashedOut,
+        WashedOutLearned,
         Swamped,
         SwampedEncoder,
         TiedSides,
@@ -62,6 +76,10 @@ PLANTED: tuple[Patient, ...] = tuple(
         NoGradient,
         CutOutside,
         CutByData,
+        DetachedValues,
+        DetachedWeights,
+        CutLayer,
+        FrozenZero,
         MaskedRow,
         InvertedCausal,
         InvertedLongPadding,
@@ -95,6 +113,11 @@ HEALTHY: tuple[Patient, ...] = tuple(
         fresh.Pooling,
         fresh.NoOpSink,
         fresh.Frozen,
+        fresh.FrozenBase,
+        fresh.ZeroStart,
+        fresh.LearnedPlaces,
+        fresh.NoScale,
+        recurrent.Translating,
         fresh.Single,
         huggingface.GPT2,
         huggingface.LeftPadded,

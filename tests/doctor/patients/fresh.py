@@ -254,6 +254,51 @@ class Frozen(Words):
         return model
 
 
+class FrozenBase(Words):
+    """A frozen base under one layer that learns: the first layer gets no gradient at all, on purpose."""
+
+    def build(self) -> nn.Module:
+        model = Model(*attentions(2, causal=True))
+        model.blocks[0].requires_grad_(False)
+        model.words.requires_grad_(False)
+        return model
+
+
+class ZeroStart(Words):
+    """Output layers that start at zero and are trained, as adapters and gates do: dead for one step."""
+
+    def build(self) -> nn.Module:
+        model = Model(*attentions(2, causal=True))
+        for x in model.blocks[1].attention.o.parameters():
+            nn.init.zeros_(x)
+        return model
+
+
+class LearnedPlaces(Words):
+    """Learned positions that start small, under embeddings of unit variance: they have yet to grow."""
+
+    def build(self) -> nn.Module:
+        model = Model(*attentions(2, causal=True))
+        small = 0.02 * torch.randn(model.positions.shape)
+        del model.positions
+        model.positions = nn.Parameter(small)
+        return model
+
+
+class NoScale(Words):
+    """As T5: no scale, and heads that have learned logits of variances from 2 to 120 at d = 64."""
+
+    def build(self) -> nn.Module:
+        model = Model(Attention(256, scale=1.0), dim=256)
+        layer = model.blocks[0].attention
+        with torch.no_grad():
+            for head, size in enumerate((0.4, 0.8, 1.1, 1.15)):
+                for side in (layer.q, layer.k):
+                    part = side.weight[64 * head : 64 * (head + 1)]
+                    part.normal_(std=size * 256**-0.5)
+        return model
+
+
 class Single(Words):
     """One sequence alone, and short."""
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from .logits import Words
-from .models import LENGTH, Attention, Block, Model, at, head_rows
+from .models import LENGTH, Attention, Block, Eager, Model, at, head_rows
 from .patient import Patient, vectors
 
 
@@ -91,6 +91,69 @@ class Data(Attention):
     def sides(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         q, k, v = super().sides(x)
         return q.data, k.data, v
+
+
+class DetachedValues(Words):
+    """Only the values are detached, as by a cache that was written for generation."""
+
+    disease, sites = "no-gradient", (at(1),)
+
+    def build(self) -> nn.Module:
+        return Model(Attention(), Stale())
+
+
+class Stale(Attention):
+    """Values without their history."""
+
+    def sides(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        q, k, v = super().sides(x)
+        return q, k, v.detach()
+
+
+class DetachedWeights(Words):
+    """Weights are detached after the softmax: queries and keys ask for a gradient, and none comes."""
+
+    disease, sites = "no-gradient", (at(1),)
+
+    def build(self) -> nn.Module:
+        return Model(Attention(), HeldWeights())
+
+
+class HeldWeights(Eager):
+    """Written out, with weights that are read as `.data`."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        weights = (q @ k.mT * q.shape[-1] ** -0.5).softmax(-1)
+        return weights.data @ v
+
+
+class CutLayer(Words):
+    """A whole layer runs under no_grad "to save memory", and others learn."""
+
+    disease, sites = "no-gradient", (at(1),)
+
+    def build(self) -> nn.Module:
+        return Model(Attention(), Silent())
+
+
+class Silent(Attention):
+    """Nothing of it learns."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            return super().forward(x)
+
+
+class FrozenZero(Words):
+    """The output layer was set to zero for a clean start, and then left out of training."""
+
+    disease, sites = "no-gradient", (at(1),)
+
+    def build(self) -> nn.Module:
+        model = Model(Attention(), Attention())
+        for x in model.blocks[1].attention.o.parameters():
+            nn.init.zeros_(x).requires_grad_(False)
+        return model
 
 
 class TiedSides(Patient):

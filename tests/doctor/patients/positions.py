@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
 import regard
@@ -28,6 +29,19 @@ class LoudWords(Model):
 
     def embed(self, ids: Tensor) -> Tensor:
         return self.words(ids) * 40 + self.positions[: ids.shape[1]]
+
+
+class WashedOutLearned(Words):
+    """Learned positions of unit size, under embeddings of unit variance times sqrt(512)."""
+
+    disease, sites = "washed-out-positions", (at(0),)
+
+    def build(self) -> nn.Module:
+        model = LoudWords(*attentions(2, causal=True))
+        learned = torch.randn(model.positions.shape)
+        del model.positions
+        model.positions = nn.Parameter(learned)
+        return model
 
 
 class Swamped(Words):

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from regard.doctor.capture.shapes import as_heads
-from regard.doctor.chart import Chart, Ticket
+from regard.doctor.chart import ASKED, DETACHED, NO_GRAD, UNREAD, Chart, Ticket
 
 SIDES = ("query", "key", "value")
 
@@ -29,8 +29,15 @@ class GradientHooks:
 
     def read(self, chart: Chart, ticket: Ticket, sides: dict[str, Tensor], heads: int) -> None:
         """Record the gradients of these tensors when backward runs."""
+        recording = torch.is_grad_enabled()
         for side, x in sides.items():
-            if not (x.requires_grad and torch.is_grad_enabled()):
+            asked = x.requires_grad and recording
+            # Whether a side was cut off before the call or after it: only here is that known. A pass
+            # without gradients beside those of training, as a validation, says nothing.
+            before = ticket.site.asked.get(side)
+            if before is None or (recording and before != UNREAD):
+                ticket.site.asked[side] = ASKED if asked else DETACHED if recording else NO_GRAD
+            if not asked:
                 continue
             hook = _Hook(chart, ticket, side, heads)
             if not x.is_leaf:

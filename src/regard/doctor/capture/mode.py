@@ -24,7 +24,8 @@ from regard.doctor.seen import Seen
 
 # Attention written out begins with one of these. All other names matter only while a tensor is
 # followed.
-FIRST = frozenset({"softmax", *PRODUCTS})
+FIRST = frozenset({"softmax", "tanh", *PRODUCTS})
+DATA = vars(torch._C.TensorBase)["data"]
 SDPA_ARGUMENTS = (*SIDES, "attn_mask", "dropout_p", "is_causal")
 
 # A copy of torch's function for which `has_torch_function` is always False: the original would hand
@@ -107,10 +108,11 @@ def follow(mode: Mode, func: Callable, args: tuple, kwargs: dict) -> Any:
     follower, name = capture.follower, func.__name__
     if not capture.looking():
         return out
-    if name == "__get__":  # an attribute is read; of these only `.mT` matters
-        if getattr(func, "__self__", None) is not Tensor.mT:
+    if name == "__get__":  # an attribute is read; of these only `.mT` and `.data` matter
+        read = getattr(func, "__self__", None)
+        if read is not Tensor.mT and read is not DATA:
             return out
-        name = "mT"
+        name = "mT" if read is Tensor.mT else "data"
     depth = len(capture.stack)
     if name == "softmax":
         follower.softmax(args, kwargs, out, depth)
@@ -119,14 +121,16 @@ def follow(mode: Mode, func: Callable, args: tuple, kwargs: dict) -> Any:
         if found is not None:
             show_found(capture, found)
     else:
-        follower.through(name, args, kwargs, out)
+        found = follower.through(name, args, kwargs, out, depth)
+        if found is not None:
+            show_found(capture, found)
     return out
 
 
 def show_found(capture: Capture, found: Found) -> None:
     """Measure a softmax that turned out to be attention."""
-    heads = capture.stack[-1].heads
-    logits = as_heads(found.logits, heads)
+    heads_of = capture.stack[-1].heads
+    logits = as_heads(found.logits, heads_of)
     batch, heads = logits.shape[:2]
     value = found.value
     if value is not None and value.ndim == 3:
@@ -139,7 +143,16 @@ def show_found(capture: Capture, found: Found) -> None:
     sides = {"value": found.factor}
     if found.sides is not None:
         sides["query"], sides["key"] = found.sides
-    capture.show("softmax", Seen(logits=logits, value=value, sink=sink), sides, 1.0)
+    seen = Seen(logits=logits, value=value, sink=sink, hidden=found.hidden)
+    if found.sides is not None and not torch.compiler.is_compiling():
+        query, key = (as_heads(x.detach(), heads_of) for x in found.sides)
+        key = key.transpose(-1, -2)
+        fits = query.shape[:3] == logits.shape[:3] and key.shape[:3] == (
+            *logits.shape[:2],
+            logits.shape[-1],
+        )
+        seen = seen._replace(made_of=(query, key) if fits else None)
+    capture.show("softmax", seen, sides, 1.0)
 
 
 def inside(mode: Mode, func: Callable, args: tuple, kwargs: dict) -> Any:

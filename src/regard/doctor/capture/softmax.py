@@ -11,6 +11,9 @@ sink.
 The value must have as many dims as the weights, which rules out probabilities times a table
 (vocabulary, codebook). The softmax of a router or classifier does not match either: it scales,
 selects, or is returned. Softmax and product must be in one module, or in a module and its caller.
+
+Additive attention, whose logits a tanh and a vector make (`additive.py`), may also have one query alone
+and no dim for it, as in a recurrent decoder: weights (B, L), times values, summed.
 """
 
 from __future__ import annotations
@@ -22,12 +25,24 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from regard.doctor.capture.additive import Squashed, contracted, from_flat, pooled_values
+
 # Names of torch's functions and methods after which logits are still logits, and weights weights.
 ARITHMETIC = ("add", "sub", "mul", "div", "neg", "tanh", "clamp", "clip", "where", "dropout")
 REFLECTED = ("true_divide", "__radd__", "__rsub__", "__rmul__")
 MASKS = ("masked_fill", "nan_to_num", "clamp_min")
 CASTS = ("to", "type", "type_as", "float", "half", "bfloat16", "double", "contiguous", "clone")
-VIEWS = ("detach", "view", "view_as", "reshape", "reshape_as", "flatten", "unflatten", "expand")
+VIEWS = (
+    "detach",
+    "data",
+    "view",
+    "view_as",
+    "reshape",
+    "reshape_as",
+    "flatten",
+    "unflatten",
+    "expand",
+)
 IN_PLACE = tuple(f"{name}_" for name in (*ARITHMETIC, *MASKS))
 JOINS = ("cat", "concat")
 ELEMENTWISE = frozenset(
@@ -35,19 +50,21 @@ ELEMENTWISE = frozenset(
 )
 SWAPS = frozenset(("transpose", "swapaxes", "swapdims", "permute"))
 PRODUCTS = frozenset(("matmul", "bmm", "baddbmm", "einsum"))
-NAMES = ELEMENTWISE | SWAPS | PRODUCTS | {"softmax", "__getitem__", "mT"}
+CONTRACTS = frozenset({"linear", "sum"})
+NAMES = ELEMENTWISE | SWAPS | PRODUCTS | CONTRACTS | {"softmax", "__getitem__", "mT"}
 # How many tensors are followed at a time. Differential attention subtracts one softmax from
 # another, DeBERTa adds three products, and copies may branch off from each.
-MOST_PRODUCTS, MOST_COPIES = 4, 8
+MOST_PRODUCTS, MOST_COPIES, MOST_TANHS = 4, 8, 4
 
 
 class Product(NamedTuple):
-    """A product that may turn out to be logits, with its two factors."""
+    """A product that may turn out to be logits, with its two factors, or the tanh of an additive score."""
 
     result: Any
-    query: Tensor
-    key: Tensor
+    query: Tensor | None
+    key: Tensor | None
     depth: int
+    hidden: Tensor | None = None
 
 
 class TrackedSoftmax(NamedTuple):
@@ -60,6 +77,8 @@ class TrackedSoftmax(NamedTuple):
         start, stop: the range of keys that a slice has left.
         sides: query and key, where the product that made the logits was seen.
         depth: how many modules were running.
+        hidden: the tanh of an additive score, None for others.
+        flat: whether the weights have no dim for queries, of which there is one.
     """
 
     result: Any
@@ -69,6 +88,8 @@ class TrackedSoftmax(NamedTuple):
     stop: int
     sides: tuple[Tensor, Tensor] | None
     depth: int
+    hidden: Tensor | None = None
+    flat: bool = False
 
 
 class Found(NamedTuple):
@@ -80,6 +101,7 @@ class Found(NamedTuple):
         value: (..., L, Dv), or None where its dims cannot be identified.
         factor: the tensor that the weights were multiplied with, unchanged.
         sides: query and key, where the product that made the logits was seen.
+        hidden: the tanh of an additive score, None for others.
     """
 
     logits: Tensor
@@ -87,6 +109,7 @@ class Found(NamedTuple):
     value: Tensor | None
     factor: Tensor
     sides: tuple[Tensor, Tensor] | None
+    hidden: Tensor | None = None
 
 
 class Follower:
@@ -95,34 +118,45 @@ class Follower:
     def __init__(self) -> None:
         self.products: list[Product] = []
         self.weights: list[TrackedSoftmax] = []
+        self.tanhs: list[Squashed] = []
 
     def idle(self) -> bool:
         """Whether no tensor is being followed."""
-        return not self.products and not self.weights
+        return not (self.products or self.weights or self.tanhs)
 
     def leave(self, depth: int) -> None:
         """Forget what the children of the module that ends, at this depth, have made."""
         if not self.idle():
             self.products = [x for x in self.products if x.depth <= depth]
             self.weights = [x for x in self.weights if x.depth <= depth]
+            self.tanhs = [x for x in self.tanhs if x.depth <= depth]
             if depth == 1:
                 self.clear()
 
     def clear(self) -> None:
         """Forget everything."""
-        self.products, self.weights = [], []
+        self.products, self.weights, self.tanhs = [], [], []
 
     def softmax(self, args: Sequence, kwargs: dict, out: Tensor, depth: int) -> None:
         """Follow the weights of a softmax that can be attention."""
-        given = softmax_input(args, kwargs)
+        given = softmax_input(args, kwargs, (2, 3, 4))
         if given is None:
             return
         logits, dim = given
-        made = [(x.query, x.key) for x in self.products if same(x.result, logits)]
-        sides = made[0] if made else None
+        made = next((x for x in self.products if same(x.result, logits)), None)
+        hidden = None if made is None else made.hidden
+        flat = logits.ndim == 2
+        if flat and hidden is None:
+            return
+        sides = None
+        if made is not None and made.query is not None and made.key is not None:
+            sides = made.query, made.key
         flipped = dim == -2
         logits = logits.detach().transpose(-1, -2) if flipped else logits.detach()
-        entry = TrackedSoftmax(hold(out), logits, flipped, 0, logits.shape[-1], sides, depth)
+        logits = logits.unsqueeze(-2) if flat else logits
+        entry = TrackedSoftmax(
+            hold(out), logits, flipped, 0, logits.shape[-1], sides, depth, hidden, flat
+        )
         # Of the earlier ones keep only the last: each keeps its logits in memory.
         last = self.weights[-1].logits if self.weights else None
         self.weights = [*(x for x in self.weights if x.logits is last), entry]
@@ -143,32 +177,68 @@ class Follower:
         if name == "einsum":
             return self._by_equation(args[0], factors)
         left, right = factors
+        self.contract(factors, out, depth)
         for entry in self.weights:
             if same(entry.result, left) and not entry.flipped and fits(left, right):
                 return self._found(entry, right, right)
             if same(entry.result, right) and entry.flipped and fits(right, left):
                 return self._found(entry, left.transpose(-1, -2), left)
-        # Query and key are needed for hooks on their gradients alone, which only eager mode has.
+        # Query and key are needed for hooks on their gradients alone, which only eager mode has. Those
+        # that were detached are followed too: that they get no gradient is a finding.
         wanted = torch.is_grad_enabled() and not torch.compiler.is_compiling()
-        if wanted and out.requires_grad and left.ndim == right.ndim and left.ndim in (3, 4):
+        if wanted and left.ndim == right.ndim and left.ndim in (3, 4):
             entry = Product(hold(out), left, right, depth)
             self.products = [*self.products[1 - MOST_PRODUCTS :], entry]
         return None
 
-    def through(self, name: str, args: Sequence, kwargs: dict, out: Any) -> None:
-        """Follow tensors through a function that is neither a softmax nor a product."""
+    def tanh(self, out: Tensor, depth: int) -> None:
+        """Follow a tanh that may be that of an additive score; a compiler keeps it inside its graph."""
+        if out.ndim in (3, 4) and not torch.compiler.is_compiling():
+            entry = Squashed(hold(out), out.detach(), depth)
+            self.tanhs = [*self.tanhs[1 - MOST_TANHS :], entry]
+
+    def contract(self, given: Sequence, out: Tensor, depth: int) -> None:
+        """Follow what a vector makes of a tanh: it may be logits."""
+        for entry in self.tanhs:
+            if among(entry.result, given) and contracted(entry.units, out):
+                made = Product(hold(out), None, None, depth, entry.units)
+                self.products = [*self.products[1 - MOST_PRODUCTS :], made]
+                return
+
+    def through(
+        self, name: str, args: Sequence, kwargs: dict, out: Any, depth: int
+    ) -> Found | None:
+        """Follow tensors through a function that is neither a softmax nor a product.
+
+        Returns the attention that it completes: one additive query's weights times the values.
+        """
         if not isinstance(out, Tensor):
-            return
+            return None
         given = args[0] if name in JOINS and args else args
+        if name in CONTRACTS:
+            self.contract(args, out, depth)
+            return None
+        for tanh in tuple(self.tanhs):
+            if name in ELEMENTWISE and among(tanh.result, given) and out.shape == tanh.units.shape:
+                # Beside the tanh itself: a copy for a log is not what the model goes on with.
+                self.tanhs = [*self.tanhs[1 - MOST_TANHS :], tanh._replace(result=hold(out))]
         for i, entry in enumerate(self.products):
-            if name in ELEMENTWISE and among(entry.result, given):
-                self.products[i] = Product(hold(out), entry.query, entry.key, entry.depth)
+            turns = entry.hidden is not None and name in SWAPS
+            if (name in ELEMENTWISE or turns) and among(entry.result, given):
+                self.products[i] = entry._replace(result=hold(out))
+        if name == "tanh":
+            self.tanh(out, depth)
         for entry in self.weights:
             if among(entry.result, given):
+                keys = entry.stop - entry.start
+                values = pooled_values(name, entry.flipped, keys, given, out)
+                if entry.hidden is not None and values is not None:
+                    return self._found(entry, values, values)
                 then = after(entry, name, args, kwargs, out)
                 if then is not None:
                     self.weights = [*self.weights[1 - MOST_COPIES :], then]
-                return
+                return None
+        return None
 
     def _by_equation(self, equation: Any, operands: Sequence[Tensor]) -> Found | None:
         """The attention that an einsum of weights and values completes, or None."""
@@ -178,9 +248,14 @@ class Follower:
         letters = inputs.split(",")
         for entry in self.weights:
             for i in (0, 1):
-                if not same(entry.result, operands[i]) or entry.logits.ndim != len(letters[i]):
-                    continue
                 own, others = letters[i], letters[1 - i]
+                if not same(entry.result, operands[i]):
+                    continue
+                # A letter that is nowhere else stands for the query that weights (B, L) do not have.
+                own = f"{own[:-1]}*{own[-1]}" if entry.flat else own
+                output = f"{output}*" if entry.flat else output
+                if entry.logits.ndim != len(own):
+                    continue
                 # The letters of Q and L: L has to be summed over, and Q has to stay.
                 rows, keys = (own[-1], own[-2]) if entry.flipped else (own[-2], own[-1])
                 if keys in others and keys not in output and rows in output and rows not in others:
@@ -202,17 +277,22 @@ class Follower:
             sink = torch.cat(left_out, -1).logsumexp(-1)
             logits = logits[..., entry.start : entry.stop]
         value = None if value is None else value.detach()
-        return Found(logits, sink, value, factor, entry.sides)
+        return Found(logits, sink, value, factor, entry.sides, entry.hidden)
 
 
-def softmax_input(args: Sequence, kwargs: dict) -> tuple[Tensor, int] | None:
-    """Input and dim (-1 or -2) of a softmax that can be attention; None for any other."""
+def softmax_input(
+    args: Sequence, kwargs: dict, dims: tuple[int, ...] = (3, 4)
+) -> tuple[Tensor, int] | None:
+    """Input and dim (-1 or -2) of a softmax that can be attention; None for any other.
+
+    Two dims, (B, L), can be one query of an additive score.
+    """
     logits = args[0] if args else kwargs.get("input")
     dim = args[1] if len(args) > 1 else kwargs.get("dim")
-    if not isinstance(logits, Tensor) or logits.ndim not in (3, 4) or dim is None:
+    if not isinstance(logits, Tensor) or logits.ndim not in dims or dim is None:
         return None
     dim = dim - logits.ndim if dim >= 0 else dim
-    return (logits, dim) if dim in (-1, -2) else None
+    return (logits, dim) if dim == -1 or (dim == -2 and logits.ndim > 2) else None
 
 
 def after(
@@ -221,6 +301,9 @@ def after(
     """The tracked weights after one function; None where they are no longer (..., Q, L)."""
     flipped, start, stop = entry.flipped, entry.start, entry.stop
     rows, keys = entry.logits.shape[-2], stop - start
+    if entry.flat:
+        shape = from_flat(name, keys, out, name in ELEMENTWISE)
+        return shape and entry._replace(result=hold(out), flat=shape[0], flipped=shape[1])
     if name in SWAPS:
         turned = swaps_last(name, args, kwargs)
         if turned is None:
@@ -239,7 +322,7 @@ def after(
     last = (keys, rows) if flipped else (rows, keys)
     if tuple(out.shape[-2:]) != last or out.ndim not in (3, 4):
         return None
-    return TrackedSoftmax(hold(out), entry.logits, flipped, start, stop, entry.sides, entry.depth)
+    return entry._replace(result=hold(out), flipped=flipped, start=start, stop=stop)
 
 
 def swaps_last(name: str, args: Sequence, kwargs: dict) -> bool | None:

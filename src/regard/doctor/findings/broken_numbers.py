@@ -50,8 +50,9 @@ def find(disease: Disease, sites: Sequence[Evidence]) -> list[Finding]:
         where = "Earlier steps are no longer kept, so it may have begun elsewhere."
     calls = "1 later attention call is" if later == 1 else f"{later} later attention calls are"
     after = f" {calls} broken as a result." if later else ""
-    sure = 0.5 if lost else 1.0
-    found = disease.found(e, origin.place, severity, heads, signals, sure, where + after)
+    found = disease.found(e, origin.place, severity, heads, signals, where + after)
+    if lost:
+        found = found._replace(confidence=found.confidence / 2)
     # qk-norm, the first remedy, cannot help where queries or keys are broken before it.
     if any((at[name] > 0).any() for name in BROKEN if not name.endswith("logits")):
         found = found._replace(remedies=disease.remedies[1:])

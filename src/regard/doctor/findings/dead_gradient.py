@@ -22,6 +22,9 @@ NEAR, WORTSMAN = 100 * EPSILON, "AdamW's epsilon of 1e-8 (arXiv 2309.14322); 100
 REACHES, REACHES_SOURCE = 1e-4, "ours: 0.007 to 50 in healthy models, fresh and trained"
 # Values that differ by less than a tenth of what they have in common.
 ALIKE = 0.99
+# Fresh models without norms have queries and keys of next to nothing: logits of a standard deviation below
+# 0.01. What passes back to a query is as small as the keys, until they have grown.
+FRESH_VARIANCE = 1e-4
 # Some initialisations set the values to zero, which gives no gradient in the first step.
 LASTING = 2
 
@@ -40,6 +43,8 @@ def dead_at(disease: Disease, e: Evidence) -> list[Finding]:
     largest = torch.maximum(e.of("query_grad"), e.of("key_grad"))
     largest = largest.masked_fill(largest.isinf(), torch.nan)
     ratio = Sign(GRADIENT_SHARE, gradient_share(e.of), REACHES, False, REACHES_SOURCE)
+    alike = e.now("value_alike") > ALIKE
+    fresh = (e.now("logit_var") < FRESH_VARIANCE) & ~alike
     count = 1 if e.facts is None else e.facts.batch * e.facts.queries
     of_weights = largest * count**0.5
     found = graded(
@@ -53,13 +58,12 @@ def dead_at(disease: Disease, e: Evidence) -> list[Finding]:
             Severity.WARNING,
             (Sign("query_grad * sqrt(queries)", of_weights, NEAR, False, WORTSMAN), ratio),
         ),
+        only=~fresh,
         lasting=LASTING,
     )
     # Where all values are alike no gradient arrives, even through a softmax that is not saturated.
-    alike = e.now("value_alike")
     return [
-        x._replace(remedies=OF_VALUES) if bool((alike[list(x.heads)] > ALIKE).all()) else x
-        for x in found
+        x._replace(remedies=OF_VALUES) if bool(alike[list(x.heads)].all()) else x for x in found
     ]
 
 

@@ -6,7 +6,8 @@ Shape legend: S steps, H heads, V vitals.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 POSITIONS = re.compile(r"(^|_)(w?pe|pos|posit[a-z]*)(_|$)")
 # The gradient at queries or keys, whichever is larger, over the gradient at the values.
 GRADIENT_SHARE = "query_grad / value_grad"
+NOTHING_ASKED: Mapping[str, str] = MappingProxyType({})
 # A share of 1, up to rounding.
 ALL_ALIKE = 1 - 1e-6
 
@@ -32,7 +34,9 @@ class Declared(NamedTuple):
 
     Attributes:
         causal: the attribute `is_causal` of the module, as in Hugging Face models; None without it.
-        frozen: whether some parameters of the module do not require gradients.
+        frozen: whether some parameters of the module do not require gradients; of the nearest module around
+            it with parameters, where it has none.
+        starts_at_zero: whether a trained weight of the model is all zero, as adapters and gates begin.
         fixed_positions: whether the model adds positions that cannot learn.
         position_size: root mean square of the model's largest table of positions, None without one.
     """
@@ -41,6 +45,7 @@ class Declared(NamedTuple):
     frozen: bool = False
     fixed_positions: bool = False
     position_size: float | None = None
+    starts_at_zero: bool = False
 
 
 class Evidence(NamedTuple):
@@ -55,6 +60,7 @@ class Evidence(NamedTuple):
         vitals: names of the columns.
         facts: sizes and options of the last call, None where nothing is known.
         declared: what the model declares about it.
+        asked: as `WatchedSite.asked`.
     """
 
     name: str
@@ -65,6 +71,7 @@ class Evidence(NamedTuple):
     vitals: tuple[str, ...]
     facts: Facts | None = None
     declared: Declared = Declared()
+    asked: Mapping[str, str] = NOTHING_ASKED
 
     @property
     def heads(self) -> int:
@@ -124,13 +131,17 @@ def evidence(doctor: Doctor) -> list[Evidence]:
     modules = {
         name or type(module).__name__: module for name, module in named_modules(doctor.model)
     }
-    fixed, size = has_fixed_positions(doctor.model), position_size(doctor.model)
+    model = doctor.model
+    of_model = Declared(
+        fixed_positions=has_fixed_positions(model),
+        position_size=position_size(model),
+        starts_at_zero=any(starts_at_zero(*named) for named in model.named_parameters()),
+    )
     found = []
     for site in doctor.chart.order:
         steps, values = doctor.history(site.name)
         if not steps or not site.heads:
             continue
-        declared = declared_by(modules.get(site.module), fixed, size)
         found.append(
             Evidence(
                 site.name,
@@ -140,21 +151,31 @@ def evidence(doctor: Doctor) -> list[Evidence]:
                 values,
                 doctor.vitals,
                 site.facts,
-                declared,
+                declared_by(modules, site.module, of_model),
+                site.asked,
             )
         )
     return found
 
 
-def declared_by(
-    module: nn.Module | None, fixed_positions: bool, position_size: float | None
-) -> Declared:
-    """What a module and its model declare."""
+def declared_by(modules: Mapping[str, nn.Module], path: str, of_model: Declared) -> Declared:
+    """What a module declares, beside what its model does."""
+    module = modules.get(path)
     causal = getattr(module, "is_causal", None)
-    parameters = [] if module is None else list(module.parameters())
-    frozen = not all(x.requires_grad for x in parameters)
     causal = causal if isinstance(causal, bool) else None
-    return Declared(causal, frozen, fixed_positions, position_size)
+    parameters = [] if module is None else list(module.parameters())
+    while not parameters and "." in path:  # a module that only attends: the one around it projects
+        path = path.rpartition(".")[0]
+        parameters = list(modules[path].parameters()) if path in modules else []
+    frozen = not all(x.requires_grad for x in parameters)
+    return of_model._replace(causal=causal, frozen=frozen)
+
+
+def starts_at_zero(name: str, x: Tensor) -> bool:
+    """Whether a weight that is trained is all zero; biases usually are."""
+    if not x.requires_grad or x.is_meta or name.endswith("bias"):
+        return False
+    return x.numel() > 0 and not bool(x.detach().any())
 
 
 def position_tables(model: nn.Module) -> Iterator[tuple[str, Tensor]]:

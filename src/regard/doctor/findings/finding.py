@@ -61,7 +61,8 @@ class Finding(NamedTuple):
         since: the step since which it has lasted, among the steps that are kept; 0 without steps, as
             for a broken law.
         signals: the numbers that show it, at least two.
-        confidence: 0 to 1, from the share of known signs that agree and the number of steps.
+        confidence: the share of alarms of this disease that were right on models with a known answer
+            (`calibration.py`).
         explanation: what it is and what it does, for a reader who is new to it.
         remedies: the best first.
     """

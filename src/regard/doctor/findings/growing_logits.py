@@ -91,6 +91,7 @@ GROWING = Disease(
         "too high or warms up too fast (check this first), and a missing norm on queries and keys."
     ),
     remedies=(
+        Advice("rate", "logits that settle, if steps were too large"),
         Advice("qk-norm", "logits that cannot grow with the weights"),
         Advice("qk-clip", "weights scaled back each time a logit exceeds 100"),
         Advice("soft-cap", "logits bounded by the cap; the weights keep growing"),

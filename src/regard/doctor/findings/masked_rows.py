@@ -54,7 +54,7 @@ def failure(disease: Disease, e: Evidence, place: int, signs: Sequence[Signal]) 
     for name in GRADIENTS:
         if e.of(name)[place].isposinf().any():
             signals.append(Signal(name, torch.inf, LARGEST, True, SOURCE))
-    return disease.found(e, place, Severity.FAILURE, heads, signals, 1.0, FOLLOWS)
+    return disease.found(e, place, Severity.FAILURE, heads, signals, FOLLOWS)
 
 
 MASKED_ROWS = Disease(

@@ -12,6 +12,11 @@ from regard.doctor.findings.signs import Disease, above, judge
 NO_MASK, NO_MASK_SOURCE = 0.99, "ours: every query sees every key"
 # A layer counts as causal if this share of at least so many layers of its kind are.
 CAUSAL_SHARE, LEAST_LAYERS = 2 / 3, 3
+AHEAD = (
+    "This module declares itself causal (is_causal), and some of its queries see the next token. A prefix that is "
+    "seen as a whole does this on purpose. A mask that is shifted by one does it too, and then the loss is far too "
+    "low: regard.doctor.check(model, batch, causal=True) tells which."
+)
 
 
 def find(disease: Disease, sites: Sequence[Evidence]) -> list[Finding]:
@@ -31,9 +36,20 @@ def find(disease: Disease, sites: Sequence[Evidence]) -> list[Finding]:
             above(e, "visible_share", NO_MASK, NO_MASK_SOURCE),
         )
         finding = judge(disease, e, Severity.WARNING, needed, every_head=True)
+        if finding is None and e.declared.causal:
+            finding = looks_ahead(disease, e)
         if finding is not None:
             found.append(finding)
     return found
+
+
+def looks_ahead(disease: Disease, e: Evidence) -> Finding | None:
+    """A note where a module that declares itself causal sees some later token: a prefix, or a shifted mask."""
+    both = seen(e, "next_share", True), seen(e, "previous_share", True)
+    found = judge(disease, e, Severity.NOTE, both, every_head=True)
+    if found is None:
+        return None
+    return found._replace(title="a causal layer sees some later tokens", explanation=AHEAD)
 
 
 MISSING_MASK = Disease(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from regard.doctor.findings.evidence import Evidence
 from regard.doctor.findings.finding import Advice, Finding, Severity
 from regard.doctor.findings.signs import Disease, Grade, Sign, above, below, each_site, graded
+from regard.doctor.vitals.table import SeenForm
 
 # For unit-variance projections, a fifth of the hidden units have less than a tenth of the full
 # slope.
@@ -23,13 +24,23 @@ def rule(disease: Disease, e: Evidence) -> list[Finding]:
     inside = (e.of("query_norm").square() + e.of("key_norm").square()) / e.facts.dims
     size = Sign("input of tanh, rms", inside.sqrt(), SIZE, True, SIZE_SOURCE)
     slope = below(e, "tanh_slope", SLOPE, SLOPE_SOURCE)
-    most, half = (above(e, "tanh_saturated", x, SHARE_SOURCE) for x in (MOST, HALF))
+    if (
+        e.facts.kind is SeenForm.LOGITS
+    ):  # of a score that is written out the sum in tanh is not known
+        return graded(disease, e, *(Grade(x, (share, slope)) for x, share in grades(e)))
+    most, half = grades(e)
     return graded(
         disease,
         e,
-        Grade(Severity.FAILURE, (most, size), (slope,)),
-        Grade(Severity.WARNING, (half, size), (slope,)),
+        Grade(most[0], (most[1], size), (slope,)),
+        Grade(half[0], (half[1], size), (slope,)),
     )
+
+
+def grades(e: Evidence) -> tuple[tuple[Severity, Sign], tuple[Severity, Sign]]:
+    """The severities and their shares of saturated units, the worse first."""
+    most, half = (above(e, "tanh_saturated", x, SHARE_SOURCE) for x in (MOST, HALF))
+    return (Severity.FAILURE, most), (Severity.WARNING, half)
 
 
 SATURATED_TANH = Disease(

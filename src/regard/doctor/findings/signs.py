@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from regard.doctor.findings.calibration import sure
 from regard.doctor.findings.evidence import Evidence, filled
 from regard.doctor.findings.finding import Advice, Finding, Severity, Signal
 
@@ -73,7 +74,6 @@ class Disease(NamedTuple):
         severity: Severity,
         heads: Sequence[int],
         signals: Sequence[Signal],
-        confidence: float,
         more: str = "",
     ) -> Finding:
         """A finding at a site, since the step at index `place`; `more` extends the explanation."""
@@ -85,7 +85,7 @@ class Disease(NamedTuple):
             tuple(heads),
             e.steps[place],
             tuple(signals),
-            confidence,
+            sure(self.name),
             f"{self.explanation} {more}".rstrip(),
             self.remedies,
         )
@@ -119,7 +119,7 @@ def judge(
         e: the evidence of one site.
         severity: the severity of the finding.
         needed: the signs that must hold, of at least two different numbers.
-        also: further signs, which raise the confidence.
+        also: further signs, which are shown where they speak.
         only: (H,), the heads to consider.
         every_head: whether the disease affects a whole layer: all heads or none.
         lasting: for how many measured steps it must have lasted.
@@ -146,14 +146,11 @@ def judge(
     # it.
     known = [sign for sign in also if not filled(sign.values)[-1, list(heads)].isnan().any()]
     speaking = [sign for sign in known if sign.speaks()[-1, list(heads)].any()]
-    share = (len(needed) + len(speaking)) / (len(needed) + len(known))
     measured = int(fresh[start:].sum())
     if measured < lasting:
         return None
-    # Each further measured step halves the remaining doubt: 0.75 after one step, 0.94 after three.
-    confidence = share * (1 - 0.5 ** (1 + measured))
     signals = [sign.signal(heads) for sign in (*needed, *speaking)]
-    return disease.found(e, start, severity, heads, signals, round(confidence, 3))
+    return disease.found(e, start, severity, heads, signals)
 
 
 def run_start(holds: Tensor) -> int:

@@ -15,7 +15,9 @@ from regard.doctor.laws import (
     order,
     own_token,
     padding,
+    precision,
     samples,
+    steps,
     visibility,
 )
 from regard.doctor.laws.law import Law, Ruling, Verdict
@@ -33,4 +35,6 @@ LAWS: tuple[Law, ...] = (
     gradients.LAW,
     evaluation.LAW,
     matters.LAW,
+    steps.LAW,
+    precision.LAW,
 )

@@ -59,6 +59,8 @@ class Bench:
         self.declared: Declared
         self.forward = self.backward = 0
         self.facts: dict[str, SiteFacts] = {}
+        # What was seen of each call: tensors of the base pass, uncopied.
+        self.shown: dict[str, tuple[Seen | None, Summed | None]] = {}
         self.base, self.output = self._first_pass()
         # Patches of a picture, memories and the like have lengths that no input has.
         seen = [n for facts in self.facts.values() for n in facts.shape if n > 1]
@@ -113,6 +115,7 @@ class Bench:
         return base, output
 
     def _read(self, site: str, made: SiteCall, seen: Seen | None, summed: Summed | None) -> None:
+        self.shown[site] = seen, summed
         found = facts_of(made, seen, summed)
         if found is not None:
             self.facts[site] = found

@@ -9,7 +9,6 @@ from typing import Any
 from torch import Tensor, nn
 
 from regard.describe import describe
-from regard.doctor.findings.finding import Finding
 from regard.doctor.laws import LAWS
 from regard.doctor.laws.bench import Bench
 from regard.doctor.laws.declared import declare
@@ -18,14 +17,6 @@ from regard.doctor.laws.map import InfluenceMap, map_of
 from regard.doctor.laws.restoring import untouched
 from regard.doctor.laws.result import Checked
 from regard.mask import Mask
-
-# Findings of the vitals that a law tests better, at the same call.
-SAME = {
-    "missing-mask": "who-may-see-whom",
-    "inverted-mask": "who-may-see-whom",
-    "no-gradient": "gradients-arrive",
-}
-
 
 FAILED = "could not be tested"
 # A law that is broken at the same place as one of these follows from it.
@@ -43,6 +34,9 @@ EXPLAINS = {
     "one-sample-one-answer": ("own-token", "who-may-see-whom", "padding-is-not-read"),
     "own-token": ("who-may-see-whom", "padding-is-not-read"),
 }
+# Decoding compares with the whole pass, which has to be right first, wherever it is broken.
+COMPARES = "steps-are-the-whole"
+NO_MATTER = ("gradients-arrive", "order-is-seen", "precision-is-enough")
 
 
 def check(
@@ -131,6 +125,8 @@ def without_consequences(rulings: list[Ruling]) -> list[Ruling]:
         if ruling.padded and "padding-is-not-read" in broken:
             # A query under padding may see anything, and who reads padding sees what it has seen.
             causes.append("padding-is-not-read")
+        if ruling.law == COMPARES and ruling.findings:
+            causes += [x for x in broken if x not in (COMPARES, *NO_MATTER)]
         if not causes:
             kept.append(ruling)
             continue
@@ -139,11 +135,4 @@ def without_consequences(rulings: list[Ruling]) -> list[Ruling]:
     return kept
 
 
-def merged(vitals: Sequence[Finding], laws: Sequence[Finding]) -> list[Finding]:
-    """Findings of the laws, then those of the vitals that no law has found at the same call."""
-    known = {(finding.disease, finding.site) for finding in laws}
-    rest = [x for x in vitals if (SAME.get(x.disease), x.site) not in known]
-    return sorted([*laws, *rest], key=lambda x: -x.severity)
-
-
-__all__ = ["InfluenceMap", "check", "merged"]
+__all__ = ["InfluenceMap", "check"]

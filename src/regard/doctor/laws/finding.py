@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from regard.doctor.findings.calibration import LAW_COUNTS, share
 from regard.doctor.findings.finding import Advice, Finding, Severity, Signal
 from regard.doctor.laws.law import NOISE_SOURCE, Law
 
@@ -36,8 +37,7 @@ def finding_of(
         heads=(),
         since=0,
         signals=(Signal(what, moved, allowed, above, source),),
-        # A law is a relation of two runs: it is broken or it is not.
-        confidence=1.0,
+        confidence=share(*LAW_COUNTS),
         explanation=explanation,
         remedies=tuple(Advice("by hand", text) for text in advice),
     )

@@ -11,7 +11,7 @@ Shape legend: Q queries, L keys.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -34,6 +34,7 @@ class Tag(NamedTuple):
         kind: "logits", "exp", "weights", or "weighted" for values times weights that were not summed.
         sides: query and key of the logits, if a product made them.
         softmax: the weights as the softmax left them.
+        logits: what the softmax was given, and its dim; None for a softmax by `exp`.
         weights, values: of a "weighted" tensor.
         exempt: whether weights may sum to something else on purpose: a sink was dropped, or two
             softmaxes were subtracted or mixed.
@@ -45,6 +46,7 @@ class Tag(NamedTuple):
     weights: Tensor | None = None
     values: Tensor | None = None
     exempt: bool = False
+    logits: tuple[Tensor, int] | None = None
 
 
 class Summed(NamedTuple):
@@ -55,12 +57,14 @@ class Summed(NamedTuple):
         axis: the axis that the product sums over: the keys.
         tag: what they are made of.
         values: the other factor.
+        again: the same product of other weights and values; None for a pooling.
     """
 
     weights: Tensor
     axis: int
     tag: Tag
     values: Tensor
+    again: Callable[[Tensor, Tensor], Tensor] | None = None
 
 
 class Following:
@@ -87,11 +91,15 @@ class Following:
         if not isinstance(out, Tensor) or not out.is_floating_point():
             return None
         if name == "softmax":
-            before = self.tag_of(args[0] if args else kwargs.get("input"))
+            given = args[0] if args else kwargs.get("input")
+            before = self.tag_of(given)
             sides = before.sides if before is not None and before.kind == "logits" else None
             # A softmax of one dim has no batch: not what a model attends with.
             if out.ndim > 1:
-                self.put(out, Tag("weights", sides, softmax=out.detach()))
+                dim = args[1] if len(args) > 1 else kwargs.get("dim")
+                known = isinstance(given, Tensor) and isinstance(dim, int)
+                logits = (given.detach(), dim) if known else None
+                self.put(out, Tag("weights", sides, softmax=out.detach(), logits=logits))
             return None
         if name in PRODUCTS:
             return self.product(name, args, kwargs, out)
@@ -146,7 +154,7 @@ class Following:
             with_weights = self.tag_of(other)
             mixes = with_weights is not None and with_weights.kind == "weights"
             if axis is not None and not mixes:
-                return Summed(x.detach(), axis, tag, other)
+                return Summed(x.detach(), axis, tag, other, again_as(equation, place))
             if out.numel() == x.numel():  # heads are mixed after the softmax
                 self.put(out, tag._replace(exempt=True, softmax=None))
             return None
@@ -191,6 +199,16 @@ def summed_axis(equation: str | None, place: int, weights: Tensor) -> int | None
         if len(gone) == 1
         else None
     )
+
+
+def again_as(equation: str | None, place: int) -> Callable[[Tensor, Tensor], Tensor]:
+    """The product of weights and values, with the weights as the factor of this place."""
+
+    def product(weights: Tensor, values: Tensor) -> Tensor:
+        factors = (weights, values) if place == 0 else (values, weights)
+        return torch.matmul(*factors) if equation is None else torch.einsum(equation, *factors)
+
+    return product
 
 
 def keys_last(found: Summed) -> Tensor:

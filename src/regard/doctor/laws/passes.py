@@ -8,6 +8,7 @@ Shape legend: B samples, T tokens, F features.
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -199,6 +200,8 @@ class Changed(Listening):
         self.base, self.sizes, self.change, self.owners = base, sizes, change, owners
         self.order, self.own_sizes = order, own or sizes
         self.deltas: dict[Key, Delta] = {}
+        # By tensor: what one module gives another takes, and it is compared once.
+        self.compared: dict[int, tuple[Any, tuple, Delta]] = {}
 
     def changed(self, x: Tensor, places: Tensor, stream: Stream) -> Tensor:
         """Change embeddings of the model's inputs."""
@@ -247,7 +250,13 @@ class Changed(Listening):
         if before is None:
             return
         of_call = key[1] in SIDES
-        old = arranged(before[0], self.sizes, of_call=of_call)
+        base = before[0]
+        same = (x._version, base.data_ptr(), base.shape, base.stride(), of_call)
+        known = self.compared.get(id(x))
+        if known is not None and known[0]() is x and known[1] == same:
+            self.deltas[key] = known[2]
+            return
+        old = arranged(base, self.sizes, of_call=of_call)
         new = arranged(x.detach(), self.own_sizes, of_call=of_call)
         if old is None or new is None or old[1] != new[1]:
             return
@@ -257,6 +266,7 @@ class Changed(Listening):
                 self.base.row_sizes[key] = size_of_rows(old[0])
             moved = moved_rows(old[0], after)
             self.deltas[key] = Delta(moved, self.base.row_sizes[key], old[1])
+            self.compared[id(x)] = weakref.ref(x), same, self.deltas[key]
 
 
 def moved_rows(before: Tensor, after: Tensor) -> Tensor:

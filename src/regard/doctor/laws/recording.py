@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from regard.doctor.capture.active import Active
 from regard.doctor.capture.capture import NEAR
-from regard.doctor.capture.mode import multi_head_attention, sdpa_arguments
+from regard.doctor.capture.mode import DATA, multi_head_attention, sdpa_arguments
 from regard.doctor.capture.names import named_modules, unwrapped
 from regard.doctor.capture.own import seen_of
 from regard.doctor.capture.shapes import sdpa_tensors
@@ -123,6 +123,8 @@ class Recorder(TorchFunctionMode):
         """Run the function and tell what it was."""
         kwargs = {} if kwargs is None else kwargs
         name = getattr(func, "__name__", "")
+        if name == "__get__" and getattr(func, "__self__", None) is DATA:
+            name = "data"
         if self.own or not self.stack:
             return func(*args, **kwargs)
         if name == "multi_head_attention_forward":

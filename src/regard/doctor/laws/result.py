@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +20,12 @@ STYLES = {
     Verdict.NOTE: "note",
     Verdict.SKIPPED: "dim",
 }
+# Findings of the vitals that a law tests better, at the same call.
+SAME = {
+    "missing-mask": "who-may-see-whom",
+    "inverted-mask": "who-may-see-whom",
+    "no-gradient": "gradients-arrive",
+}
 NAME = 30  # columns of a law's name
 
 
@@ -33,6 +40,7 @@ class Checked(NamedTuple):
         forward, backward: passes that were made.
         seconds: time it took.
         map: who sees whom, None where no output has a row for each token.
+        vitals: findings of a watch on the same batch, if there was one. They break no law.
     """
 
     model: str
@@ -43,12 +51,12 @@ class Checked(NamedTuple):
     backward: int
     seconds: float
     map: InfluenceMap | None
+    vitals: tuple[Finding, ...] = ()
 
     @property
     def findings(self) -> list[Finding]:
-        """The findings of all laws, the worst first."""
-        found = [x for ruling in self.rulings for x in ruling.findings]
-        return sorted(found, key=lambda x: -x.severity)
+        """The findings of all laws, and those of the vitals that no law tells better, the worst first."""
+        return merged(self.vitals, [x for ruling in self.rulings for x in ruling.findings])
 
     @property
     def broken(self) -> list[Ruling]:
@@ -143,6 +151,13 @@ class Checked(NamedTuple):
     def __repr__(self) -> str:
         """A short form, for the whole is a page."""
         return f"Checked({self.model!r}, {self.headline!r})"
+
+
+def merged(vitals: Sequence[Finding], laws: Sequence[Finding]) -> list[Finding]:
+    """Findings of the laws, then those of the vitals that no law has found at the same call."""
+    known = {(finding.disease, finding.site) for finding in laws}
+    rest = [x for x in vitals if (SAME.get(x.disease), x.site) not in known]
+    return sorted([*laws, *rest], key=lambda x: -x.severity)
 
 
 def finding_lines(finding: Finding, width: int) -> list[Line]:

@@ -38,7 +38,7 @@ from regard.doctor.remedies.shrink_tanh import ShrinkTanh
 from regard.doctor.remedies.soft_cap import SoftCap
 from regard.doctor.remedies.swap_score import SwapScore
 from regard.doctor.remedies.temperature import LearnedTemperature
-from regard.doctor.remedies.texts import EpsilonAdvice, GradientAdvice, NumbersAdvice
+from regard.doctor.remedies.texts import EpsilonAdvice, GradientAdvice, NumbersAdvice, RateAdvice
 from regard.doctor.remedies.thaw import Thaw
 
 __all__ = [
@@ -78,6 +78,7 @@ REMEDIES: Mapping[str, Remedy] = {
         EpsilonAdvice(),
         GradientAdvice(),
         NumbersAdvice(),
+        RateAdvice(),
     )
 }
 

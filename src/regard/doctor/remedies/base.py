@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from regard.doctor.findings.finding import Finding
 from regard.doctor.remedies.change import ROUTES, Change, ChangePlace
-from regard.doctor.remedies.intervene import module_at, put, take_away
+from regard.doctor.remedies.intervene import changes_in, module_at, put, take_away
 from regard.doctor.remedies.locate import LocatedCall, locate, sides_of
 from regard.doctor.remedies.projections import scale_rows
 from regard.doctor.remedies.undoing import undone_by_error
@@ -238,6 +238,11 @@ def put_change(
             "model.module, and wrap it again"
         )
     module = module_at(case.model, place.module)
+    if any(type(x) is type(change) and x.place == place for _, x in changes_in(module)):
+        raise NotApplicable(
+            f"{case.site} has {name.replace('_', '-')} already, and a second one would act on the first: "
+            "undo that treatment, or take another remedy"
+        )
     # `put` swaps the class of the module; a forward set on the object hides that of the class.
     if "forward" in vars(module):
         raise NotApplicable(

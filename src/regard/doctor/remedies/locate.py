@@ -32,7 +32,7 @@ from regard.doctor.remedies.change import ROUTES, ChangePlace
 from regard.doctor.remedies.changing import LOCATORS
 from regard.doctor.running import call, undisturbed
 from regard.doctor.seen import Seen
-from regard.doctor.vitals.logits import HIDDEN_LOGIT
+from regard.doctor.vitals.scale import regression
 from regard.forms import Inner
 from regard.observed import WATCHERS
 
@@ -266,7 +266,8 @@ class Noting(Follower):
         found = super().product(name, args, kwargs, out, depth)
         if found is None and self.products and same(self.products[-1].result, out):
             entry: Product = self.products[-1]
-            self.made.append((entry.query, entry.key, self.locator.here()["product"]))
+            if entry.query is not None and entry.key is not None:
+                self.made.append((entry.query, entry.key, self.locator.here()["product"]))
         return found
 
     def _found(self, entry: TrackedSoftmax, value: Tensor | None, factor: Tensor) -> Found:
@@ -323,13 +324,8 @@ def with_sides(seen: Seen, query: Tensor, key: Tensor, heads: int) -> Seen:
     assert logits is not None
     if q.shape[:2] != logits.shape[:2] or k.shape[-2] != logits.shape[-1]:
         return seen
-    raw = (q @ k.transpose(-1, -2)).double()
-    visible = (logits > HIDDEN_LOGIT) & logits.isfinite()
-    weight = visible.double() / visible.sum(-1, keepdim=True).clamp(min=1)
-    made = torch.where(visible, logits, 0).double()
-    raw = raw - (raw * weight).sum(-1, keepdim=True)
-    made = made - (made * weight).sum(-1, keepdim=True)
-    scale = (raw * made * weight).sum() / (raw.square() * weight).sum().clamp(min=1e-300)
+    top, bottom = regression(q.double(), k.double(), logits)
+    scale = top.sum() / bottom.sum().clamp(min=1e-300)
     return seen._replace(query=q, key=k, scale=float(scale))
 
 

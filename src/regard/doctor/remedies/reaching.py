@@ -17,11 +17,15 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
+from regard.doctor.capture.gradient_hooks import SIDES
+from regard.doctor.findings.no_gradient import GETS
 from regard.doctor.remedies.base import RemedyCase
 from regard.doctor.remedies.locate import unseen
 from regard.doctor.running import call, undisturbed
 from regard.doctor.vitals import INDEX, Level
 from regard.doctor.watch import watch
+
+GRADIENTS = tuple(f"{side}_grad" for side in SIDES)
 
 
 def gradients_at(model: nn.Module, batch: Any, site: str) -> Tensor:
@@ -35,10 +39,11 @@ def gradients_at(model: nn.Module, batch: Any, site: str) -> Tensor:
 
 
 def learns(case: RemedyCase) -> bool:
-    """Whether queries or keys of the call get a gradient in the model as it is now."""
+    """Whether a side that got no gradient gets one in the model as it is now."""
     found = gradients_at(case.model, case.batch, case.site)
-    sides = found[:, [INDEX["query_grad"], INDEX["key_grad"]]]
-    return not bool(sides.isnan().all())
+    missing = [x.vital.removeprefix(GETS) for x in case.finding.signals if not x.above]
+    missing = [x for x in missing if x in GRADIENTS] or ["query_grad", "key_grad"]
+    return not bool(found[:, [INDEX[x] for x in missing]].isnan().all())
 
 
 def broken_gradients(model: nn.Module, batch: Any) -> list[str]:

@@ -60,6 +60,11 @@ class ShrinkTanh(Remedy):
     def cannot(self, case: RemedyCase) -> str | None:
         """Needs a score with a tanh."""
         form = case.call.seen.pairwise
+        if case.call.seen.hidden is not None:
+            return (
+                f"the score of {case.site} is written out: divide the weights of its two projections by "
+                "the size of the sums inside tanh, or use regard.nn with a score"
+            )
         if form is None or form.activation not in ("tanh", "sine"):
             return f"{case.site} has no tanh: only additive scores have one"
         return None

@@ -42,9 +42,9 @@ class GradientAdvice(Told):
 
     name = "gradient"
     does = (
-        "Queries and keys get no gradient at all: look for detach(), torch.no_grad() or "
-        "inference_mode() around them, for parameters with requires_grad=False, and for an optimizer "
-        "that was made before they were."
+        "Queries, keys or values get no gradient at all: look for detach(), .data, torch.no_grad() or "
+        "inference_mode() around them, for parameters with requires_grad=False, for an output layer or "
+        "gate that is zero and frozen, and for an optimizer that was made before they were."
     )
     source = "torch's documentation of autograd"
 
@@ -60,3 +60,14 @@ class NumbersAdvice(Told):
         "torch.autograd.set_detect_anomaly(True) names the operation that breaks in backward."
     )
     source = "torch's documentation of autograd and autocast"
+
+
+class RateAdvice(Told):
+    """Lower the learning rate, or warm up longer."""
+
+    name = "rate"
+    does = (
+        "Logits that grow and do not slow down mostly come from steps that are too large: try a third of "
+        "the learning rate, or a warm-up of more steps, before anything is changed about the model."
+    )
+    source = "Wortsman et al. 2023 (arXiv 2309.14322): logits grow with the learning rate"

@@ -1,4 +1,4 @@
-"""`treat`: pick a remedy for a finding, apply it, and measure its effect on the same batch."""
+"""`treat`: pick a remedy for a finding, apply it, measure its effect on the same batch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from regard.describe import describe
-from regard.doctor.capture.gradient_hooks import SIDES
 from regard.doctor.findings.evidence import GRADIENT_SHARE, gradient_share
 from regard.doctor.findings.finding import Finding, Signal
 from regard.doctor.findings.no_gradient import GETS
@@ -22,7 +21,7 @@ from regard.doctor.remedies import REMEDIES
 from regard.doctor.remedies.base import Applied, NotApplicable, Remedy, RemedyCase
 from regard.doctor.remedies.base import named as heads_named
 from regard.doctor.remedies.locate import locate
-from regard.doctor.remedies.reaching import gradients_at
+from regard.doctor.remedies.reaching import GRADIENTS, gradients_at
 from regard.doctor.remedies.undoing import undone_by_error
 from regard.doctor.vitals import INDEX
 
@@ -31,7 +30,10 @@ if TYPE_CHECKING:
 
 # A relative change of a signal below this does not count: rounding alone moves numbers.
 LEAST = 0.01
-GRADIENTS = tuple(f"{side}_grad" for side in SIDES)
+AGAIN = (
+    "this finding has been treated with {} already, and its numbers are from before: run more steps and "
+    "take a new one, or call treatment.undo() first"
+)
 
 
 class TreatmentRefused(ValueError):
@@ -59,7 +61,7 @@ class Effect(NamedTuple):
 
     @property
     def gone(self) -> bool:
-        """Whether the vital no longer exists, because the call has another score now."""
+        """Whether the vital no longer exists: the call has another score now."""
         return math.isnan(self.after) and not math.isnan(self.before)
 
     @property
@@ -146,8 +148,8 @@ class Treatment:
 
     def summary(self, width: int = 80) -> str:
         """The treatment and its effect as text, wrapped to `width`."""
-        title = f"{self.remedy.name} for {self.finding.disease} at {self.finding.site}"
-        lines = [title, f"done: {self.applied.what}"]
+        lines = [f"{self.remedy.name} for {self.finding.disease} at {self.finding.site}"]
+        lines += [f"done: {self.applied.what}"]
         lines += [f"  {line}" for line in dict.fromkeys(map(line_of, self.shown_effects()))]
         lines.append(f"result: {self.verdict()}")
         share = self.moved / self.largest if self.largest else 0.0
@@ -187,10 +189,7 @@ class Treatment:
         return "nothing got better on this batch; treatment.undo() takes it back"
 
     def shown_effects(self) -> list[Effect]:
-        """The effects to print: without trends of a vital that is also there by itself.
-
-        On one batch a trend and its vital are the same number.
-        """
+        """The effects to print: no trend of a vital that is there by itself, which one batch cannot tell."""
         shown = {effect.signal.vital for effect in self.effects if effect.direct}
         return [x for x in self.effects if x.direct or x.signal.made_of not in shown]
 
@@ -220,11 +219,7 @@ def line_of(effect: Effect) -> str:
 
 
 def treat(
-    doctor: Doctor,
-    finding: Finding,
-    remedy: str | None = None,
-    batch: Any = None,
-    **options: Any,
+    doctor: Doctor, finding: Finding, remedy: str | None = None, batch: Any = None, **options: Any
 ) -> Treatment:
     """The treatment of a finding; see `Doctor.treat`."""
     if not isinstance(finding, Finding):
@@ -240,7 +235,9 @@ def treat(
     # applied outside of it. Autograd refuses inference tensors too: those of the batch are cloned.
     with torch.inference_mode(False):
         outside = tree_map(lambda x: x.clone() if made_in_inference(x) else x, batch)
-        return treat_on(doctor, finding, chosen, outside, remedy is not None, options)
+        made = treat_on(doctor, finding, chosen, outside, remedy is not None, options)
+    doctor.treatments.append(made)
+    return made
 
 
 def treat_on(
@@ -258,16 +255,24 @@ def treat_on(
             f"the site of the finding, {finding.site}, was not measured on this batch; measured "
             f"were: {', '.join(vitals) or 'none'}"
         )
+    done = [x.remedy for x in doctor.treatments if x.finding == finding and not x.undone]
+    if done and not named:
+        raise TreatmentRefused(AGAIN.format(done[-1].name))
     calls = locate(doctor.model, batch, finding.site)
-    call = calls[finding.site]
+    if finding.site not in calls:
+        raise TreatmentRefused(
+            f"{finding.site} is additive attention written out for one query, with weights (B, L), which no "
+            "remedy can change from outside: change its code, or use regard.nn.BahdanauAttention"
+        )
     before = with_gradients(doctor, finding, batch, vitals[finding.site])
+    call = calls[finding.site]
     case = RemedyCase(doctor.model, finding.site, call, finding, before, batch)
     if not all(0 <= head < call.place.heads for head in case.heads):
         raise TreatmentRefused(
             f"the finding is about {heads_named(case.heads)} of {finding.site}, which has "
             f"{call.place.heads} heads: it belongs to another model"
         )
-    used, applied, passed = apply_first(case, chosen, named=named, options=options)
+    used, applied, passed = apply_first(case, chosen, done, named=named, options=options)
     with undone_by_error(applied.undo):
         after, output_after = doctor.run(batch)
         if finding.site not in after:
@@ -278,17 +283,9 @@ def treat_on(
         moved, largest = difference(output, output_after)
     also = [name for name, x in calls.items() if x.place == call.place and name != finding.site]
     return Treatment(
-        finding,
-        used,
-        applied,
-        before,
-        measured,
-        moved,
-        largest,
-        effects_of(finding, case.heads, before, measured),
-        passed,
-        tuple(also),
-    )
+        finding, used, applied, before, measured, moved, largest,
+        effects_of(finding, case.heads, before, measured), passed, tuple(also),
+    )  # fmt: skip
 
 
 def made_in_inference(x: object) -> bool:
@@ -310,15 +307,20 @@ def choose(finding: Finding, remedy: str | None) -> list[Remedy]:
 
 
 def apply_first(
-    case: RemedyCase, chosen: list[Remedy], *, named: bool, options: dict[str, Any]
+    case: RemedyCase,
+    chosen: list[Remedy],
+    done: list[Remedy],
+    *,
+    named: bool,
+    options: dict[str, Any],
 ) -> tuple[Remedy, Applied, dict[str, str]]:
-    """Apply the first remedy that can be; returns it, what it did, and why earlier ones were not."""
+    """Apply the first that can be and is not `done`; returns it, what it did, and why others were not."""
     passed: dict[str, str] = {}
     for remedy in chosen:
         reason = remedy.refuse(case.finding) or remedy.cannot(case)
+        reason = AGAIN.format(remedy.name) if reason is None and remedy in done else reason
         if reason is None:
-            unknown = [name for name in options if name not in remedy.options]
-            if unknown:
+            if unknown := [name for name in options if name not in remedy.options]:
                 known = ", ".join(remedy.options) or "none"
                 raise TypeError(f"{remedy.name} takes no option {unknown[0]!r}; options: {known}")
             try:

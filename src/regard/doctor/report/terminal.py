@@ -11,7 +11,7 @@ from regard.doctor.report.data import Record, SiteRecord
 from regard.doctor.report.lines import Line, bar, padded, plain_text, put, width_of, wrapped
 from regard.doctor.report.numbers import harmless, real, shortened, shortened_alike, shown
 from regard.doctor.report.reading import KEY_VITALS, worst
-from regard.doctor.report.words import circumstances, comparison, headline, where
+from regard.doctor.report.words import circumstances, comparison, headline, tested, where
 
 SIGNS = {"failure": "✗", "warning": "!", "note": "·", "good": "✓", "none": "?"}
 NUMBER, BAR, HEADS = 9, 8, 6  # columns of the table
@@ -33,6 +33,7 @@ def summary(record: Record, width: int = 80) -> list[Line]:
     sentence, tone = headline(record)
     lines: list[Line] = [[(f"{SIGNS[tone]} {sentence}", tone if tone != "none" else "title")]]
     lines += wrapped(harmless(circumstances(record)), width, style="dim")
+    lines += wrapped(tested(record), width, style="dim") if record.sites else []
     heads = {site.name: site.heads for site in record.sites}
     said: set[str] = set()  # explanations, sources and remedies printed so far, to print each once
     for finding in record.findings:

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import Any
 
 from regard.doctor.report.data import Record
-from regard.doctor.report.numbers import counted, ranges, shortened, shown
+from regard.doctor.report.numbers import counted, ranges, real, shortened, shown
 from regard.measuring.words import listed
 
 SEVERITIES = ("failure", "warning", "note")
+# What is judged, and a vital without which it cannot be.
+JUDGED = {
+    "logits": "logit_var",
+    "weights": "entropy",
+    "masks of the layers": "visible_share",
+    "gradients": "value_grad",
+    "positions": "place_share",
+    "copies of heads": "head_similarity",
+}
+GROWTH_STEPS = 8  # fewer steps show no course
+WIRING = "wiring, which regard.doctor.check tests"
 
 
 def headline(record: Record) -> tuple[str, str]:
@@ -34,6 +46,22 @@ def circumstances(record: Record) -> str:
         f"{record.model}: {counted(len(record.sites), 'attention call')} with "
         f"{counted(heads, 'head')}, watched for {counted(record.steps, 'step')} at level "
         f"{record.level}."
+    )
+
+
+def tested(record: Record) -> str:
+    """What the numbers were enough to judge, and what not: a clean bill covers no more than that."""
+    there = {
+        vital
+        for site in record.sites
+        for vital, heads in site.last.items()
+        if any(not math.isnan(real(x)) for x in heads)
+    }
+    done = [name for name, vital in JUDGED.items() if vital in there]
+    left = [name for name in JUDGED if name not in done]
+    (done if record.kept >= GROWTH_STEPS and done else left).append("growth over steps")
+    return (
+        f"Checked: {listed(done) if done else 'nothing'}. Not checked: {listed([*left, WIRING])}."
     )
 
 

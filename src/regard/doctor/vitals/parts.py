@@ -54,11 +54,16 @@ def some_entries(seen: Seen, size: Size, rows: int, turn: int) -> tuple[Seen, Si
     flex = seen.flex
     if flex is not None:
         flex = flex._replace(entry=flex.entry + start, logits=cut(flex.logits, 4))
+    made_of = seen.made_of
+    if made_of is not None:
+        query, key = (cut(x, 4) for x in made_of)
+        assert query is not None and key is not None
+        made_of = query, key
     some = seen._replace(
         query=cut(seen.query, 4), key=cut(seen.key, 4), value=cut(seen.value, 4),
         bias=cut(seen.bias, 4), visible=cut(seen.visible, 4), logits=cut(seen.logits, 4),
         shift=cut(seen.shift, 3), sink=cut(seen.sink, 3), pairwise=form,
-        flex=flex,
+        flex=flex, made_of=made_of,
     )  # fmt: skip
     return some, Size(count, size.heads, size.queries, size.keys)
 

@@ -14,8 +14,9 @@ from regard.doctor.vitals.heads import similarity
 from regard.doctor.vitals.logits import Size
 from regard.doctor.vitals.outputs import output_vitals, value_vitals
 from regard.doctor.vitals.position import position_vitals
+from regard.doctor.vitals.scale import scale_vital
 from regard.doctor.vitals.sinks import sink_vitals
-from regard.doctor.vitals.tanh import tanh_vitals
+from regard.doctor.vitals.tanh import hidden_vitals, tanh_vitals
 from regard.doctor.vitals.weights import RowReadings, Sums
 
 
@@ -38,8 +39,11 @@ def summarise(
     # Where a graph kept logits but not the function that changes them, no other key can be tried.
     elif seen.flex is None or seen.flex.logits is None or not seen.flex.changes:
         found["c50"] = c50(seen, size, rows, each, sums)
+    found.update(scale_vital(seen, size, rows))
     if seen.pairwise is not None:
         found.update(tanh_vitals(seen, seen.pairwise, size, rows))
+    elif seen.hidden is not None:
+        found.update(hidden_vitals(seen.hidden, size.heads))
     return found
 
 

@@ -61,6 +61,7 @@ class Vital(NamedTuple):
 _INNER = frozenset({SeenForm.INNER})
 _PAIRWISE = frozenset({SeenForm.PAIRWISE})
 _SIDES = _INNER | _PAIRWISE
+_HIDDEN = _PAIRWISE | {SeenForm.LOGITS}  # of logits only where the tanh was seen
 _ALL = frozenset(SeenForm)
 _CHEAP, _SAMPLED = Level.CHEAP, Level.SAMPLED
 _MEAN, _MAX, _SUM = Merge.MEAN, Merge.MAX, Merge.SUM
@@ -282,7 +283,7 @@ VITALS: tuple[Vital, ...] = (
         "tanh_saturated",
         "share",
         _SAMPLED,
-        _PAIRWISE,
+        _HIDDEN,
         _MEAN,
         "share of sampled hidden units whose tanh has less than a tenth of its full slope",
     ),
@@ -298,7 +299,7 @@ VITALS: tuple[Vital, ...] = (
         "tanh_slope",
         "slope",
         _SAMPLED,
-        _PAIRWISE,
+        _HIDDEN,
         _MEAN,
         "mean slope of the sampled tanh",
         low_is_worse=True,
@@ -327,6 +328,15 @@ VITALS: tuple[Vital, ...] = (
         _ALL,
         _MEAN,
         "share of the values' energy that all keys have in common: 1 means all values are the same",
+    ),
+    Vital(
+        "applied_scale",
+        "factor",
+        _SAMPLED,
+        _INNER | {SeenForm.LOGITS},
+        _MEAN,
+        "the factor that was applied to <query, key>, times sqrt(d): 1 as usual, sqrt(d) without a scale, "
+        "1 / sqrt(d) if it was applied twice; of written out attention by regression",
     ),
 )
 

@@ -19,6 +19,8 @@ from regard.precision import widened
 SAMPLED_ROWS, SAMPLED_KEYS = 64, 32
 # Of a full slope of 1, at |x| = 1.82.
 SATURATED_SLOPE = 0.1
+# Vectors of hidden units that are read where only their tanh was seen.
+SAMPLED_VECTORS = SAMPLED_ROWS * SAMPLED_KEYS
 
 
 def tanh_vitals(seen: Seen, form: Pairwise, size: Size, rows: Tensor) -> dict[str, Tensor]:
@@ -42,6 +44,18 @@ def tanh_vitals(seen: Seen, form: Pairwise, size: Size, rows: Tensor) -> dict[st
         return torch.where(visible, x, 0).sum((0, 2, 3)) / count
 
     return {"tanh_saturated": averaged(saturated), "tanh_slope": averaged(slope.mean(-1))}
+
+
+def hidden_vitals(hidden: Tensor, heads: int) -> dict[str, Tensor]:
+    """The same of the tanh (..., E) of a score that is written out; hidden pairs count too."""
+    vectors = hidden.flatten(0, -2)
+    step = max(1, vectors.shape[0] // SAMPLED_VECTORS)
+    slope = 1 - widened(vectors[::step]).square()
+    found = {
+        "tanh_saturated": (slope < SATURATED_SLOPE).to(slope.dtype).mean(),
+        "tanh_slope": slope.mean(),
+    }
+    return {name: x.expand(heads) for name, x in found.items()}
 
 
 def visible_at(seen: Seen, size: Size, rows: Tensor, keys: Tensor) -> Tensor:
