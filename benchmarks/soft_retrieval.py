@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from regard import Additive, Projected
-from regard.measuring.clock import synchronize
+from regard.measuring.clock import synchronize, worked
 from regard.measuring.files import json_bytes, write_atomic
 from regard.measuring.machine import machine
 from regard.recipes.blockwise import BLOCK, soft_read
@@ -88,16 +88,25 @@ class PeakMemory:
 
 
 def measured(run: Callable[[], Any], peak: PeakMemory, repeats: int) -> dict[str, float]:
-    """Seconds of the fastest call and bytes at the peak of all; a GPU gets a call to warm up."""
-    seconds, device = [], peak.device
+    """Seconds of the fastest call and bytes at the peak of all; a GPU gets a call to warm up.
+
+    `worked` is the processor time of the call where it runs on one thread, which other processes disturb least.
+    """
+    seconds, spent, device = [], [], peak.device
     with peak:
         for _ in range(repeats + (device.type == "cuda")):
             synchronize(device)
-            begun = time.perf_counter()
+            begun, before = time.perf_counter(), worked(device)
             run()
             synchronize(device)
             seconds.append(time.perf_counter() - begun)
-    return {"seconds": round(min(seconds), 4), "bytes": peak.bytes, "repeats": repeats}
+            spent.append(worked(device) - before)
+    return {
+        "seconds": round(min(seconds), 4),
+        "worked": round(min(spent), 4),
+        "bytes": peak.bytes,
+        "repeats": repeats,
+    }
 
 
 def both_ways(query: Tensor, keys: Tensor, score: Any) -> Callable[[], None]:
@@ -167,7 +176,7 @@ def main() -> int:
     for name, run in runs.items():
         rows[name] = measured(run, peak, options.repeats)
         print(
-            f"{name}: {rows[name]['seconds']:.3g} s, {rows[name]['bytes'] / 2**20:.0f} MiB",
+            f"{name}: {rows[name]['seconds']:.3g} s ({rows[name]['worked']:.3g} s of work), {rows[name]['bytes'] / 2**20:.0f} MiB",
             flush=True,
         )
     few = exact(query[:4], keys)  # after the others, for all logits are in memory

@@ -124,7 +124,7 @@ class BlockwiseRead(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Any, ...]:
+    def backward(ctx: Any, *grad_outputs: Any) -> Any:
         """Gradients of all inputs that need one, summed over blocks.
 
         With w = exp(lse of the block - lse), the output is the sum of w times the outputs of blocks.

@@ -6,6 +6,7 @@ A text is a set of tokens, a picture a set of one vector. Shape legend: T rows o
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Self
 
 import numpy as np
@@ -42,7 +43,7 @@ class Bags:
         """Items that are one vector each."""
         one = torch.ones(len(x), device=x.device)
         rows = torch.arange(len(x) + 1, device=x.device)
-        return cls(x, rows[:-1], rows, one, one, single=True)
+        return cls(x, rows[:-1], rows, one, one.clone(), single=True)
 
     @property
     def sizes(self) -> Tensor:
@@ -79,6 +80,7 @@ class Bags:
             self.types, x, self.first[:-1], mode="sum", per_sample_weights=weights.to(x)
         )
 
+    @cached_property
     def means(self) -> Tensor:
         """For each item the sum of its vectors by salience, of norm 1 (N, D); of an item without entries 0."""
         return functional.normalize(self.summed(self.table, self.salience), dim=-1)

@@ -101,34 +101,42 @@ def by_faiss(data: Dataset, setting: Mapping[str, Any]) -> tuple[Search, int]:
     return lambda asked: (found.search(unit(asked), count)[1], True), size
 
 
-def neighbourhood(data: Dataset, setting: Mapping[str, Any], seed: int) -> tuple[Search, int]:
-    """Neighbourhood components analysis of scikit-learn (Goldberger et al. 2004), which learns from classes.
+def by_classes(data: Dataset, setting: Mapping[str, Any], seed: int) -> tuple[Search, int]:
+    """Projections of scikit-learn that learn from classes, then the Euclidean distance.
 
-    Classes are those of the queries that share a document; it sees no more than a finder does.
+    LDA (Fisher 1936), or neighbourhood components analysis (Goldberger et al. 2004). Classes are those of the queries
+    that share their documents: they are told no more than a finder is.
     """
+    from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
     from sklearn.neighbors import NeighborhoodComponentsAnalysis
 
-    part = data.train
-    groups = {tuple(sorted(map(int, own))): None for own in part.y}
-    number = {one: n for n, one in enumerate(groups)}
-    labels = np.array([number[tuple(sorted(map(int, own)))] for own in part.y])
-    documents = part.x.documents
-    rows = {int(name): n for n, name in enumerate(documents.names)}
-    of_documents = np.full(len(documents), -1)
-    for own, n in number.items():
-        of_documents[[rows[one] for one in own]] = n
-    known = of_documents >= 0
-    x = np.vstack([part.x.content, documents.content[known]])
-    model = NeighborhoodComponentsAnalysis(
-        setting["axes"], max_iter=setting["steps"], random_state=seed
-    )
-    model.fit(x / np.abs(x).max(), np.concatenate([labels, of_documents[known]]))
+    x, labels = classes_of(data.train)
+    if setting["kind"] == "lda":
+        model = LinearDiscriminantAnalysis(solver="eigen", shrinkage=setting["shrinkage"])
+    else:
+        model = NeighborhoodComponentsAnalysis(
+            setting["axes"], max_iter=setting["steps"], random_state=seed
+        )
     scale = np.abs(x).max()
-    table = model.transform(documents.content / scale)
+    model.fit(x / scale, labels)
+    table = model.transform(data.train.x.documents.content / scale)
 
     def search(asked: Any) -> tuple[np.ndarray, bool]:
         own = model.transform(asked / scale)
         square = (own**2).sum(1)[:, None] - 2 * own @ table.T + (table**2).sum(1)
         return -square, False
 
-    return search, model.components_.size
+    return search, table.shape[1] * x.shape[1]
+
+
+def classes_of(part: Part) -> tuple[np.ndarray, np.ndarray]:
+    """Vectors of queries and of the documents that answer them, with the class of each."""
+    documents = part.x.documents
+    groups: dict[tuple[int, ...], int] = {}
+    labels = [
+        groups.setdefault(tuple(own.tolist()), len(groups))
+        for own in relevant_rows(part.y, documents, len(part))
+    ]
+    answers = [row for own in groups for row in own]
+    named = [label for own, label in groups.items() for _ in own]
+    return np.vstack([part.x.content, documents.content[answers]]), np.array([*labels, *named])

@@ -7,12 +7,15 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
 
+import numpy as np
+
 from regard.recipes.datasets import Dataset
 from regard.recipes.evaluating import fit_and_evaluate
 from regard.recipes.kit import Comparison, Contender, Evaluated, Kind, fixed_arguments
-from regard.recipes.retrieve.baselines import bm25, by_faiss, evaluated, lsi, neighbourhood
+from regard.recipes.retrieve.baselines import bm25, by_classes, by_faiss, evaluated, lsi
 from regard.recipes.retrieve.data import FOLDS, SEARCH_SETS, refold
 from regard.recipes.retrieve.finder import DocumentFinder
+from regard.recipes.retrieve.net import READINGS
 from regard.recipes.retrieve.picture import captioned
 from regard.recipes.retrieve.ranking import MEASURES
 from regard.text import Text
@@ -25,17 +28,33 @@ SCORES = {
     "low_rank": Text("low rank", "低秩"),
     "additive": Text("additive", "加性"),
 }
-# Arguments of each set at its default size, the rates that every network may choose from, and whether each setting of
-# a text is tried with late interaction beside the hop and without.
+# Arguments of each set at its default size.
 SIZES: dict[str, dict[str, Any]] = {
-    "docstrings": {"epochs": 6, "rate": 3e-3},
+    "docstrings": {"epochs": 3, "rate": 1e-3, "reading": "late", "negatives": 256},
     "digits": {"epochs": 20, "rate": 3e-3, "width": 32},
-    "cranfield": {"epochs": 5, "rate": 1e-3},
-    "glove100": {"epochs": 4, "rate": 2e-3, "width": 32, "batch": 64, "negatives": 2048},
-    "mnist": {"epochs": 8, "rate": 2e-3, "width": 32, "batch": 64, "negatives": 2048},
+    "cranfield": {"epochs": 3, "rate": 1e-3},
+    "glove100": {"epochs": 5, "rate": 1e-2, "width": 32, "batch": 64, "negatives": 2048},
+    "mnist": {"epochs": 6, "rate": 3e-3, "width": 32, "batch": 64, "negatives": 2048},
     "tables": {"epochs": 10, "rate": 1e-3},
 }
-TEXTS = ("docstrings", "cranfield")
+OTHER_VECTORS = (
+    (
+        "glove",
+        "GloVe",
+        Text(
+            "Vectors of GloVe beside those learned from the documents.",
+            "除从文档学得的向量外，还用 GloVe 的向量。",
+        ),
+    ),
+    (
+        "minilm",
+        "MiniLM",
+        Text(
+            "Token vectors of a trained sentence encoder in their place, and a hop alone; the encoder's time is in no row.",
+            "改用已训练句子编码器的词元向量，仅文档注意；任何一行的时间都不含编码器。",
+        ),
+    ),
+)
 QUICK_EPOCHS = 2
 SEEDS = (0, 1, 2)
 AXES = 32
@@ -46,12 +65,15 @@ def arguments(name: str) -> dict[str, Any]:
     return {"measure": SEARCH_SETS[name].measure, **SIZES[name]}
 
 
-def settings_of(data: Dataset, full: bool) -> tuple[dict[str, Any], ...]:
-    """What every network of a comparison tries: two rates."""
+def settings_of(data: Dataset, full: bool, own: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
+    """What every network of a comparison tries: two ways to read texts, or two rates where the way is fixed."""
     size = {k: v for k, v in SIZES[data.name].items() if k in ("epochs", "rate")}
+    fixed = isinstance(data.train.x.content, np.ndarray) or "reading" in own
+    more = {"rate": size["rate"] / 3} if fixed else {"reading": READINGS[0]}
+    size |= {} if fixed else {"reading": READINGS[2]}
     if not full:
         return ({**size, "epochs": min(size["epochs"], QUICK_EPOCHS)},)
-    return size, {**size, "rate": size["rate"] / 3}
+    return size, {**size, **more}
 
 
 def run_finder(
@@ -89,7 +111,6 @@ def comparison(data: Dataset, full: bool, device: str | None) -> Comparison:
     """Every score and baseline on a set; on Cranfield each seed tests on another fifth of the queries."""
     split = lru_cache(maxsize=FOLDS)(partial(refold, data))
     fixed: dict[str, Any] = {**arguments(data.name), "device": device}
-    settings = settings_of(data, full)
     text = isinstance(data.train.x.content, list)
 
     def row(
@@ -97,6 +118,7 @@ def comparison(data: Dataset, full: bool, device: str | None) -> Comparison:
     ) -> Contender:
         own: dict[str, Any] = {**fixed, **more}
         run = partial(run_finder, split, own, name == REFERENCE and text)
+        settings = settings_of(data, full, more)
         return Contender(
             name, title, kind, settings, run, about, fixed_arguments(DocumentFinder(**own))
         )
@@ -129,46 +151,23 @@ def text_rows(row: Callable[..., Contender], name: str) -> list[Contender]:
     """Each kind of attention by itself, the control, and other vectors of words."""
     mean, title = Text("mean vectors", "均值向量"), SCORES[REFERENCE]
     found = [
-        row("cosine, late only", Text("cosine, late only", "余弦，仅迟交互"), "score", {"reading": "late"},
+        row("cosine late", Text("cosine, late only", "余弦，仅迟交互"), "score", {"reading": "late"},
             Text("Attention over the words of each document, and nothing else.", "只有对每篇文档词语的注意力。")),
-        row("cosine, hop only", Text("cosine, hop only", "余弦，仅文档注意"), "score", {"reading": "hop"},
+        row("cosine hop", Text("cosine, hop only", "余弦，仅文档注意"), "score", {"reading": "hop"},
             Text("Attention over all documents, without that over their words.", "只有对全部文档的注意力，没有对词语的注意力。")),
         row("mean", mean, "control", {"reading": "mean"},
             Text("The same vectors without attention.", "同样的向量，没有注意力。")),
     ]  # fmt: skip
     if name != "cranfield":
         return found
-    for vectors, known in (("glove", "GloVe"), ("minilm", "MiniLM")):
-        more = {"vectors": vectors}
-        if (
-            vectors == "minilm"
-        ):  # every token has a vector of its own: all documents at once are too many
-            more |= {"negatives": 48, "batch": 16}
-        about = Text(
-            f"Vectors of {known} beside those learned from the documents."
-            if vectors == "glove"
-            else "Token vectors of a trained sentence encoder; its own time is in the first row that uses it.",
-            f"除从文档学得的向量外，还用 {known} 的向量。"
-            if vectors == "glove"
-            else "已训练句子编码器的词元向量；编码器本身的时间计入首个使用它的行。",
-        )
+    for vectors, known, about in OTHER_VECTORS:
+        # Tokens of MiniLM have a vector each: late interaction over all of them takes minutes for a setting.
+        way = {"reading": "hop"} if vectors == "minilm" else {}
+        label = Text(f"{title.en} + {known}", f"{title.zh} + {known}")
+        found.append(row(label.en, label, "score", {"vectors": vectors, **way}, about))
+        label = Text(f"{mean.en} + {known}", f"{mean.zh} + {known}")
         found.append(
-            row(
-                f"cosine + {known}",
-                Text(f"{title.en} + {known}", f"{title.zh} + {known}"),
-                "score",
-                more,
-                about,
-            )
-        )
-        own = {"reading": "mean", **more}
-        found.append(
-            row(
-                f"mean + {known}",
-                Text(f"{mean.en} + {known}", f"{mean.zh} + {known}"),
-                "control",
-                own,
-            )
+            row(f"mean + {known}", label, "control", {"vectors": vectors, "reading": "mean"})
         )
     return found
 
@@ -201,8 +200,11 @@ def vector_rows(method: Callable[..., Contender], name: str) -> list[Contender]:
         ]
     else:
         about = Text("scikit-learn, from the same judgements.", "scikit-learn，使用同样的评判。")
-        tried = ({"axes": AXES, "steps": 50}, {"axes": AXES, "steps": 15})
-        found.append(method("NCA", neighbourhood, tried, about, seeded=True))
+        given = {"kind": "nca", "axes": AXES}
+        steps = tuple(given | {"steps": one} for one in (50, 200))
+        shrunk = tuple({"kind": "lda", "shrinkage": one} for one in ("auto", 0.5))
+        found.append(method("LDA", by_classes, shrunk, about, seeded=True))
+        found.append(method("NCA", by_classes, steps, about, seeded=True))
     return found
 
 
@@ -211,9 +213,8 @@ def notes(text: bool, folds: bool) -> tuple[Text, ...]:
     found = [
         Text(
             "Training knows which documents answer a query, and nothing else. Projections of every score start as the "
-            "identity, so that all but the additive one start from the geometry of the vectors; settings are learning "
-            "rates.",
-            "训练只知道哪些文档回答查询。各得分的投影从单位矩阵开始，因此除加性外都从向量自身的几何出发；可选设置为学习率。",
+            "identity, so that all but the additive one start from the geometry of the vectors.",
+            "训练只知道哪些文档回答查询。各得分的投影从单位矩阵开始，因此除加性外都从向量自身的几何出发。",
         )
     ]
     if text:

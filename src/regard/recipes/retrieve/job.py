@@ -53,7 +53,7 @@ class MatcherJob(Job):
         self.model, self.documents = model, documents
         self.rows, self.held = rows
         self.metric, self.size, self.seed = metric, size, seed
-        self.memory = None if documents.single else documents.means()
+        self.memory = None if documents.single else documents.means
         self.negatives = None if negatives is None or negatives >= len(documents) else negatives
 
     def steps_per_epoch(self) -> int:
@@ -94,17 +94,18 @@ class MatcherJob(Job):
         return self.metric.gain(self.metric.value(found))
 
 
-def parts_of(queries: Bags, documents: Bags) -> Iterator[Tensor]:
+def parts_of(model: nn.Module, queries: Bags, documents: Bags) -> Iterator[Tensor]:
     """Rows of queries in parts whose logits fit in memory."""
-    rows = documents.types if documents.single else documents.table
-    each = max(len(rows) * max(int(queries.sizes.max()) if len(queries) else 1, 1), 1)
-    yield from torch.arange(len(queries)).split(max(LOGITS_AT_ONCE // each, 1))
+    each = len(documents)
+    if getattr(model, "late_too", False) and not documents.single and len(queries):
+        each = max(len(documents.table) * int(queries.sizes.max()), each)
+    yield from torch.arange(len(queries)).split(max(LOGITS_AT_ONCE // max(each, 1), 1))
 
 
 @torch.no_grad()
 def all_logits(model: nn.Module, queries: Bags, documents: Bags) -> Iterator[Tensor]:
     """The logits of all documents for some queries after the other."""
-    for rows in parts_of(queries, documents):
+    for rows in parts_of(model, queries, documents):
         yield model(queries.take(rows), documents)
 
 

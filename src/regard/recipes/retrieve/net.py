@@ -36,7 +36,7 @@ STEP = 0.6  # how far the query moves, at the start of training
 SAMPLED = 512  # vectors by which sharpness is set
 LEAST_SPREAD = 1e-3
 STARTED = ("query_weight", "key_weight", "query_factor", "key_factor", "weight")
-LATE = 0.2  # the part of late interaction in the whole, at the start of training
+LATE = 0.3  # the part of late interaction in the whole, at the start of training
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class Matcher(nn.Module):
                 self.usual.fill_(float(documents.lengths().mean().clamp(min=1)))
                 self.sink.fill_(own * float(self.sharpness.exp()) + math.log(SATURATION))
         if not self.single and self.hop_score is not None:
-            means = documents.means()[:SAMPLED]
+            means = documents.means[:SAMPLED]
             _, spread = spread_of(self.hop_score, means, means)
             if spread > LEAST_SPREAD:
                 self.hop_sharpness.fill_(math.log(HOP / spread))
@@ -125,7 +125,7 @@ class Matcher(nn.Module):
 
     def whole(self, queries: Bags, documents: Bags, memory: Tensor | None) -> Tensor:
         """The cosines (Q, N) of the mean vectors, with a learned gain for each of their numbers, after the hop."""
-        asked, means = queries.means(), documents.means()
+        asked, means = queries.means, documents.means
         if self.hops:
             asked = self.moved(asked, means if memory is None else memory)
         sides = [F.normalize(one * self.gains, dim=-1) for one in (asked, means)]

@@ -155,7 +155,7 @@ def draw_list(canvas: Canvas, axes: Axes, model: DocumentFinder, content: Conten
         box = axes.inset_axes(
             (place - 0.4, weight + 0.03 * high, 0.8, 0.3 * high), transform=axes.transData
         )
-        box.imshow(vector.view(side, side), cmap="gray_r")
+        box.imshow(vector.view(side, side).numpy(), cmap="gray_r")
         box.set_axis_off()
     axes.set_ylim(0, 1.4 * high)
 

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from regard.recipes.estimator import RecipeError
 from regard.recipes.retrieve.bags import Bags
 from regard.recipes.retrieve.documents import Content
 from regard.recipes.retrieve.words import Vocabulary, counted, decomposed, rarity_of, stem
@@ -74,7 +75,9 @@ def vector_reader(vectors: np.ndarray) -> VectorReader:
         else np.eye(len(mean))
     )
     _, axes = np.linalg.eigh(np.asarray(spread, np.float64))
-    return VectorReader(torch.from_numpy(mean), torch.from_numpy(axes.T[::-1].astype(np.float32)))
+    return VectorReader(
+        torch.from_numpy(mean), torch.from_numpy(np.ascontiguousarray(axes.T[::-1], np.float32))
+    )
 
 
 class WordReader:
@@ -99,6 +102,8 @@ class WordReader:
 def word_reader(texts: list[str], glove: Mapping[str, np.ndarray] | None, seed: int) -> WordReader:
     """A reader with vectors learned from the texts, and GloVe's beside them if given."""
     words, counts = counted(texts)
+    if not words:
+        raise RecipeError("no document has a word that says anything: give texts of English words")
     parts = [decomposed(counts, OWN_WIDTH, seed)]
     if glove is not None:
         parts.append(beside(parts[0], words, glove))

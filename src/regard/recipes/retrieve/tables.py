@@ -29,6 +29,7 @@ def read_tables(folder: Path) -> tuple[Queries, list[list[str]]]:
     asked, documents = table(folder, "queries"), table(folder, "documents")
     names = column(documents, "id", "documents")
     found = Documents(names, content(documents, "documents"))
+    every = Queries(content(asked, "queries"), found)
     queries = Ids(np.array(column(asked, "id", "queries")), "query")
     relevant: dict[str, list[str]] = defaultdict(list)
     known = set(names)
@@ -38,15 +39,28 @@ def read_tables(folder: Path) -> tuple[Queries, list[list[str]]]:
             raise DataError(f"judgements, line {number}: there is no query {query!r}")
         if document not in known:
             raise DataError(f"judgements, line {number}: there is no document {document!r}")
-        if float(row.get("grade") or 1) > 0:
+        if grade(row.get("grade"), number) > 0:
             relevant[query].append(document)
     judged = [n for n, name in enumerate(queries.names.tolist()) if relevant[str(name)]]
     if len(judged) < 3:
         raise DataError(
             f"{folder} has {len(judged)} queries with a relevant document: 3 are needed"
         )
-    every = Queries(content(asked, "queries"), found)
     return every.take(judged), [relevant[str(queries.names[n])] for n in judged]
+
+
+def grade(given: str | None, number: int) -> float:
+    """How relevant a document is: 1 where nothing is said.
+
+    Raises:
+        DataError: it is no number.
+    """
+    try:
+        return float(given or 1)
+    except ValueError:
+        raise DataError(
+            f"judgements, line {number}: grade must be a number, got {given!r}"
+        ) from None
 
 
 def table(folder: Path, name: str) -> list[dict[str, str]]:

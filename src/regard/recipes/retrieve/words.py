@@ -96,5 +96,6 @@ def weighted(counts: sparse.csr_matrix, rarity: np.ndarray) -> sparse.csr_matrix
 def decomposed(counts: sparse.csr_matrix, width: int, seed: int) -> np.ndarray:
     """Vectors of the words (T, width) by the company they keep: right singular vectors, as those of LSI."""
     width = max(min(width, min(counts.shape) - 1), 1)
-    found = TruncatedSVD(width, random_state=seed).fit(weighted(counts, rarity_of(counts)))
+    with np.errstate(invalid="ignore", divide="ignore"):  # shares of variance, where there is none
+        found = TruncatedSVD(width, random_state=seed).fit(weighted(counts, rarity_of(counts)))
     return found.components_.T
