@@ -124,7 +124,7 @@ class BlockwiseRead(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *grad_outputs: Any) -> Any:
+    def backward(ctx: Any, *grad_outputs: Any) -> Any:  # type: ignore[bad-override] # its decorator hides names
         """Gradients of all inputs that need one, summed over blocks.
 
         With w = exp(lse of the block - lse), the output is the sum of w times the outputs of blocks.
