@@ -31,6 +31,7 @@ ASKED = {
     "translate": ["Dienstag, 4. Juli 2028"],
     "letters": ["attention", "thoughtful"],
     "molecules": ["CCO", "CC(=O)Oc1ccccc1C(=O)O"],
+    "retrieve": ["return the absolute path of a file"],
 }
 
 

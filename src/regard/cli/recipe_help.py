@@ -233,7 +233,7 @@ USAGES = {
     "retrieve": Usage(
         "[QUERY]...",
         "Find documents for every QUERY: an argument in quotes, or a line of --file or of a pipe; a vector is its numbers "
-        "with commas between. A line of output is the query, a tab and the id of its document; with --best several.",
+        "with commas between. A line of output is QUERY, a tab and the id of its document; with --best several.",
         "Draw where QUERY found its document: which of its words attend to which of the document's, or the weights of "
         "the best documents. Without QUERY, for an example.",
         {
@@ -245,7 +245,7 @@ USAGES = {
             "predict": (
                 'predict "return the absolute path"',
                 "predict --file queries.txt --to found.txt --best 5",
-                'predict "open a file" --best 3 --model mine.safetensors',
+                'predict "open a file" --best 3',
             ),
             "compare": (
                 "compare --jobs 2",
@@ -256,7 +256,7 @@ USAGES = {
             "show": ("show", 'show "return the absolute path" --to match.svg'),
         },
         (
-            "cosine", "scaled_dot", "low_rank", "additive", "cosine, late only", "cosine, hop only", "mean", "BM25",
+            "cosine", "scaled_dot", "low_rank", "additive", "cosine late", "cosine hop", "mean", "BM25",
             "LSI",
         ),
         "cosine",
