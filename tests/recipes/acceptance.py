@@ -32,6 +32,7 @@ ASKED = {
     "letters": ["attention", "thoughtful"],
     "molecules": ["CCO", "CC(=O)Oc1ccccc1C(=O)O"],
     "align": ["0 0.1 0.4 1.9 2.0 1.9 0.3 0.1 0"],
+    "retrieve": ["return the absolute path of a file"],
 }
 
 

@@ -44,6 +44,7 @@ def test_help_of_a_recipe_is_its_own(run, verb: str) -> None:
         "molecules": "SMILES",
         "align": "SERIES",
         "anomaly": "POINT",
+        "retrieve": "QUERY",
     }
     for row in catalog.RECIPES[:-1]:
         result = run(f"{row.name} {verb} --help")
@@ -55,8 +56,11 @@ def test_help_of_a_recipe_is_its_own(run, verb: str) -> None:
             assert result.stdout.count(inputs[row.name]) >= 3
         else:
             assert f"[default: {row.own[0]}]" in " ".join(result.stdout.split())
-        searches = verb == "predict" and row.name in ("translate", "letters")
-        assert ("--beam" in result.stdout, "--best" in result.stdout) == (searches, searches)
+        searches = recipe_help.USAGES[row.name].search if verb == "predict" else ()
+        offered = {"beam": "--beam" in result.stdout, "n_best": "--best" in result.stdout}
+        assert {name for name, shown in offered.items() if shown} == {*searches} - {
+            "length_penalty"
+        }
 
 
 def test_options_of_a_search_are_those_of_the_estimators() -> None:

@@ -295,6 +295,38 @@ USAGES = {
         ),
         "gaussian",
     ),
+    "retrieve": Usage(
+        "[QUERY]...",
+        "Find documents for every QUERY: an argument in quotes, or a line of --file or of a pipe; a vector is its numbers "
+        "with commas between. A line of output is QUERY, a tab and the id of its document; with --best several.",
+        "Draw where QUERY found its document: which of its words attend to which of the document's, or the weights of "
+        "the best documents. Without QUERY, for an example.",
+        {
+            "train": (
+                "train",
+                "train --set digits --score low_rank",
+                "train --set tables --data DIR --out mine.safetensors",
+            ),
+            "predict": (
+                'predict "return the absolute path"',
+                "predict --file queries.txt --to found.txt --best 5",
+                'predict "open a file" --best 3',
+            ),
+            "compare": (
+                "compare --jobs 2",
+                "compare --set cranfield --data DIR --full",
+                "compare --set digits --only additive --lang zh",
+                "compare --json",
+            ),
+            "show": ("show", 'show "return the absolute path" --to match.svg'),
+        },
+        (
+            "cosine", "scaled_dot", "low_rank", "additive", "cosine late", "cosine hop", "mean", "BM25",
+            "LSI",
+        ),
+        "cosine",
+        ("n_best",),
+    ),
 }  # fmt: skip
 
 

@@ -8,7 +8,7 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -20,8 +20,10 @@ INNERMOST = re.compile(r"[\[{]\n[^][{}]*[\]}]")
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
 
 
-def write_atomic(path: Path, data: bytes) -> None:
+def write_atomic(path: Path, data: bytes | Iterable[bytes | memoryview]) -> None:
     """Write a temporary file beside the target and rename it, so that a reader never sees half a file.
+
+    Content that is too large to be held twice is given in pieces.
 
     Symbolic links are followed. A device, pipe or socket at the target is never replaced.
 
@@ -38,7 +40,7 @@ def write_atomic(path: Path, data: bytes) -> None:
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(data)
+            file.writelines([data] if isinstance(data, bytes) else data)
             file.flush()
             # Without this a power failure after the rename can leave an empty file under the new name.
             os.fsync(file.fileno())

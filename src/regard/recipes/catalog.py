@@ -126,6 +126,17 @@ RECIPES = (
         ("nab",),
         ("aeon", "stumpy"),
     ),
+    Listed(
+        "retrieve",
+        Text(
+            "Find documents for a query: late interaction, soft search.",
+            "为查询找到文档：迟交互与软检索。",
+        ),
+        Text("docstrings of Python's standard library", "Python 标准库的文档字符串"),
+        ("docstrings", "digits"),
+        ("cranfield", "glove100", "mnist", "tables"),
+        ("faiss",),
+    ),
 )
 
 

@@ -1,15 +1,19 @@
-"""Checks of columns: targets that are all numbers or all words, and tables in the place of one column."""
+"""Checks of columns: targets of one kind, texts, and tables in the place of one column; a part held out of rows."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from numbers import Number
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from torch import Tensor
 
+from regard.describe import describe
 from regard.recipes.estimator import RecipeError
+from regard.text import encodable
+
+Row = TypeVar("Row")
 
 
 def one_kind(y: Any, name: str = "y") -> np.ndarray:
@@ -53,3 +57,48 @@ def check_kind(rows: np.ndarray, name: str) -> None:
 def is_table(x: object) -> bool:
     """Whether x has several columns: a list of it would be that of their names, as of a data frame or a dict."""
     return isinstance(x, Mapping) or len(getattr(x, "shape", (0,))) != 1
+
+
+def as_list(x: Any, name: str, what: str) -> list[Any]:
+    """The rows as a list.
+
+    Args:
+        x: the rows.
+        name: of the argument, for the message.
+        what: the rows in words: "sentences".
+
+    Raises:
+        RecipeError: it is a single text, or nothing that has rows.
+    """
+    if isinstance(x, str):
+        raise RecipeError(f"{name} must be a list of {what}, got one text; give [{name}]")
+    if is_table(x):
+        raise RecipeError(f"{name} must be a list of {what}, got {describe(x)}; give one column")
+    try:
+        return list(x)
+    except TypeError:
+        raise RecipeError(f"{name} must be a list of {what}, got {describe(x)}") from None
+
+
+def checked_texts(x: Any, name: str, what: str = "sentences") -> list[str]:
+    """The texts as a list; see `as_list`.
+
+    Raises:
+        RecipeError: it is a single text, or something in it is no text.
+    """
+    found = as_list(x, name, what)
+    for number, one in enumerate(found):
+        if not isinstance(one, str):
+            raise RecipeError(f"{name}[{number}] must be a text, got {describe(one)}")
+        if not encodable(one):
+            raise RecipeError(f"{name}[{number}] is no text in Unicode: {one!r} has surrogates")
+    return [str(one) for one in found]
+
+
+def held_out(rows: Sequence[Row], seed: int) -> tuple[list[Row], list[Row]]:
+    """The rows for training and a tenth of them, at most 1,000, for validation; a single row is both."""
+    count = min(len(rows) // 10, 1000) or int(len(rows) > 1)
+    if not count:
+        return list(rows), list(rows)
+    order = np.random.default_rng((seed, 1)).permutation(len(rows)).tolist()
+    return [rows[row] for row in order[count:]], [rows[row] for row in order[:count]]

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 from regard.describe import describe
+from regard.recipes.columns import as_list, checked_texts
 from regard.recipes.estimator import RecipeError
-from regard.recipes.translate.rows import as_list, checked_texts
 
 Sounds = str | Sequence[str]
 UnicodeForm = Literal["NFC", "NFD", "NFKC", "NFKD"]

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from regard import Score
 from regard.arguments import check_given_sizes, check_one_of
 from regard.describe import describe
+from regard.recipes.columns import checked_texts, held_out
 from regard.recipes.estimator import RecipeError, building, checked_validation
 from regard.recipes.letters.errors import error_statistics, phone_error_rate
 from regard.recipes.letters.networks import ATTENTIONS, letters_network
@@ -33,7 +34,6 @@ from regard.recipes.translate.batches import Corpus
 from regard.recipes.translate.decoding import Search, aligned
 from regard.recipes.translate.job import TranslationJob
 from regard.recipes.translate.networks import RecurrentTranslator
-from regard.recipes.translate.rows import checked_texts, held_out
 from regard.recipes.translate.searched import SearchedRecipe
 from regard.recipes.translate.subwords import EOS
 from regard.scores.lookup import SIZED

@@ -19,6 +19,7 @@ from regard.arguments import (
     check_one_of,
     check_sizes,
 )
+from regard.recipes.columns import checked_texts, held_out
 from regard.recipes.estimator import RecipeError, building, checked_validation
 from regard.recipes.training import TrainingPlan, TrainingProgress, train
 from regard.recipes.translate.batches import Corpus
@@ -33,8 +34,6 @@ from regard.recipes.translate.networks import (
 from regard.recipes.translate.rows import (
     checked_pairs,
     checked_sides,
-    checked_texts,
-    held_out,
 )
 from regard.recipes.translate.searched import SearchedRecipe
 from regard.recipes.translate.subwords import EOS, Subwords
