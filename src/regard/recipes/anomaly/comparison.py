@@ -82,7 +82,7 @@ def comparison(data: Dataset, full: bool, device: str | None) -> Comparison:
         AVERAGE_PRECISION,
         tuple(rows),
         REFERENCE,
-        SEEDS[: 5 if name == "nab" else 3] if full else QUICK_SEEDS,
+        SEEDS[: 3 if name == "daphnet" else 5] if full else QUICK_SEEDS,
         notes(name),
     )
 
