@@ -40,10 +40,13 @@ class TestPositions:
         treatment = doctor.treat(found, "positions", sick.batch(0), share=0.5)
         shares = treatment.after[:, INDEX["value_place"]]
         assert float(shares.mean()) == pytest.approx(0.5, abs=0.06)
+        with pytest.raises(TreatmentRefused, match="has been treated with positions already"):
+            doctor.treat(found, "positions", sick.batch(0), share=0.5)
+        later = found._replace(since=found.since + 1)
         with pytest.raises(
             TreatmentRefused, match=r"positions explain 0\.\d+ of the variance already"
         ):
-            doctor.treat(found, "positions", sick.batch(0), share=0.5)
+            doctor.treat(later, "positions", sick.batch(0), share=0.5)
         with pytest.raises(ValueError, match="share must be between"):
             doctor.treat(found, "positions", sick.batch(0), share=1.0)
 

@@ -29,7 +29,7 @@ Examples:
   regard bench --suite shapes --quick  decoders, speech: a first look
   regard bench --suite square --lengths 1024,4096 --hidden 16,64
   regard bench --suite graph           graph layers beside PyTorch Geometric's
-  regard bench --quick --busy          the same while another process takes a core
+  regard bench --quick --busy          the same while a core is kept busy
   regard bench --budget 600 --resume   ten minutes more of an earlier run
   regard bench --quick --json          the results for a program
   regard bench --list                  what there is, without measuring

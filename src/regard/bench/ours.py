@@ -21,7 +21,7 @@ class Ours(Candidate):
 
     family = "ours"
     engine: ClassVar[str] = "sine"
-    series: ClassVar[str] = "matched"
+    series: ClassVar[str | None] = None
 
     def engine_on(self, device: torch.device) -> str | None:
         """The name of the engine to request on this device."""

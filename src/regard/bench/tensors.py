@@ -92,7 +92,7 @@ def make_tensors(setting: Setting, device: torch.device, seed: int) -> Tensors:
     )
 
 
-def additive_score(tensors: Tensors, series: str = "matched") -> Additive:
+def additive_score(tensors: Tensors, series: str | None = None) -> Additive:
     """An additive score whose v is a copy of the inputs' v."""
     setting = tensors.setting
     score = Additive(setting.hidden, setting.heads, series=series)
