@@ -37,13 +37,13 @@ class TestPositions:
     def test_the_share_is_what_was_asked_for(self):
         sick = planted("Swamped")
         _, doctor, found = diagnosed(sick)
+        with pytest.raises(ValueError, match="share must be between"):
+            doctor.treat(found, "positions", sick.batch(0), share=1.0)
         treatment = doctor.treat(found, "positions", sick.batch(0), share=0.5)
         shares = treatment.after[:, INDEX["value_place"]]
         assert float(shares.mean()) == pytest.approx(0.5, abs=0.06)
         with pytest.raises(TreatmentRefused, match="has been treated with positions already"):
             doctor.treat(found, "positions", sick.batch(0), share=0.5)
-        with pytest.raises(ValueError, match="share must be between"):
-            doctor.treat(found, "positions", sick.batch(0), share=1.0)
 
     def test_what_was_learned_since_stays(self):
         sick = planted("WashedOut")
