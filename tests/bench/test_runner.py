@@ -14,7 +14,7 @@ from regard.bench.ours import OURS, SineFast
 from regard.bench.peers import (
     DOTS,
     PEERS,
-    Compiled,
+    CompiledTextbook,
     Eager,
     EagerLinear,
     Flex,
@@ -104,7 +104,7 @@ def measured(*candidates: Candidate, setting: Setting = TINY, effort: Effort = E
 
 @pytest.mark.parametrize("setting", [TINY, LOOP], ids=["square", "loop"])
 def test_ours_and_peers_pass_their_checks(setting: Setting) -> None:
-    slow = [c for c in PEERS if not isinstance(c, Compiled)]
+    slow = [c for c in PEERS if not isinstance(c, CompiledTextbook)]
     found = measured(*OURS, *slow, setting=setting)
     timed = {row.name for row in found.rows if all(p.timed() for p in row.passes.values())}
     assert {"sine fast", "exact", "textbook eager", "textbook linear", "dot math"} <= timed
@@ -118,7 +118,7 @@ def test_ours_and_peers_pass_their_checks(setting: Setting) -> None:
 
 @pytest.mark.slow
 def test_the_compiled_textbook_is_timed() -> None:
-    (row,) = measured(Compiled()).rows
+    (row,) = measured(CompiledTextbook()).rows
     assert all(p.timed() for p in row.passes.values()), row.reasons("failed", "skipped")
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from regard.bench.bars import DETERMINISTIC, EAGER, needed
 from regard.bench.candidate import Candidate
 from regard.bench.ours import OURS, AsChosen
-from regard.bench.peers import DOTS, PEERS, Compiled
+from regard.bench.peers import DOTS, PEERS, CompiledTextbook
 from regard.bench.results import Measured
 from regard.bench.settings import SUITES, Setting, first_look, suite
 
@@ -135,7 +135,7 @@ def usual_on_gpu(name: str, setting: Setting) -> list[Candidate]:
         c
         for c in CANDIDATES
         if c.family == "ours"
-        or isinstance(c, Compiled)
+        or isinstance(c, CompiledTextbook)
         or c is CUDNN
         or (narrow and c.family == "dot")
     ]

@@ -65,7 +65,7 @@ class EagerLinear(Candidate):
         return Prepared(lambda a, b, value: textbook.attention(score, a, b, value), [score.v])
 
 
-class Compiled(Candidate):
+class CompiledTextbook(Candidate):
     """The textbook under torch.compile, in the formulation that Inductor fuses."""
 
     name, family, tensors, heavy = "textbook compiled", "textbook", 2, True
@@ -237,4 +237,4 @@ DOTS: tuple[Candidate, ...] = (
     dot_through(SDPBackend.EFFICIENT_ATTENTION, "efficient"),
     dot_through(SDPBackend.MATH, "math", DotMath),
 )
-PEERS: tuple[Candidate, ...] = (Eager(), EagerLinear(), Compiled(), Flex(), Keras(), *DOTS)
+PEERS: tuple[Candidate, ...] = (Eager(), EagerLinear(), CompiledTextbook(), Flex(), Keras(), *DOTS)

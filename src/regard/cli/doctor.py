@@ -161,10 +161,10 @@ def doctor(
     load_library()
     where = pick_device(device)
     if by_laws:
-        from regard.cli.doctor_check import Asked, run_check
+        from regard.cli.doctor_check import CheckRequest, run_check
 
         raise SystemExit(
-            run_check(Asked(model, data, causal, size, seed, where, report, as_json, strict))
+            run_check(CheckRequest(model, data, causal, size, seed, where, report, as_json, strict))
         )
     from regard.doctor.checkup import prepare
     from regard.doctor.patients import Unusable, open_patient

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from regard.doctor.patients.patient import Patient
 
 
-class Asked(NamedTuple):
+class CheckRequest(NamedTuple):
     """The arguments of the command that concern a check."""
 
     model: str
@@ -34,7 +34,7 @@ class Asked(NamedTuple):
     strict: bool
 
 
-def run_check(asked: Asked) -> int:
+def run_check(asked: CheckRequest) -> int:
     """Check the first batch of a model and print the result; returns the exit status."""
     from regard.doctor.patients import Unusable, open_patient
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import regard
 from regard.doctor import LAWS, Severity, check
-from regard.doctor.laws import Verdict
+from regard.doctor.laws import LawVerdict
 from regard.doctor.laws.picture import images
 from regard.doctor.laws.result import merged
 
@@ -134,7 +134,7 @@ def test_the_label_law_needs_no_declaration() -> None:
     shifted = torch.cat([x[:, 1:], torch.full((B, 1), -100)], 1)
     for labels, shifts in ((shifted, None), (x, True)):
         found = check(Told("shifted-mask", shifts), {"input_ids": x, "labels": labels})
-        assert found.ruling(WHO).verdict is Verdict.BROKEN
+        assert found.ruling(WHO).verdict is LawVerdict.BROKEN
         assert found.findings[0].site == "body.blocks.1.attention"
         assert check(Told("", shifts), {"input_ids": x, "labels": labels}).ok
     assert check(decoder("shifted-mask"), x, labels=shifted).broken
@@ -171,7 +171,7 @@ def test_the_prefix_of_a_prefix_lm_may_see_itself() -> None:
 def test_what_only_the_layers_suggest_is_a_note() -> None:
     model = Small(dict.fromkeys(range(3), "shifted-mask"), causal=True, layers=1)
     found = check(model, tokens(B, T))
-    assert found.ok and found.ruling(WHO).verdict is Verdict.NOTE
+    assert found.ok and found.ruling(WHO).verdict is LawVerdict.NOTE
     assert found.findings[0].severity is Severity.NOTE
     assert "causal=True" in found.findings[0].explanation
 
@@ -198,7 +198,7 @@ def test_padding_by_the_name_of_its_argument(name: str) -> None:
     mask = real().bool()
     given = {"attention_mask": mask, "key_padding_mask": ~mask, "lengths": mask.sum(1)}[name]
     found = check(Named(), {"x": tokens(B, T), name: given})
-    assert found.ruling(PAD).verdict is Verdict.HELD and name in found.sources["padding"]
+    assert found.ruling(PAD).verdict is LawVerdict.HELD and name in found.sources["padding"]
 
 
 def test_outputs_may_be_dataclasses() -> None:

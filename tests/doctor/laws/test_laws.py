@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("transformers")
 
 from regard.doctor.findings import Severity
-from regard.doctor.laws import LAWS, Verdict
+from regard.doctor.laws import LAWS, LawVerdict
 from regard.doctor.laws.bench import BACKWARD, FORWARD
 from regard.doctor.laws.checking import FAILED, check
 
@@ -84,7 +84,7 @@ def test_a_law_that_is_switched_off_is_missed(law: str) -> None:
     batch = case.host.batch()
     found = check(model, batch, **case.host.options)
     without = check(model, batch, **case.host.options, laws=others)
-    assert found.ruling(law).verdict is Verdict.BROKEN
+    assert found.ruling(law).verdict is LawVerdict.BROKEN
     assert law not in {x.law for x in without.broken}
     # A mask of the whole pass that decoding does not have is seen by comparing the two, too.
     assert {x.law for x in without.broken} <= {*FAULTS[case.fault].also, "steps-are-the-whole"}

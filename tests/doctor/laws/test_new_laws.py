@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.doctor.laws import Verdict
+from regard.doctor.laws import LawVerdict
 from regard.doctor.laws.checking import check
 
 from .cached import CachedDecoder
@@ -28,7 +28,7 @@ def decoder(fault: str = "", rotary: bool = True) -> CachedDecoder:
 @pytest.mark.parametrize("rotary", [True, False])
 def test_a_cache_that_is_right_holds(rotary):
     ruling = check(decoder(rotary=rotary), {"x": tokens()}, causal=True).ruling(STEPS)
-    assert ruling.verdict is Verdict.HELD and "decoded with cache, without padding" in ruling.why
+    assert ruling.verdict is LawVerdict.HELD and "decoded with cache, without padding" in ruling.why
 
 
 def test_the_first_place_that_differs_is_named():
@@ -48,7 +48,7 @@ def test_the_first_place_that_differs_is_named():
 )
 def test_where_it_does_not_apply_it_says_why(model, options, why):
     ruling = check(model, {"x": tokens()}, laws=[STEPS], **options).ruling(STEPS)
-    assert ruling.verdict is Verdict.SKIPPED and why in ruling.why
+    assert ruling.verdict is LawVerdict.SKIPPED and why in ruling.why
 
 
 def test_a_model_that_returns_no_cache_and_one_of_few_tokens():
@@ -59,7 +59,7 @@ def test_a_model_that_returns_no_cache_and_one_of_few_tokens():
     mute = Mute({}, rotary=True, pairs=True)
     assert "returned none" in check(mute, {"x": tokens()}, causal=True).ruling(STEPS).why
     few = check(decoder(), {"x": tokens(3)}, causal=True).ruling(STEPS)
-    assert few.verdict is Verdict.SKIPPED and "fewer than 4 tokens" in few.why
+    assert few.verdict is LawVerdict.SKIPPED and "fewer than 4 tokens" in few.why
 
 
 def test_a_leak_is_told_once():
@@ -123,19 +123,21 @@ def exact(how, dtype: torch.dtype, gain: float = 1.0):
 @pytest.mark.parametrize("how", [fused, written, by_einsum])
 def test_ordinary_rounding_is_no_finding(how, dtype, gain):
     ruling = exact(how, dtype, gain)
-    assert ruling.verdict is Verdict.HELD and "2 calls in fp64" in ruling.why
+    assert ruling.verdict is LawVerdict.HELD and "2 calls in fp64" in ruling.why
 
 
 def test_an_overflow_is_found_where_it_arises():
     ruling = exact(overflowing, torch.float16)
-    assert ruling.verdict is Verdict.BROKEN
+    assert ruling.verdict is LawVerdict.BROKEN
     assert ruling.findings[0].site == "1" and "queries and keys" in ruling.findings[0].explanation
-    assert exact(overflowing, torch.float32).verdict is Verdict.HELD
+    assert exact(overflowing, torch.float32).verdict is LawVerdict.HELD
 
 
 def test_a_softmax_by_exp_that_overflows():
     ruling = exact(by_exp, torch.float32, 3.0)
-    assert ruling.verdict is Verdict.BROKEN and "NaN or infinity" in ruling.findings[0].explanation
+    assert (
+        ruling.verdict is LawVerdict.BROKEN and "NaN or infinity" in ruling.findings[0].explanation
+    )
 
 
 def test_it_costs_no_pass():

@@ -20,9 +20,9 @@ from regard.doctor.laws import (
     steps,
     visibility,
 )
-from regard.doctor.laws.law import Law, Ruling, Verdict
+from regard.doctor.laws.law import Law, LawVerdict, Ruling
 
-__all__ = ["LAWS", "Law", "Ruling", "Verdict"]
+__all__ = ["LAWS", "Law", "LawVerdict", "Ruling"]
 
 # In this order they are tested and shown.
 LAWS: tuple[Law, ...] = (

@@ -1,4 +1,4 @@
-"""`Bench`: a model, its batch, what is declared, and the passes that laws share.
+"""`LawBench`: a model, its batch, what is declared, and the passes that laws share.
 
 A pass is made when a law first asks for it, and kept. The budget is stated in `FORWARD` and `BACKWARD`.
 
@@ -38,7 +38,7 @@ FLOOR, HALF_FLOOR = 64, 8
 MOST_NOISE = 0.5  # the exponent of the rounding: half of the digits
 
 
-class Bench:
+class LawBench:
     """A model under test, inside `untouched`; the laws are given one."""
 
     def __init__(
@@ -296,7 +296,7 @@ def one_hot(at: Tensor, length: int) -> Tensor:
     return torch.arange(length) == at[:, None]
 
 
-def rearranged(bench: Bench, twice: bool) -> Any:
+def rearranged(bench: LawBench, twice: bool) -> Any:
     """The batch with its samples in reverse order, or a batch of one twice."""
     count, first = bench.sizes.batch, bench.sizes.batch_first
     turned = {id(s.given) for s in bench.streams if not first and s.length}

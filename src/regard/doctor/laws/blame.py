@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from regard.doctor.laws.bench import Bench
+from regard.doctor.laws.bench import LawBench
 from regard.doctor.laws.law import SHARE
 from regard.doctor.laws.passes import SIDES, Delta, Key
 
@@ -37,7 +37,7 @@ class Place(NamedTuple):
     code: str
 
 
-def first_place(bench: Bench, deltas: Mapping[Key, Delta], forbidden: Forbidden) -> Place | None:
+def first_place(bench: LawBench, deltas: Mapping[Key, Delta], forbidden: Forbidden) -> Place | None:
     """The first place in execution order at which a forbidden cell has moved; None if none has."""
     for key, delta in deltas.items():
         cells = forbidden(key, delta)
@@ -53,7 +53,7 @@ def first_place(bench: Bench, deltas: Mapping[Key, Delta], forbidden: Forbidden)
     return None
 
 
-def at(bench: Bench, key: Key, moved: float, noise: float) -> Place:
+def at(bench: LawBench, key: Key, moved: float, noise: float) -> Place:
     """The place of a key: an attention call if the change was made in or around one."""
     path, what, _ = key
     if what in SIDES:
@@ -79,7 +79,7 @@ def at(bench: Bench, key: Key, moved: float, noise: float) -> Place:
     return Place(name, False, "module", moved, noise, "")
 
 
-def follows(bench: Bench, site: str, key: Key) -> bool:
+def follows(bench: LawBench, site: str, key: Key) -> bool:
     """Whether a call is made after an event of the base pass."""
     order = list(bench.base.tensors)
     sides = [i for i, k in enumerate(order) if k[0] == site and k[1] in SIDES]

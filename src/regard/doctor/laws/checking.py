@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from regard.describe import describe
 from regard.doctor.laws import LAWS
-from regard.doctor.laws.bench import Bench
+from regard.doctor.laws.bench import LawBench
 from regard.doctor.laws.declared import declare
-from regard.doctor.laws.law import Law, Ruling, Verdict
+from regard.doctor.laws.law import Law, LawVerdict, Ruling
 from regard.doctor.laws.map import InfluenceMap, map_of
 from regard.doctor.laws.restoring import untouched
 from regard.doctor.laws.result import Checked
@@ -90,7 +90,7 @@ def check(
     say = on_law or (lambda name, done, total: None)
     started = time.perf_counter()
     with untouched(model) as restore:
-        bench = Bench(model, batch, batch_first, restore)
+        bench = LawBench(model, batch, batch_first, restore)
         declared = declare(bench, causal, padding, positions, labels, segments)
         rulings = []
         for done, law in enumerate(chosen):
@@ -103,7 +103,7 @@ def check(
     )  # fmt: skip
 
 
-def tested(law: Law, bench: Bench) -> Ruling:
+def tested(law: Law, bench: LawBench) -> Ruling:
     """The ruling of a law; an error of the model on changed inputs is a law that was not tested."""
     try:
         return law.test(law, bench)
@@ -131,7 +131,7 @@ def without_consequences(rulings: list[Ruling]) -> list[Ruling]:
             kept.append(ruling)
             continue
         why = f"cannot be told while {causes[0]} is broken at {broken[causes[0]]}"
-        kept.append(Ruling(ruling.law, Verdict.SKIPPED, why))
+        kept.append(Ruling(ruling.law, LawVerdict.SKIPPED, why))
     return kept
 
 

@@ -23,7 +23,7 @@ from regard.doctor.signature import text_config
 from regard.mask import Mask
 
 if TYPE_CHECKING:
-    from regard.doctor.laws.bench import Bench
+    from regard.doctor.laws.bench import LawBench
 
 # Padding masks by the names of their arguments: True or 1 is a real token, or padding.
 REAL = ("attention_mask", "input_mask", "encoder_attention_mask", "valid_mask")
@@ -66,7 +66,7 @@ class Declared:
 
 
 def declare(
-    bench: Bench,
+    bench: LawBench,
     causal: bool | Tensor | Mask | None,
     padding: Tensor | str | bool | None,
     positions: str | bool | None,
@@ -89,7 +89,7 @@ def declare(
     return found
 
 
-def declare_causal(bench: Bench, found: Declared, given: bool | Tensor | Mask | None) -> None:
+def declare_causal(bench: LawBench, found: Declared, given: bool | Tensor | Mask | None) -> None:
     """Who may see whom: the argument, else `is_causal` of modules that attend to their own tokens."""
     target = bench.target
     if given is not None and not isinstance(given, bool | Tensor | Mask):
@@ -118,7 +118,7 @@ def declare_causal(bench: Bench, found: Declared, given: bool | Tensor | Mask | 
         found.direct = found.visible = torch.ones(length, length, dtype=torch.bool).tril()
 
 
-def causal_by_model(bench: Bench) -> tuple[bool | None, str]:
+def causal_by_model(bench: LawBench) -> tuple[bool | None, str]:
     """What the model says of itself, and by what."""
     given = causal_by_modules(bench)
     if given is not None:
@@ -136,7 +136,7 @@ def through_layers(direct: Tensor) -> Tensor:
     return reach
 
 
-def causal_by_modules(bench: Bench) -> bool | None:
+def causal_by_modules(bench: LawBench) -> bool | None:
     """What `is_causal` says of the modules that attend to their own tokens; None if they differ."""
     target, said = bench.target, set()
     if target is None:
@@ -160,7 +160,7 @@ def causal_by_modules(bench: Bench) -> bool | None:
     return said.pop() if len(said) == 1 else None
 
 
-def declare_padding(bench: Bench, found: Declared, given: Tensor | str | bool | None) -> None:
+def declare_padding(bench: LawBench, found: Declared, given: Tensor | str | bool | None) -> None:
     """Which tokens are real: the argument, else arguments of the model, else its padding id."""
     named = names_of(bench.inner, bench.batch)
     if given is False:
@@ -187,7 +187,7 @@ def declare_padding(bench: Bench, found: Declared, given: Tensor | str | bool | 
     found.sources.setdefault("padding", "neither argument, batch nor config names any")
 
 
-def keep_real(bench: Bench, found: Declared, mask: Tensor, source: str, name: str) -> None:
+def keep_real(bench: LawBench, found: Declared, mask: Tensor, source: str, name: str) -> None:
     """Keep the mask of a padding argument as True = real, for the stream it belongs to."""
     said = name.lower()
     # As in the library, True is a real token, but for names that torch gives to what is hidden.
@@ -210,7 +210,7 @@ def keep_real(bench: Bench, found: Declared, mask: Tensor, source: str, name: st
         return
 
 
-def padding_by_id(bench: Bench, found: Declared) -> None:
+def padding_by_id(bench: LawBench, found: Declared) -> None:
     """Runs of the config's padding id at an end of some sequences."""
     config = text_config(bench.inner)
     pad = getattr(config, "pad_token_id", None)
@@ -229,7 +229,7 @@ def padding_by_id(bench: Bench, found: Declared) -> None:
             found.sources["padding"] = f"pad_token_id {pad} of the config"
 
 
-def declare_positions(bench: Bench, found: Declared, given: str | bool | None) -> None:
+def declare_positions(bench: LawBench, found: Declared, given: str | bool | None) -> None:
     """The kind of positions: the argument, else the config, else tables by their names."""
     if given is not None:
         kind = "declared" if given is True else given or ""
@@ -248,7 +248,7 @@ def declare_positions(bench: Bench, found: Declared, given: str | bool | None) -
     found.sources["positions"] = "not declared: pass positions=True or False"
 
 
-def declare_labels(bench: Bench, found: Declared, given: Tensor | None) -> None:
+def declare_labels(bench: LawBench, found: Declared, given: Tensor | None) -> None:
     """The label law: where labels are the inputs shifted by one, an output is scored on the next token."""
     named = {k.lower(): x for k, x in names_of(bench.inner, bench.batch).items()}
     labels = given if given is not None else next((named[x] for x in LABELS if x in named), None)
@@ -285,7 +285,7 @@ def only_next(scored: Tensor) -> Tensor:
     return scored
 
 
-def shifts_inside(bench: Bench, labels: Tensor, target: Stream) -> bool:
+def shifts_inside(bench: LawBench, labels: Tensor, target: Stream) -> bool:
     """Whether the model's own loss is that of each output and the label after it."""
     assert target.ids is not None
     counted = labels != IGNORED

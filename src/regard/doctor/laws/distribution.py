@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from regard.doctor.findings.finding import Severity
-from regard.doctor.laws.bench import Bench
+from regard.doctor.laws.bench import LawBench
 from regard.doctor.laws.finding import finding_of
 from regard.doctor.laws.law import Law, Ruling
 from regard.doctor.laws.weights import ONE, Sums
@@ -20,7 +20,7 @@ ERASED = (
 SOURCE = "rounding of the weights, and no more"
 
 
-def test(law: Law, bench: Bench) -> Ruling:
+def test(law: Law, bench: LawBench) -> Ruling:
     """Sum the weights that were multiplied with values over the axis that the product sums over."""
     # Dropout that is on is found by another law.
     dropped = bench.base.dropouts

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from regard.doctor.findings.finding import Severity
-from regard.doctor.laws.bench import OTHER_SEED, Bench
+from regard.doctor.laws.bench import OTHER_SEED, LawBench
 from regard.doctor.laws.finding import finding_of
 from regard.doctor.laws.law import Law, Ruling
 
@@ -15,7 +15,7 @@ ADVICE = (
 SOURCE = "two evaluations give the same bits"
 
 
-def test(law: Law, bench: Bench) -> Ruling:
+def test(law: Law, bench: LawBench) -> Ruling:
     """Evaluate again, with other random numbers."""
     again = bench.changed(None, seed=OTHER_SEED)
     moved = {key: delta for key, delta in again.items() if bool((delta.moved > 0).any())}

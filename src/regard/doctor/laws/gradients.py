@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.doctor.findings.finding import Severity
-from regard.doctor.laws.bench import BACKWARD, SEED, Bench
+from regard.doctor.laws.bench import BACKWARD, SEED, LawBench
 from regard.doctor.laws.finding import finding_of
 from regard.doctor.laws.law import Law, Ruling
 from regard.doctor.laws.layout import tensors_in
@@ -50,7 +50,7 @@ class GradientPass(Listening):
         """Other tensors are not needed."""
 
 
-def test(law: Law, bench: Bench) -> Ruling:
+def test(law: Law, bench: LawBench) -> Ruling:
     """One backward of a random sum of the outputs, in evaluation mode; twice where something is zero."""
     if not bench.calls:
         return law.skipped("no attention was seen")
@@ -87,7 +87,7 @@ def has_zeros(model: nn.Module) -> bool:
     return any(bool((x == 0).any()) for x in model.parameters() if x.requires_grad)
 
 
-def dead_parts(bench: Bench, *, jitter: bool) -> list[Dead] | None:
+def dead_parts(bench: LawBench, *, jitter: bool) -> list[Dead] | None:
     """What gets no gradient, by call; None if no output carries one."""
     assert bench.backward < BACKWARD
     listener = GradientPass(bench.base.streams)
@@ -121,7 +121,7 @@ def dead_parts(bench: Bench, *, jitter: bool) -> list[Dead] | None:
     return [x for x in found if not elsewhere(bench, of_sides, x)]
 
 
-def elsewhere(bench: Bench, alive: dict[tuple[str, str], bool], dead: Dead) -> bool:
+def elsewhere(bench: LawBench, alive: dict[tuple[str, str], bool], dead: Dead) -> bool:
     """Whether the same module passes these gradients on in another of its calls.
 
     A decoder of two streams leaves the first one's last call without use.
@@ -133,7 +133,7 @@ def elsewhere(bench: Bench, alive: dict[tuple[str, str], bool], dead: Dead) -> b
     return any(all(alive.get((site, part)) is True for part in dead.parts) for site in others)
 
 
-def call_with(bench: Bench, weights: dict[str, Tensor]) -> Any:
+def call_with(bench: LawBench, weights: dict[str, Tensor]) -> Any:
     """The output with other weights, which the model has only during this call."""
     given = bench.batch
     if isinstance(given, Tensor):
@@ -150,7 +150,7 @@ def jittered(x: Tensor) -> Tensor:
 
 
 def dead_sides(
-    bench: Bench, listener: GradientPass, alive: dict[tuple[str, str], bool], site: str
+    bench: LawBench, listener: GradientPass, alive: dict[tuple[str, str], bool], site: str
 ) -> list[str]:
     """The sides of a call without a gradient, unless they are frozen on purpose."""
     facts, module = bench.facts.get(site), bench.modules.get(bench.calls[site].path)
@@ -169,7 +169,7 @@ def dead_sides(
 
 
 def dead_weights(
-    bench: Bench, listener: GradientPass, alive: dict[str, bool], unused: set[str], site: str
+    bench: LawBench, listener: GradientPass, alive: dict[str, bool], unused: set[str], site: str
 ) -> list[str]:
     """The matrices below the module of a call that ran and have no gradient.
 

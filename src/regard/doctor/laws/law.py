@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from regard.doctor.findings.finding import Finding, Severity
 
 if TYPE_CHECKING:
-    from regard.doctor.laws.bench import Bench
+    from regard.doctor.laws.bench import LawBench
 
 # A forbidden effect is larger than this many times the model's own noise,
 NOISES = 10.0
@@ -18,7 +18,7 @@ SHARE = 1e-3
 NOISE_SOURCE = "ten times the model's own noise, measured by reordering the batch"
 
 
-class Verdict(enum.StrEnum):
+class LawVerdict(enum.StrEnum):
     """What a law says of a model."""
 
     HELD = "held"
@@ -39,7 +39,7 @@ class Ruling(NamedTuple):
     """
 
     law: str
-    verdict: Verdict
+    verdict: LawVerdict
     why: str
     findings: tuple[Finding, ...] = ()
     padded: bool = False
@@ -58,17 +58,17 @@ class Law(NamedTuple):
     name: str
     title: str
     statement: str
-    test: Callable[[Law, Bench], Ruling]
+    test: Callable[[Law, LawBench], Ruling]
 
     def held(self, why: str) -> Ruling:
         """The ruling that the law holds."""
-        return Ruling(self.name, Verdict.HELD, why)
+        return Ruling(self.name, LawVerdict.HELD, why)
 
     def skipped(self, why: str) -> Ruling:
         """The ruling that the law does not apply."""
-        return Ruling(self.name, Verdict.SKIPPED, why)
+        return Ruling(self.name, LawVerdict.SKIPPED, why)
 
     def broken(self, why: str, *findings: Finding) -> Ruling:
         """The ruling that the law is broken; only notes make it a note."""
         grave = any(x.severity > Severity.NOTE for x in findings)
-        return Ruling(self.name, Verdict.BROKEN if grave else Verdict.NOTE, why, findings)
+        return Ruling(self.name, LawVerdict.BROKEN if grave else LawVerdict.NOTE, why, findings)

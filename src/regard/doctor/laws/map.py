@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from regard.doctor.laws.bench import Bench
+from regard.doctor.laws.bench import LawBench
 from regard.doctor.laws.visibility import own_sites
 
 LONGEST = 48  # tokens of a map that is drawn; longer ones are drawn in blocks
@@ -40,7 +40,7 @@ class InfluenceMap(NamedTuple):
         return {"sees": sees, "may": may, "site": self.name}
 
 
-def map_of(bench: Bench) -> InfluenceMap | None:
+def map_of(bench: LawBench) -> InfluenceMap | None:
     """The map of the passes that were made; None where no output has rows."""
     target = bench.target
     if target is None or "influences" not in vars(bench):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from regard.doctor.findings.finding import Finding, Severity
-from regard.doctor.laws.bench import Bench
+from regard.doctor.laws.bench import LawBench
 from regard.doctor.laws.finding import finding_of
 from regard.doctor.laws.law import Law, Ruling
 from regard.doctor.laws.layout import arranged
@@ -22,7 +22,7 @@ QUERIES = (
 SOURCE = "rounding of the weights"
 
 
-def test(law: Law, bench: Bench) -> Ruling:
+def test(law: Law, bench: LawBench) -> Ruling:
     """Compare the weights of the base pass."""
     if not bench.facts:
         return law.skipped("no attention whose weights can be read was seen")
@@ -53,7 +53,7 @@ def test(law: Law, bench: Bench) -> Ruling:
     return law.broken(f"{len(findings)} of {judged} attention calls", *findings[:1])
 
 
-def spread_of(bench: Bench, site: str, what: str) -> float:
+def spread_of(bench: LawBench, site: str, what: str) -> float:
     """How far the rows of a side differ, over their size; inf if that is not known."""
     kept = bench.base.tensors.get((site, what, 1))
     rows = None if kept is None else arranged(kept[0], bench.sizes, of_call=True)
@@ -65,7 +65,7 @@ def spread_of(bench: Bench, site: str, what: str) -> float:
 
 
 def made(
-    law: Law, bench: Bench, site: str, side: str, facts: SiteFacts, moved: float, limit: float
+    law: Law, bench: LawBench, site: str, side: str, facts: SiteFacts, moved: float, limit: float
 ) -> Finding:
     """The finding at a call; a projection that starts at zero makes it a note."""
     path, line = bench.calls[site].path, bench.calls[site].code
@@ -86,7 +86,7 @@ def made(
     )  # fmt: skip
 
 
-def alike(bench: Bench) -> bool:
+def alike(bench: LawBench) -> bool:
     """Whether all tokens of every input are the same."""
     known = [s.ids for s in bench.streams if s.ids is not None]
     return bool(known) and all(bool((ids == ids.flatten()[0]).all()) for ids in known)

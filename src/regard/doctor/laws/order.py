@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import torch
 
 from regard.doctor.findings.finding import Severity
-from regard.doctor.laws.bench import Bench
+from regard.doctor.laws.bench import LawBench
 from regard.doctor.laws.finding import finding_of
 from regard.doctor.laws.law import Law, Ruling
 from regard.doctor.laws.passes import Delta, Key
@@ -30,7 +30,7 @@ LEAST_VARIATION = 1e-3  # of weights over keys, over their mean
 PARTLY = ("no_rope_layers", "no_rope_layer_interval", "layer_types", "use_rope")
 
 
-def test(law: Law, bench: Bench) -> Ruling:
+def test(law: Law, bench: LawBench) -> Ruling:
     """Two neighbours change places: a third token's attention must give something else."""
     kind, known = bench.declared.positions, bench.declared.sources["positions"]
     if not kind:
@@ -72,12 +72,12 @@ def test(law: Law, bench: Bench) -> Ruling:
     return law.broken(f"{len(blind)} attention calls do not see the order; {known}", finding)
 
 
-def partly(bench: Bench) -> bool:
+def partly(bench: LawBench) -> bool:
     """Whether the config leaves positions out of some layers."""
     return any(getattr(text_config(bench.inner), name, None) for name in PARTLY)
 
 
-def telling(bench: Bench, deltas: Mapping[Key, Delta], sites: list[str]) -> dict[str, bool]:
+def telling(bench: LawBench, deltas: Mapping[Key, Delta], sites: list[str]) -> dict[str, bool]:
     """For each call whether a third token's result moved; calls that cannot tell are left out."""
     found = {}
     for site in sites:
@@ -100,7 +100,7 @@ def telling(bench: Bench, deltas: Mapping[Key, Delta], sites: list[str]) -> dict
     return found
 
 
-def sees_both(bench: Bench, site: str, first: int, second: int) -> torch.Tensor | None:
+def sees_both(bench: LawBench, site: str, first: int, second: int) -> torch.Tensor | None:
     """(T,), the queries that give weight to both tokens; None if not known."""
     picture = bench.facts[site].picture
     if picture is None or picture.shape[0] != picture.shape[1]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from regard.doctor.findings.finding import Finding
-from regard.doctor.laws.bench import Bench
+from regard.doctor.laws.bench import LawBench
 from regard.doctor.laws.blame import first_place
 from regard.doctor.laws.finding import finding_of
 from regard.doctor.laws.law import Law, Ruling
@@ -25,7 +25,7 @@ ADVICE = (
 )
 
 
-def test(law: Law, bench: Bench) -> Ruling:
+def test(law: Law, bench: LawBench) -> Ruling:
     """Change one token of the inputs of each attention module: the rows of others must not move."""
     mixed = mixed_after(bench)
     if mixed is not None:
@@ -62,7 +62,7 @@ def test(law: Law, bench: Bench) -> Ruling:
     return law.held(f"{seen} sides of {len(bench.calls)} attention calls, one token changed")
 
 
-def by_inputs(law: Law, bench: Bench) -> Ruling:
+def by_inputs(law: Law, bench: LawBench) -> Ruling:
     """Attention in the model itself: the first call, while one token of the model's input changes."""
     target = bench.target
     if target is None or target.length <= BAND + 2 or not bench.influences:
@@ -92,7 +92,7 @@ def far(moved: Tensor, at: Tensor) -> Tensor:
     return moved & (distance > BAND)
 
 
-def made(law: Law, bench: Bench, site: str, said: str, moved: float, allowed: float) -> Finding:
+def made(law: Law, bench: LawBench, site: str, said: str, moved: float, allowed: float) -> Finding:
     """The finding at a site."""
     line = bench.calls[site].code
     return finding_of(
@@ -101,7 +101,7 @@ def made(law: Law, bench: Bench, site: str, said: str, moved: float, allowed: fl
     )  # fmt: skip
 
 
-def mixed_after(bench: Bench) -> tuple[str, str] | None:
+def mixed_after(bench: LawBench) -> tuple[str, str] | None:
     """A call whose rows go on under other tokens, and the module that gets them.
 
     The next module of the one that attends mostly gets the output of attention with heads put together:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from regard.doctor.findings.finding import Severity
-from regard.doctor.laws.bench import Bench
+from regard.doctor.laws.bench import LawBench
 from regard.doctor.laws.blame import described, first_place
 from regard.doctor.laws.changing import Replace
 from regard.doctor.laws.finding import NOT_ATTENTION, finding_of
@@ -27,7 +27,7 @@ ADVICE = (
 )
 
 
-def test(law: Law, bench: Bench) -> Ruling:
+def test(law: Law, bench: LawBench) -> Ruling:
     """Replace all tokens under the padding: only what belongs to padding may move."""
     real = bench.declared.real
     known = bench.declared.sources["padding"]

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from regard.doctor.findings.finding import Finding
-from regard.doctor.laws.law import Verdict
+from regard.doctor.laws.law import LawVerdict
 from regard.doctor.laws.result import SIGNS, Checked
 from regard.doctor.report.numbers import harmless, shown
 from regard.measuring.files import write_atomic
@@ -19,10 +19,10 @@ from regard.page.drawing import inline
 
 FOLDER = Path(__file__).parent
 TONES = {
-    Verdict.HELD: "good",
-    Verdict.BROKEN: "failure",
-    Verdict.NOTE: "note",
-    Verdict.SKIPPED: "none",
+    LawVerdict.HELD: "good",
+    LawVerdict.BROKEN: "failure",
+    LawVerdict.NOTE: "note",
+    LawVerdict.SKIPPED: "none",
 }
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from regard.doctor.findings.finding import Finding, Severity
-from regard.doctor.laws.bench import Bench
+from regard.doctor.laws.bench import LawBench
 from regard.doctor.laws.finding import finding_of
 from regard.doctor.laws.following import Summed
 from regard.doctor.laws.law import Law, Ruling
@@ -51,7 +51,7 @@ class Accuracy(NamedTuple):
     step: str
 
 
-def test(law: Law, bench: Bench) -> Ruling:
+def test(law: Law, bench: LawBench) -> Ruling:
     """Recompute each attention call in fp64."""
     if not bench.shown:
         return law.skipped("no attention was seen")
@@ -81,7 +81,7 @@ def test(law: Law, bench: Bench) -> Ruling:
     )
 
 
-def made_of(law: Law, bench: Bench, bad: list[str], worst: str, found: Accuracy) -> Finding:
+def made_of(law: Law, bench: LawBench, bad: list[str], worst: str, found: Accuracy) -> Finding:
     """The finding at the first call that is not exact enough."""
     site = bad[0]
     line = bench.calls[site].code

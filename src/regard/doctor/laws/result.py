@@ -7,18 +7,23 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from regard.doctor.findings.finding import Finding, Severity
-from regard.doctor.laws.law import Ruling, Verdict
+from regard.doctor.laws.law import LawVerdict, Ruling
 from regard.doctor.laws.map import InfluenceMap
 from regard.doctor.report.entries import finding_entry
 from regard.doctor.report.lines import USUAL, Line, padded, plain_text, put, width_of, wrapped
 from regard.doctor.report.numbers import counted, harmless, plain, shown
 
-SIGNS = {Verdict.HELD: "✓", Verdict.BROKEN: "✗", Verdict.NOTE: "·", Verdict.SKIPPED: "-"}
+SIGNS = {
+    LawVerdict.HELD: "✓",
+    LawVerdict.BROKEN: "✗",
+    LawVerdict.NOTE: "·",
+    LawVerdict.SKIPPED: "-",
+}
 STYLES = {
-    Verdict.HELD: "good",
-    Verdict.BROKEN: "failure",
-    Verdict.NOTE: "note",
-    Verdict.SKIPPED: "dim",
+    LawVerdict.HELD: "good",
+    LawVerdict.BROKEN: "failure",
+    LawVerdict.NOTE: "note",
+    LawVerdict.SKIPPED: "dim",
 }
 # Findings of the vitals that a law tests better, at the same call.
 SAME = {
@@ -61,7 +66,7 @@ class Checked(NamedTuple):
     @property
     def broken(self) -> list[Ruling]:
         """The rulings of broken laws, without notes."""
-        return [x for x in self.rulings if x.verdict is Verdict.BROKEN]
+        return [x for x in self.rulings if x.verdict is LawVerdict.BROKEN]
 
     @property
     def ok(self) -> bool:
@@ -77,13 +82,13 @@ class Checked(NamedTuple):
         """The verdict in one sentence; a clean bill says what was not tested."""
         if not self.sites and not self.broken:
             return "No attention was seen, so there is nothing to check."
-        held = [x for x in self.rulings if x.verdict is Verdict.HELD]
-        skipped = [x.law for x in self.rulings if x.verdict is Verdict.SKIPPED]
+        held = [x for x in self.rulings if x.verdict is LawVerdict.HELD]
+        skipped = [x.law for x in self.rulings if x.verdict is LawVerdict.SKIPPED]
         if self.broken:
             laws = ", ".join(x.law for x in self.broken)
             return f"{counted(len(self.broken), 'law')} broken: {laws}."
         missing = f" Not tested: {', '.join(skipped)}." if skipped else ""
-        notes = sum(x.verdict is Verdict.NOTE for x in self.rulings)
+        notes = sum(x.verdict is LawVerdict.NOTE for x in self.rulings)
         said = f", with {counted(notes, 'note')}" if notes else ""
         return f"{len(held)} of {len(self.rulings)} laws hold, none is broken{said}.{missing}"
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from regard.doctor.findings.finding import Severity
-from regard.doctor.laws.bench import MOST_NOISE, Bench
+from regard.doctor.laws.bench import MOST_NOISE, LawBench
 from regard.doctor.laws.blame import described, first_place
 from regard.doctor.laws.changing import Replace
 from regard.doctor.laws.finding import NOT_ATTENTION, finding_of
@@ -26,7 +26,7 @@ ADVICE = (
 )
 
 
-def test(law: Law, bench: Bench) -> Ruling:
+def test(law: Law, bench: LawBench) -> Ruling:
     """Replace every second sample: the others must not move."""
     count = bench.sizes.batch
     if count < 2:
@@ -59,7 +59,7 @@ def test(law: Law, bench: Bench) -> Ruling:
     return law.broken("outputs moved with other samples", finding)
 
 
-def order(law: Law, bench: Bench) -> Ruling:
+def order(law: Law, bench: LawBench) -> Ruling:
     """The order of the samples may move an output by rounding alone."""
     deltas = bench.reordered
     if deltas is None:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from regard.doctor.laws.bench import FORWARD, SEED, Bench
+from regard.doctor.laws.bench import FORWARD, SEED, LawBench
 from regard.doctor.laws.finding import finding_of
 from regard.doctor.laws.law import Law, Ruling
 from regard.doctor.laws.layout import arranged, tensors_in
@@ -42,7 +42,7 @@ SOURCE = f"{ROUNDINGS} roundings of the dtype"
 class StepPass(Listening):
     """A pass over some tokens that keeps what the last of them has at each attention call."""
 
-    def __init__(self, bench: Bench, count: int, stop: int) -> None:
+    def __init__(self, bench: LawBench, count: int, stop: int) -> None:
         super().__init__(bench.base.streams)
         # Queries are those of this pass, keys those of the cache too.
         self.sizes = bench.sizes._replace(lengths=(count, stop, *bench.sizes.lengths))
@@ -62,7 +62,7 @@ class Cached(NamedTuple):
     asks: dict[str, bool]
 
 
-def test(law: Law, bench: Bench) -> Ruling:
+def test(law: Law, bench: LawBench) -> Ruling:
     """Read all tokens but the last two into a cache, decode these two, and compare with the base pass."""
     how = cached_by(bench)
     reason = why_not(bench, how)
@@ -93,7 +93,7 @@ class NoCache(Exception):
     """The model gave no cache."""
 
 
-def cached_by(bench: Bench) -> Cached | None:
+def cached_by(bench: LawBench) -> Cached | None:
     """The cache that the model's forward takes."""
     try:
         taken = inspect.signature(bench.inner.forward).parameters
@@ -103,7 +103,7 @@ def cached_by(bench: Bench) -> Cached | None:
     return None if name is None else Cached(name, {x: True for x in ASKS if x in taken})
 
 
-def why_not(bench: Bench, how: Cached | None) -> str:
+def why_not(bench: LawBench, how: Cached | None) -> str:
     """Why the law does not apply, "" if it does."""
     target, config = bench.target, text_config(bench.inner)
     if how is None:
@@ -121,7 +121,7 @@ def why_not(bench: Bench, how: Cached | None) -> str:
     return ""
 
 
-def decoded(bench: Bench, how: Cached, length: int) -> list[tuple[int, dict[Key, Tensor]]]:
+def decoded(bench: LawBench, how: Cached, length: int) -> list[tuple[int, dict[Key, Tensor]]]:
     """For each token decoded alone its place, and what was seen in its pass."""
     bench.forward += 1  # each token is read once: together that is one pass over the batch
     bench.restore()
@@ -145,7 +145,7 @@ def decoded(bench: Bench, how: Cached, length: int) -> list[tuple[int, dict[Key,
     return found
 
 
-def part(bench: Bench, start: int, stop: int) -> dict[str, Any]:
+def part(bench: LawBench, start: int, stop: int) -> dict[str, Any]:
     """The batch as keyword arguments, with its tokens from `start` to `stop`, and masks up to there."""
     target = bench.target
     assert target is not None
@@ -179,7 +179,7 @@ def cache_in(output: Any, name: str) -> Any:
     return None
 
 
-def apart(bench: Bench, key: Key, row: Tensor, at: int, keep: Tensor) -> float:
+def apart(bench: LawBench, key: Key, row: Tensor, at: int, keep: Tensor) -> float:
     """How far a row (B, F) is from that of the base pass, over the size of the tensor; 0 if it has none."""
     kept = bench.base.tensors.get(key)
     rows = None if kept is None else arranged(kept[0], bench.sizes, of_call=key[1] in SIDES)
@@ -192,13 +192,13 @@ def apart(bench: Bench, key: Key, row: Tensor, at: int, keep: Tensor) -> float:
     return float((before - after).abs().nan_to_num(torch.inf).max()) / size
 
 
-def limit_of(bench: Bench, outputs: Mapping[Key, float]) -> float:
+def limit_of(bench: LawBench, outputs: Mapping[Key, float]) -> float:
     """By how much an output may differ."""
     eps = max((torch.finfo(bench.base.tensors[k][0].dtype).eps for k in outputs), default=0.0)
     return min(ROUNDINGS * eps, 0.1)
 
 
-def broken(law: Law, bench: Bench, at: int, moved: Mapping[Key, float], limit: float) -> Ruling:
+def broken(law: Law, bench: LawBench, at: int, moved: Mapping[Key, float], limit: float) -> Ruling:
     """The ruling that names the first attention call that differs, and in what."""
     most = max(x for key, x in moved.items() if key[1].startswith("output:"))
     first = next((k for k, x in moved.items() if k[1] in SIDES and x > limit), None)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from regard.doctor.findings.finding import Severity
-from regard.doctor.laws.bench import Bench
+from regard.doctor.laws.bench import LawBench
 from regard.doctor.laws.blame import Place, described, first_place
 from regard.doctor.laws.finding import NOT_ATTENTION, finding_of
 from regard.doctor.laws.law import SHARE, Law, Ruling
@@ -31,7 +31,7 @@ ADVICE = (
 RESHAPE = ("heads are split by view(B, T, H, D).transpose(1, 2), not by view(B, H, T, D)",)
 
 
-def test(law: Law, bench: Bench) -> Ruling:
+def test(law: Law, bench: LawBench) -> Ruling:
     """Change one token of each sample in a pass, and see which outputs move."""
     declared, target = bench.declared, bench.target
     if target is None or target.length < 2:
@@ -53,14 +53,14 @@ def test(law: Law, bench: Bench) -> Ruling:
     return law.held(f"{tested} tokens changed, no forbidden output moved; {source(bench)}")
 
 
-def source(bench: Bench) -> str:
+def source(bench: LawBench) -> str:
     """From what it is known who may see whom."""
     known = bench.declared.sources
     rule = bench.declared.visible is not None
     return known["causal"] if rule else known["labels"]
 
 
-def forbidden_cells(bench: Bench, at: Tensor) -> Tensor:
+def forbidden_cells(bench: LawBench, at: Tensor) -> Tensor:
     """(B, T), True where an output may not move when token `at` of its sample does."""
     declared, target = bench.declared, bench.target
     assert target is not None
@@ -80,7 +80,7 @@ def forbidden_cells(bench: Bench, at: Tensor) -> Tensor:
 
 
 def leaking(
-    bench: Bench, deltas: Mapping[Key, Delta], at: Tensor, cells: Tensor
+    bench: LawBench, deltas: Mapping[Key, Delta], at: Tensor, cells: Tensor
 ) -> tuple[tuple[float, float], Place] | None:
     """The largest forbidden and allowed change of an output, and the first place; None without a leak."""
 
@@ -98,7 +98,7 @@ def leaking(
     return None
 
 
-def only_padded(bench: Bench) -> bool:
+def only_padded(bench: LawBench) -> bool:
     """Whether samples without padding leak nothing: then the padding may be what leaks."""
     target = bench.target
     real = None if target is None else bench.declared.real.get(target.name)
@@ -113,7 +113,7 @@ def only_padded(bench: Bench) -> bool:
 
 def broken(
     law: Law,
-    bench: Bench,
+    bench: LawBench,
     deltas: Mapping[Key, Delta],
     at: Tensor,
     cells: Tensor,
@@ -139,7 +139,7 @@ def broken(
     return law.broken(f"a forbidden output moved; {source(bench)}", finding)
 
 
-def pair_of(bench: Bench, deltas: Mapping[Key, Delta], cells: Tensor) -> tuple[int, int]:
+def pair_of(bench: LawBench, deltas: Mapping[Key, Delta], cells: Tensor) -> tuple[int, int]:
     """Sample and row of the output that moved most where it may not."""
     for key, delta in deltas.items():
         if key[1].startswith("output:") and delta.moved.shape == cells.shape:
@@ -150,7 +150,7 @@ def pair_of(bench: Bench, deltas: Mapping[Key, Delta], cells: Tensor) -> tuple[i
     return 0, 0
 
 
-def own_sites(bench: Bench) -> list[str]:
+def own_sites(bench: LawBench) -> list[str]:
     """The calls in which tokens of the target see one another: both of their sides move with it."""
     found = []
     for site, facts in bench.facts.items():
@@ -165,7 +165,7 @@ def own_sites(bench: Bench) -> list[str]:
     return found
 
 
-def leaking_sites(bench: Bench) -> dict[str, tuple[float, float]]:
+def leaking_sites(bench: LawBench) -> dict[str, tuple[float, float]]:
     """The calls that leak on their own inputs, with the change and what was allowed."""
     direct, alone = bench.declared.direct, bench.alone
     if direct is None or alone is None:
@@ -197,19 +197,21 @@ def leaking_sites(bench: Bench) -> dict[str, tuple[float, float]]:
     return found
 
 
-def moved_before(bench: Bench, made: Mapping[str, tuple[Key, Delta]], shape: torch.Size) -> Tensor:
+def moved_before(
+    bench: LawBench, made: Mapping[str, tuple[Key, Delta]], shape: torch.Size
+) -> Tensor:
     """(B, T), where the query of a call has moved: another law is broken there."""
     if "query" not in made or made["query"][1].moved.shape != shape:
         return torch.zeros(shape, dtype=torch.bool)
     return bench.dirty(*made["query"])
 
 
-def square_sites(bench: Bench) -> list[str]:
+def square_sites(bench: LawBench) -> list[str]:
     """The calls with as many queries as keys."""
     return [site for site, facts in bench.facts.items() if facts.shape[0] == facts.shape[1]]
 
 
-def isolated(law: Law, bench: Bench) -> Ruling:
+def isolated(law: Law, bench: LawBench) -> Ruling:
     """Each attention module alone: what one layer shows."""
     if bench.declared.direct is None:
         return law.held(source(bench))
@@ -229,7 +231,7 @@ def isolated(law: Law, bench: Bench) -> Ruling:
     return law.broken(f"{len(found)} attention calls show what is hidden; {source(bench)}", finding)
 
 
-def undeclared(law: Law, bench: Bench) -> Ruling:
+def undeclared(law: Law, bench: LawBench) -> Ruling:
     """Nobody declares who may see whom: a map that is almost causal is a note."""
     sources = bench.declared.sources
     why = f"{sources['causal']}; {sources['labels']}"
@@ -249,7 +251,7 @@ def undeclared(law: Law, bench: Bench) -> Ruling:
     return law.broken(f"almost causal, but {why}", note)
 
 
-def steps_ahead(bench: Bench) -> tuple[str, float, float] | None:
+def steps_ahead(bench: LawBench) -> tuple[str, float, float] | None:
     """Site, change and noise if outputs see exactly one token ahead in all passes; None else."""
     reached = False
     where: tuple[str, float, float] | None = None

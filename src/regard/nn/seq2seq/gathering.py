@@ -52,7 +52,7 @@ class Gathering:
         return (type(None), ())
 
 
-class Shared(torch.autograd.Function):
+class SharedMemory(torch.autograd.Function):
     """Keys, values and v as they are; the gradient is what the steps have added up, and what else arrives."""
 
     @staticmethod

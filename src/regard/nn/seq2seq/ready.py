@@ -16,7 +16,7 @@ from torch.nn.functional import linear
 
 from regard.engines import step_plan
 from regard.forms import KeySide, PairwiseKey
-from regard.nn.seq2seq.gathering import Gathering, Shared
+from regard.nn.seq2seq.gathering import Gathering, SharedMemory
 from regard.nn.seq2seq.kernels import take_step
 from regard.nn.seq2seq.memory import AttentionResult, AttentionState, Memory
 from regard.observed import is_observed
@@ -83,7 +83,7 @@ def made_ready(memory: Memory, score: Score) -> Memory:
     if torch.is_grad_enabled() and wanted and len(v) == 1:
         keys = b.shape[2]
         gathering = Gathering(lambda copies: launches.of_v(copies, keys))
-        b, value, shared = Shared.apply(gathering, b, value, v)  # type: ignore[not-iterable] # untyped
+        b, value, shared = SharedMemory.apply(gathering, b, value, v)  # type: ignore[not-iterable] # untyped
         memory = memory._replace(side=PairwiseKey(b), value=value)
     over = steps.MemorySteps(launches, b, value, memory.visible)
     ready = Ready(

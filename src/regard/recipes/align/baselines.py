@@ -47,7 +47,7 @@ DISTANCES = {
 DTW_RN = "dtw window"  # the archive's DTW_Rn
 
 
-class Judged(NamedTuple):
+class SetResult(NamedTuple):
     """What a method did on one set.
 
     Attributes:
@@ -65,10 +65,10 @@ class Judged(NamedTuple):
     seconds: tuple[float, float]
 
 
-COMPUTED: dict[tuple[str, str], Judged] = {}
+COMPUTED: dict[tuple[str, str], SetResult] = {}
 
 
-def by_distance(data: Dataset, name: str) -> Judged:
+def by_distance(data: Dataset, name: str) -> SetResult:
     """A distance on a set. Nothing in it is random, so that one process computes it once for all seeds."""
     key = fingerprint(data), name
     if key not in COMPUTED:
@@ -76,7 +76,7 @@ def by_distance(data: Dataset, name: str) -> Judged:
     return COMPUTED[key]
 
 
-def computed(data: Dataset, distance: ElasticDistance) -> Judged:
+def computed(data: Dataset, distance: ElasticDistance) -> SetResult:
     """Choose the setting on the training series, the first of equal ones, and predict the test series."""
     y, begun = np.asarray(data.train.y), worked()
     best, chosen = -1.0, distance.tried[0]
@@ -89,4 +89,4 @@ def computed(data: Dataset, distance: ElasticDistance) -> Judged:
     trained = worked()
     nearest = elastic_distances(data.test.x, data.train.x, distance.method, **chosen).argmin(1)
     seconds = trained - begun, worked() - trained
-    return Judged(best, y[nearest] == np.asarray(data.test.y), chosen, 0, seconds)
+    return SetResult(best, y[nearest] == np.asarray(data.test.y), chosen, 0, seconds)

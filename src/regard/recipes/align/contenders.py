@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from regard.measuring.clock import worked
-from regard.recipes.align.baselines import DISTANCES, DTW_RN, Judged, by_distance
+from regard.recipes.align.baselines import DISTANCES, DTW_RN, SetResult, by_distance
 from regard.recipes.align.classifier import SeriesAligner
 from regard.recipes.align.data import ARCHIVE, EMBEDDED, tasks
 from regard.recipes.align.picture import captioned
@@ -55,7 +55,7 @@ MEAN_ACCURACY = Metric(
 
 def learned(
     data: Dataset, fixed: Mapping[str, Any], seed: int, report: Report
-) -> tuple[Judged, SeriesAligner]:
+) -> tuple[SetResult, SeriesAligner]:
     """Train on one set and judge it."""
     model = SeriesAligner(**fixed, seed=seed).fit_dataset(data, progress=ShareDone(report))
     begun = worked()
@@ -64,12 +64,12 @@ def learned(
     seconds = model.start_seconds_ + model.history_.seconds, worked() - begun
     size = sum(one.numel() for one in model.model_.parameters())
     setting = {"window": model.window_, "slope": model.slope_, "learned": model.learned_}
-    return Judged(model.score_part(data.validation), right, setting, size, seconds), model
+    return SetResult(model.score_part(data.validation), right, setting, size, seconds), model
 
 
 def run(
     data: Dataset,
-    judge: Callable[[Dataset, int, Report], tuple[Judged, SeriesAligner | None]],
+    judge: Callable[[Dataset, int, Report], tuple[SetResult, SeriesAligner | None]],
     pictured: bool,
     setting: Mapping[str, Any],
     seed: int,
@@ -94,7 +94,7 @@ def run(
     )
 
 
-def numbers(sets: Mapping[str, Dataset], own: Mapping[str, Judged]) -> dict[str, Any]:
+def numbers(sets: Mapping[str, Dataset], own: Mapping[str, SetResult]) -> dict[str, Any]:
     """Accuracy on each set, and on how many it is above, level with and below DTW with a chosen window."""
     if len(sets) == 1:
         (one,) = own.values()

@@ -112,7 +112,7 @@ def waves(count: int, generator: torch.Generator) -> Tensor:
     return torch.sin(2 * torch.pi * places / PERIOD + phase) + NOISE * noise
 
 
-class Found(NamedTuple):
+class Sensitivity(NamedTuple):
     """What an anomaly does to its own points at each amplitude, for each series.
 
     Attributes:
@@ -131,7 +131,7 @@ class Found(NamedTuple):
 
 def sensitivity(
     model: PointAttention, base: Tensor, kind: Anomaly, first: int, amplitudes: tuple[float, ...]
-) -> Found:
+) -> Sensitivity:
     """Scores, weights and derivatives of an anomaly by its amplitude.
 
     Args:
@@ -160,7 +160,7 @@ def sensitivity(
             score.detach(), weight.detach(), slopes.gather(1, point)[:, 0], weight_slopes[:, own].sum(-1),
             by_score, by_weight,
         ))  # fmt: skip
-    return Found(*(torch.stack(one) for one in zip(*found, strict=True)))
+    return Sensitivity(*(torch.stack(one) for one in zip(*found, strict=True)))
 
 
 def planted_waves(

@@ -27,11 +27,11 @@ from regard.recipes.retrieve.documents import (
 from regard.recipes.retrieve.glove import glove_vectors
 from regard.recipes.retrieve.ids import check_ids
 from regard.recipes.retrieve.job import JudgedBags, MatcherJob, best_of, statistics_of
-from regard.recipes.retrieve.net import READINGS, Matcher, MatcherShape, Reading
+from regard.recipes.retrieve.net import READINGS, DocumentMatcher, MatcherShape, Reading
 from regard.recipes.retrieve.ranking import MEASURES
 from regard.recipes.retrieve.reading import (
     VECTORS,
-    Reader,
+    BagReader,
     VectorReader,
     Vectors,
     context_reader,
@@ -45,7 +45,7 @@ from regard.recipes.training import TrainingPlan, TrainingProgress, train
 class FinderModel(nn.Module):
     """The matcher, with documents and reader as buffers, so that a saved model finds documents on its own."""
 
-    def __init__(self, matcher: Matcher, kept: dict[str, Tensor]) -> None:
+    def __init__(self, matcher: DocumentMatcher, kept: dict[str, Tensor]) -> None:
         super().__init__()
         self.matcher = matcher
         self.kept = nn.Module()
@@ -60,7 +60,7 @@ class FinderModel(nn.Module):
 class DocumentFinder(Recipe):
     """Ranks documents, texts or vectors, for queries of the same kind.
 
-    Every vector of a query attends over those of a document and over a sink; see `Matcher`. Training knows the ids of
+    Every vector of a query attends over those of a document and over a sink; see `DocumentMatcher`. Training knows the ids of
     the documents that answer each query, and nothing else.
 
     Args:
@@ -188,7 +188,7 @@ class DocumentFinder(Recipe):
         )
 
     @property
-    def matcher(self) -> Matcher:
+    def matcher(self) -> DocumentMatcher:
         """The trained network."""
         assert isinstance(self.model_, FinderModel)
         return self.model_.matcher
@@ -229,7 +229,7 @@ class DocumentFinder(Recipe):
         """Make the reader, and read the documents."""
         self.names_ = documents.names
         content, reader = documents.content, None
-        self.reader_: Reader
+        self.reader_: BagReader
         if isinstance(content, np.ndarray):
             reader = vector_reader(content)
         elif self.vectors == "minilm":
@@ -248,7 +248,7 @@ class DocumentFinder(Recipe):
         )
         torch.manual_seed(self.seed)
         with building():
-            matcher = Matcher(shape)
+            matcher = DocumentMatcher(shape)
         bags = self.documents_
         kept = {"reader_" + name: x for name, x in self.reader_.tensors().items()} | {
             "first": bags.first,
@@ -275,7 +275,7 @@ class DocumentFinder(Recipe):
         self.model_ = self.fresh_model()
 
     def take_kept(self, kept: dict[str, Tensor], facts: dict[str, Any]) -> None:
-        """Reader and documents from what was kept."""
+        """The reader and the documents from what was kept."""
         own = {k.removeprefix("reader_"): x for k, x in kept.items() if k.startswith("reader_")}
         self.reader_ = reader_of(facts, own)
         table = kept.get("table", kept.get("reader_table"))

@@ -29,7 +29,7 @@ from regard.recipes.retrieve.searching import (
 )
 
 
-class Neighbours(NamedTuple):
+class NearestKeys(NamedTuple):
     """The best keys of each query, the best first: their ids and logits, both (Q, K)."""
 
     ids: np.ndarray
@@ -111,7 +111,7 @@ class SoftIndex:
         self._search = None
         return self
 
-    def search(self, query: Any, k: int = 10, *, only: Any = None) -> Neighbours:
+    def search(self, query: Any, k: int = 10, *, only: Any = None) -> NearestKeys:
         """The best `k` keys of each query; all keys, if there are fewer.
 
         Args:
@@ -120,7 +120,7 @@ class SoftIndex:
             only: the ids among which is searched, exactly; None for all.
         """
         rows, logits = self.candidates(self.asked(query), k, only)
-        return Neighbours(self.ids.names[rows.cpu().numpy()], logits)
+        return NearestKeys(self.ids.names[rows.cpu().numpy()], logits)
 
     def attend(
         self,

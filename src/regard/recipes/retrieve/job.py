@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from regard.recipes.metrics import Metric
 from regard.recipes.retrieve.bags import Bags
-from regard.recipes.retrieve.net import Matcher
+from regard.recipes.retrieve.net import DocumentMatcher
 from regard.recipes.retrieve.ranking import of_logits
 from regard.recipes.training import Job
 
@@ -25,7 +25,7 @@ class JudgedBags(NamedTuple):
     relevant: list[np.ndarray]
 
 
-class Asked(NamedTuple):
+class QueryBatch(NamedTuple):
     """A batch: queries, candidates, and which candidates answer a query (Q, candidates)."""
 
     queries: Bags
@@ -47,7 +47,7 @@ class MatcherJob(Job):
     """
 
     def __init__(
-        self, model: Matcher, documents: Bags, rows: tuple[JudgedBags, JudgedBags], metric: Metric,
+        self, model: DocumentMatcher, documents: Bags, rows: tuple[JudgedBags, JudgedBags], metric: Metric,
         size: int, negatives: int | None, seed: int,
     ) -> None:  # fmt: skip
         self.model, self.documents = model, documents
@@ -60,14 +60,14 @@ class MatcherJob(Job):
         """Batches of an epoch."""
         return -(-len(self.rows.queries) // self.size)
 
-    def batches(self, epoch: int) -> Iterator[Asked]:
+    def batches(self, epoch: int) -> Iterator[QueryBatch]:
         """All queries, shuffled by seed and epoch."""
         random = np.random.default_rng((self.seed, epoch))
         order = random.permutation(len(self.rows.queries))
         for some in np.array_split(order, self.steps_per_epoch()):
             yield self.asked(some, random)
 
-    def asked(self, some: np.ndarray, random: np.random.Generator) -> Asked:
+    def asked(self, some: np.ndarray, random: np.random.Generator) -> QueryBatch:
         """A batch of these queries."""
         relevant = [self.rows.relevant[n] for n in some]
         queries = self.rows.queries.take(torch.from_numpy(some))
@@ -80,9 +80,9 @@ class MatcherJob(Job):
         answers = torch.zeros(len(some), len(chosen))
         for number, own in enumerate(relevant):
             answers[number, torch.from_numpy(np.searchsorted(chosen, own))] = 1
-        return Asked(queries, candidates, answers.to(queries.table.device))
+        return QueryBatch(queries, candidates, answers.to(queries.table.device))
 
-    def loss(self, batch: Asked) -> Tensor:
+    def loss(self, batch: QueryBatch) -> Tensor:
         """The cross-entropy of the weights over documents, with equal shares for the answers of a query."""
         weights = self.model(batch.queries, batch.candidates, self.memory).log_softmax(1)
         share = batch.answers / batch.answers.sum(1, keepdim=True)

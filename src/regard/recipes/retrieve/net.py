@@ -1,4 +1,4 @@
-"""`Matcher`: how well each document answers each query, by two kinds of attention.
+"""`DocumentMatcher`: how well each document answers each query, by two kinds of attention.
 
 - Over the vectors of a document ("late", late interaction): each vector of the query attends over those of a document
   and over a sink. The share of attention that the document gets, rather than the sink, is how far it answers this
@@ -41,7 +41,7 @@ LATE = 0.3  # the part of late interaction in the whole, at the start of trainin
 
 @dataclass(frozen=True)
 class MatcherShape:
-    """The sizes of a `Matcher`; the names are those of `DocumentFinder`."""
+    """The sizes of a `DocumentMatcher`; the names are those of `DocumentFinder`."""
 
     blocks: tuple[int, ...]
     score: str | Score | None
@@ -55,7 +55,7 @@ class MatcherShape:
         return sum(self.blocks)
 
 
-class Matcher(nn.Module):
+class DocumentMatcher(nn.Module):
     """Logits of all documents for all queries.
 
     Args:

@@ -30,7 +30,7 @@ WORDS = 14  # of a document that are drawn, those with the most attention
 LISTED = 8  # documents
 
 
-class Match(NamedTuple):
+class WordMatch(NamedTuple):
     """Where a query found a document.
 
     Attributes:
@@ -46,7 +46,7 @@ class Match(NamedTuple):
 
 
 @torch.no_grad()
-def best_match(model: DocumentFinder, query: str) -> Match:
+def best_match(model: DocumentFinder, query: str) -> WordMatch:
     """The attention of the words of a query over those of its best document.
 
     Raises:
@@ -66,7 +66,7 @@ def best_match(model: DocumentFinder, query: str) -> Match:
     words = reader.vocabulary.words
     asked, found = ([words[n] for n in one.types.tolist()] for one in (bags, document))
     kept = np.sort(np.argsort(-weights.sum(0), kind="stable")[:WORDS])
-    return Match(str(model.names_[row]), asked, [found[n] for n in kept], weights[:, kept])
+    return WordMatch(str(model.names_[row]), asked, [found[n] for n in kept], weights[:, kept])
 
 
 @torch.no_grad()
@@ -115,7 +115,7 @@ def example(model: DocumentFinder) -> Content:
     return content[:1]
 
 
-def draw_match(canvas: Canvas, axes: Axes, match: Match) -> None:
+def draw_match(canvas: Canvas, axes: Axes, match: WordMatch) -> None:
     """Words of the query down, those of the document across."""
     shown = axes.imshow(
         match.weights, cmap="Blues", vmin=0, vmax=max(match.weights.max(), 0.01), aspect="auto"

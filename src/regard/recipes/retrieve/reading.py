@@ -1,4 +1,4 @@
-"""Readers: from texts or vectors to the bags that a `Matcher` compares, and what of a reader is saved.
+"""Readers: from texts or vectors to the bags that a `DocumentMatcher` compares, and what of a reader is saved.
 
 `VectorReader` takes vectors as they are, `WordReader` words of the documents, `ContextReader` tokens of a sentence
 encoder, whose vectors depend on their sentence.
@@ -24,7 +24,7 @@ OWN_WIDTH = 200  # numbers of the vectors that are learned from the documents, a
 GLOVE_SHARE = 0.5  # norm of GloVe's vectors relative to these
 
 
-class Reader(Protocol):
+class BagReader(Protocol):
     """Reads queries and documents."""
 
     @property
@@ -170,7 +170,7 @@ def context_reader(texts: list[str]) -> ContextReader:
     return ContextReader(torch.from_numpy(rarity.astype(np.float32)))
 
 
-def reader_of(facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Reader:
+def reader_of(facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> BagReader:
     """The reader that was saved."""
     if facts["kind"] == "vectors":
         return VectorReader(tensors["mean"], tensors["axes"])
